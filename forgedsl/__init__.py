@@ -1,0 +1,23 @@
+"""ForgeDSL: a declarative language for reinforcement-learning post-training of language models.
+
+Importing this package loads nothing heavy; `forgedsl.compile_loss` and `forgedsl.compat` load
+torch on first use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "compile_loss"]
+
+if TYPE_CHECKING:
+    from forgedsl.runtime.losses import compile_loss
+
+
+def __getattr__(name: str) -> Any:
+    if name == "compile_loss":
+        from forgedsl.runtime.losses import compile_loss
+
+        return compile_loss
+    raise AttributeError(f"module 'forgedsl' has no attribute {name!r}")

@@ -1,0 +1,79 @@
+"""What the compiler has to say to the user.
+
+A pass reports `Diagnostic`s to a `Reporter` and goes on; renderers in `forgedsl.report` print
+them. User mistakes are never exceptions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from forgedsl.source import Span
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    WARNING = "warning"
+    INFO = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Label:
+    """A secondary place that contributes to a diagnostic."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Replace the text of `span` by `text`."""
+
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """Edits that remedy a diagnostic; an unsafe fix may change what the program computes."""
+
+    message: str
+    edits: tuple[Edit, ...]
+    safe: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnostic:
+    """One mistake: `code` (F101), `name` (undefined), message, place, and remedy."""
+
+    code: str
+    name: str
+    severity: Severity
+    message: str
+    span: Span
+    label: str = ""
+    related: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    help: str = ""
+    fix: Fix | None = None
+    profiles: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Reporter:
+    """Collects diagnostics, dropping exact repeats."""
+
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+
+    def report(self, diagnostic: Diagnostic) -> None:
+        if diagnostic not in self.diagnostics:
+            self.diagnostics.append(diagnostic)
+
+    def __iter__(self) -> Iterator[Diagnostic]:
+        return iter(self.diagnostics)
+
+    @property
+    def has_errors(self) -> bool:
+        return any(d.severity is Severity.ERROR for d in self.diagnostics)

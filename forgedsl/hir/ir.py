@@ -1,0 +1,198 @@
+"""HIR: the program with names resolved, parameters folded and every setting filled in.
+
+`hir.resolve` turns an AST and the chosen profile and overrides into one `Program`. Settings are
+flat: `services["trainer"].settings["optimizer.lr"].value == 2e-4`, defaults included, so later
+passes read and never guess. Bodies of losses, rewards, advantages, filters and functions stay
+expressions; their free names are looked up through the function's `Scope`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a value came from. `layer` is default | module | file | profile | set-file | set."""
+
+    layer: str
+    detail: str  # "profile cpu", "--set trainer.procs=4", "default"
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A folded setting or parameter: str int float bool None, list, `Auto`, `Constructor`,
+    `Deferred` (an expression evaluated at run time), or the name of a declaration (`Ref`)."""
+
+    value: Any
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """`auto`: derived by the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ref:
+    """The name of a declaration used as a value (`dataset = gsm8k`)."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constructor:
+    """`hf("Qwen/Qwen3-1.7B", revision = "abc")`: name and arguments by parameter name, folded."""
+
+    name: str
+    args: Mapping[str, Any]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deferred:
+    """An expression evaluated per row or per rollout (`prompt = chat(system, row.question)`)."""
+
+    expr: ast.Expr
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """A name bound to a folded value (a param)."""
+
+    value: Any
+    span: Span | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonFunction:
+    """A function of `import python`; `module` is the path as written, relative to the file."""
+
+    module: str
+    name: str
+    params: tuple[str, ...]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A loss, reward, advantage, filter or fn with a body in the expression language.
+
+    `statements` ends in `Return`, or holds `Minimize` and `Report`s (losses); an expression body
+    is one `Return`.
+    """
+
+    kind: str  # loss | reward | advantage | filter | fn
+    name: str
+    module: str  # "" for the file itself, else the import path ("std/rl")
+    fields: tuple[ast.Field, ...]
+    result: ast.Type | None
+    statements: tuple[ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report, ...]
+    scope: Scope
+    doc: str
+    span: Span
+
+
+@dataclass(slots=True, kw_only=True)
+class Scope:
+    """Free names of one module: params, functions and imported modules ("rl.k3")."""
+
+    module: str = ""
+    names: dict[str, Constant | Function | PythonFunction | Decl | Scope] = field(
+        default_factory=dict
+    )
+
+    def lookup(self, parts: tuple[str, ...]) -> Constant | Function | PythonFunction | Decl | None:
+        """Resolve a dotted name; None if a part is unknown."""
+        found: Any = self
+        for part in parts:
+            if not isinstance(found, Scope):
+                return None
+            found = found.names.get(part)
+        return None if isinstance(found, Scope) else found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decl:
+    """Any declaration with settings: model, dataset, service, rubric, eval, schedule, ..."""
+
+    kind: str
+    name: str
+    ctor: str | None  # titan | vllm for services
+    ctor_args: tuple[Any, ...]  # (Ref("policy"),)
+    label: str | None  # schedule: sync | async
+    settings: Mapping[str, Value]
+    doc: str
+    span: Span
+    name_span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardDecl:
+    """A reward: its body is a Function, a PythonFunction, or a standard one (Constructor)."""
+
+    name: str
+    body: Function | PythonFunction | Constructor
+    settings: Mapping[str, Value]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowStep:
+    """One statement of the flow, resolved: `name = receiver.method(args)` or `function(args)`.
+
+    draw, batches, pairs   receiver: dataset
+    sample, logprobs       receiver: service
+    score                  receiver: rubric or reward  (`score = math_score(rollout, ...)`)
+    call                   receiver: advantage or filter function
+    keep                   receiver: the edge that is filtered
+    replay                 receiver: ""; kwargs are the extra fields of the batch
+    step                   receiver: service; settings["loss"]
+    sync                   receiver: source service; settings["target"]
+    """
+
+    name: str | None
+    op: str
+    receiver: str
+    inputs: tuple[FlowInput, ...]
+    settings: Mapping[str, Value]
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlowInput:
+    """An edge read by a step: argument name (or position), edge name, attribute (`prompt.target`)."""
+
+    argument: str
+    edge: str
+    attribute: str | None
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A whole program under one profile."""
+
+    file: str  # as named on the command line
+    name: str  # run.name, by default the file stem
+    profile: str | None
+    params: Mapping[str, Value]
+    models: Mapping[str, Decl]
+    datasets: Mapping[str, Decl]
+    services: Mapping[str, Decl]
+    rewards: Mapping[str, RewardDecl]
+    rubrics: Mapping[str, Decl]  # settings["score"].value is a Deferred over reward names
+    functions: Mapping[str, Function]  # losses, advantages, filters, fns used, by flow name
+    flow: tuple[FlowStep, ...]
+    schedule: Decl | None
+    evals: Mapping[str, Decl]
+    singletons: Mapping[str, Decl]  # run cluster launcher checkpoint logging colocate
+    spans: Mapping[str, Span]  # declaration name -> where it stands
+    scope: Scope

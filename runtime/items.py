@@ -1,0 +1,104 @@
+"""What flows through a run: prompts, rollouts, groups, batches.
+
+Plain data, picklable, without torch: they cross process boundaries inside Monarch messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True, kw_only=True)
+class Prompt:
+    """One drawn row. `cursor` is the dataset position after it (for exact resume)."""
+
+    group: int
+    row: int
+    text: str
+    token_ids: list[int]
+    target: Any
+    cursor: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """One completion of a prompt.
+
+    `logprobs[t]` is the sampler's log-prob of `token_ids[t]` under the distribution sampled from;
+    `mask[t]` is False where that is not finite. `version_min` and `version_max` are the oldest and
+    newest policy version that produced its tokens.
+    """
+
+    group: int
+    sibling: int
+    prompt: Prompt
+    token_ids: list[int]
+    logprobs: list[float]
+    mask: list[bool]
+    text: str
+    truncated: bool
+    version_min: int
+    version_max: int
+    started: float
+    """unix seconds when the request entered the engine"""
+    finished: float
+
+    @property
+    def response(self) -> str:
+        return self.text
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def target(self) -> Any:
+        return self.prompt.target
+
+
+@dataclass(slots=True, kw_only=True)
+class Sample:
+    """One training sequence: prompt and completion tokens with per-token fields.
+
+    `token_ids` holds P prompt and T completion tokens. Token fields (behavior, ref, ...) have T
+    entries, one per completion token; sequence fields (adv) are floats. `mask` has T entries.
+    Supervised samples have P = 0 or the unlearned prefix, T the rest.
+    """
+
+    token_ids: list[int]
+    num_prompt: int
+    mask: list[bool]
+    token_fields: dict[str, list[float]] = field(default_factory=dict)
+    sequence_fields: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch:
+    """What one optimizer step trains on. `groups` are the ids of the groups it consumes."""
+
+    samples: list[Sample]
+    groups: list[int] = field(default_factory=list)
+    ages: list[int] = field(default_factory=list)
+    """policy version of the trainer minus version_min, per rollout"""
+    rewards: list[float] = field(default_factory=list)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    """a few completions for people: prompt, response, target, score, version"""
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """What a trainer's step returns (rank 0's, already reduced over ranks)."""
+
+    version: int
+    """of the weights after the step"""
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens: int
+    """tokens that went through the model, prompts included"""
+    metrics: dict[str, float]
+    """`entropy` and every `report` of the loss"""
+    kernel: str
+    """which loss implementation ran, e.g. "torch/linear" """
+    skipped: bool = False
