@@ -84,6 +84,8 @@ class Batch:
     rewards: list[float] = field(default_factory=list)
     examples: list[dict[str, Any]] = field(default_factory=list)
     """a few completions for people: prompt, response, target, score, version"""
+    cursor: int = 0
+    """dataset position after a drawn batch (supervised sources), for exact resume"""
 
 
 @dataclass(slots=True, kw_only=True)
