@@ -1,0 +1,37 @@
+# Two commands do everything on a machine with Python, git and make:
+#
+#   make run     set up once, then train pipelines/grpo_math.forge
+#   make test    set up once, then run the tests (at most 20 minutes on 2 cores)
+#
+# Both go through `make setup`, which creates .venv with exact versions; a second call installs
+# nothing. ARGS goes to the command: make run ARGS="--seed 3", make test ARGS="-k syntax".
+
+FORGEC := .venv/bin/forgec
+PYTEST := .venv/bin/python -m pytest
+ARGS ?=
+
+.PHONY: run test deep lint setup report clean
+
+run: setup
+	@$(FORGEC) run pipelines/grpo_math.forge $(ARGS)
+
+test: setup
+	$(PYTEST) compiler_tests -p no:cacheprovider --timeout 600 $(ARGS)
+
+deep: setup
+	.venv/bin/python compiler_tests/deep.py $(ARGS)
+
+lint: setup
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+setup:
+	@sh requirements/setup.sh
+
+report: setup
+	@$(FORGEC) report $(ARGS)
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
