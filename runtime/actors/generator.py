@@ -1,0 +1,191 @@
+"""Generator: a vLLM engine in an actor, with continuous batching and hot weight updates.
+
+One thread owns the engine and does, between any two engine steps, what has been asked for since:
+add requests, load weights. Completions go back through the port given at `serve`, many per
+message, as soon as they finish.
+
+    submit(requests) --> inbox --> [ add | load | step | step ... ] --> port (completions)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import queue
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import Port, concurrent_endpoint
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.upstream import vllm as upstream
+from forgedsl.runtime.weight_sync import Manifest, open_weights
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One completion to sample."""
+
+    id: str
+    token_ids: list[int]
+    sampling: spec.Sampling
+    seed: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Completion:
+    """A finished request. `running` is how many others were in the engine when it entered."""
+
+    id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    mask: list[bool]
+    text: str
+    truncated: bool
+    version_min: int
+    version_max: int
+    started: float
+    finished: float
+    running: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """What the generator sends: completions, or the error that stopped its engine."""
+
+    completions: list[Completion] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _InFlight:
+    version: int
+    started: float
+    running: int
+
+
+class Generator(ForgeActor):
+    """One replica of a vllm service."""
+
+    def __init__(self, job: spec.Job, name: str, folder: str, *, threads: int) -> None:
+        super().__init__()
+        service = job.services[name]
+        assert isinstance(service, spec.VllmService)
+        self.service = service
+        self.model = job.models[service.model]
+        self.seed = job.seed
+        self.folder = Path(folder)
+        self._threads = threads
+        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._in_flight: dict[str, _InFlight] = {}
+        self._version = 0
+        self._port: Port[Message] | None = None
+
+    @concurrent_endpoint
+    async def setup(self) -> dict[str, Any]:
+        """Start the engine (loads weights where the model folder has them)."""
+        return await self.run(self._setup)
+
+    @concurrent_endpoint
+    async def serve(self, port: Port[Message]) -> None:
+        """Start the engine loop; completions go to `port`."""
+        self._port = port
+        threading.Thread(target=self._loop, name="engine", daemon=True).start()
+
+    @concurrent_endpoint
+    async def submit(self, requests: list[Request]) -> None:
+        """Queue requests; they enter the engine before its next step."""
+        self._inbox.put(lambda: self._add(requests))
+
+    @concurrent_endpoint
+    async def load(self, manifest: Manifest, reset_prefix_cache: bool) -> float:
+        """Swap in published weights between two engine steps; returns the seconds it took."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[float] = loop.create_future()
+
+        def swap() -> None:
+            start = time.monotonic()
+            self._engine.load_weights(
+                open_weights(manifest), reset_prefix_cache=reset_prefix_cache
+            )
+            self._version = manifest.version
+            loop.call_soon_threadsafe(done.set_result, time.monotonic() - start)
+
+        self._inbox.put(swap)
+        return await done
+
+    @concurrent_endpoint
+    async def abort(self) -> None:
+        """Drop all requests in flight."""
+        self._inbox.put(self._abort)
+
+    # ---- on the worker thread
+
+    def _setup(self) -> dict[str, Any]:
+        import torch
+
+        torch.set_num_threads(self._threads)
+        self._engine = upstream.Engine(self.service, self.model, self.folder, self.seed)
+        self.classes = {"engine": self._engine.class_name}
+        warm = spec.Sampling(max_tokens=4)
+        for i in range(4):  # the first generation compiles
+            self._engine.add(f"warm-{i}", [1, 2, 3], warm, seed=i)
+        while self._engine.num_running:
+            self._engine.step()
+        return {}
+
+    # ---- on the engine thread
+
+    def _loop(self) -> None:
+        assert self._port is not None
+        try:
+            while True:
+                self._take_inbox(block=not self._engine.num_running)
+                finished = self._engine.step() if self._engine.num_running else []
+                if finished:
+                    self._port.send(Message(completions=[self._complete(f) for f in finished]))
+        except Exception:
+            self._port.send(Message(error=traceback.format_exc()))
+
+    def _take_inbox(self, *, block: bool) -> None:
+        if block:
+            self._inbox.get()()
+        while True:
+            try:
+                action = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            action()
+
+    def _add(self, requests: list[Request]) -> None:
+        for request in requests:
+            running = self._engine.num_running
+            self._in_flight[request.id] = _InFlight(self._version, time.time(), running)
+            self._engine.add(request.id, request.token_ids, request.sampling, request.seed)
+
+    def _abort(self) -> None:
+        self._engine.abort_all(self._in_flight)
+        self._in_flight.clear()
+
+    def _complete(self, done: upstream.Finished) -> Completion:
+        entry = self._in_flight.pop(done.request_id)
+        mask = [math.isfinite(value) for value in done.logprobs]
+        return Completion(
+            id=done.request_id,
+            token_ids=done.token_ids,
+            logprobs=[v if ok else 0.0 for v, ok in zip(done.logprobs, mask, strict=True)],
+            mask=mask,
+            text=done.text,
+            truncated=done.truncated,
+            version_min=entry.version,
+            version_max=self._version,
+            started=entry.started,
+            finished=time.time(),
+            running=entry.running,
+        )

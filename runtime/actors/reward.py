@@ -1,0 +1,129 @@
+"""RewardPool: reward functions in processes of their own, with a time limit for every call.
+
+Calls run on a worker thread, one after the other. A call that exceeds its limit is interrupted by
+an exception raised inside it; one that sits in C code and does not react is abandoned together
+with its thread, and a fresh thread takes over for the calls behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import concurrent_endpoint
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.modules import load_module
+
+GRACE = 1.0
+"""seconds an interrupted call has to end before its thread is abandoned"""
+
+Item = tuple[Rollout, Any]
+"""a rollout and its target"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """The value of a reward, or why there is none."""
+
+    value: float | None = None
+    error: str = ""
+
+
+class Interrupted(BaseException):
+    """Raised inside a reward call that has used up its time."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One walk over calls `first`, `first + 1`, ... on a thread; `at` is the call it is in."""
+
+    function: Callable[[Rollout, Any], Any]
+    items: Sequence[Item]
+    outcomes: list[Outcome | None]
+    at: int
+    began: float = field(default_factory=time.monotonic)
+    thread: int = 0
+
+    def walk(self) -> None:
+        self.thread = threading.get_ident()
+        while self.at < len(self.items):
+            self.began = time.monotonic()
+            outcome = self._call(*self.items[self.at])
+            self.outcomes[self.at] = outcome
+            self.at += 1
+
+    def _call(self, rollout: Rollout, target: Any) -> Outcome:
+        try:
+            value = self.function(rollout, target)
+            return Outcome(value=asyncio.run(value) if inspect.iscoroutine(value) else value)
+        except Exception as error:
+            return Outcome(error=f"{type(error).__name__}: {error}")
+
+
+class RewardPool(ForgeActor):
+    """Evaluates rewards of a job; each process of the mesh serves all of `names`."""
+
+    def __init__(self, job: spec.Job, names: tuple[str, ...], job_dir: str) -> None:
+        super().__init__()
+        self.job = job
+        self.names = names
+        self.job_dir = Path(job_dir)
+
+    @concurrent_endpoint
+    async def setup(self) -> dict[str, Any]:
+        """Load the reward functions."""
+        return await self.run(self._setup)
+
+    @concurrent_endpoint
+    async def score(self, name: str, items: list[Item]) -> list[Outcome]:
+        """Apply reward `name` to each (rollout, target), in order."""
+        limit = self.job.rewards[name].timeout
+        outcomes: list[Outcome | None] = [None] * len(items)
+        at = 0
+        while at < len(items):
+            walk = _Pass(self._functions[name], items, outcomes, at)
+            future = asyncio.get_running_loop().run_in_executor(self._worker, walk.walk)
+            at = await self._supervise(walk, future, limit)
+        return [o if o is not None else Outcome(error="not evaluated") for o in outcomes]
+
+    def _setup(self) -> dict[str, Any]:
+        from forgedsl.runtime.rewards import load_reward
+
+        program = load_module("program", self.job.program)
+        self._functions = {
+            name: load_reward(self.job.rewards[name], program, self.job_dir) for name in self.names
+        }
+        return {}
+
+    async def _supervise(self, walk: _Pass, future: asyncio.Future[None], limit: float) -> int:
+        """Wait for the walk; stop it at a call over its limit. Returns where to go on."""
+        while True:
+            left = walk.began + limit - time.monotonic()
+            done, _ = await asyncio.wait({future}, timeout=max(left, 0.01))
+            if done:
+                await future
+                return walk.at
+            stuck = walk.at
+            if time.monotonic() - walk.began < limit:
+                continue  # it moved on to another call meanwhile
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(walk.thread), ctypes.py_object(Interrupted)
+            )
+            ended, _ = await asyncio.wait({future}, timeout=GRACE)
+            if not ended:
+                self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="RewardPool")
+            future.add_done_callback(lambda f: f.cancelled() or f.exception())
+            if walk.outcomes[stuck] is None:
+                walk.outcomes[stuck] = Outcome(error=f"no answer within {limit:g} s")
+            return stuck + 1

@@ -1,0 +1,304 @@
+"""TitanTrainer: torchtitan's model, optimizer, scheduler and checkpoints, with the job's loss.
+
+One actor per rank. `step` packs the batch, runs forward and backward over this rank's
+microbatches with the generated loss in the lm_head's place, clips, and steps; `publish` snapshots
+the weights for the generators; `save` and `export` write checkpoints.
+
+    batch --pack--> microbatches --model--> hidden --loss.linear--> loss --backward--> step
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from monarch.actor import concurrent_endpoint
+from torch import Tensor
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.losses import LossFunction, token_logprobs
+from forgedsl.runtime.packing import Microbatch, pack, scored_tokens
+from forgedsl.runtime.upstream import titan
+from forgedsl.runtime.weight_sync import Manifest, Publisher
+
+
+class TitanActor(ForgeActor):
+    """A torchtitan model on a mesh of ranks; also the frozen reference."""
+
+    def __init__(
+        self, job: spec.Job, name: str, folder: str, *, world: int, threads: int, addr: str, port: int
+    ) -> None:
+        super().__init__()
+        self.job = job
+        self.name = name
+        service = job.services[name]
+        assert isinstance(service, spec.TitanService)
+        self.service = service
+        self.model_spec = job.models[service.model]
+        self.folder = Path(folder)
+        self.world = world
+        self._rendezvous = (addr, port)
+        self._threads = threads
+
+    @concurrent_endpoint
+    async def setup(self, run_dir: str, run_key: str, resume_step: int | None) -> dict[str, Any]:
+        """Build and load; returns facts about what was loaded."""
+        return await self.run(self._setup, Path(run_dir), run_key, resume_step)
+
+    @concurrent_endpoint
+    async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """Log-probs of the completion tokens of each sample under the current weights."""
+        return await self.run(self._logprobs, samples)
+
+    def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
+        torch.set_num_threads(self._threads)
+        self._build()
+        if any(self.folder.glob("*.safetensors")):
+            titan.load_hf_weights(self.titan, self.folder)
+        self.titan.model.eval().requires_grad_(False)
+        return {"parameters": sum(p.numel() for p in self.titan.model.parameters())}
+
+    def _build(self) -> None:
+        local = self.rank % self.service.mesh.procs
+        self.parts = titan.init_distributed(
+            self.service.mesh.device, self.rank, local, self.world, *self._rendezvous
+        )
+        self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
+        self.classes = self.titan.classes
+
+    def _pack(self, samples: Sequence[Sample]) -> list[Microbatch]:
+        shape = self.service.batch
+        return pack(
+            samples,
+            seq_len=shape.seq_len,
+            rows=shape.rows,
+            rank=self.titan.dp_rank,
+            world=self.titan.dp_size,
+        )
+
+    def _logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        plain = [
+            Sample(token_ids=s.token_ids, num_prompt=s.num_prompt, mask=[True] * len(s.mask))
+            for s in samples
+        ]
+        found: dict[int, list[float]] = {}
+        with torch.no_grad():
+            for micro in self._pack(plain):
+                micro = micro.to(self.titan.device)
+                values = self._run(micro, lambda h, w, m=micro: self._token_logprobs(h, w, m))
+                for i, value in zip(
+                    (micro.members[s] for s in micro.seq_id.tolist()), values.tolist(), strict=True
+                ):
+                    found.setdefault(i, []).append(value)
+        if self.titan.dp_size > 1:
+            parts: list[dict[int, list[float]] | None] = [None] * self.titan.dp_size
+            dist.all_gather_object(parts, found, group=self._dp_group())
+            found = {i: v for part in parts if part for i, v in part.items()}
+        # a first token without prompt has no prediction; its log-prob is 0 by definition
+        return [[0.0] * (len(s.mask) - len(found.get(i, ()))) + found.get(i, [])
+                for i, s in enumerate(plain)]  # fmt: skip
+
+    def _run(self, micro: Microbatch, head: titan.HeadFn) -> Any:
+        return self.titan.hidden_to(head, micro.tokens, micro.positions, micro.attention)
+
+    def _token_logprobs(self, hidden: Tensor, weight: Tensor, micro: Microbatch) -> Tensor:
+        return token_logprobs(
+            hidden.flatten(0, 1)[micro.index], weight, micro.labels, self.service.temperature
+        )
+
+    def _dp_group(self) -> dist.ProcessGroup:
+        return self.titan.parallel_dims.get_mesh("batch").get_group()
+
+
+class ReferenceModel(TitanActor):
+    """A frozen model that gives log-probs."""
+
+
+class TitanTrainer(TitanActor):
+    """A model that is trained. `version` counts optimizer steps."""
+
+    version = 0
+
+    @concurrent_endpoint
+    async def step(self, batch: Batch, loss: str) -> StepResult:
+        """One optimizer step on the whole batch; every rank takes its share."""
+        return await self.run(self._step, batch, loss)
+
+    @concurrent_endpoint
+    async def publish(self) -> Manifest | None:
+        """Snapshot the weights for the generators; rank 0 returns the manifest."""
+        return await self.run(self._publish)
+
+    @concurrent_endpoint
+    async def save(self, step: int) -> str:
+        """Write model, optimizer and scheduler through torchtitan's checkpoint manager."""
+        return await self.run(self._save, step)
+
+    @concurrent_endpoint
+    async def export(self, target: str, dtype: str) -> str | None:
+        """Write the weights in Hugging Face format, with config and tokenizer."""
+        return await self.run(self._export, Path(target), dtype)
+
+    @concurrent_endpoint
+    async def close(self) -> None:
+        """Release shared memory and checkpoint threads."""
+        await self.run(self._close)
+
+    # ---- on the worker thread
+
+    def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
+        torch.set_num_threads(self._threads)
+        self._build()
+        assert self.service.optimizer is not None
+        steps = self.job.schedule.steps or 10**9
+        self.optimizers, self.schedulers = titan.build_optimizer(
+            self.titan, self.service.optimizer, steps, self.parts
+        )
+        has_weights = any(self.folder.glob("*.safetensors"))
+        self.checkpointer = titan.build_checkpointer(
+            self.titan,
+            folder=run_dir / "checkpoints",
+            source=self.folder if has_weights else None,
+            keep=max(2, self.job.checkpoint.keep),
+            optimizers=self.optimizers,
+            schedulers=self.schedulers,
+            states={"train_state": self},
+            parts=self.parts,
+        )
+        loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
+        self.losses = {
+            name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()
+        }
+        dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
+        self.publisher = Publisher(run_key, dtype)
+        self.titan.model.train()
+        return {
+            "parameters": sum(p.numel() for p in self.titan.model.parameters()),
+            "loaded": loaded,
+            "version": self.version,
+        }
+
+    def _generator_dtype(self) -> str:
+        targets = [n.to for n in self.job.nodes if n.op == "sync" and n.target == self.name]
+        return self.job.services[targets[0]].dtype if targets and targets[0] else self.service.dtype
+
+    def state_dict(self) -> dict[str, Any]:
+        """torchtitan's "train_state"."""
+        return {"version": torch.tensor(self.version)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.version = int(state["version"])
+
+    def _step(self, batch: Batch, loss_name: str) -> StepResult:
+        loss = self.losses[loss_name]
+        opt = self.service.optimizer
+        assert opt is not None
+        num_tokens = max(1, scored_tokens(batch.samples))
+        num_sequences = max(1, len(batch.samples))
+        totals: dict[str, Tensor] = {}
+        tokens, kernel = 0, ""
+        for micro in self._pack(batch.samples):
+            micro = micro.to(self.titan.device)
+            value, metrics, kernel = self._run(
+                micro,
+                lambda h, w, m=micro: self._loss(loss, h, w, m, num_tokens, num_sequences),
+            )
+            value.backward()
+            for name, part in {"loss": value, **metrics}.items():
+                totals[name] = totals.get(name, 0.0) + part.detach()
+            tokens += micro.num_tokens
+        grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
+        reduced = self._reduce({**totals, "tokens": torch.tensor(float(tokens))})
+        total_loss = reduced.pop("loss")
+        total_tokens = int(reduced.pop("tokens"))
+        learning_rate = self.schedulers.schedulers[0].get_last_lr()[0]
+        finite = math.isfinite(grad_norm) and math.isfinite(total_loss)
+        if finite:
+            self.optimizers.step()
+            self.schedulers.step()
+            self.version += 1
+        self.optimizers.zero_grad()
+        return StepResult(
+            version=self.version,
+            loss=total_loss,
+            grad_norm=grad_norm,
+            lr=learning_rate,
+            tokens=total_tokens,
+            metrics=reduced,
+            kernel=kernel,
+            skipped=not finite,
+        )
+
+    def _loss(
+        self,
+        loss: LossFunction,
+        hidden: Tensor,
+        weight: Tensor,
+        micro: Microbatch,
+        num_tokens: int,
+        num_sequences: int,
+    ) -> tuple[Tensor, dict[str, Tensor], str]:
+        out = loss.linear(
+            hidden=hidden.flatten(0, 1)[micro.index],
+            weight=weight,
+            labels=micro.labels,
+            mask=torch.ones_like(micro.labels, dtype=torch.bool),
+            seq_id=micro.seq_id,
+            num_tokens=num_tokens,
+            num_sequences=num_sequences,
+            temperature=self.service.temperature,
+            **{name: v for name, v in micro.inputs.items() if name in loss.input_names},
+        )
+        return out.loss, out.metrics, out.kernel
+
+    def _reduce(self, totals: dict[str, Tensor]) -> dict[str, float]:
+        """Sum partial metrics over the data-parallel ranks."""
+        names = sorted(totals)
+        stacked = torch.stack([totals[n].to(torch.float64).cpu() for n in names])
+        if self.titan.dp_size > 1:
+            stacked = stacked.to(self.titan.device)
+            dist.all_reduce(stacked, group=self._dp_group())
+        return dict(zip(names, stacked.tolist(), strict=True))
+
+    def _publish(self) -> Manifest | None:
+        state = self.titan.hf_state()
+        return self.publisher.publish(state, self.version) if self.rank == 0 else None
+
+    def _save(self, step: int) -> str:
+        self.checkpointer.save(step, last_step=True)
+        return str(self.job.name and f"checkpoints/step-{step}")
+
+    def _export(self, target: Path, dtype: str) -> str | None:
+        state = self.titan.hf_state()
+        if self.rank != 0:
+            return None
+        from safetensors.torch import save_file
+
+        target.mkdir(parents=True, exist_ok=True)
+        kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+        save_file(
+            {name: value.to(kind).contiguous().cpu() for name, value in state.items()},
+            target / "model.safetensors",
+            metadata={"format": "pt"},
+        )
+        for file in self.folder.glob("*"):
+            if file.is_file() and file.suffix != ".safetensors":
+                shutil.copyfile(file, target / file.name)
+        config = json.loads((target / "config.json").read_text())
+        names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+        config.pop("torch_dtype", None)
+        config["dtype"] = names[dtype]
+        (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        return str(target)
+
+    def _close(self) -> None:
+        self.publisher.close()
+        self.checkpointer.close()

@@ -1,0 +1,140 @@
+"""vLLM: the one file that touches it.
+
+`Engine` drives an in-process `LLMEngine` step by step: requests may be added and weights swapped
+between any two steps, which is continuous batching with hot weight updates. It is used from one
+thread (the generator's engine loop).
+
+In-process mode (VLLM_ENABLE_V1_MULTIPROCESSING=0) is required: `AsyncLLM` refuses it, and a
+separate engine process would put a second scheduler between the actor and the weights.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+
+CPU_KV_CACHE_GIB = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Finished:
+    """A completion: tokens, the sampler's log-prob of each, text without the stop token."""
+
+    request_id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    text: str
+    truncated: bool
+
+
+def prepare_environment(device: str) -> None:
+    """Settings vLLM reads at import; call before anything imports vllm."""
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if device == "cpu":
+        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_KV_CACHE_GIB))
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+
+
+class Engine:
+    """An in-process vLLM engine for one model."""
+
+    def __init__(self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int):
+        from vllm import EngineArgs, SamplingParams, TokensPrompt
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        self._prompt = TokensPrompt
+        self._params = SamplingParams
+        self._final_only = RequestOutputKind.FINAL_ONLY
+        on_cpu = service.mesh.device == "cpu"
+        arguments: dict[str, Any] = {
+            "model": str(folder),
+            "dtype": {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[service.dtype],
+            "max_model_len": model.context,
+            "seed": seed % 2**31,
+            "logprobs_mode": "processed_logprobs",
+            "enable_prefix_caching": service.prefix_caching,
+            "enforce_eager": not service.cuda_graphs or on_cpu,
+            "max_num_seqs": service.max_running or 256,
+            "tensor_parallel_size": service.parallel.tp,
+            "pipeline_parallel_size": service.parallel.pp,
+            "disable_log_stats": True,
+            "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
+        }
+        if service.parallel.tp * service.parallel.pp > 1:
+            arguments["distributed_executor_backend"] = "external_launcher"
+        if service.gpu_memory is not None:
+            arguments["gpu_memory_utilization"] = service.gpu_memory
+        arguments.update(service.extra)
+        try:
+            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        except TypeError as error:
+            raise LaunchError(f"vLLM does not know an argument of `engine.extra`: {error}") from error
+        self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
+
+    @property
+    def num_running(self) -> int:
+        """Requests in the engine that are not finished."""
+        return self._engine.get_num_unfinished_requests()
+
+    def add(
+        self, request_id: str, token_ids: list[int], sampling: spec.Sampling, seed: int
+    ) -> None:
+        """Queue one request."""
+        params = self._params(
+            n=1,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k or 0,
+            min_p=sampling.min_p,
+            max_tokens=sampling.max_tokens,
+            min_tokens=sampling.min_tokens,
+            stop=list(sampling.stop),
+            seed=seed if sampling.temperature > 0 else None,
+            logprobs=0,
+            output_kind=self._final_only,
+        )
+        self._engine.add_request(request_id, self._prompt(prompt_token_ids=token_ids), params)
+
+    def step(self) -> list[Finished]:
+        """One engine step; returns the requests that finished in it."""
+        return [_finished(output) for output in self._engine.step() if output.finished]
+
+    def abort_all(self, request_ids: Iterable[str]) -> None:
+        self._engine.abort_request(list(request_ids))
+
+    def load_weights(self, weights: Iterable[tuple[str, Any]], *, reset_prefix_cache: bool) -> None:
+        """Load new weights (Hugging Face names) in place between two steps.
+
+        The reset covers requests in flight: vLLM recomputes their keys and values under the new
+        weights from the tokens they have, so no cached block outlives the weights that made it.
+        """
+        named = list(weights)
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+        if reset_prefix_cache:
+            self._engine.reset_prefix_cache(reset_running_requests=True)
+
+
+def _finished(output: Any) -> Finished:
+    """Read one vLLM RequestOutput."""
+    completion = output.outputs[0]
+    token_ids = list(completion.token_ids)
+    logprobs = [
+        step[token].logprob for token, step in zip(token_ids, completion.logprobs, strict=True)
+    ]
+    return Finished(
+        request_id=output.request_id,
+        token_ids=token_ids,
+        logprobs=[value if value is not None else math.nan for value in logprobs],
+        text=completion.text,
+        truncated=completion.finish_reason == "length",
+    )
