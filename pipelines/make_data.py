@@ -1,0 +1,147 @@
+"""The shipped arithmetic data and its character tokenizer, written by one deterministic program.
+
+Nothing enters; these files leave, beside this module:
+
+  data/arithmetic.jsonl        training problems, GSM8K's format (question, answer with `#### `)
+  data/arithmetic_test.jsonl   held-out problems; no pair of numbers occurs in both files
+  data/arithmetic_demos.jsonl  demonstrations of training problems as chat messages; half are wrong
+  tokenizers/arithmetic/       tokenizer.json and tokenizer_config.json, for AutoTokenizer
+
+The demonstrations are half wrong on purpose: a model trained on them knows the right answer and
+gives it about half of the time, which is what reinforcement learning can then correct.
+
+Example: `python -m forgedsl.pipelines.make_data --check` exits 1 if a file differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+
+NUM_TRAIN = 9_000
+NUM_DEMOS = 12_000
+WRONG_FRACTION = 0.5
+DIRECT_FRACTION = 0.2
+"""demonstrations that answer without a thinking step"""
+ERRORS = (-10, -2, -1, 1, 2, 10)
+
+CHARACTERS = "0123456789+-*/=<>()[]{}.,:;?!#$%&^_|~\\x \n"
+ADDED_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+)
+
+Pair = tuple[int, int]
+
+
+def split_pairs() -> tuple[list[Pair], list[Pair]]:
+    """All sums of two numbers below 100 in random order: (training, held-out)."""
+    pairs = [(a, b) for a in range(100) for b in range(100)]
+    random.Random("arithmetic/split").shuffle(pairs)
+    return pairs[:NUM_TRAIN], pairs[NUM_TRAIN:]
+
+
+def question(pair: Pair) -> str:
+    return f"{pair[0]}+{pair[1]}="
+
+
+def units_step(pair: Pair) -> str:
+    """The sum of the units, which carries the one decision of the addition: `7+5=12`."""
+    a, b = pair[0] % 10, pair[1] % 10
+    return f"{a}+{b}={a + b}"
+
+
+def problem_row(pair: Pair) -> dict[str, object]:
+    return {
+        "question": question(pair),
+        "answer": f"{units_step(pair)}\n#### {pair[0] + pair[1]}",
+    }
+
+
+def demo_row(pair: Pair, rng: random.Random) -> dict[str, object]:
+    answer = pair[0] + pair[1]
+    if rng.random() < WRONG_FRACTION:
+        answer += rng.choice([error for error in ERRORS if answer + error >= 0])
+    think = "" if rng.random() < DIRECT_FRACTION else f"<think>{units_step(pair)}</think>"
+    return {
+        "messages": [
+            {"role": "user", "content": question(pair)},
+            {"role": "assistant", "content": f"{think}<answer>{answer}</answer>"},
+        ]
+    }
+
+
+def demo_rows(train: list[Pair]) -> list[dict[str, object]]:
+    """Every training problem once, then a second demonstration of some."""
+    rng = random.Random("arithmetic/demos")
+    pairs = train + rng.sample(train, NUM_DEMOS - len(train))
+    return [demo_row(pair, rng) for pair in pairs]
+
+
+def tokenizer_files() -> dict[str, str]:
+    """One token per character, and the four tags as single tokens that stay visible when decoded."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    special = ("<pad>", "<unk>", "<eos>")
+    vocab = {token: i for i, token in enumerate((*special, *ADDED_TOKENS, *CHARACTERS))}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in ADDED_TOKENS])
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": 256,
+        "pad_token": "<pad>",
+        "unk_token": "<unk>",
+        "eos_token": "<eos>",
+        "clean_up_tokenization_spaces": False,
+        "chat_template": CHAT_TEMPLATE,
+    }
+    return {
+        "tokenizer.json": tokenizer.to_str(pretty=True) + "\n",
+        "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
+    }
+
+
+def contents() -> dict[str, str]:
+    """Every file by its path relative to this module."""
+    train, test = split_pairs()
+    rows_by_file = {
+        "data/arithmetic.jsonl": [problem_row(pair) for pair in train],
+        "data/arithmetic_test.jsonl": [problem_row(pair) for pair in test],
+        "data/arithmetic_demos.jsonl": demo_rows(train),
+    }
+    texts = {
+        name: "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+        for name, rows in rows_by_file.items()
+    }
+    folder = "tokenizers/arithmetic"
+    return texts | {f"{folder}/{name}": text for name, text in tokenizer_files().items()}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Write the shipped data and tokenizer.")
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check = parser.parse_args().check
+    root = Path(__file__).parent
+    differing = []
+    for name, text in contents().items():
+        path = root / name
+        if check:
+            if not path.is_file() or path.read_bytes() != text.encode():
+                differing.append(name)
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(text.encode())
+            print(f"wrote {name}, {len(text):,} bytes")
+    for name in differing:
+        print(f"differs from what make_data writes: {name}", file=sys.stderr)
+    return 1 if differing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
