@@ -1,1 +1,18 @@
+"""What can be declared: kinds, settings, constructors, built-in functions. Data only."""
 
+from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SINGLETONS
+from forgedsl.schema.types import Derived, Kind, Required, Setting, Signature, Type
+
+__all__ = [
+    "ALL_KINDS",
+    "FUNCTION_KINDS",
+    "KINDS",
+    "SERVICES",
+    "SINGLETONS",
+    "Derived",
+    "Kind",
+    "Required",
+    "Setting",
+    "Signature",
+    "Type",
+]

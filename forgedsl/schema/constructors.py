@@ -1,0 +1,170 @@
+"""Constructors: the call-shaped values of settings, with their parameters.
+
+`hf` means a model in `source` of a model and rows in `source` of a dataset, so constructors come
+in groups, one group per type of setting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from forgedsl.schema.types import (
+    BOOL,
+    COUNT,
+    DURATION,
+    FLOAT,
+    INT,
+    NATURAL,
+    REQUIRED,
+    STR,
+    Parameter,
+    Signature,
+    Type,
+)
+
+
+def _group(*signatures: Signature) -> Mapping[str, Signature]:
+    return {signature.name: signature for signature in signatures}
+
+
+def _signature(name: str, doc: str, *params: Parameter) -> Signature:
+    return Signature(name=name, params=params, doc=doc)
+
+
+def _param(name: str, type_: Type, default: object = REQUIRED, *, keyword: bool = False) -> Parameter:
+    return Parameter(name=name, type=type_, default=default, keyword=keyword)
+
+
+_OPTIONAL_STR = replace(STR, optional=True)
+
+MODEL_SOURCES = _group(
+    _signature(
+        "hf",
+        "a model of the Hugging Face hub",
+        _param("id", STR),
+        _param("revision", _OPTIONAL_STR, None, keyword=True),
+    ),
+    _signature("local", "a folder in Hugging Face layout", _param("path", STR)),
+    _signature("random", "random weights", _param("seed", NATURAL)),
+)
+TOKENIZERS = {name: MODEL_SOURCES[name] for name in ("hf", "local")}
+
+_DIMS = (
+    ("layers", COUNT),
+    ("hidden", COUNT),
+    ("heads", COUNT),
+    ("kv_heads", COUNT),
+    ("head_dim", COUNT),
+    ("ffn", COUNT),
+    ("vocab", COUNT),
+    ("rope_theta", FLOAT),
+    ("tied", BOOL),
+)
+_SIZES = {
+    "qwen3": ("0.6B", "1.7B", "4B", "8B", "14B", "32B"),
+    "llama3": ("1B", "3B", "8B", "70B", "405B"),
+}
+ARCHITECTURES = _group(
+    *(
+        _signature(
+            family,
+            f"the {family} architecture: a named size, or its dimensions",
+            _param("size", Type(base="str", words=sizes, optional=True), None),
+            *(_param(name, replace(t, optional=True), None, keyword=True) for name, t in _DIMS),
+        )
+        for family, sizes in _SIZES.items()
+    )
+)
+
+_ROWS = (
+    _signature(
+        "hf",
+        "a dataset of the Hugging Face hub",
+        _param("id", STR),
+        _param("config", _OPTIONAL_STR, None, keyword=True),
+        _param("split", _OPTIONAL_STR, None, keyword=True),
+        _param("revision", _OPTIONAL_STR, None, keyword=True),
+    ),
+    _signature("jsonl", "one JSON object per line", _param("path", STR)),
+    _signature("parquet", "an Apache Parquet file", _param("path", STR)),
+)
+DATA_SOURCES = _group(
+    *_ROWS,
+    _signature(
+        "mixture",
+        "rows drawn from several sources",
+        _param("sources", Type(base="list", item=Type(base="ctor", ctors=_group(*_ROWS)))),
+        _param("weights", Type(base="list", item=FLOAT), keyword=True),
+    ),
+)
+
+SEED = _group(_signature("seed", "shuffled in an order of its own", _param("seed", NATURAL)))
+EXPORTS = _group(_signature("hf", "a folder in Hugging Face layout", _param("path", STR)))
+LOGITS = _group(_signature("chunked", "logits of so many rows at once", _param("rows", COUNT)))
+
+_HOSTS = Type(base="list", item=STR)
+LAUNCHERS = _group(
+    _signature("local", "processes of this host"),
+    _signature("process", "worker processes reached by address", _param("hosts", _HOSTS)),
+    _signature(
+        "ssh",
+        "workers started over ssh",
+        _param("hosts", _HOSTS),
+        _param("user", _OPTIONAL_STR, None, keyword=True),
+        _param("python", _OPTIONAL_STR, None, keyword=True),
+    ),
+    _signature(
+        "slurm",
+        "a Slurm allocation",
+        _param("partition", STR),
+        _param("time", replace(DURATION, optional=True), None, keyword=True),
+        _param("account", _OPTIONAL_STR, None, keyword=True),
+        _param("qos", _OPTIONAL_STR, None, keyword=True),
+        _param("constraint", _OPTIONAL_STR, None, keyword=True),
+        _param("exclusive", BOOL, True, keyword=True),
+        _param("options", Type(base="list", item=STR, optional=True), None, keyword=True),
+    ),
+    _signature(
+        "kubernetes",
+        "pods of a Kubernetes cluster",
+        _param("namespace", STR),
+        _param("image", STR),
+        _param("service_account", _OPTIONAL_STR, None, keyword=True),
+        _param("labels", Type(base="list", item=STR, optional=True), None, keyword=True),
+    ),
+)
+
+STANDARD_REWARDS = _group(
+    _signature(
+        "math_equal",
+        "1 if the answer equals the target as mathematics",
+        _param("tolerance", replace(FLOAT, minimum=0.0), 1e-6),
+    ),
+    _signature(
+        "think_tags",
+        "1 for one <think> block, then one <answer> block; `partial` for a part of it",
+        _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0),
+    ),
+    _signature(
+        "exact",
+        "1 if the answer is the target",
+        _param("strip", BOOL, True),
+        _param("lower", BOOL, False),
+    ),
+    _signature(
+        "contains",
+        "1 if the response contains the target, or `text`",
+        _param("text", _OPTIONAL_STR, None),
+        _param("lower", BOOL, False),
+    ),
+    _signature("format_regex", "1 if the whole response matches", _param("pattern", STR)),
+    _signature(
+        "overlong",
+        "0 up to `soft` tokens, then falling to -1 at `hard` (DAPO, 2503.14476)",
+        _param("soft", INT),
+        _param("hard", INT),
+    ),
+)
+
+

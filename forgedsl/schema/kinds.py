@@ -1,0 +1,267 @@
+"""The registry of kinds: every declaration with settings, and each of its settings.
+
+`KINDS` maps a kind to its schema; services have one schema per constructor (`titan`, `vllm`),
+found in `SERVICES`. Rows are (name, type, default, impact, doc).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from forgedsl.hir.ir import Auto
+from forgedsl.schema import constructors as c
+from forgedsl.schema.services import TITAN, VLLM
+from forgedsl.schema.types import (
+    BOOL,
+    BYTES,
+    COUNT,
+    DURATION,
+    EXPRESSION,
+    NATURAL,
+    POSITIVE,
+    REQUIRED,
+    STR,
+    Derived,
+    Kind,
+    Setting,
+    Type,
+    word,
+)
+
+AUTO = Auto()
+NUM, PLACE, OBS = "numerics", "placement", "observability"
+
+
+def rows(*table: tuple[str, Type, Any, Any, str]) -> tuple[Setting, ...]:
+    """Settings from rows (name, type, default, impact, doc)."""
+    return tuple(
+        Setting(name=name, type=type_, default=default, impact=impact, doc=doc)
+        for name, type_, default, impact, doc in table
+    )
+
+
+_STR = replace(STR, optional=True)
+_COUNT = replace(COUNT, optional=True)
+_CONTEXT = replace(COUNT, auto=True)
+_SOURCE = Type(base="ctor", ctors=c.MODEL_SOURCES)
+_DATA = Type(base="ctor", ctors=c.DATA_SOURCES)
+_COLUMN = replace(EXPRESSION, optional=True)
+_ON_ERROR = Type(base="float", words=("drop",))
+
+RUN = Kind(
+    name="run",
+    singleton=True,
+    doc="identity of a run",
+    settings=rows(
+        ("seed", NATURAL, 17, NUM, "seeds data order, sampling and initial weights"),
+        ("name", STR, Derived("the file's name"), OBS, "names the run folder"),
+    ),
+)
+CLUSTER = Kind(
+    name="cluster",
+    singleton=True,
+    doc="the hosts the plan may use",
+    settings=rows(
+        ("hosts", COUNT, Derived("the host"), PLACE, "number of hosts"),
+        ("gpus", NATURAL, Derived("the host"), PLACE, "GPUs per host"),
+        ("gpu", _STR, Derived("the host"), PLACE, "GPU model"),
+        ("gpu_memory", BYTES, Derived("the host"), PLACE, "memory of one GPU"),
+        ("cpus", COUNT, Derived("the host"), PLACE, "CPU cores per host"),
+        ("memory", BYTES, Derived("the host"), PLACE, "main memory per host"),
+        ("rdma", BOOL, Derived("the host"), PLACE, "RDMA between hosts"),
+    ),
+)
+LAUNCHER = Kind(
+    name="launcher",
+    singleton=True,
+    single=True,
+    doc="how processes start",
+    settings=rows(
+        ("value", Type(base="ctor", ctors=c.LAUNCHERS), Derived("local"), PLACE, "how to start"),
+    ),
+)
+COLOCATE = Kind(
+    name="colocate",
+    singleton=True,
+    single=True,
+    doc="services that share GPUs",
+    settings=rows(
+        (
+            "value",
+            Type(base="list", item=Type(base="ref", kinds=("service",))),
+            [],
+            PLACE,
+            "services that take turns on the same GPUs",
+        ),
+    ),
+)
+MODEL = Kind(
+    name="model",
+    doc="weights, architecture and tokenizer",
+    settings=rows(
+        ("source", _SOURCE, REQUIRED, NUM, "where the weights come from"),
+        (
+            "arch",
+            Type(base="ctor", ctors=c.ARCHITECTURES, auto=True),
+            AUTO,
+            NUM,
+            "architecture; auto reads the source's config.json",
+        ),
+        ("dtype", word("f32", "bf16", "f16"), "bf16", NUM, "dtype of the weights in use"),
+        ("context", _CONTEXT, AUTO, NUM, "longest sequence; auto is the source's"),
+        (
+            "tokenizer",
+            Type(base="ctor", ctors=c.TOKENIZERS, auto=True),
+            AUTO,
+            NUM,
+            "tokenizer; auto is the source's",
+        ),
+        ("chat_template", replace(STR, auto=True), AUTO, NUM, "Jinja text; auto is the tokenizer's"),
+    ),
+)
+DATASET = Kind(
+    name="dataset",
+    doc="rows, and the prompt and target made of each",
+    settings=rows(
+        ("source", _DATA, REQUIRED, NUM, "where the rows come from"),
+        ("system", _STR, None, NUM, "system message, usable in `prompt`"),
+        ("prompt", _COLUMN, None, NUM, "what the policy sees"),
+        ("target", _COLUMN, None, NUM, "what rewards compare with"),
+        ("chat", _COLUMN, None, NUM, "messages to learn from"),
+        ("learn", word("assistant_turns", "last_turn", "all"), "assistant_turns", NUM,
+         "which tokens of `chat` carry loss"),
+        ("chosen", _COLUMN, None, NUM, "preferred answer of a pair"),
+        ("rejected", _COLUMN, None, NUM, "other answer of a pair"),
+        (
+            "shuffle",
+            Type(base="ctor", ctors=c.SEED, optional=True),
+            Derived("seed(run.seed)"),
+            NUM,
+            "order of the rows",
+        ),
+        ("streaming", replace(BOOL, auto=True), AUTO, OBS, "read rows as they are needed"),
+        ("max_prompt_tokens", _COUNT, None, NUM, "longest prompt"),
+        ("on_long", word("drop", "truncate", "error"), "drop", NUM, "what to do with longer ones"),
+    ),
+)  # fmt: skip
+REWARD = Kind(
+    name="reward",
+    doc="scores one rollout",
+    settings=rows(
+        ("procs", COUNT, 1, PLACE, "processes of its pool"),
+        ("timeout", DURATION, 30.0, NUM, "longest call"),
+        ("retries", NATURAL, 1, NUM, "tries after a failed call"),
+        ("on_error", replace(_ON_ERROR, auto=True), AUTO, NUM, "auto is the rubric's"),
+        (
+            "effects",
+            Type(base="list", item=word("io", "net", "exec", "random", "gpu")),
+            [],
+            NUM,
+            "what the Python function does besides computing",
+        ),
+        ("memory", replace(BYTES, optional=True), None, PLACE, "limit per process"),
+        ("cache", BOOL, False, NUM, "remember results by prompt and response"),
+    ),
+)
+RUBRIC = Kind(
+    name="rubric",
+    doc="the score of a rollout out of its rewards",
+    settings=rows(
+        ("score", EXPRESSION, REQUIRED, NUM, "expression over rewards"),
+        (
+            "on_truncated",
+            Type(base="float", optional=True),
+            None,
+            NUM,
+            "score of a completion cut at its length limit",
+        ),
+        ("on_error", _ON_ERROR, "drop", NUM, "score of a rollout whose reward failed"),
+    ),
+)
+SCHEDULE = Kind(
+    name="schedule",
+    singleton=True,
+    labels=("sync", "async"),
+    doc="how long, and how far sampling may run ahead of training",
+    settings=rows(
+        ("steps", _COUNT, None, NUM, "optimizer steps"),
+        ("epochs", replace(POSITIVE, optional=True), None, NUM, "passes over the dataset"),
+        ("max_policy_age", replace(NATURAL, optional=True), None, NUM,
+         "oldest policy version a batch may hold, in steps"),
+        ("window", Type(base="float", minimum=0.0, maximum=1.0), 0.0, NUM,
+         "part of the buffer that may overtake"),
+        ("on_stale", word("drop", "error"), "drop", NUM, "what to do with an older group"),
+        ("starve_timeout", replace(DURATION, optional=True), None, OBS,
+         "stop when no group arrives for so long"),
+    ),
+)  # fmt: skip
+_SAMPLE = rows(
+    ("sample.temperature", replace(POSITIVE, auto=True), AUTO, OBS, "auto is the generator's"),
+    ("sample.top_p", Type(base="float", minimum=0, maximum=1, auto=True), AUTO, OBS,
+     "auto is the generator's"),
+    ("sample.top_k", replace(COUNT, optional=True, auto=True), AUTO, OBS,
+     "auto is the generator's"),
+    ("sample.min_p", Type(base="float", minimum=0, maximum=1, auto=True), AUTO, OBS,
+     "auto is the generator's"),
+    ("sample.max_tokens", replace(COUNT, auto=True), AUTO, OBS, "auto is the generator's"),
+    ("sample.n", COUNT, 1, OBS, "completions per prompt"),
+)  # fmt: skip
+EVAL = Kind(
+    name="eval",
+    doc="measures the policy while it trains",
+    settings=(
+        *rows(
+            ("dataset", Type(base="ref", kinds=("dataset",)), REQUIRED, OBS, "prompts and targets"),
+            ("split", _STR, None, OBS, "another split of the dataset's source"),
+            ("source", replace(_DATA, optional=True), None, OBS, "other rows, same columns"),
+            ("score", Type(base="ref", kinds=("reward", "rubric")), REQUIRED, OBS, "what to report"),
+            ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
+            ("limit", _COUNT, None, OBS, "use so many rows"),
+        ),
+        *_SAMPLE,
+    ),
+)
+CHECKPOINT = Kind(
+    name="checkpoint",
+    singleton=True,
+    doc="saved state, in the run folder",
+    settings=rows(
+        ("every", _COUNT, None, OBS, "optimizer steps between checkpoints"),
+        ("keep", COUNT, 2, OBS, "how many stay"),
+        (
+            "export",
+            Type(base="ctor", ctors=c.EXPORTS, optional=True),
+            None,
+            OBS,
+            "Hugging Face export at the end",
+        ),
+    ),
+)
+LOGGING = Kind(
+    name="logging",
+    singleton=True,
+    doc="where metrics go",
+    settings=rows(
+        ("console", BOOL, True, OBS, "progress on the terminal"),
+        ("jsonl", BOOL, True, OBS, "metrics.jsonl"),
+        ("tensorboard", BOOL, True, OBS, "TensorBoard events"),
+        ("wandb.project", _STR, None, OBS, "Weights & Biases project; none is off"),
+        ("wandb.entity", _STR, None, OBS, "Weights & Biases entity"),
+        ("wandb.mode", replace(word("online", "offline", "disabled"), optional=True), None, OBS,
+         "Weights & Biases mode"),
+        ("samples", NATURAL, 8, OBS, "sample completions kept per step"),
+    ),
+)  # fmt: skip
+
+SERVICES = {"titan": TITAN, "vllm": VLLM}
+KINDS: dict[str, Kind] = {
+    kind.name: kind
+    for kind in (
+        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, SCHEDULE, EVAL,
+        CHECKPOINT, LOGGING,
+    )
+}  # fmt: skip
+SINGLETONS = tuple(kind.name for kind in KINDS.values() if kind.singleton)
+FUNCTION_KINDS = ("loss", "reward", "advantage", "filter", "fn")
+ALL_KINDS = (*KINDS, "service", "flow", "profile", "loss", "advantage", "filter", "fn")

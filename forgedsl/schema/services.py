@@ -1,0 +1,132 @@
+"""Schemas of the services: `titan(model)`, a torchtitan model, and `vllm(model)`, an engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forgedsl.hir.ir import Auto
+from forgedsl.schema import constructors as c
+from forgedsl.schema.types import (
+    BOOL,
+    COUNT,
+    FRACTION,
+    NATURAL,
+    POSITIVE,
+    STR,
+    Derived,
+    Impact,
+    Kind,
+    Setting,
+    Type,
+    word,
+)
+
+_AUTO = Auto()
+_NUM: Impact = "numerics"
+_PLACE: Impact = "placement"
+_COUNT = replace(COUNT, optional=True)
+_RATE = Type(base="float", minimum=0.0)
+
+
+def _row(name: str, type_: Type, default: object, impact: Impact, doc: str) -> Setting:
+    return Setting(name=name, type=type_, default=default, impact=impact, doc=doc)
+
+
+_DEVICE = Setting(
+    name="device",
+    type=Type(base="word", words=("gpu", "cpu"), auto=True),
+    default=Derived("gpu where the cluster has GPUs, else cpu"),
+    impact="placement",
+    doc="where it computes",
+)
+_GPUS = Setting(
+    name="gpus",
+    type=NATURAL,
+    default=Derived("1 on device gpu, 0 on cpu"),
+    impact="placement",
+    doc="GPUs per process",
+)
+_COMMON = (
+    _row("hosts", COUNT, 1, _PLACE, "hosts"),
+    _GPUS,
+    _row("cpus", replace(COUNT, auto=True), _AUTO, _PLACE, "CPU cores per process"),
+    _DEVICE,
+    _row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), _NUM, "dtype in use"),
+    _row("mesh_name", STR, Derived("the service's name"), _PLACE, "name of its process mesh"),
+)
+
+TITAN = Kind(
+    name="service",
+    doc="a torchtitan model: trained where the flow steps it, else frozen",
+    settings=(
+        *_COMMON,
+        _row("procs", COUNT, 1, _PLACE, "processes per host"),
+        _row("temperature", _RATE, 1.0, _NUM, "divides the logits before every log-prob"),
+        _row("compile", replace(BOOL, auto=True), _AUTO, _PLACE, "torch.compile the model"),
+        _row("parallel.dp_shard", replace(COUNT, auto=True), _AUTO, _PLACE,
+             "sharded data parallel; auto is hosts x procs over the others"),
+        _row("parallel.dp_replicate", COUNT, 1, _PLACE, "replicated data parallel"),
+        _row("parallel.tp", COUNT, 1, _PLACE, "tensor parallel"),
+        _row("parallel.cp", COUNT, 1, _PLACE, "context parallel"),
+        _row("parallel.pp", COUNT, 1, _PLACE, "pipeline parallel"),
+        _row("parallel.ep", COUNT, 1, _PLACE, "expert parallel"),
+        _row("optimizer.kind", word("adamw", "adam"), "adamw", _NUM, "optimizer"),
+        _row("optimizer.lr", replace(POSITIVE, optional=True), None, _NUM, "learning rate"),
+        _row("optimizer.betas", Type(base="list", item=FRACTION), [0.9, 0.95], _NUM,
+             "decay of the moments"),
+        _row("optimizer.eps", POSITIVE, 1e-8, _NUM, "added to the denominator"),
+        _row("optimizer.weight_decay", POSITIVE, 0.1, _NUM, "weight decay"),
+        _row("optimizer.warmup", NATURAL, 0, _NUM, "steps of linear warm-up"),
+        _row("optimizer.decay", word("none", "linear", "cosine"), "none", _NUM,
+             "decay of the learning rate"),
+        _row("optimizer.max_norm", POSITIVE, 1.0, _NUM, "gradients are clipped to it"),
+        _row("optimizer.on_nan", word("stop", "skip"), "stop", _NUM,
+             "what a non-finite gradient does"),
+        _row("batch.seq_len", replace(COUNT, auto=True), _AUTO, _NUM,
+             "tokens per packed row; auto is the model's context"),
+        _row("batch.rows", _COUNT, None, _NUM, "rows per rank and microbatch"),
+        _row("batch.tokens", _COUNT, None, _NUM, "or tokens per rank and microbatch"),
+        _row("batch.pack", BOOL, True, _NUM, "several sequences share a row"),
+        _row("batch.accumulate", replace(COUNT, auto=True), _AUTO, _NUM,
+             "microbatches per step; auto is as many as the batch needs"),
+        _row("memory.activation_checkpoint", word("none", "selective", "full"), "none", _PLACE,
+             "recompute activations in the backward pass"),
+        _row("memory.offload", word("none"), "none", _PLACE, "offload to main memory"),
+        _row("memory.logits",
+             Type(base="ctor", ctors=c.LOGITS, words=("full",), auto=True), _AUTO, _PLACE,
+             "auto is the fused head"),
+    ),
+)  # fmt: skip
+
+VLLM = Kind(
+    name="service",
+    doc="a vLLM engine that samples completions",
+    open=("engine.extra",),
+    settings=(
+        *_COMMON,
+        _row("procs", COUNT, Derived("tp x pp x dp over hosts"), _PLACE, "processes per host"),
+        _row("replicas", COUNT, 1, _PLACE, "engines behind the router"),
+        _row("route", word("least_loaded", "round_robin", "sticky"), "least_loaded", _PLACE,
+             "how requests find a replica"),
+        _row("parallel.tp", COUNT, 1, _PLACE, "tensor parallel"),
+        _row("parallel.pp", COUNT, 1, _PLACE, "pipeline parallel"),
+        _row("parallel.dp", COUNT, 1, _PLACE, "data parallel"),
+        _row("sampling.temperature", POSITIVE, 1.0, _NUM, "divides the logits"),
+        _row("sampling.top_p", FRACTION, 1.0, _NUM, "keep the likeliest tokens of this mass"),
+        _row("sampling.top_k", _COUNT, None, _NUM, "keep so many tokens"),
+        _row("sampling.min_p", FRACTION, 0.0, _NUM, "keep tokens this likely against the best"),
+        _row("sampling.max_tokens", replace(COUNT, optional=True), None, _NUM,
+             "longest completion"),
+        _row("sampling.min_tokens", NATURAL, 0, _NUM, "shortest completion"),
+        _row("sampling.stop", Type(base="list", item=STR, auto=True), _AUTO, _NUM,
+             "strings that end a completion; auto is the model's"),
+        _row("sampling.seed", replace(NATURAL, optional=True), None, _NUM,
+             "none derives one per completion from run.seed"),
+        _row("engine.gpu_memory", replace(FRACTION, auto=True), _AUTO, _PLACE,
+             "part of the device it may use"),
+        _row("engine.prefix_caching", BOOL, True, _PLACE, "reuse the KV of shared prefixes"),
+        _row("engine.cuda_graphs", BOOL, True, _PLACE, "replay recorded kernels"),
+        _row("engine.max_running", replace(COUNT, auto=True), _AUTO, _PLACE,
+             "completions decoded at once"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,162 @@
+"""Vocabulary of the schemas: what a setting is.
+
+A `Kind` (service, dataset, schedule, ...) has `Setting`s; a setting has a `Type`, a default and a
+class that says what a change of it affects. Schemas are data: validation, completion, hover and
+the reference manual read the same tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Impact = Literal["numerics", "placement", "observability"]
+
+
+@dataclass(frozen=True, slots=True)
+class Required:
+    """There is no default: the setting must be written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """The default is computed from other settings; `text` says how, for people."""
+
+    text: str
+
+
+REQUIRED = Required()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Type:
+    """What a setting accepts.
+
+    base       int float bool str duration bytes list ref ctor deferred word any
+    words      bare words accepted besides the base (all there is for base "word")
+    kinds      ref: kinds of declarations it may name
+    ctors      ctor: constructors by name
+    item       list: type of the elements
+    optional   `none` is accepted and means None
+    auto       `auto` is accepted
+    """
+
+    base: str
+    words: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    ctors: Mapping[str, Signature] = field(default_factory=dict)
+    item: Type | None = None
+    optional: bool = False
+    auto: bool = False
+    minimum: float | None = None
+    maximum: float | None = None
+
+    @property
+    def text(self) -> str:
+        """The type in words, as messages and the manual show it."""
+        names = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false"}
+        names |= {"duration": "a duration (10min)", "bytes": "a size (16GiB)", "any": "a value"}
+        names |= {"deferred": "an expression", "word": "", "ctor": "", "ref": "", "list": "a list"}
+        parts = [names[self.base]] if names[self.base] else []
+        if self.base == "ref":
+            parts.append("the name of a " + " or ".join(self.kinds))
+        parts += [f"`{name}({', '.join(sig.names)})`" for name, sig in self.ctors.items()]
+        parts += [f"`{word}`" for word in self.words]
+        if self.auto:
+            parts.append("`auto`")
+        if self.optional:
+            parts.append("`none`")
+        return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} or {parts[-1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """A parameter of a constructor; positional unless `keyword`."""
+
+    name: str
+    type: Type
+    default: Any = REQUIRED
+    keyword: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """A constructor: `hf(id, revision)`."""
+
+    name: str
+    params: tuple[Parameter, ...]
+    doc: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(p.name for p in self.params if not p.keyword)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting, named by its full path in the declaration (`optimizer.lr`)."""
+
+    name: str
+    type: Type
+    default: Any
+    impact: Impact
+    doc: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of declaration.
+
+    singleton  addressed by its kind (`schedule.steps`), not by a name
+    labels     modes it is written with (`schedule sync`)
+    single     the one setting of a kind that is itself a value (`launcher = slurm(...)`)
+    open       prefixes under which any name is accepted (`engine.extra`)
+    """
+
+    name: str
+    settings: tuple[Setting, ...]
+    doc: str
+    singleton: bool = False
+    labels: tuple[str, ...] = ()
+    single: bool = False
+    open: tuple[str, ...] = ()
+
+    def setting(self, path: str) -> Setting | None:
+        """The setting at `path`, or None."""
+        for setting in self.settings:
+            if setting.name == path:
+                return setting
+        for prefix in self.open:
+            if path.startswith(prefix + "."):
+                return Setting(
+                    name=path, type=ANY, default=None, impact="numerics", doc="passed through"
+                )
+        return None
+
+    @property
+    def blocks(self) -> tuple[str, ...]:
+        """Names of the nested blocks (`parallel`, `optimizer`)."""
+        names = {s.name.rpartition(".")[0]: None for s in self.settings if "." in s.name}
+        return (*names, *self.open)
+
+
+# ---- the common types
+
+ANY = Type(base="any")
+STR = Type(base="str")
+BOOL = Type(base="bool")
+INT = Type(base="int")
+COUNT = Type(base="int", minimum=1)
+NATURAL = Type(base="int", minimum=0)
+FLOAT = Type(base="float")
+POSITIVE = Type(base="float", minimum=0.0)
+FRACTION = Type(base="float", minimum=0.0, maximum=1.0)
+DURATION = Type(base="duration", minimum=0.0)
+BYTES = Type(base="bytes", minimum=0)
+EXPRESSION = Type(base="deferred")
+
+
+def word(*words: str) -> Type:
+    """One of a few bare words."""
+    return Type(base="word", words=words)

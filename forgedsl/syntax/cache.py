@@ -1,0 +1,59 @@
+"""The user's cache folder: compiled grammar and parsed standard library, keyed by content hash.
+
+A cache is an optimisation: where the folder cannot be written or an entry cannot be read, callers
+get None and do the work again.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+# What a damaged or foreign entry can raise while it is unpickled.
+_DAMAGED = (
+    OSError,
+    pickle.PickleError,
+    EOFError,
+    AttributeError,
+    ImportError,
+    IndexError,
+    KeyError,
+    TypeError,
+    ValueError,
+)
+
+
+def folder() -> Path:
+    """`$XDG_CACHE_HOME/forgedsl`, or the platform's habit."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base) / "forgedsl"
+    if sys.platform == "darwin":
+        return Path("~/Library/Caches/forgedsl").expanduser()
+    return Path("~/.cache/forgedsl").expanduser()
+
+
+def load(name: str) -> Any:
+    """The entry `name`, or None."""
+    try:
+        with (folder() / name).open("rb") as file:
+            return pickle.load(file)
+    except (*_DAMAGED, RuntimeError):
+        return None
+
+
+def save(name: str, value: Any) -> None:
+    """Write the entry `name` in one step, so that a concurrent reader sees all of it or nothing."""
+    try:
+        target = folder()
+        target.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target)
+        with os.fdopen(handle, "wb") as file:
+            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+        Path(temporary).replace(target / name)
+    except (OSError, RuntimeError):
+        return  # read-only or absent home: the next start pays the build again

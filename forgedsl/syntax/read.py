@@ -1,0 +1,80 @@
+"""Bytes of a .forge file -> `SourceFile`, or one diagnostic that says why it is not source text.
+
+Refused: unreadable files, files over MAX_BYTES, NUL bytes, anything but UTF-8, empty files.
+A byte order mark is dropped; CRLF line ends are fine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forgedsl.diagnostics import Diagnostic, Reporter, Severity
+from forgedsl.source import SourceFile, Span
+
+MAX_BYTES = 8 * 2**20
+
+
+def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
+    """Read the file at `path`, shown to the user as `name`."""
+    try:
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            _refuse(reporter, name, "S012", "file-too-large", _size_message(size))
+            return None
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        _refuse(reporter, name, "S016", "unreadable-file", f"cannot read {name}: {reason.lower()}")
+        return None
+    return decode(data, name, reporter)
+
+
+def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
+    """The text in `data`, checked."""
+    if len(data) > MAX_BYTES:
+        _refuse(reporter, name, "S012", "file-too-large", _size_message(len(data)))
+        return None
+    data = data.removeprefix(b"\xef\xbb\xbf")
+    if b"\0" in data:
+        line = data.count(b"\n", 0, data.index(b"\0")) + 1
+        message = f"this is not a text file: NUL byte on line {line}"
+        _refuse(reporter, name, "S014", "binary-file", message)
+        return None
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        message = f"this file is not UTF-8: byte 0x{data[error.start]:02x} on line {line}"
+        _refuse(reporter, name, "S013", "not-utf-8", message, "save the file as UTF-8")
+        return None
+    if not text.strip():
+        _refuse(
+            reporter,
+            name,
+            "S015",
+            "empty-file",
+            "this file is empty",
+            "a program declares at least a model, a service, a loss and a flow; "
+            "pipelines/grpo_math.forge is one to start from",
+        )
+        return None
+    return SourceFile(name, text)
+
+
+def _size_message(size: int) -> str:
+    return f"this file has {size / 2**20:.1f} MiB, the limit is {MAX_BYTES // 2**20} MiB"
+
+
+def _refuse(
+    reporter: Reporter, name: str, code: str, rule: str, message: str, help_text: str = ""
+) -> None:
+    reporter.report(
+        Diagnostic(
+            code=code,
+            name=rule,
+            severity=Severity.ERROR,
+            message=message,
+            span=Span(name, 0, 0),
+            help=help_text,
+        )
+    )
