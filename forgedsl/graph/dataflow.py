@@ -1,0 +1,241 @@
+"""From a resolved program to its dataflow graph.
+
+    Program.flow -> nodes (levels, streams, ids) -> legality -> dead nodes removed -> edges -> Graph
+
+`build` reports diagnostics and returns None when the flow is not a legal graph. It is pure: the
+program is not changed, and the same program gives the same ids, which depend on what a node is
+(operation, target, what it reads) and not on sizes, spans or neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.graph import legality
+from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream
+from forgedsl.graph.prune import prune
+from forgedsl.hir.ir import FlowStep, Function, Program, Ref
+
+FLOW = "train"
+
+LiveFields = Callable[[Function], frozenset[str]]
+"""The fields a loss reads after folding (`beta = 0.0` makes `ref` dead)."""
+
+STREAM_BY_OP = {
+    "draw": Stream.PROMPT,
+    "batches": Stream.BATCH,
+    "pairs": Stream.PAIR,
+    "sample": Stream.ROLLOUT,
+    "logprobs": Stream.LOGPROB,
+    "score": Stream.SCORE,
+    "call": Stream.VALUE,
+    "mask": Stream.MASK,
+    "replay": Stream.BATCH,
+    "step": Stream.NOTHING,
+    "sync": Stream.NOTHING,
+}
+
+LEVEL_BY_OP = {
+    "draw": Level.GROUP,
+    "batches": Level.BATCH,
+    "pairs": Level.GROUP,
+    "sample": Level.ROLLOUT,
+    "score": Level.ROLLOUT,
+    "call": Level.GROUP,
+    "mask": Level.GROUP,
+    "replay": Level.BATCH,
+    "step": Level.BATCH,
+    "sync": Level.BATCH,
+}
+
+
+def declared_fields(function: Function) -> frozenset[str]:
+    """Every field of a loss: what it reads when nothing is known about its body."""
+    return frozenset(field.name for field in function.fields)
+
+
+def build(
+    program: Program, *, reporter: Reporter, live_fields: LiveFields = declared_fields
+) -> Graph | None:
+    """The pruned dataflow graph of `program`, or None after reporting what is wrong."""
+    nodes = _nodes(program)
+    if not legality.check_shape(program, nodes, reporter):
+        return None
+    ordered = _ordered(nodes)
+    if ordered is None:
+        legality.report_cycle(nodes, reporter)
+        return None
+    typed = _typed(ordered)
+    step = next(node for node in typed if node.op == "step")
+    loss = program.functions[step.settings["loss"]]
+    live = live_fields(loss)
+    if not legality.check(program, typed, loss, live, reporter):
+        return None
+    kept, removed = prune(program, typed, loss, live)
+    for part in removed:
+        legality.report_removed(program, part, step, reporter)
+    return Graph(
+        flow=FLOW,
+        nodes=kept,
+        edges=_edges(kept),
+        services=legality.services_used(program, kept),
+        datasets=_datasets(program, kept),
+        trainer=step.target,
+        loss=loss.name,
+        removed=removed,
+    )
+
+
+def plain(value: Any) -> Any:
+    """A setting as the graph holds it: a reference becomes its name."""
+    return value.name if isinstance(value, Ref) else value
+
+
+def _nodes(program: Program) -> tuple[Node, ...]:
+    names = [step.name or step.op for step in program.flow]
+    nodes = []
+    for step, name in zip(program.flow, names, strict=True):
+        settings = {key: plain(value.value) for key, value in step.settings.items()}
+        if step.name is None and names.count(name) > 1:
+            name = f"{name}_{settings.get('target', step.receiver)}"
+        nodes.append(_node(program, step, name, settings))
+    return _with_distinct_ids(tuple(nodes))
+
+
+def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, Any]) -> Node:
+    function = program.functions.get(step.receiver)
+    op = "mask" if step.op == "call" and function and function.kind == "filter" else step.op
+    inputs = tuple(
+        Input(argument=i.argument, edge=i.edge, attribute=i.attribute, span=i.span)
+        for i in step.inputs
+    )
+    target = "" if op in ("keep", "replay") else step.receiver
+    if op == "keep" and step.receiver and all(i.edge != step.receiver for i in inputs):
+        edge = Input(argument="edge", edge=step.receiver, attribute=None, span=step.span)
+        inputs = (edge, *inputs)
+    return Node(
+        id=_content(op, name, target, inputs, settings),
+        name=name,
+        op=op,
+        target=target,
+        inputs=inputs,
+        level=LEVEL_BY_OP.get(op, Level.ROLLOUT),
+        stream=STREAM_BY_OP.get(op, Stream.NOTHING),
+        root="",
+        samplers=frozenset(),
+        settings=settings,
+        span=step.span,
+    )
+
+
+def _content(
+    op: str, name: str, target: str, inputs: tuple[Input, ...], settings: Mapping[str, Any]
+) -> str:
+    """What a node is, as text: names only, so that a change of a size changes no id."""
+    reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
+    names = ",".join(f"{k}={settings[k]}" for k in ("loss", "target") if k in settings)
+    return f"{name}:{op}:{target}:{reads}:{names}"
+
+
+def _with_distinct_ids(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    digests = [sha256(node.id.encode()).hexdigest() for node in nodes]
+    return tuple(
+        replace(node, id=f"{FLOW}/{node.name}#{digest[:4]}")
+        for node, digest in zip(nodes, digests, strict=True)
+    )
+
+
+def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
+    """Topological order, statement order where it is free; None if there is a cycle."""
+    produced = {node.name for node in nodes}
+    done: set[str] = set()
+    ordered: list[Node] = []
+    waiting = list(nodes)
+    while waiting:
+        after_step = not any(n.op == "step" for n in waiting)
+        ready = (
+            node
+            for node in waiting
+            if all(i.edge in done or i.edge not in produced for i in node.inputs)
+            and (node.op != "sync" or after_step)
+        )
+        node = next(ready, None)
+        if node is None:
+            return None
+        waiting.remove(node)
+        ordered.append(node)
+        done.add(node.name)
+    return tuple(ordered)
+
+
+def _typed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """Nodes with their level, stream, root, samplers and `at_step`, from those of their inputs."""
+    trained = {node.target for node in nodes if node.op == "step"}
+    by_name: dict[str, Node] = {}
+    for node in nodes:
+        sources = [by_name[i.edge] for i in node.inputs]
+        first = sources[0] if sources else None
+        new = replace(node, at_step=node.op == "logprobs" and node.target in trained)
+        if first is None:
+            new = replace(new, root="" if node.op == "sync" else node.name)
+        else:
+            samplers = frozenset[str]().union(*(source.samplers for source in sources))
+            if node.op == "sample":
+                samplers = frozenset({node.name})
+            new = replace(new, root=first.root, samplers=samplers)
+        if node.op == "keep" and first is not None:
+            new = replace(new, stream=first.stream, level=first.level)
+        elif node.op == "logprobs" and first is not None:
+            new = replace(new, level=first.level)
+        by_name[node.name] = new
+    return tuple(by_name[node.name] for node in nodes)
+
+
+def _edges(nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
+    by_name = {node.name: node for node in nodes}
+    edges = [
+        Edge(
+            source=by_name[i.edge].id,
+            target=node.id,
+            kind=EdgeKind.DATA,
+            label=i.text,
+            type=_edge_type(by_name[i.edge], i.attribute),
+        )
+        for node in nodes
+        for i in node.inputs
+    ]
+    for sync in (node for node in nodes if node.op == "sync"):
+        step = next(node for node in nodes if node.op == "step")
+        edges.append(_plain_edge(step, sync, EdgeKind.CONTROL, "version"))
+        readers = [n for n in nodes if n.op == "sample" and n.target == sync.settings["target"]]
+        edges += [_plain_edge(sync, reader, EdgeKind.WEIGHTS, "weights") for reader in readers]
+    return tuple(edges)
+
+
+def _plain_edge(source: Node, target: Node, kind: EdgeKind, label: str) -> Edge:
+    return Edge(source=source.id, target=target.id, kind=kind, label=label, type="")
+
+
+def _edge_type(node: Node, attribute: str | None) -> str:
+    if attribute is not None:
+        return "per rollout" if node.stream is Stream.ROLLOUT else "per prompt"
+    return {
+        Stream.PROMPT: "Stream[Prompt]",
+        Stream.PAIR: "Stream[Pair]",
+        Stream.ROLLOUT: "Stream[Group[Rollout]]",
+        Stream.LOGPROB: "[B, T] f32",
+        Stream.SCORE: "[G] f32",
+        Stream.VALUE: "[G] f32",
+        Stream.MASK: "bool",
+        Stream.BATCH: "Batch",
+    }[node.stream]
+
+
+def _datasets(program: Program, nodes: tuple[Node, ...]) -> tuple[str, ...]:
+    drawn = {node.target for node in nodes if node.op in ("draw", "batches", "pairs")}
+    evaluated = {plain(decl.settings["dataset"].value) for decl in program.evals.values()}
+    return tuple(name for name in program.datasets if name in drawn | evaluated)

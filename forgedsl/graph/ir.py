@@ -1,0 +1,134 @@
+"""The dataflow graph: nodes bound to services or functions, and typed edges between them.
+
+A node is one statement of the flow; what it produces is the edge of its `name`. Edges are of
+three kinds: *data* (a binding that is read), *weights* (a sync, the only way to close a cycle) and
+*control* (order without data: a sync follows its step). Levels say what one item of an edge is:
+a rollout, a group of rollouts of one prompt, or a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from forgedsl.source import Span
+
+
+class Level(StrEnum):
+    ROLLOUT = "rollout"
+    GROUP = "group"
+    BATCH = "batch"
+
+
+class EdgeKind(StrEnum):
+    DATA = "data"
+    WEIGHTS = "weights"
+    CONTROL = "control"
+
+
+class Stream(StrEnum):
+    """What flows on the edge a node produces."""
+
+    PROMPT = "Prompt"
+    PAIR = "Pair"
+    ROLLOUT = "Rollout"
+    LOGPROB = "LogProb"
+    SCORE = "Score"
+    VALUE = "Value"
+    MASK = "Mask"
+    BATCH = "Batch"
+    NOTHING = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """Reads edge `edge`, or its attribute (`prompt.target`), as argument `argument`."""
+
+    argument: str
+    edge: str
+    attribute: str | None
+    span: Span
+
+    @property
+    def text(self) -> str:
+        return f"{self.edge}.{self.attribute}" if self.attribute else self.edge
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """One node; ops and their targets are those of `forgedsl.lower.job.Node`.
+
+    `root` is the node the items were drawn by and `samplers` are the sample nodes whose rollouts
+    they belong to: what decides whether two edges can be joined.
+    """
+
+    id: str
+    name: str
+    op: str
+    target: str
+    inputs: tuple[Input, ...]
+    level: Level
+    stream: Stream
+    root: str
+    samplers: frozenset[str]
+    settings: Mapping[str, Any]
+    at_step: bool = False
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """From node id to node id; `label` is the edge name, with its attribute if one is read."""
+
+    source: str
+    target: str
+    kind: EdgeKind
+    label: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed:
+    """A part of the flow that nothing reads after folding."""
+
+    reason: str
+    fields: tuple[str, ...]
+    nodes: tuple[str, ...]
+    services: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Graph:
+    """A legal, pruned graph: nodes in topological order, and what they use."""
+
+    flow: str
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    services: tuple[str, ...]
+    datasets: tuple[str, ...]
+    trainer: str
+    loss: str
+    removed: tuple[Removed, ...] = ()
+
+    def node(self, name: str) -> Node:
+        """The node that produces edge `name`."""
+        return next(node for node in self.nodes if node.name == name)
+
+    def of(self, op: str) -> tuple[Node, ...]:
+        """The nodes of one operation."""
+        return tuple(node for node in self.nodes if node.op == op)
+
+    @property
+    def step(self) -> Node:
+        return self.of("step")[0]
+
+    @property
+    def source(self) -> Node:
+        """The node that draws the data of a step (draw, batches or pairs)."""
+        return next(node for node in self.nodes if node.op in ("draw", "batches", "pairs"))
+
+    @property
+    def syncs(self) -> tuple[Node, ...]:
+        return self.of("sync")

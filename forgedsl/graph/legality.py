@@ -1,0 +1,386 @@
+"""What makes a flow legal, as diagnostics.
+
+`check_shape` looks at the statements (one step, one source of data, sync after a step); `check` at
+the typed nodes: streams, joins, weight syncs, fields of the loss. Codes: F105 data-cycle,
+F106 dead-service, F107 no-sync, F108 sync-into-frozen, F111 loss-field, F112 unrelated-join,
+F130 flow-shape, F131 wrong-stream, F132 unknown-attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
+from forgedsl.graph.ir import Input, Node, Removed, Stream
+from forgedsl.hir.ir import Decl, Function, Program, Ref
+from forgedsl.source import Span
+
+SOURCES = ("draw", "batches", "pairs")
+
+TRAINER_FIELDS = frozenset({"logprob", "entropy", "logsumexp", "mean_logprob"})
+ROLLOUT_FIELDS = frozenset({"behavior", "mask", "num_tokens", "truncated"})
+"""Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
+
+ACCEPTS: dict[str, frozenset[Stream]] = {
+    "sample": frozenset({Stream.PROMPT, Stream.ROLLOUT}),
+    "logprobs": frozenset({Stream.ROLLOUT, Stream.PAIR}),
+    "score": frozenset({Stream.ROLLOUT}),
+    "step": frozenset({Stream.BATCH}),
+    "replay": frozenset({Stream.ROLLOUT, Stream.PAIR}),
+}
+"""What the first input of an operation may be."""
+
+ATTRIBUTES: dict[Stream, frozenset[str]] = {
+    Stream.PROMPT: frozenset({"target", "text"}),
+    Stream.ROLLOUT: frozenset({"prompt", "response", "target", "num_tokens", "truncated", "turns"}),
+    Stream.PAIR: frozenset({"chosen", "rejected"}),
+}
+
+
+def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
+    """A diagnostic at error level."""
+    return Diagnostic(
+        code=code,
+        name=name,
+        severity=Severity.ERROR,
+        message=message,
+        span=span,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
+    """Services that nodes call or sync to, in order of declaration."""
+    used = {node.target for node in nodes}
+    used |= {node.settings["target"] for node in nodes if node.op == "sync"}
+    return tuple(name for name in program.services if name in used)
+
+
+def model_of(service: Decl) -> str:
+    """The model a service is built on: `titan(policy)` is "policy"."""
+    argument = service.ctor_args[0]
+    return argument.name if isinstance(argument, Ref) else str(argument)
+
+
+# ---- shape
+
+
+def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -> bool:
+    """Whether there is one step, at least one source, and a loss; reports what is missing."""
+    steps = [node for node in nodes if node.op == "step"]
+    place = nodes[0].span if nodes else program.spans.get("train", Span(program.file, 0, 0))
+    if not steps:
+        reporter.report(
+            error(
+                "F130",
+                "flow-shape",
+                "the flow never steps a trainer",
+                place,
+                help="end it with `trainer.step(batch, loss = ...)`",
+            )
+        )
+    for extra in steps[1:]:
+        reporter.report(
+            error(
+                "F130",
+                "flow-shape",
+                "the flow has more than one step",
+                extra.span,
+                label="one optimizer step per turn of the flow",
+                related=(Label(text="the first step", span=steps[0].span),),
+                help="combine the losses into one loss declaration",
+            )
+        )
+    if not any(node.op in SOURCES for node in nodes):
+        reporter.report(
+            error(
+                "F130",
+                "flow-shape",
+                "the flow draws no data",
+                place,
+                help="begin it with `prompt = DATASET.draw(n)` or `batch = DATASET.batches()`",
+            )
+        )
+    return len(steps) == 1 and any(node.op in SOURCES for node in nodes)
+
+
+def report_cycle(nodes: tuple[Node, ...], reporter: Reporter) -> None:
+    """Report one data cycle with the statements it goes through."""
+    by_name = {node.name: node for node in nodes}
+    path = _find_cycle(by_name)
+    first = by_name[path[0]]
+    reporter.report(
+        error(
+            "F105",
+            "data-cycle",
+            f"the flow feeds itself: {' -> '.join((*path, path[0]))}",
+            first.span,
+            label=f"`{first.name}` needs its own result",
+            related=tuple(
+                Label(text=f"`{name}` is read on the way", span=by_name[name].span)
+                for name in path[1:3]
+            ),
+            help="only `sync trainer -> generator` may close a cycle",
+        )
+    )
+
+
+def _find_cycle(by_name: dict[str, Node]) -> tuple[str, ...]:
+    """Names along one cycle, each feeding the next; the caller knows that there is one."""
+    alive = dict(by_name)
+    while True:
+        ends = [n for n, node in alive.items() if not any(i.edge in alive for i in node.inputs)]
+        if not ends:
+            break
+        for name in ends:
+            del alive[name]
+    walk = [next(iter(alive))]
+    while True:
+        before = next(i.edge for i in alive[walk[-1]].inputs if i.edge in alive)
+        if before in walk:
+            return tuple(reversed(walk[walk.index(before) :]))
+        walk.append(before)
+
+
+# ---- typed checks
+
+
+def check(
+    program: Program,
+    nodes: tuple[Node, ...],
+    loss: Function,
+    live: frozenset[str],
+    reporter: Reporter,
+) -> bool:
+    """Run every typed check; whether all passed."""
+    by_name = {node.name: node for node in nodes}
+    found: list[Diagnostic] = []
+    for node in nodes:
+        found += _check_streams(node, by_name)
+        found += _check_join(node, by_name)
+        found += _check_sync(program, node, nodes)
+    found += _check_fields(nodes, loss, live)
+    found += _check_updated(program, nodes)
+    for diagnostic in found:
+        reporter.report(diagnostic)
+    return not found
+
+
+def _check_streams(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
+    found = []
+    accepted = ACCEPTS.get(node.op)
+    if accepted and node.inputs:
+        first = node.inputs[0]
+        stream = by_name[first.edge].stream
+        if stream not in accepted:
+            found.append(
+                error(
+                    "F131",
+                    "wrong-stream",
+                    f"`{node.op}` takes {_either(accepted)}, not the {stream} `{first.edge}`",
+                    first.span,
+                    related=(Label(text="bound here", span=by_name[first.edge].span),),
+                )
+            )
+    for read in node.inputs:
+        found += _check_attribute(read, by_name[read.edge])
+    return found
+
+
+def _check_attribute(read: Input, source: Node) -> list[Diagnostic]:
+    known = ATTRIBUTES.get(source.stream, frozenset())
+    if read.attribute is None or read.attribute in known:
+        return []
+    close = get_close_matches(read.attribute, sorted(known), n=1)
+    have = ", ".join(sorted(known)) or "no attributes"
+    return [
+        error(
+            "F132",
+            "unknown-attribute",
+            f"`{read.edge}` is a {source.stream}, which has no `{read.attribute}`",
+            read.span,
+            help=f"did you mean `{read.edge}.{close[0]}`?" if close else f"it has: {have}",
+        )
+    ]
+
+
+def _either(streams: frozenset[Stream]) -> str:
+    return " or ".join(sorted(f"a {stream}" for stream in streams))
+
+
+def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
+    """Inputs must come from one draw, and fields from the sampler of the rollouts they join."""
+    if len(node.inputs) < 2:
+        return []
+    sources = [by_name[i.edge] for i in node.inputs]
+    first = sources[0]
+    for read, source in zip(node.inputs[1:], sources[1:], strict=True):
+        if source.root != first.root:
+            return [_unrelated(node, read, first, source, "no common draw")]
+    if node.op == "replay":
+        return _check_fields_join(node, sources)
+    owners = [(read, source) for read, source in zip(node.inputs, sources, strict=True)]
+    sampled = [(read, source) for read, source in owners if source.samplers]
+    for read, source in sampled[1:]:
+        if node.op != "call" and source.samplers != sampled[0][1].samplers:
+            return [_unrelated(node, read, sampled[0][1], source, "different samplers")]
+    return []
+
+
+def _check_fields_join(node: Node, sources: list[Node]) -> list[Diagnostic]:
+    streams = [s for s in sources if s.stream in (Stream.ROLLOUT, Stream.PAIR)]
+    samplers = frozenset[str]().union(*(s.samplers for s in streams))
+    for read, source in zip(node.inputs, sources, strict=True):
+        if not source.samplers <= samplers:
+            return [_unrelated(node, read, sources[0], source, "different samplers")]
+    return []
+
+
+def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> Diagnostic:
+    def origin(source: Node) -> str:
+        return ", ".join(sorted(source.samplers)) or source.root
+
+    return error(
+        "F112",
+        "unrelated-join",
+        f"`{first.name}` and `{read.text}` cannot be joined: {why}",
+        read.span,
+        label=f"comes from `{origin(second)}`",
+        related=(Label(text=f"`{first.name}` comes from `{origin(first)}`", span=first.span),),
+        notes=("streams join by (group, rollout), which only one draw and one sampler share",),
+        help=f"compute `{read.edge}` from `{first.name}`",
+    )
+
+
+# ---- weights
+
+
+def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[Diagnostic]:
+    if node.op != "sync":
+        return []
+    source, target = node.target, node.settings["target"]
+    step = next(n for n in nodes if n.op == "step")
+    problem = help = ""
+    if source != step.target:
+        problem = f"`{source}` is never stepped, so its weights do not change"
+        help = f"sync from `{step.target}`"
+    elif program.services[target].ctor != "vllm":
+        problem = f"`{target}` is a {program.services[target].ctor} service and stays frozen"
+        help = "sync into a generator (a vllm service)"
+    elif model_of(program.services[source]) != model_of(program.services[target]):
+        ours, theirs = (model_of(program.services[name]) for name in (source, target))
+        problem = f"`{source}` trains model `{ours}`, `{target}` serves model `{theirs}`"
+        help = f"build `{target}` on `{ours}`"
+    if not problem:
+        return []
+    declared = program.spans.get(target)
+    related = (Label(text=f"`{target}` is declared here", span=declared),) if declared else ()
+    return [error("F108", "sync-into-frozen", problem, node.span, related=related, help=help)]
+
+
+def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:
+    """F107: a generator of the trained model that is never synced samples the initial weights."""
+    step = next(node for node in nodes if node.op == "step")
+    trained = model_of(program.services[step.target])
+    synced = {node.settings["target"] for node in nodes if node.op == "sync"}
+    return [
+        error(
+            "F107",
+            "no-sync",
+            f"`{node.target}` samples model `{trained}`, and nobody updates its weights",
+            node.span,
+            related=(Label(text=f"`{step.target}` trains that model", span=step.span),),
+            help=f"add `sync {step.target} -> {node.target} {{ every = 1 }}`",
+        )
+        for node in nodes
+        if node.op == "sample"
+        and model_of(program.services[node.target]) == trained
+        and node.target not in synced
+    ]
+
+
+# ---- fields of the loss
+
+
+def _check_fields(
+    nodes: tuple[Node, ...], loss: Function, live: frozenset[str]
+) -> list[Diagnostic]:
+    step = next(node for node in nodes if node.op == "step")
+    batch = next(node for node in nodes if node.name == step.inputs[0].edge)
+    fields = batch.inputs if batch.op == "replay" else ()
+    supplied = {i.argument for i in fields}
+    given = TRAINER_FIELDS | supplied | ROLLOUT_FIELDS
+    if not batch.samplers:
+        given -= {"behavior"}
+    declared = {field.name for field in loss.fields}
+    found = []
+    for field in loss.fields:
+        if field.name in live and field.name not in given and field.default is None:
+            found.append(_missing(field.name, field.span, batch, loss, supplied))
+    for i in fields:
+        if i.argument not in declared and not i.argument.isdigit() and i.argument != "rollout":
+            close = get_close_matches(i.argument, sorted(declared), n=1)
+            found.append(
+                error(
+                    "F111",
+                    "loss-field",
+                    f"loss `{loss.name}` has no field `{i.argument}`",
+                    i.span,
+                    related=(Label(text="the loss is declared here", span=loss.span),),
+                    help=f"did you mean `{close[0]}`?"
+                    if close
+                    else f"remove it, or declare `{i.argument}` in the loss",
+                )
+            )
+    return found
+
+
+def _missing(name: str, span: Span, batch: Node, loss: Function, supplied: set[str]) -> Diagnostic:
+    close = get_close_matches(name, sorted(supplied), n=1)
+    if name == "behavior":
+        message = f"loss `{loss.name}` needs `behavior`, but no sampler produced this batch"
+        help = "supervised batches and pairs have no sampler log-probs"
+    else:
+        message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
+        help = f"name it: `replay(..., {name} = ...)`"
+    if close:
+        help += f"; did you mean it by `{close[0]}`?"
+    return error(
+        "F111",
+        "loss-field",
+        message,
+        batch.span,
+        label="the batch is made here",
+        related=(Label(text="declared here", span=span),),
+        help=help,
+    )
+
+
+# ---- what was folded away
+
+
+def report_removed(program: Program, part: Removed, step: Node, reporter: Reporter) -> None:
+    """F106: say what is gone, why, and which processes that frees."""
+    services = ", ".join(f"`{name}`" for name in part.services)
+    nodes = ", ".join(f"`{name}`" for name in part.nodes)
+    if part.services:
+        message = f"{services} is not needed: {part.reason}"
+        span = program.spans.get(part.services[0], step.span)
+    elif part.nodes:
+        message = f"{nodes} is not computed: {part.reason}"
+        span = step.span
+    else:
+        message = f"{part.reason}, so the batch does not carry it"
+        span = step.span
+    notes = (f"removed from the flow: {nodes}",) if part.nodes and part.services else ()
+    reporter.report(
+        Diagnostic(
+            code="F106",
+            name="dead-service",
+            severity=Severity.INFO,
+            message=message,
+            span=span,
+            notes=notes,
+        )
+    )

@@ -1,0 +1,75 @@
+"""Removal of what nothing reads: fields the folded loss ignores, their nodes, their services.
+
+A node stays when a step, a sync or a score needs it (scores are metrics even when unread). One
+`Removed` is made per dead field of the loss, with the nodes and services that go with it, and one
+for nodes that were never read at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from forgedsl.graph.ir import Node, Removed
+from forgedsl.graph.legality import services_used
+from forgedsl.hir.ir import Function, Program
+
+POSITIONAL = "rollout"
+
+
+def is_field(argument: str) -> bool:
+    """Whether an argument of replay names a field of the batch (else it is the rollouts)."""
+    return not argument.isdigit() and argument != POSITIONAL
+
+
+def prune(
+    program: Program, nodes: tuple[Node, ...], loss: Function, live: frozenset[str]
+) -> tuple[tuple[Node, ...], tuple[Removed, ...]]:
+    """The live nodes, in order, and what was removed."""
+    read_once = _reachable(nodes)
+    removed = []
+    unread = tuple(node.name for node in nodes if node.name not in read_once)
+    nodes = tuple(node for node in nodes if node.name in read_once)
+    if unread:
+        removed.append(Removed(reason="never read", fields=(), nodes=unread, services=()))
+    dead = [
+        i.argument
+        for node in nodes
+        if node.op == "replay"
+        for i in node.inputs
+        if is_field(i.argument) and i.argument not in live
+    ]
+    for field in dead:
+        before = services_used(program, nodes)
+        slim = tuple(_without(node, field) for node in nodes)
+        alive = _reachable(slim)
+        gone = tuple(node.name for node in slim if node.name not in alive)
+        nodes = tuple(node for node in slim if node.name in alive)
+        after = services_used(program, nodes)
+        removed.append(
+            Removed(
+                reason=f"loss {loss.name} does not read `{field}`",
+                fields=(field,),
+                nodes=gone,
+                services=tuple(name for name in before if name not in after),
+            )
+        )
+    return nodes, tuple(removed)
+
+
+def _without(node: Node, field: str) -> Node:
+    if node.op != "replay":
+        return node
+    return replace(node, inputs=tuple(i for i in node.inputs if i.argument != field))
+
+
+def _reachable(nodes: tuple[Node, ...]) -> set[str]:
+    """Names of the nodes that a step, a sync or a score needs."""
+    by_name = {node.name: node for node in nodes}
+    needed = [node.name for node in nodes if node.op in ("step", "sync", "score")]
+    seen: set[str] = set()
+    while needed:
+        name = needed.pop()
+        if name not in seen:
+            seen.add(name)
+            needed.extend(i.edge for i in by_name[name].inputs)
+    return seen

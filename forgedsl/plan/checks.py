@@ -1,0 +1,213 @@
+"""Checks of a plan against the models and the hosts, each one small function.
+
+P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
+D605 context-overflow. A model whose dimensions are unknown is not checked for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.graph.ir import Graph
+from forgedsl.graph.legality import error, model_of
+from forgedsl.hir.ir import Decl, Program
+from forgedsl.plan.archs import Dims
+from forgedsl.plan.meshes import MeshPlan, number, setting_label
+from forgedsl.source import Span
+
+
+def written_at(decl: Decl, key: str) -> Span:
+    """Where a setting was written, or the name of its declaration."""
+    labels = setting_label(decl, key)
+    return labels[0].span if labels else decl.name_span
+
+
+def check_divisibility(
+    decl: Decl, mesh: MeshPlan, dims: Dims | None, model: Decl
+) -> list[Diagnostic]:
+    """P204: what tensor, expert and pipeline parallelism split must split evenly."""
+    if dims is None:
+        return []
+    tp, pp = mesh.degrees.get("tp", 1), mesh.degrees.get("pp", 1)
+    parts = [("heads", dims.heads)]
+    if mesh.kind == "titan":
+        parts += [("kv heads", dims.kv_heads), ("vocabulary entries", dims.vocab)]
+    bad = [f"{size} {what}" for what, size in parts if size % tp]
+    found = []
+    if bad:
+        fitting = [d for d in (1, 2, 4, 8, 16) if all(size % d == 0 for _, size in parts)]
+        found.append(
+            error(
+                "P204",
+                "divisibility",
+                f"tp = {tp} does not divide {' and '.join(bad)} of model `{model.name}`",
+                written_at(decl, "parallel.tp"),
+                related=(Label(text="the model", span=model.name_span),),
+                help=f"tp = {', '.join(map(str, fitting))} do",
+            )
+        )
+    if pp > dims.layers:
+        found.append(
+            error(
+                "P204",
+                "divisibility",
+                f"pp = {pp} stages for the {dims.layers} layers of model `{model.name}`",
+                written_at(decl, "parallel.pp"),
+                help=f"pp <= {dims.layers}",
+            )
+        )
+    ep = number(decl, "parallel.ep", 1) if mesh.kind == "titan" else 1
+    if ep > 1 and (dims.experts == 0 or dims.experts % ep):
+        what = f"{dims.experts} experts" if dims.experts else "no experts"
+        found.append(
+            error(
+                "P204",
+                "divisibility",
+                f"ep = {ep}, and model `{model.name}` has {what}",
+                written_at(decl, "parallel.ep"),
+                help="ep must divide the number of experts",
+            )
+        )
+    return found
+
+
+def check_sequence_shard(decl: Decl, mesh: MeshPlan, seq_len: int) -> list[Diagnostic]:
+    """P206: sequence parallel splits by tp, load-balanced context parallel by 2 cp."""
+    tp, cp = mesh.degrees["tp"], mesh.degrees["cp"]
+    divisor = tp * (2 * cp if cp > 1 else 1)
+    if seq_len % divisor == 0:
+        return []
+    above = -(-seq_len // divisor) * divisor
+    return [
+        error(
+            "P206",
+            "sequence-shard",
+            f"seq_len {seq_len} is not divisible by {divisor} (tp {tp}, cp {cp})",
+            written_at(decl, "batch.seq_len"),
+            help=f"`batch.seq_len = {above}`",
+        )
+    ]
+
+
+def check_names(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
+    """P207: mesh names become attributes of the launcher's job state, so they are identifiers."""
+    found = []
+    first: dict[str, MeshPlan] = {}
+    for mesh in meshes:
+        decl = program.services[mesh.service]
+        place = written_at(decl, "mesh_name")
+        if not (mesh.name.isidentifier() and mesh.name.isascii()):
+            found.append(
+                error(
+                    "P207",
+                    "mesh-name",
+                    f"mesh name `{mesh.name}` is not an identifier",
+                    place,
+                    help="use letters, digits and `_`",
+                )
+            )
+        elif mesh.name in first:
+            other = program.services[first[mesh.name].service]
+            found.append(
+                error(
+                    "P207",
+                    "mesh-name",
+                    f"`{decl.name}` and `{other.name}` share the mesh name `{mesh.name}`",
+                    place,
+                    related=(Label(text="the other service", span=other.name_span),),
+                    help="give each service a name of its own",
+                )
+            )
+        first.setdefault(mesh.name, mesh)
+    return found
+
+
+def check_colocation(
+    program: Program, graph: Graph, colocate: tuple[str, ...], mode: str
+) -> list[Diagnostic]:
+    """P208: services that share GPUs take turns, which an asynchronous schedule cannot give."""
+    if mode != "async" or len(set(colocate) & set(graph.services)) < 2 or program.schedule is None:
+        return []
+    decl = program.singletons["colocate"]
+    return [
+        error(
+            "P208",
+            "colocate-async",
+            f"{' and '.join(f'`{name}`' for name in colocate)} share GPUs, so they take turns, "
+            "but the schedule is asynchronous",
+            decl.span,
+            related=(Label(text="the schedule", span=program.schedule.span),),
+            help="write `schedule sync { ... }`, or remove `colocate`",
+        )
+    ]
+
+
+def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
+    """P209: the local launcher reaches one host."""
+    used = {place.host for mesh in meshes for place in mesh.places}
+    wide = [mesh for mesh in meshes if mesh.hosts > 1]
+    if len(used) < 2 and not wide:
+        return []
+    launcher = program.singletons.get("launcher")
+    if launcher is not None and launcher_name(launcher) != "local":
+        return []
+    decl = program.services[(wide or list(meshes))[0].service]
+    return [
+        error(
+            "P209",
+            "no-launcher",
+            f"the plan needs {len(used)} hosts, and nothing says how to reach them",
+            decl.name_span,
+            help='add `launcher = slurm(partition = "gpu", time = 12h)`, or ssh, kubernetes',
+        )
+    ]
+
+
+def launcher_name(decl: Decl) -> str:
+    """The constructor of `launcher = slurm(...)`."""
+    found = next(iter(decl.settings.values())).value
+    return str(getattr(found, "name", found))
+
+
+def check_context(
+    program: Program, graph: Graph, contexts: Mapping[str, int | None], seq_len: int
+) -> list[Diagnostic]:
+    """D605: prompt and completion fit the model's context and the trainer's rows."""
+    found = []
+    trainer = program.services[graph.trainer]
+    for node in graph.of("sample"):
+        service = program.services[node.target]
+        new = number(service, "sampling.max_tokens", 0)
+        root = graph.node(node.root)
+        prompt = number(program.datasets[root.target], "max_prompt_tokens", 0)
+        model = model_of(service)
+        context = contexts[model]
+        total = prompt + new
+        parts = (
+            f"{prompt} prompt + {new} completion = {total} tokens" if prompt else f"{new} tokens"
+        )
+        related = setting_label(program.datasets[root.target], "max_prompt_tokens")
+        if context is not None and total > context:
+            found.append(
+                error(
+                    "D605",
+                    "context-overflow",
+                    f"{parts} exceed the context {context} of model `{model}`",
+                    written_at(service, "sampling.max_tokens"),
+                    related=(*related, *setting_label(program.models[model], "context")),
+                    help=f"`sampling.max_tokens` <= {context - prompt}, or a larger `context`",
+                )
+            )
+        elif total > seq_len:
+            found.append(
+                error(
+                    "D605",
+                    "context-overflow",
+                    f"{parts} exceed the {seq_len} tokens of a row of `{trainer.name}`",
+                    written_at(trainer, "batch.seq_len"),
+                    related=related,
+                    help=f"`batch.seq_len = {total}`",
+                )
+            )
+    return found

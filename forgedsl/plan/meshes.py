@@ -1,0 +1,302 @@
+"""Process meshes of the services: device, processes, parallel degrees, and where they run.
+
+    service settings + host -> MeshPlan (autos resolved) -> placement on hosts and GPUs
+
+`device = auto` becomes gpu where the host has GPUs and the service asks for some; `procs` of a
+vllm service is the product of its degrees; `dp_shard = auto` is what remains of hosts x procs.
+Errors: P201 parallel-product, P202 device-conflict, P203 gpus-exceed-host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from forgedsl.diagnostics import Diagnostic, Label, Reporter
+from forgedsl.graph.legality import error
+from forgedsl.hir.ir import Auto, Decl, Value
+from forgedsl.plan.host import Host
+
+TITAN_DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
+VLLM_DEGREES = ("tp", "pp", "dp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One host of one replica: the host's index and the GPUs its processes use there."""
+
+    replica: int
+    host: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeshPlan:
+    """Processes of one service; `gpus` is per process, `procs` per host."""
+
+    service: str
+    kind: str
+    name: str
+    hosts: int
+    procs: int
+    gpus: int
+    cpus: int | None
+    device: str
+    replicas: int
+    degrees: Mapping[str, int]
+    places: tuple[Place, ...] = ()
+
+    @property
+    def world(self) -> int:
+        """Processes of one replica."""
+        return self.hosts * self.procs
+
+    @property
+    def total_procs(self) -> int:
+        return self.world * self.replicas
+
+    @property
+    def total_gpus(self) -> int:
+        return self.total_procs * self.gpus
+
+    @property
+    def text(self) -> str:
+        """Sizes for people, e.g. "2 replicas x 2 procs x 1 gpu"."""
+        parts = [f"{self.replicas} replicas"] if self.replicas > 1 else []
+        parts += [f"{self.hosts} hosts"] if self.hosts > 1 else []
+        parts.append(f"{self.procs} proc{'s' if self.procs > 1 else ''}")
+        parts += [f"{self.gpus} gpu{'s' if self.gpus > 1 else ''}"] if self.gpus else []
+        return " x ".join(parts)
+
+
+def value(decl: Decl, key: str, auto: object = None) -> object:
+    """A setting, with `auto` where the program leaves it to the plan."""
+    found = decl.settings[key].value
+    return auto if isinstance(found, Auto) else found
+
+
+def number(decl: Decl, key: str, auto: int) -> int:
+    """An integer setting, with `auto` where the program leaves it to the plan."""
+    found = decl.settings[key].value
+    return found if isinstance(found, int) else auto
+
+
+def setting_label(decl: Decl, key: str) -> tuple[Label, ...]:
+    """The place a setting was written, if it was."""
+    origin = decl.settings[key].origin
+    if origin.span is None or origin.layer == "default":
+        return ()
+    return (Label(text=f"`{key}` is set here", span=origin.span),)
+
+
+def is_default(setting: Value) -> bool:
+    return setting.origin.layer == "default"
+
+
+def plan_mesh(decl: Decl, host: Host, reporter: Reporter) -> MeshPlan:
+    """One service with every size known; reports P201 and P202."""
+    gpus, device = _device(decl, host, reporter)
+    is_titan = decl.ctor == "titan"
+    names = TITAN_DEGREES if is_titan else VLLM_DEGREES
+    hosts = number(decl, "hosts", 1)
+    degrees = {name: number(decl, f"parallel.{name}", 0) for name in names}
+    procs_setting = decl.settings["procs"]
+    derived = isinstance(procs_setting.value, Auto) or (not is_titan and is_default(procs_setting))
+    product = prod(degree for degree in degrees.values() if degree)
+    procs = max(1, product // hosts) if derived else number(decl, "procs", 1)
+    if is_titan and degrees["dp_shard"] == 0:
+        degrees["dp_shard"] = max(1, hosts * procs // product)
+    if prod(degrees.values()) != hosts * procs:
+        reporter.report(_parallel_product(decl, degrees, hosts, procs))
+    return MeshPlan(
+        service=decl.name,
+        kind=str(decl.ctor),
+        name=str(value(decl, "mesh_name") or decl.name),
+        hosts=hosts,
+        procs=procs,
+        gpus=gpus,
+        cpus=None if isinstance(value(decl, "cpus"), str) else _optional_int(decl, "cpus"),
+        device=device,
+        replicas=1 if is_titan else number(decl, "replicas", 1),
+        degrees=degrees,
+    )
+
+
+def _optional_int(decl: Decl, key: str) -> int | None:
+    found = decl.settings[key].value
+    return found if isinstance(found, int) else None
+
+
+def _device(decl: Decl, host: Host, reporter: Reporter) -> tuple[int, str]:
+    """(GPUs per process, device)."""
+    setting = decl.settings["gpus"]
+    gpus = number(decl, "gpus", 1)
+    device = value(decl, "device", "auto")
+    if device == "auto":
+        if gpus == 0 or (is_default(setting) and host.gpus == 0):
+            return 0, "cpu"
+        return gpus, "gpu"
+    if device == "cpu":
+        if gpus and not is_default(setting):
+            reporter.report(_device_conflict(decl, f"`device = cpu` and gpus = {gpus}", "gpus = 0"))
+        return 0, "cpu"
+    if gpus == 0:
+        reporter.report(_device_conflict(decl, "`device = gpu` and gpus = 0", "gpus = 1"))
+    return gpus, "gpu"
+
+
+def _device_conflict(decl: Decl, what: str, remedy: str) -> Diagnostic:
+    return error(
+        "P202",
+        "device-conflict",
+        f"service `{decl.name}` has {what}",
+        decl.settings["gpus"].origin.span or decl.name_span,
+        related=setting_label(decl, "device"),
+        help=f"`{remedy}`, or remove `device`",
+    )
+
+
+def _parallel_product(decl: Decl, degrees: Mapping[str, int], hosts: int, procs: int) -> Diagnostic:
+    shown = {name: degree for name, degree in degrees.items() if degree > 1} or dict(degrees)
+    product = " x ".join(f"{name} {degree}" for name, degree in shown.items())
+    others = prod(degree for name, degree in degrees.items() if name != "dp_shard")
+    world = hosts * procs
+    if decl.ctor == "titan" and world % others == 0:
+        help = f"`parallel.dp_shard = {world // others}` (or `auto`) fits {world} processes"
+    elif prod(degrees.values()) % hosts == 0:
+        help = f"`procs = {prod(degrees.values()) // hosts}` fits these degrees"
+    else:
+        help = "make the product of the degrees equal to hosts x procs"
+    written = [n for n in shown if not is_default(decl.settings[f"parallel.{n}"])]
+    labels = [label for n in written for label in setting_label(decl, f"parallel.{n}")]
+    return error(
+        "P201",
+        "parallel-product",
+        f"service `{decl.name}` has {world} processes, its parallel degrees make "
+        f"{prod(degrees.values())}",
+        labels[0].span if labels else decl.name_span,
+        related=(*labels[1:2], *setting_label(decl, "procs"))[:3],
+        notes=(f"hosts {hosts} x procs {procs} = {world}; {product} = {prod(degrees.values())}",),
+        help=help,
+    )
+
+
+# ---- placement
+
+
+def place(
+    meshes: Sequence[MeshPlan],
+    decls: Mapping[str, Decl],
+    host: Host,
+    colocate: Sequence[str],
+    reporter: Reporter,
+) -> tuple[MeshPlan, ...]:
+    """Meshes with hosts and GPUs assigned, first fit in order of declaration; reports P203.
+
+    Colocated services share the GPUs of the largest of them.
+    """
+    free: list[list[int]] = [list(range(host.gpus)) for _ in range(host.hosts)]
+    placed: dict[str, MeshPlan] = {}
+    shared = sorted(
+        (m for m in meshes if m.service in colocate), key=lambda m: m.total_gpus, reverse=True
+    )
+    alone = [m for m in meshes if m.service not in colocate]
+    pool = None
+    for mesh in (*shared[:1], *alone):
+        places = _fit(mesh, free)
+        if places is None:
+            reporter.report(_exceeds(meshes, decls, host, colocate))
+            return tuple(meshes)
+        placed[mesh.service] = replace(mesh, places=places)
+        if shared and mesh is shared[0]:
+            pool = places
+    for mesh in shared[1:]:
+        assert pool is not None
+        inner = [
+            sorted({g for p in pool if p.host == h for g in p.gpus}) for h in range(host.hosts)
+        ]
+        places = _fit(mesh, inner)
+        if places is None:
+            reporter.report(_exceeds(meshes, decls, host, colocate))
+            return tuple(meshes)
+        placed[mesh.service] = replace(mesh, places=places)
+    return tuple(placed[mesh.service] for mesh in meshes)
+
+
+def _fit(mesh: MeshPlan, free: list[list[int]]) -> tuple[Place, ...] | None:
+    """Take GPUs for every replica from `free`, or None."""
+    need = mesh.procs * mesh.gpus
+    places: list[Place] = []
+    for replica in range(mesh.replicas):
+        hosts = [index for index, gpus in enumerate(free) if len(gpus) >= need][: mesh.hosts]
+        if len(hosts) < mesh.hosts:
+            return None
+        for index in hosts:
+            places.append(Place(replica=replica, host=index, gpus=tuple(free[index][:need])))
+            free[index] = free[index][need:]
+    return tuple(places)
+
+
+def _exceeds(
+    meshes: Sequence[MeshPlan], decls: Mapping[str, Decl], host: Host, colocate: Sequence[str]
+) -> Diagnostic:
+    rows = [mesh for mesh in meshes if mesh.gpus or mesh.hosts > host.hosts]
+    shared = max((m.total_gpus for m in rows if m.service in colocate), default=0)
+    need = shared + sum(m.total_gpus for m in rows if m.service not in colocate)
+    have = host.hosts * host.gpus
+    width = max(len(mesh.service) for mesh in rows)
+    notes = [
+        f"{mesh.service:<{width}}  {mesh.text:<34} = {mesh.total_gpus:>3}{_whence(decls, mesh)}"
+        for mesh in rows
+    ]
+    where = f"host has {have} GPUs" if host.hosts == 1 else f"{host.hosts} hosts have {have} GPUs"
+    if host.gpus == 0:
+        where = "host has no GPU"
+    largest = max(rows, key=lambda mesh: mesh.total_gpus)
+    wide = [mesh for mesh in rows if mesh.hosts > host.hosts]
+    if wide:
+        message = f"service `{wide[0].service}` needs {wide[0].hosts} hosts, there are {host.hosts}"
+    elif need > have:
+        message = f"the {where}, the plan needs {need}"
+    else:
+        message = f"the {where}, which the plan's {need} do not fit host by host"
+    return error(
+        "P203",
+        "gpus-exceed-host",
+        message,
+        decls[(wide or [largest])[0].service].name_span,
+        notes=tuple(notes),
+        help=_remedy(rows, need, have, host, colocate),
+    )
+
+
+def _whence(decls: Mapping[str, Decl], mesh: MeshPlan) -> str:
+    """Where the sizes of a mesh come from when that is not the file."""
+    keys = ("hosts", "procs", "gpus", "replicas")
+    settings = [decls[mesh.service].settings[key] for key in keys if _has(decls, mesh, key)]
+    details = [
+        s.origin.detail for s in settings if s.origin.layer in ("set", "set-file", "profile")
+    ]
+    return f"    {', '.join(dict.fromkeys(details))}" if details else ""
+
+
+def _has(decls: Mapping[str, Decl], mesh: MeshPlan, key: str) -> bool:
+    return key in decls[mesh.service].settings
+
+
+def _remedy(
+    rows: Sequence[MeshPlan], need: int, have: int, host: Host, colocate: Sequence[str]
+) -> str:
+    if host.gpus == 0:
+        return "choose a profile for hosts without GPUs, or set `device = cpu`"
+    many = max(rows, key=lambda mesh: (mesh.replicas, mesh.total_gpus))
+    if many.replicas > 1 and many.service not in colocate:
+        spare = have - (need - many.total_gpus)
+        fitting = spare // (many.world * many.gpus)
+        if fitting >= 1:
+            return f"`{many.service}.replicas = {fitting}` fits"
+    names = [mesh.service for mesh in rows]
+    if len(names) > 1 and not colocate and max(m.total_gpus for m in rows) <= have:
+        return f"`colocate = [{', '.join(names)}]` shares the GPUs"
+    return "use fewer processes, or declare a larger `cluster`"

@@ -1,0 +1,144 @@
+"""The plan: every `auto` resolved, meshes placed, queues sized, the age bounded.
+
+    Program + Graph + Host -> Plan
+
+Nothing here launches or probes anything; the host is a description. Lowering reads the plan and
+decides nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.graph.ir import Graph
+from forgedsl.graph.legality import model_of
+from forgedsl.hir.ir import Auto, Decl, Program, Ref
+from forgedsl.plan import checks
+from forgedsl.plan.archs import Dims, dims_of
+from forgedsl.plan.host import Host, resolve_host
+from forgedsl.plan.meshes import MeshPlan, number, place, plan_mesh
+from forgedsl.plan.queues import capacities, slots_of
+from forgedsl.plan.schedule import SchedulePlan, plan_schedule
+
+MICROBATCH_TOKENS = 16_384
+"""Tokens of a microbatch where neither `rows` nor `tokens` is set."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Shape of a microbatch of one rank: `rows` rows of `seq_len` tokens."""
+
+    seq_len: int
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What will run where. Mappings are by service, node or model name."""
+
+    host: Host
+    meshes: tuple[MeshPlan, ...]
+    schedule: SchedulePlan
+    slots: Mapping[str, int]
+    capacities: Mapping[str, int]
+    dims: Mapping[str, Dims | None]
+    contexts: Mapping[str, int | None]
+    rows: Mapping[str, Rows]
+    colocate: tuple[str, ...]
+
+    def mesh(self, service: str) -> MeshPlan:
+        return next(mesh for mesh in self.meshes if mesh.service == service)
+
+
+def plan(
+    program: Program,
+    graph: Graph,
+    *,
+    reporter: Reporter,
+    host: Host | Mapping[str, Any] | None = None,
+    base_dir: Path | None = None,
+) -> Plan | None:
+    """The plan of a legal graph; None after reporting why there is none."""
+    start = len(reporter.diagnostics)
+    resolved = resolve_host(program, host)
+    decls = {name: program.services[name] for name in graph.services}
+    meshes = tuple(plan_mesh(decl, resolved, reporter) for decl in decls.values())
+    colocate = _colocate(program, graph)
+    meshes = place(meshes, decls, resolved, colocate, reporter)
+    schedule = plan_schedule(program, graph, reporter)
+    models = {model_of(decl): program.models[model_of(decl)] for decl in decls.values()}
+    dims = {name: dims_of(model, base_dir) for name, model in models.items()}
+    contexts = {name: _context(model, dims[name]) for name, model in models.items()}
+    rows = {
+        name: _rows(program, graph, decl, contexts)
+        for name, decl in decls.items()
+        if decl.ctor == "titan"
+    }
+    by_service = {mesh.service: mesh for mesh in meshes}
+    found = checks.check_names(program, meshes) + checks.check_launcher(program, meshes)
+    found += checks.check_context(program, graph, contexts, rows[graph.trainer].seq_len)
+    if schedule is not None:
+        found += checks.check_colocation(program, graph, colocate, schedule.mode)
+    for name, decl in decls.items():
+        model = model_of(decl)
+        found += checks.check_divisibility(decl, by_service[name], dims[model], models[model])
+        if name in rows:
+            found += checks.check_sequence_shard(decl, by_service[name], rows[name].seq_len)
+    for diagnostic in found:
+        reporter.report(diagnostic)
+    failed = any(d.severity == "error" for d in reporter.diagnostics[start:])
+    if schedule is None or failed:
+        return None
+    return Plan(
+        host=resolved,
+        meshes=meshes,
+        schedule=schedule,
+        slots={node.name: slots_of(node, schedule.staleness, by_service) for node in graph.nodes},
+        capacities=capacities(graph, schedule.staleness),
+        dims=dims,
+        contexts=contexts,
+        rows=rows,
+        colocate=colocate,
+    )
+
+
+def _colocate(program: Program, graph: Graph) -> tuple[str, ...]:
+    decl = program.singletons.get("colocate")
+    if decl is None:
+        return ()
+    listed = next(iter(decl.settings.values())).value or ()
+    names = tuple(item.name if isinstance(item, Ref) else str(item) for item in listed)
+    return tuple(name for name in names if name in graph.services)
+
+
+def _context(model: Decl, dims: Dims | None) -> int | None:
+    declared = model.settings["context"].value
+    if isinstance(declared, int):
+        return declared
+    return dims.context if dims is not None and dims.context else None
+
+
+def _rows(program: Program, graph: Graph, decl: Decl, contexts: Mapping[str, int | None]) -> Rows:
+    """Rows of a microbatch: as set, else as many as `MICROBATCH_TOKENS` holds."""
+    seq_len = number(decl, "batch.seq_len", 0) or _longest(program, graph)
+    seq_len = seq_len or contexts[model_of(decl)] or 2048
+    tokens = number(decl, "batch.tokens", MICROBATCH_TOKENS)
+    rows = number(decl, "batch.rows", 0) or max(1, tokens // seq_len)
+    return Rows(seq_len=seq_len, rows=rows)
+
+
+def _longest(program: Program, graph: Graph) -> int:
+    """The longest prompt and completion of the flow, rounded up to 64; 0 where unknown."""
+    longest = 0
+    for node in graph.of("sample"):
+        new = number(program.services[node.target], "sampling.max_tokens", 0)
+        dataset = program.datasets[graph.node(node.root).target]
+        prompt = dataset.settings["max_prompt_tokens"].value
+        if not isinstance(prompt, int) or isinstance(prompt, Auto):
+            return 0
+        longest = max(longest, prompt + new)
+    return -(-longest // 64) * 64

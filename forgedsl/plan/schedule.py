@@ -1,0 +1,165 @@
+"""The schedule of a run: steps, credits, window and the worst policy age.
+
+    flow rates + schedule settings -> SchedulePlan
+
+Errors: A301 staleness-unbounded (asynchronous without `max_policy_age`), A302 age-bound-exceeded
+(no lag keeps the worst age within it), F133 no-schedule.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from forgedsl.diagnostics import Label, Reporter
+from forgedsl.graph.ir import Graph, Node
+from forgedsl.graph.legality import error
+from forgedsl.hir.ir import Auto, Decl, Program
+from forgedsl.plan.staleness import Staleness, bound, plan_async
+from forgedsl.source import Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulePlan:
+    """`every` is None in a graph without weight sync, where no item has a policy version."""
+
+    mode: str
+    steps: int | None
+    epochs: float | None
+    staleness: Staleness
+    every: int | None
+    max_policy_age: int | None
+    on_stale: str
+    starve_timeout: float | None
+
+    @property
+    def text(self) -> str:
+        """Lines for people: length, credits, bound."""
+        length = f"{self.steps} steps" if self.steps is not None else f"{self.epochs:g} epochs"
+        head = f"{self.mode}, {length}"
+        if self.every is None:
+            return f"{head}; no weight sync, so nothing is ever stale"
+        limit = "" if self.max_policy_age is None else f", allowed {self.max_policy_age}"
+        return f"{head}\n{self.staleness.text}{limit}"
+
+
+def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> SchedulePlan | None:
+    """Credits and window for the flow's rates; None after reporting why there are none."""
+    decl = program.schedule
+    steps = epochs = None
+    if decl is not None:
+        steps, epochs = _setting(decl, "steps"), _setting(decl, "epochs")
+    if decl is None or (steps is None and epochs is None):
+        where = decl.span if decl else graph.step.span
+        reporter.report(
+            error(
+                "F133",
+                "no-schedule",
+                "nothing says how long to train",
+                where,
+                help="add `schedule sync { steps = 500 }` or `schedule async { ... }`",
+            )
+        )
+        return None
+    staleness = _staleness(decl, graph, reporter)
+    if staleness is None:
+        return None
+    return SchedulePlan(
+        mode=decl.label or "sync",
+        steps=steps,
+        epochs=epochs,
+        staleness=staleness,
+        every=_every(graph),
+        max_policy_age=_setting(decl, "max_policy_age"),
+        on_stale=_setting(decl, "on_stale") or "drop",
+        starve_timeout=_setting(decl, "starve_timeout"),
+    )
+
+
+def items_per_step(graph: Graph) -> int:
+    """Groups (or batches) that one optimizer step consumes."""
+    source = graph.source
+    return 1 if source.op == "batches" else int(source.settings["n"])
+
+
+def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None:
+    prompts = items_per_step(graph)
+    every = _every(graph)
+    if every is None:  # nothing has a version; one step is prepared while another runs
+        plan = bound(prompts=prompts, lag=1)
+        return Staleness(
+            prompts=prompts,
+            lag=plan.lag,
+            credits=plan.credits,
+            window=plan.window,
+            every=1,
+            age_bound=0,
+        )
+    if decl.label != "async":
+        return bound(prompts=prompts, lag=0, every=every)
+    allowed = _setting(decl, "max_policy_age")
+    if allowed is None:
+        reporter.report(
+            error(
+                "A301",
+                "staleness-unbounded",
+                "an asynchronous schedule needs `max_policy_age`",
+                decl.span,
+                notes=("without it nothing limits how old the policy behind a rollout may be",),
+                help="`max_policy_age = 1` allows one step of overlap",
+            )
+        )
+        return None
+    fraction = float(_setting(decl, "window") or 0.0)
+    found = plan_async(prompts=prompts, max_age=allowed, fraction=fraction, every=every)
+    if found is None:
+        _report_exceeded(decl, graph, prompts, allowed, fraction, every, reporter)
+    return found
+
+
+def _report_exceeded(
+    decl: Decl,
+    graph: Graph,
+    prompts: int,
+    allowed: int,
+    fraction: float,
+    every: int,
+    reporter: Reporter,
+) -> None:
+    least = bound(prompts=prompts, lag=1, fraction=fraction, every=every)
+    age = decl.settings["max_policy_age"].origin
+    related = [Label(text=f"{prompts} groups per step are drawn here", span=graph.source.span)]
+    if every > 1:
+        related.append(Label(text=f"weights are synced every {every} steps", span=_sync(graph)))
+    helps = [f"allow `max_policy_age = {least.age_bound}`", "write `schedule sync`"]
+    if fraction > 0 and bound(prompts=prompts, lag=1, every=every).age_bound <= allowed:
+        helps.insert(0, "remove `window`")
+    reporter.report(
+        error(
+            "A302",
+            "age-bound-exceeded",
+            f"no overlap keeps the policy age within {allowed}; "
+            f"the least reachable worst age is {least.age_bound}",
+            age.span or decl.span,
+            related=tuple(related),
+            notes=tuple(least.text.splitlines()),
+            help=", or ".join(helps),
+        )
+    )
+
+
+def _every(graph: Graph) -> int | None:
+    return max((sync_every(node) for node in graph.syncs), default=None)
+
+
+def sync_every(node: Node) -> int:
+    return int(node.settings.get("every", 1))
+
+
+def _sync(graph: Graph) -> Span:
+    return max(graph.syncs, key=sync_every).span
+
+
+def _setting(decl: Decl, key: str) -> Any:
+    found = decl.settings.get(key)
+    return None if found is None or isinstance(found.value, Auto) else found.value
