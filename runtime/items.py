@@ -43,6 +43,8 @@ class Rollout:
     started: float
     """unix seconds when the request entered the engine"""
     finished: float
+    running: int = 0
+    """requests that were being decoded when this one entered the engine"""
 
     @property
     def response(self) -> str:

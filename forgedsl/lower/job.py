@@ -414,6 +414,8 @@ class Job(Spec):
     checkpoint: Checkpoint
     logging: Logging
     launcher: Launcher
+    colocate: tuple[tuple[str, ...], ...] = ()
+    """groups of services that share GPUs"""
     origins: dict[str, str]
     topology: str
     """the graph as text, for the report and the console"""
