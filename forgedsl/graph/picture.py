@@ -1,0 +1,137 @@
+"""What every drawing of the graph shows: boxes, arrows and groups of boxes, still without a format.
+
+    Program + Graph + Plan -> Picture -> text | mermaid | dot | svg
+
+A box is a node; a group is the process mesh it runs on. The weight sync is an arrow from the step
+to the samplers, not a box. Arrows carry the edge name and how many items may wait on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forgedsl.graph.ir import EdgeKind, Graph, Node
+from forgedsl.hir.ir import Program
+from forgedsl.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """`title` is the call, `note` its size, `group` the mesh it runs on ("" for the controller)."""
+
+    id: str
+    name: str
+    title: str
+    note: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrow:
+    source: str
+    target: str
+    label: str
+    kind: EdgeKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """A mesh: `title` is its name and sizes."""
+
+    name: str
+    title: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    title: str
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    groups: tuple[Group, ...]
+
+
+def picture(program: Program, graph: Graph, plan: Plan) -> Picture:
+    """The drawing of a planned graph."""
+    boxes = tuple(
+        Box(
+            id=node.id,
+            name=node.name,
+            title=call_text(node),
+            note=note_text(node, plan, graph),
+            group=node.target if node.target in graph.services else "",
+        )
+        for node in graph.nodes
+        if node.op != "sync"
+    )
+    return Picture(
+        title=title_text(program),
+        boxes=boxes,
+        arrows=_arrows(graph, plan),
+        groups=tuple(
+            Group(name=m.service, title=f"{m.name}: {m.text} ({m.device})", device=m.device)
+            for m in plan.meshes
+        ),
+    )
+
+
+def title_text(program: Program) -> str:
+    profile = f" (profile {program.profile})" if program.profile else ""
+    return f"{program.name}{profile}"
+
+
+def call_text(node: Node) -> str:
+    """The node as a call, e.g. "generator.sample(n = 8)"."""
+    settings = node.settings
+    if node.op in ("draw", "pairs"):
+        return f"{node.target}.{node.op}({settings['n']})"
+    if node.op == "sample":
+        return f"{node.target}.sample(n = {settings['n']})"
+    if node.op == "step":
+        return f"{node.target}.step({settings['loss']})"
+    if node.op in ("batches", "logprobs"):
+        return f"{node.target}.{node.op}"
+    return node.target or node.op
+
+
+def note_text(node: Node, plan: Plan, graph: Graph) -> str:
+    """The size of the work of one optimizer step."""
+    per_step = plan.schedule.staleness.prompts
+    if node.op == "draw":
+        return f"{per_step} prompts a step"
+    if node.op == "sample":
+        return f"{per_step * int(node.settings['n'])} completions a step"
+    if node.op == "logprobs" and node.at_step:
+        return "under the weights before the step"
+    if node.op == "step":
+        rows = plan.rows[graph.trainer]
+        return f"microbatches of {rows.rows} x {rows.seq_len} tokens"
+    return ""
+
+
+def _arrows(graph: Graph, plan: Plan) -> tuple[Arrow, ...]:
+    name_by_id = {node.id: node.name for node in graph.nodes}
+    arrows = []
+    for edge in graph.edges:
+        if edge.kind is EdgeKind.DATA:
+            capacity = plan.capacities[name_by_id[edge.source]]
+            label = f"{edge.label} [{capacity}]"
+            arrows.append(
+                Arrow(source=edge.source, target=edge.target, label=label, kind=edge.kind)
+            )
+        elif edge.kind is EdgeKind.WEIGHTS:
+            sync = next(node for node in graph.syncs if node.id == edge.source)
+            label = sync_text(sync, plan)
+            arrows.append(
+                Arrow(source=graph.step.id, target=edge.target, label=label, kind=edge.kind)
+            )
+    return tuple(arrows)
+
+
+def sync_text(sync: Node, plan: Plan) -> str:
+    """How weights travel, e.g. "every step, overlapped, age <= 1"."""
+    every = int(sync.settings.get("every", 1))
+    parts = ["every step" if every == 1 else f"every {every} steps"]
+    parts += ["overlapped"] if sync.settings.get("overlap", True) else []
+    parts.append(f"age <= {plan.schedule.staleness.age_bound}")
+    return ", ".join(parts)
