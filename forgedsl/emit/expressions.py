@@ -1,0 +1,169 @@
+"""Torch expressions: one Python text for each operation of the tree, with its precedence.
+
+`render(op, ...)` gets the texts of the operands and returns the text of the result. Constants are
+Python literals, so operations with a constant operand use the forms torch has for them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from forgedsl.losses.tree import Value
+
+COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(8)
+
+INFIX = {
+    "add": ("+", SUM), "sub": ("-", SUM), "mul": ("*", PRODUCT), "div": ("/", PRODUCT),
+    "mod": ("%", PRODUCT), "and": ("&", AND), "or": ("|", OR), "eq": ("==", COMPARE),
+    "ne": ("!=", COMPARE), "lt": ("<", COMPARE), "le": ("<=", COMPARE), "gt": (">", COMPARE),
+    "ge": (">=", COMPARE),
+}  # fmt: skip
+CALLS = {
+    "abs": "torch.abs", "sign": "torch.sign", "exp": "torch.exp", "expm1": "torch.expm1",
+    "log": "torch.log", "log1p": "torch.log1p", "sqrt": "torch.sqrt", "sigmoid": "torch.sigmoid",
+    "log_sigmoid": "functional.logsigmoid", "tanh": "torch.tanh", "is_finite": "torch.isfinite",
+}  # fmt: skip
+HELPERS = {
+    "masked_sum": '''
+def masked_sum(value, mask, x):
+    """Sum over what is valid; masked entries are selected away, whatever they hold."""
+    return torch.where(mask, torch.as_tensor(value, dtype=x.dtype), 0.0).sum()
+''',
+    "seq_sum": '''
+def seq_sum(value, mask, x):
+    """Sum over the valid tokens of each sequence: [N] to [B]."""
+    value = torch.where(mask, torch.as_tensor(value, dtype=x.dtype), 0.0)
+    return value.new_zeros(x.seq_valid.numel()).index_add(0, x.seq_id, value)
+''',
+    "seq_count": '''
+def seq_count(mask, x):
+    """Number of valid tokens of each sequence: [N] to [B]."""
+    empty = torch.zeros(x.seq_valid.numel(), dtype=x.dtype, device=mask.device)
+    return empty.index_add(0, x.seq_id, mask.to(x.dtype))
+''',
+    "seq_max": '''
+def seq_max(value, mask, x):
+    """Largest valid token of each sequence: [N] to [B]."""
+    value = torch.where(mask, torch.as_tensor(value, dtype=x.dtype), float("-inf"))
+    empty = value.new_full((x.seq_valid.numel(),), float("-inf"))
+    return empty.scatter_reduce(0, x.seq_id, value, "amax")
+''',
+    "seq_min": '''
+def seq_min(value, mask, x):
+    """Smallest valid token of each sequence: [N] to [B]."""
+    value = torch.where(mask, torch.as_tensor(value, dtype=x.dtype), float("inf"))
+    empty = value.new_full((x.seq_valid.numel(),), float("inf"))
+    return empty.scatter_reduce(0, x.seq_id, value, "amin")
+''',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A Python expression and how tightly it binds."""
+
+    code: str
+    level: int = ATOM
+    constant: bool = False
+
+    def inside(self, level: int) -> str:
+        return self.code if self.level >= level else f"({self.code})"
+
+
+def literal(value: object) -> Text:
+    """A Python literal."""
+    code = repr(value)
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        code = f'float("{value}")'
+    return Text(code, UNARY if code.startswith("-") else ATOM, constant=True)
+
+
+def render(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    """The text of one operation on the texts of its operands."""
+    op = value.op
+    if op in INFIX:
+        symbol, level = INFIX[op]
+        left, right = args
+        left_level = level + 1 if level == COMPARE else level
+        return Text(f"{left.inside(left_level)} {symbol} {right.inside(level + 1)}", level)
+    if op in CALLS:
+        return Text(f"{CALLS[op]}({args[0].code})")
+    if op in ("side", "unside"):
+        return args[0]
+    if op in SPECIAL:
+        return SPECIAL[op](value, args, operands)
+    if op in HELPERS:
+        call = f"{op}({', '.join(arg.code for arg in args)}, x)"
+        return Text(call + _pairs(value, operands[-1]))
+    raise AssertionError(f"no torch form for {op}")
+
+
+def _pairs(value: Value, mask: Value) -> str:
+    """Pairs are sequences 2p (chosen) and 2p + 1 (rejected)."""
+    if "P" not in value.type.axes:
+        return ""
+    return {"T.chosen": "[0::2]", "T.rejected": "[1::2]"}.get(
+        mask.type.tokens or "", ".view(-1, 2).sum(1)"
+    )
+
+
+def _expand(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    index = "x.seq_id // 2" if "P" in value.type.axes else "x.seq_id"
+    return Text(f"{args[0].inside(ATOM)}[{index}]")
+
+
+def _extreme(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    """Against a constant, min and max are one-sided clamps."""
+    for mine, other in (args, args[::-1]):
+        if other.constant:
+            bound = "max" if value.op == "min" else "min"
+            return Text(f"torch.clamp({mine.code}, {bound}={other.code})")
+    return Text(f"torch.{value.op}imum({args[0].code}, {args[1].code})")
+
+
+def _clamp(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    x, low, high = args
+    if low.constant == high.constant:
+        return Text(f"torch.clamp({x.code}, {low.code}, {high.code})")
+    return Text(f"torch.clamp(torch.clamp({x.code}, min={low.code}), max={high.code})")
+
+
+def _where(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    test, then, otherwise = args
+    if then.constant and otherwise.constant and value.type.dtype != "bool":
+        then = Text(f"torch.tensor({then.code}, dtype=x.dtype, device={test.inside(ATOM)}.device)")
+    return Text(f"torch.where({test.code}, {then.code}, {otherwise.code})")
+
+
+def _pow(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    base, exponent = args[0].inside(ATOM), args[1].inside(UNARY)
+    simple = re.fullmatch(r"[\w.]+", base) and re.fullmatch(r"-?[\w.]+", exponent)
+    return Text(f"{base}**{exponent}" if simple else f"{base} ** {exponent}", POWER)
+
+
+def _total_sum(value: Value, args: list[Text], operands: list[Value]) -> Text:
+    if len(args) == 1:
+        return Text(f"{args[0].inside(ATOM)}.sum()")
+    return Text(f"masked_sum({args[0].code}, {args[1].code}, x)")
+
+
+SPECIAL = {
+    "neg": lambda value, args, operands: Text(f"-{args[0].inside(UNARY)}", UNARY),
+    "not": lambda value, args, operands: Text(f"~{args[0].inside(UNARY)}", UNARY),
+    "stop": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.detach()"),
+    "float": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.to(x.dtype)"),
+    "softplus": lambda value, args, operands: Text(
+        f"-functional.logsigmoid(-{args[0].inside(UNARY)})", UNARY
+    ),
+    "group_sum": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.sum()"),
+    "group_max": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.max()"),
+    "group_min": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.min()"),
+    "expand": _expand,
+    "min": _extreme,
+    "max": _extreme,
+    "clamp": _clamp,
+    "where": _where,
+    "pow": _pow,
+    "total_sum": _total_sum,
+}

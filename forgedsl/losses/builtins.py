@@ -1,0 +1,179 @@
+"""Calls: the elementwise built-ins, and functions of the file or of a library, inlined.
+
+Reductions and aggregators are in `reductions`. See language_settings for the list of names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.hir import ir
+from forgedsl.losses import fields, reductions
+from forgedsl.losses.build import Typed
+from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    from forgedsl.losses.infer import Inference
+
+NUMBERS = ("f32", "i64", "bf16")
+UNARY = (
+    "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid", "softplus",
+    "tanh", "is_finite", "stop",
+)  # fmt: skip
+ELEMENTWISE = {
+    **{name: (name, ("x",)) for name in UNARY},
+    "min": ("min", ("a", "b")),
+    "max": ("max", ("a", "b")),
+    "clamp": ("clamp", ("x", "lo", "hi")),
+    "clip": ("clamp", ("x", "lo", "hi")),
+}
+NAMES = frozenset((*ELEMENTWISE, *reductions.REDUCERS, *reductions.AGGREGATORS, *reductions.BATCH))
+MAX_DEPTH = 32
+
+
+def call(inference: Inference, node: ast.Call) -> Typed:
+    """The value of a call."""
+    name = node.function.text
+    if name in reductions.AGGREGATORS:
+        return reductions.aggregate(inference, node)
+    if name in reductions.BATCH:
+        return reductions.batch_statistic(inference, node)
+    if name in reductions.REDUCERS and (name not in ("min", "max") or _has_axis(inference, node)):
+        return reductions.reduce(inference, node)
+    if name in ELEMENTWISE:
+        return _elementwise(inference, node)
+    found = inference.scope.lookup(node.function.parts)
+    if isinstance(found, ir.Function) and found.kind != "loss":
+        return inline(inference, found, node)
+    if isinstance(found, ir.PythonFunction):
+        message = f"`{name}` is a Python function; tensor math must be in the language"
+        return inference.error("T702", "dtype", message, node.function.span)
+    if found is not None:
+        kind = found.kind if isinstance(found, ir.Decl | ir.Function) else "value"
+        message = f"`{name}` is a {kind} and cannot be called here"
+        return inference.error("T702", "dtype", message, node.function.span)
+    if name in inference.locals:
+        message = f"`{name}` is {inference.locals[name].type}, not a function"
+        return inference.error("T702", "dtype", message, node.function.span)
+    return inference.undefined(name, [*NAMES, *callable_names(inference.scope)], node.function.span)
+
+
+def callable_names(scope: ir.Scope, prefix: str = "") -> list[str]:
+    """The functions of a scope and of the modules it imports."""
+    names = []
+    for name, found in scope.names.items():
+        if isinstance(found, ir.Function):
+            names.append(prefix + name)
+        elif isinstance(found, ir.Scope):
+            names.extend(callable_names(found, f"{prefix}{name}."))
+    return names
+
+
+def arguments(
+    inference: Inference, node: ast.Call, params: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> dict[str, ast.Expr] | None:
+    """The arguments by parameter name; None after reporting a wrong call."""
+    bound: dict[str, ast.Expr] = {}
+    problem = ""
+    names = (*params, *optional)
+    for position, arg in enumerate(node.args):
+        name = arg.name or (names[position] if position < len(names) else None)
+        if name is None:
+            problem = f"takes {len(names)} arguments, {len(node.args)} were given"
+        elif name not in names:
+            problem = f"has no argument `{name}`"
+        elif name in bound:
+            problem = f"got `{name}` twice"
+        else:
+            bound[name] = arg.value
+            continue
+        break
+    missing = [f"`{name}`" for name in params if name not in bound]
+    if not problem and missing:
+        problem = f"needs {' and '.join(missing)}"
+    if not problem:
+        return bound
+    usage = ", ".join((*params, *(f"[{name}]" for name in optional)))
+    text = node.function.text
+    inference.error(
+        "T705", "arguments", f"`{text}` {problem}", node.span, help=f"write {text}({usage})"
+    )
+    return None
+
+
+def _has_axis(inference: Inference, node: ast.Call) -> bool:
+    """`min(x, G)` is a reduction, `min(a, b)` is elementwise."""
+    return any(
+        arg.name == "axis" or reductions.axis_name(inference, arg.value) is not None
+        for arg in node.args[1:]
+    )
+
+
+def _elementwise(inference: Inference, node: ast.Call) -> Typed:
+    op, params = ELEMENTWISE[node.function.text]
+    bound = arguments(inference, node, params)
+    if bound is None:
+        return inference.broken(node.span)
+    args = inference.operands([bound[name] for name in params])
+    if op == "clamp":
+        for bound_arg in args[1:]:
+            if bound_arg.type.diff:
+                return inference.error(
+                    "T702",
+                    "dtype",
+                    "the bounds of clamp cannot carry gradient",
+                    bound_arg.span,
+                    help="use min and max, or stop(...)",
+                )
+        if inference.build.values[args[0].value].op == "const":
+            low = inference.apply("max", (args[0], args[1]), NUMBERS, node.span)
+            return inference.apply("min", (low, args[2]), NUMBERS, node.span)
+    dtypes = (*NUMBERS, "bool") if op == "stop" else NUMBERS
+    return inference.apply(op, tuple(args), dtypes, node.span)
+
+
+def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed:
+    """The body of `function` with its fields bound to the arguments."""
+    if function in inference.calls or len(inference.calls) > MAX_DEPTH:
+        chain = " -> ".join(f.name for f in (*inference.calls, function))
+        message = f"`{function.name}` calls itself: {chain}"
+        return inference.error("F105", "data-cycle", message, node.span)
+    required = tuple(f.name for f in function.fields if f.default is None)
+    optional = tuple(f.name for f in function.fields if f.default is not None)
+    bound = arguments(inference, node, required, optional)
+    if bound is None:
+        return inference.broken(node.span)
+    given = dict(zip(bound, inference.operands(list(bound.values())), strict=True))
+    outer = inference.scope, inference.locals
+    inference.scope, inference.locals = function.scope, {}
+    inference.calls.append(function)
+    for field in function.fields:
+        if field.name not in given and field.default is not None:
+            given[field.name] = inference.expr(field.default)
+    results = []
+    if all([_fits(inference, field, given[field.name], node) for field in function.fields]):
+        inference.locals = given
+        results = inference.statements(function)
+    inference.calls.pop()
+    inference.scope, inference.locals = outer
+    return results[-1][1] if results else inference.broken(node.span)
+
+
+def _fits(inference: Inference, field: ast.Field, given: Typed, node: ast.Call) -> bool:
+    """Whether an argument has the declared axes (or fewer) and dtype."""
+    if given.type.is_error:
+        return False
+    if not isinstance(field.type, ast.TensorType):
+        return True
+    declared = fields.tensor_type(inference, field, field.type, "fn")
+    if declared is None:
+        return False
+    if not given.type.axes <= declared.axes:
+        message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
+        inference.error("T701", "axis", message, given.span)
+        return False
+    if (declared.dtype == "bool") != (given.type.dtype == "bool"):
+        message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
+        inference.error("T702", "dtype", message, given.span)
+        return False
+    return True

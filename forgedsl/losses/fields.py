@@ -1,0 +1,130 @@
+"""The declared inputs of a function: tensors become input values, scalars become constants.
+
+`logprob`, `entropy`, `logsumexp` and `mean_logprob` come from the trainer and carry gradient;
+`behavior`, `mask`, `num_tokens` and `truncated` from the rollout; all others from `replay(...)`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.hir import ir
+from forgedsl.losses.build import Typed
+from forgedsl.losses.names import suggestion
+from forgedsl.losses.tree import ROW_STATISTICS, Field
+from forgedsl.syntax import ast
+from forgedsl.types.tensors import DTYPES, TensorType, axes_of, clash
+
+if TYPE_CHECKING:
+    from forgedsl.losses.infer import Inference
+
+KNOWN = {
+    **{name: ("T", "f32") for name in (*ROW_STATISTICS, "behavior")},
+    "mask": ("T", "bool"),
+    "num_tokens": ("", "i64"),
+    "truncated": ("", "bool"),
+}
+"""Fields with a fixed meaning: their token axis and dtype, over B or P."""
+
+RESERVED = ("dtype", "seq_id", "seq_valid", "step")
+"""Names that the generated module uses for the batch itself."""
+
+SCALARS = {"int": int, "float": float, "bool": bool, "str": str}
+
+
+def declare(
+    inference: Inference, function: ir.Function, params: dict[str, Any]
+) -> tuple[Field, ...]:
+    """Bind every field of `function` as a local; the tensor fields are returned."""
+    declared = []
+    scalars = [f.name for f in function.fields if not isinstance(f.type, ast.TensorType)]
+    for name in sorted(params.keys() - set(scalars)):
+        help_ = suggestion(name, scalars) or f"its parameters are {', '.join(scalars) or 'none'}"
+        message = f"`{function.name}` has no parameter `{name}`"
+        inference.error("F103", "unknown-setting", message, function.span, help=help_)
+    for field in function.fields:
+        if isinstance(field.type, ast.TensorType):
+            type_ = tensor_type(inference, field, field.type, function.kind)
+            if type_ is None:
+                inference.locals[field.name] = inference.broken(field.span)
+                continue
+            inference.build.span = field.span
+            value = inference.build.leaf("input", field.name, type_)
+            inference.locals[field.name] = Typed(value, type_, field.span)
+            declared.append(Field(name=field.name, type=type_, span=field.span))
+        else:
+            inference.locals[field.name] = parameter(inference, field, params)
+    return tuple(declared)
+
+
+def tensor_type(
+    inference: Inference, field: ast.Field, node: ast.TensorType, kind: str
+) -> TensorType | None:
+    """The type of a tensor field, checked against the meaning of its name; None if wrong."""
+    axes = axes_of(node)
+    if axes is None or (pair := clash(axes)) is not None:
+        message = f"`{field.name}` has an unknown axis" if axes is None else (
+            f"`{field.name}` cannot have both axes {pair[0]} and {pair[1]}"  # type: ignore[index]
+        )
+        help_ = "the axes are B (sequences), T (their tokens), G (siblings) and P (pairs)"
+        inference.error("T701", "axis", message, node.span, help=help_)
+        return None
+    if node.dtype not in DTYPES:
+        help_ = suggestion(node.dtype, DTYPES) or f"the dtypes are {', '.join(DTYPES)}"
+        message = f"`{node.dtype}` is not a dtype"
+        inference.error("T702", "dtype", message, node.span, help=help_)
+        return None
+    if kind == "loss" and not _loss_field(inference, field, node, axes):
+        return None
+    return TensorType(axes, "f32" if node.dtype == "bf16" else node.dtype, node.diff)
+
+
+def _loss_field(
+    inference: Inference, field: ast.Field, node: ast.TensorType, axes: frozenset[str]
+) -> bool:
+    if "G" in axes or not axes & {"B", "P"}:
+        message = f"`{field.name}` of a loss must be over B or P"
+        help_ = "an advantage over G reaches the loss as [B], one entry for each rollout"
+        inference.error("T704", "group-batch", message, node.span, help=help_)
+        return False
+    if field.name in RESERVED:
+        message = f"`{field.name}` names a part of the batch itself"
+        inference.error("F102", "duplicate", message, field.name_span, help="use another name")
+        return False
+    if node.diff and field.name not in ROW_STATISTICS:
+        message = f"`{field.name}` cannot carry gradient"
+        help_ = f"remove `diff`; only {', '.join(ROW_STATISTICS)} come from the trained model"
+        inference.error("L406", "unexpected-gradient", message, node.span, help=help_)
+        return False
+    tokens, dtype = KNOWN.get(field.name, (None, ""))
+    if tokens is None:
+        return True
+    if ("T" in axes) != bool(tokens):
+        wanted = "[B, T]" if tokens else "[B]"
+        message = f"`{field.name}` is {wanted} {dtype}"
+        inference.error("T701", "axis", message, node.span, help=f"declare it as {wanted} {dtype}")
+        return False
+    if node.dtype != dtype and not (dtype == "i64" and node.dtype == "f32"):
+        message = f"`{field.name}` is {dtype}, not {node.dtype}"
+        inference.error("T702", "dtype", message, node.span, help=f"declare it as {dtype}")
+        return False
+    return True
+
+
+def parameter(inference: Inference, field: ast.Field, params: dict[str, Any]) -> Typed:
+    """A scalar field: its value in `params`, or its default."""
+    name = getattr(field.type, "name", "")
+    if name not in SCALARS:
+        message = f"`{field.name}` must be a tensor such as [B, T] f32, or a scalar parameter"
+        help_ = f"scalar types are {', '.join(SCALARS)}"
+        return inference.error("T702", "dtype", message, field.type.span, help=help_)
+    if field.name in params:
+        value = params[field.name]
+        if value is not None and not isinstance(value, (SCALARS[name], int)):
+            message = f"parameter `{field.name}` is {name}, not {value!r}"
+            return inference.error("T702", "dtype", message, field.span)
+        return inference.constant(value, field.span)
+    if field.default is None:
+        message = f"parameter `{field.name}` has no value"
+        return inference.error("T705", "arguments", message, field.span)
+    return inference.expr(field.default)

@@ -1,0 +1,69 @@
+"""What folding took away: fields the objective mentions but no longer needs.
+
+With `beta = 0.0` the objective of a GRPO loss mentions `ref` and does not need it. A report that
+would still read such a field goes too, so that the field, the edge that feeds it and the service
+behind it can be removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+
+from forgedsl.hir import ir
+from forgedsl.losses.tree import Value, reachable
+from forgedsl.syntax import ast
+
+
+def surviving(
+    function: ir.Function, values: list[Value], outputs: Mapping[str, int]
+) -> dict[str, int]:
+    """The outputs that need no field lost by folding."""
+    if "loss" not in outputs:
+        return dict(outputs)
+    lost = mentioned(function) - reads(values, outputs["loss"])
+    return {
+        name: value
+        for name, value in outputs.items()
+        if name == "loss" or not reads(values, value) & lost
+    }
+
+
+def reads(values: list[Value], end: int) -> set[str]:
+    """The inputs that a value depends on."""
+    return {
+        str(values[node].attr) for node in reachable(values, [end]) if values[node].op == "input"
+    }
+
+
+def mentioned(function: ir.Function) -> set[str]:
+    """The fields that the objective names, directly or through assignments, before folding."""
+    assigned: dict[str, ast.Expr] = {}
+    pending: list[str] = []
+    for statement in function.statements:
+        match statement:
+            case ast.Assign():
+                assigned[statement.path.text] = statement.value
+            case ast.TypedAssign():
+                assigned[statement.name] = statement.value
+            case ast.Minimize():
+                pending.extend(names(statement.value))
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in seen:
+            seen.add(name)
+            pending.extend(names(assigned[name]) if name in assigned else ())
+    return seen & {field.name for field in function.fields}
+
+
+def names(node: object) -> Iterator[str]:
+    """The first part of every path in an expression."""
+    if isinstance(node, ast.Path):
+        yield node.parts[0]
+    elif isinstance(node, tuple):
+        for item in node:
+            yield from names(item)
+    elif isinstance(node, ast.Node):
+        for field in fields(node):
+            yield from names(getattr(node, field.name))

@@ -1,0 +1,235 @@
+"""Symbolic reverse mode: from a loss to its gradient with respect to the row statistics.
+
+    Tree (outputs: loss, reports)  ->  differentiate  ->  Tree (outputs: logprob, entropy, ...)
+
+The vocabulary-sized part of every gradient is fixed (kernels.md finding 1), so the compiler only
+differentiates the small program above it. Ties follow PyTorch: minimum and maximum share the
+gradient at a tie, clamp passes it at its bounds, |x| and relu have 0 at 0, `where` selects. A
+bound that is a constant, `min(x, 3.0)`, is a clamp.
+
+A cotangent travels with the mask of the reduction it came from. It is undefined where that mask
+is false and is selected (never multiplied) by it before it is summed or returned, so whatever a
+masked token holds, NaN included, cannot reach the gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from forgedsl.losses.build import Builder
+from forgedsl.losses.infer import compact
+from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
+from forgedsl.types.tensors import SIDES, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Cotangent:
+    """d loss / d value, valid where `mask` is true (everywhere if None)."""
+
+    value: int
+    mask: int | None
+
+
+def differentiate(tree: Tree) -> Tree:
+    """The gradient of `loss` with respect to each row statistic it depends on."""
+    build = Builder(tree.values)
+    loss = tree.output("loss")
+    pending: dict[int, list[Cotangent]] = {loss: [Cotangent(build.const(1.0), None)]}
+    names: dict[int, str] = {}
+    outputs: list[tuple[str, int]] = []
+    for node in reversed(reachable(tree.values, [loss])):
+        primal = tree.values[node]
+        if node not in pending or not primal.type.diff:
+            continue
+        build.span = primal.span
+        cotangent = combine(build, pending.pop(node))
+        if primal.op == "input":
+            outputs.append((str(primal.attr), selected(build, cotangent)))
+            continue
+        if primal.name:
+            names.setdefault(cotangent.value, f"d_{primal.name}")
+        for arg, contribution in adjoints(build, node, cotangent):
+            if tree.values[arg].type.diff and not is_zero(build, contribution):
+                pending.setdefault(arg, []).append(contribution)
+    outputs.sort(key=lambda output: ROW_STATISTICS.index(output[0]))
+    kept = {node: name for node, name in names.items() if not build.values[node].name}
+    values, number = compact(build.values, [value for _, value in outputs], kept)
+    used = {value.attr for value in values if value.op == "input"}
+    return Tree(
+        name=tree.name,
+        kind="gradient",
+        fields=tuple(field for field in tree.fields if field.name in used),
+        unused=tuple(field.name for field in tree.fields if field.name not in used),
+        values=tuple(values),
+        outputs=tuple((name, number[value]) for name, value in outputs),
+        span=tree.span,
+    )
+
+
+def is_zero(build: Builder, cotangent: Cotangent) -> bool:
+    value = build.values[cotangent.value]
+    return value.op == "const" and value.attr == 0.0
+
+
+def selected(build: Builder, cotangent: Cotangent) -> int:
+    """The cotangent as a plain value: zero outside its mask."""
+    if cotangent.mask is None:
+        return cotangent.value
+    return build("where", cotangent.mask, cotangent.value, build.const(0.0))
+
+
+def combine(build: Builder, parts: list[Cotangent]) -> Cotangent:
+    """The sum of the contributions to one value."""
+    by_mask: dict[int | None, int] = {}
+    for part in parts:
+        known = by_mask.get(part.mask)
+        by_mask[part.mask] = part.value if known is None else build("add", known, part.value)
+    sums = [Cotangent(value, mask) for mask, value in by_mask.items()]
+    total = sums[0]
+    for part in sums[1:]:
+        both = None
+        if total.mask is not None and part.mask is not None:
+            both = build("or", total.mask, part.mask)
+        total = Cotangent(build("add", selected(build, total), selected(build, part)), both)
+    return total
+
+
+def adjoints(build: Builder, node: int, cotangent: Cotangent) -> list[tuple[int, Cotangent]]:
+    """The contributions of `node` to its arguments."""
+    primal = build.values[node]
+    if primal.op in STRUCTURE:
+        return [(primal.args[0], STRUCTURE[primal.op](build, primal, node, cotangent))]
+    partials = RULES[primal.op](build, primal.args, node, cotangent.value)
+    return [
+        (arg, Cotangent(partial, cotangent.mask))
+        for arg, partial in zip(primal.args, partials, strict=True)
+        if partial is not None
+    ]
+
+
+# ---- reductions and repetitions
+
+
+def _total_sum(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> Cotangent:
+    return Cotangent(selected(build, cotangent), primal.args[1] if len(primal.args) > 1 else None)
+
+
+def _seq_sum(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> Cotangent:
+    mask = primal.args[1]
+    value = build.expand(selected(build, cotangent), build.values[mask].type.axes)
+    return Cotangent(value, mask)
+
+
+def _seq_extreme(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> Cotangent:
+    """The gradient of a maximum or minimum is shared by all tokens that attain it."""
+    value, mask = primal.args
+    axes = build.values[mask].type.axes
+    attains = build("and", build("eq", value, build.expand(node, axes)), mask)
+    share = build("div", selected(build, cotangent), build("seq_sum", build("float", attains), mask))
+    return Cotangent(build("where", attains, build.expand(share, axes), build.const(0.0)), mask)
+
+
+def _expand(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> Cotangent:
+    assert cotangent.mask is not None, "token cotangents come from masked reductions"
+    tokens = build.expand(cotangent.value, primal.type.axes)
+    return Cotangent(build("seq_sum", tokens, cotangent.mask), None)
+
+
+def _side(build: Builder, primal: Value, node: int, cotangent: Cotangent) -> Cotangent:
+    assert cotangent.mask is not None, "token cotangents come from masked reductions"
+    assert primal.attr in SIDES
+    axes = build.values[primal.args[0]].type.axes
+    inside = build.leaf("in_side", str(primal.attr), TensorType(axes, "bool"))
+    mask = build("and", inside, build.unside(cotangent.mask))
+    value = cotangent.value
+    return Cotangent(build.unside(value) if build.values[value].type.tokens else value, mask)
+
+
+STRUCTURE: dict[str, Callable[[Builder, Value, int, Cotangent], Cotangent]] = {
+    "total_sum": _total_sum,
+    "seq_sum": _seq_sum,
+    "seq_max": _seq_extreme,
+    "seq_min": _seq_extreme,
+    "expand": _expand,
+    "side": _side,
+}
+
+
+# ---- elementwise rules: (build, args, result y, cotangent g) -> one partial for each argument
+
+Rule = Callable[[Builder, tuple[int, ...], int, int], tuple[int | None, ...]]
+
+
+def _min_max(nearer: str, at_bound: str) -> Rule:
+    def rule(build: Builder, args: tuple[int, ...], y: int, g: int) -> tuple[int | None, ...]:
+        zero = build.const(0.0)
+
+        def one(mine: int, other: int) -> int:
+            if build.values[other].op == "const":
+                return build("where", build(at_bound, mine, other), g, zero)
+            tie = build("where", build("eq", mine, other), build("mul", build.const(0.5), g), zero)
+            return build("where", build(nearer, mine, other), g, tie)
+
+        return one(args[0], args[1]), one(args[1], args[0])
+
+    return rule
+
+
+def _clamp(b: Builder, args: tuple[int, ...], y: int, g: int) -> tuple[int | None, ...]:
+    x, low, high = args
+    inside = b("and", b("ge", x, low), b("le", x, high))
+    return b("where", inside, g, b.const(0.0)), None, None
+
+
+def _where(b: Builder, args: tuple[int, ...], y: int, g: int) -> tuple[int | None, ...]:
+    zero = b.const(0.0)
+    return None, b("where", args[0], g, zero), b("where", args[0], zero, g)
+
+
+def _pow(b: Builder, args: tuple[int, ...], y: int, g: int) -> tuple[int | None, ...]:
+    base, exponent = args
+    lower = b("pow", base, b("sub", exponent, b.const(1.0)))
+    partial = b("mul", g, b("mul", exponent, lower))
+    if not b.values[exponent].type.diff:
+        return partial, None
+    return partial, b("mul", g, b("mul", y, b("log", base)))
+
+
+def _div(b: Builder, args: tuple[int, ...], y: int, g: int) -> tuple[int | None, ...]:
+    share = b("div", g, args[1])
+    return share, b("neg", b("mul", share, y)) if b.values[args[1]].type.diff else None
+
+
+def _times(partial: Callable[[Builder, int, int], int]) -> Rule:
+    """A unary rule: cotangent times `partial(build, x, y)`."""
+    return lambda b, args, y, g: (b("mul", g, partial(b, args[0], y)),)
+
+
+def _one_minus(b: Builder, value: int) -> int:
+    return b("sub", b.const(1.0), value)
+
+
+RULES: dict[str, Rule] = {
+    "neg": lambda b, args, y, g: (b("neg", g),),
+    "abs": _times(lambda b, x, y: b("sign", x)),
+    "exp": _times(lambda b, x, y: y),
+    "expm1": _times(lambda b, x, y: b("add", y, b.const(1.0))),
+    "log": lambda b, args, y, g: (b("div", g, args[0]),),
+    "log1p": lambda b, args, y, g: (b("div", g, b("add", args[0], b.const(1.0))),),
+    "sqrt": lambda b, args, y, g: (b("div", g, b("mul", b.const(2.0), y)),),
+    "sigmoid": _times(lambda b, x, y: b("mul", y, _one_minus(b, y))),
+    "log_sigmoid": _times(lambda b, x, y: b("sigmoid", b("neg", x))),
+    "softplus": _times(lambda b, x, y: b("sigmoid", x)),
+    "tanh": _times(lambda b, x, y: _one_minus(b, b("mul", y, y))),
+    "add": lambda b, args, y, g: (g, g),
+    "sub": lambda b, args, y, g: (g, b("neg", g)),
+    "mul": lambda b, args, y, g: (b("mul", g, args[1]), b("mul", g, args[0])),
+    "div": _div,
+    "mod": lambda b, args, y, g: (g, None),
+    "pow": _pow,
+    "min": _min_max("lt", "le"),
+    "max": _min_max("gt", "ge"),
+    "clamp": _clamp,
+    "where": _where,
+}

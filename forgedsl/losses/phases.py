@@ -1,0 +1,49 @@
+"""Phase planning: how far the tokens of a batch are coupled through the trained model.
+
+    token-local       the gradient of a row needs that row only: forward can form it at once
+    sequence-coupled  it needs sums over the sequence of current log-probs: two passes
+    batch-coupled     it needs sums over the batch of current log-probs: two passes
+
+Counts, lengths and old log-probs are data and couple nothing: sums of data are `prepared` once.
+"""
+
+from __future__ import annotations
+
+from forgedsl.losses.tree import REDUCTIONS, ROW_STATISTICS, Tree
+
+TOKEN_LOCAL = "token-local"
+SEQUENCE_COUPLED = "sequence-coupled"
+BATCH_COUPLED = "batch-coupled"
+
+
+def policy_dependent(tree: Tree) -> frozenset[int]:
+    """The values that change when the trained model changes."""
+    found: set[int] = set()
+    for number, value in enumerate(tree.values):
+        statistic = value.op == "input" and value.attr in ROW_STATISTICS
+        if statistic or not found.isdisjoint(value.args):
+            found.add(number)
+    return frozenset(found)
+
+
+def phase(gradient: Tree) -> str:
+    """How the gradient of a loss couples tokens."""
+    policy = policy_dependent(gradient)
+    coupling = {
+        value.op
+        for number, value in enumerate(gradient.values)
+        if number in policy and value.op in REDUCTIONS
+    }
+    if "total_sum" in coupling:
+        return BATCH_COUPLED
+    return SEQUENCE_COUPLED if coupling else TOKEN_LOCAL
+
+
+def prepared(gradient: Tree) -> tuple[int, ...]:
+    """The reductions over data: computed once for the batch, before any chunk of rows."""
+    policy = policy_dependent(gradient)
+    return tuple(
+        number
+        for number, value in enumerate(gradient.values)
+        if value.op in REDUCTIONS and number not in policy
+    )

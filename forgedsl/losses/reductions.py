@@ -1,0 +1,292 @@
+"""Reductions over a named axis, aggregators over the batch, and statistics of the whole step.
+
+    sum(x, T, mask)            inside a sequence, masked because T is ragged
+    mean(r, G)                 over the siblings of a group (std and var are of the population)
+    token_mean(x, mask)        the roots of a loss; their denominators count the whole step
+    batch_mean(x, mask)        a statistic of data over the whole step
+
+Counts of the declared `mask` are the standard totals `num_tokens` and `num_sequences`; any other
+mask registers a total of its own, which the caller adds up over the step before the loss is run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.losses.build import Typed
+from forgedsl.losses.tree import ROW_STATISTICS, reachable
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+from forgedsl.types.tensors import AXES, SCALAR, TensorType
+
+if TYPE_CHECKING:
+    from forgedsl.losses.infer import Inference
+
+REDUCERS = ("sum", "mean", "std", "var", "min", "max", "count")
+AGGREGATORS = {
+    "token_mean": ("x", "mask"),
+    "seq_mean": ("x",),
+    "seq_sum": ("x", "mask"),
+    "fixed_horizon": ("x", "mask", "horizon"),
+    "pair_mean": ("x",),
+}
+BATCH = ("batch_mean", "batch_std")
+
+
+def axis_name(inference: Inference, node: ast.Expr) -> str | None:
+    """The axis a bare name denotes; locals and params win."""
+    if isinstance(node, ast.Path) and len(node.parts) == 1 and node.text in AXES:
+        known = node.text in inference.locals or inference.scope.lookup(node.parts) is not None
+        return None if known else node.text
+    return None
+
+
+def reduce(inference: Inference, node: ast.Call) -> Typed:
+    """`sum(x, T, mask)`, `mean(r, G)`, ..."""
+    from forgedsl.losses.builtins import arguments
+
+    bound = arguments(inference, node, ("x", "axis"), ("mask",))
+    if bound is None:
+        return inference.broken(node.span)
+    axis = axis_name(inference, bound["axis"])
+    (x,) = inference.operands([bound["x"]])
+    if axis is None:
+        help_ = f"write {node.function.text}(x, T, mask) or {node.function.text}(x, G)"
+        message = "the second argument must be an axis"
+        return inference.error("T701", "axis", message, bound["axis"].span, help=help_)
+    if axis in ("B", "P"):
+        message = f"`{node.function.text}` cannot cross {axis}: a microbatch is not the batch"
+        help_ = "use an aggregator (token_mean, seq_mean, ...) or batch_mean for data"
+        return inference.error("L403", "local-denominator", message, node.span, help=help_)
+    if not inference.expect(x, ("f32", "i64", "bf16", "bool")):
+        return inference.broken(node.span)
+    if axis == "T":
+        return _over_tokens(inference, node, x, bound.get("mask"))
+    if "G" not in x.type.axes:
+        message = f"{x.type} has no axis G"
+        return inference.error("T704", "group-batch", message, x.span)
+    return _over_group(inference, node.function.text, x, node.span)
+
+
+def _over_tokens(
+    inference: Inference, node: ast.Call, x: Typed, mask_node: ast.Expr | None
+) -> Typed:
+    name = node.function.text
+    if mask_node is None:
+        message = f"`{name}` over T needs a mask: sequences have different lengths"
+        help_ = f"write {name}(x, T, mask)"
+        return inference.error("L401", "reduction-without-mask", message, node.span, help=help_)
+    mask = mask_argument(inference, mask_node, x)
+    if mask is None or not has_tokens(inference, x):
+        return inference.broken(node.span)
+    build = inference.build
+    build.span = node.span
+    value, number = x.value, count_tokens(inference, mask)
+    if x.type.dtype == "bool":
+        value = build("float", value)
+    if name == "count":
+        result = build("seq_sum", value, mask.value) if x.type.dtype == "bool" else number
+    elif name in ("min", "max", "sum"):
+        result = build(f"seq_{name}", value, mask.value)
+    else:
+        size = build("max", number, build.const(1.0))
+        result = build("div", build("seq_sum", value, mask.value), size)
+        if name in ("std", "var"):
+            centred = build("sub", value, result)
+            square = build("mul", centred, centred)
+            result = build("div", build("seq_sum", square, mask.value), size)
+            result = build("sqrt", result) if name == "std" else result
+    return _typed(inference, result, x.type.axes - {x.type.tokens}, node.span)
+
+
+def _over_group(inference: Inference, name: str, x: Typed, span: Span) -> Typed:
+    build = inference.build
+    build.span = span
+    value = build("float", x.value) if x.type.dtype == "bool" else x.value
+    size = build.leaf("group_size", "", SCALAR)
+    constant = not build.values[value].type.axes
+    if name == "count" and x.type.dtype != "bool":
+        result = size
+    elif name in ("sum", "count"):
+        result = build("mul", value, size) if constant else build("group_sum", value)
+    elif name in ("min", "max"):
+        result = value if constant else build(f"group_{name}", value)
+    elif constant:
+        result = value if name == "mean" else build.const(0.0)
+    else:
+        result = build("div", build("group_sum", value), size)
+        if name in ("std", "var"):
+            centred = build("sub", value, result)
+            result = build("div", build("group_sum", build("mul", centred, centred)), size)
+            result = build("sqrt", result) if name == "std" else result
+    return _typed(inference, result, x.type.axes - {"G"}, span)
+
+
+def aggregate(inference: Inference, node: ast.Call) -> Typed:
+    """An aggregator: a scalar whose denominator counts the whole optimizer step."""
+    from forgedsl.losses.builtins import arguments
+
+    name = node.function.text
+    optional = ("mask",) if name == "seq_mean" else ()
+    bound = arguments(inference, node, AGGREGATORS[name], optional)
+    if bound is None:
+        return inference.broken(node.span)
+    (x,) = inference.operands([bound["x"]])
+    if not inference.expect(x, ("f32", "i64", "bf16", "bool")):
+        return inference.broken(node.span)
+    inference.build.span = node.span
+    if x.type.dtype == "bool":
+        x = Typed(inference.build("float", x.value), x.type, x.span)
+    if name == "pair_mean" or (name == "seq_mean" and "mask" not in bound):
+        return _mean_of_sequences(inference, node, x, "P" if name == "pair_mean" else "B")
+    mask = mask_argument(inference, bound["mask"], x)
+    if mask is None or not has_tokens(inference, x):
+        return inference.broken(node.span)
+    if _depends_on_policy(inference, mask):
+        message = "the mask of an aggregator depends on the trained model"
+        help_ = "its count must be known before the step: put the condition into the value, "
+        help_ += "`0.0 if dropped else x`"
+        return inference.error("L417", "policy-mask", message, mask.span, help=help_)
+    return _token_aggregate(inference, node, x, mask, bound)
+
+
+def _token_aggregate(
+    inference: Inference, node: ast.Call, x: Typed, mask: Typed, bound: dict[str, ast.Expr]
+) -> Typed:
+    build, name = inference.build, node.function.text
+    build.span = node.span
+    if name == "seq_mean":
+        size = build("max", count_tokens(inference, mask), build.const(1.0))
+        mean = build("div", build("seq_sum", x.value, mask.value), size)
+        value = build("total_sum", mean)
+    else:
+        value = build("total_sum", x.value, mask.value)
+    denominator = total(inference, "num_tokens" if name == "token_mean" else "num_sequences", mask)
+    if name == "fixed_horizon":
+        (horizon,) = inference.operands([bound["horizon"]])
+        if not inference.expect(horizon, ("f32", "i64")):
+            return inference.broken(node.span)
+        if horizon.type.axes:
+            message = f"the horizon must be one number, this is {horizon.type}"
+            return inference.error("T701", "axis", message, horizon.span)
+        build.span = node.span
+        denominator = build("mul", denominator, horizon.value)
+    return _typed(inference, build("div", value, denominator), frozenset(), node.span, True)
+
+
+def _mean_of_sequences(inference: Inference, node: ast.Call, x: Typed, owner: str) -> Typed:
+    if x.type.axes != {owner}:
+        name = node.function.text
+        message = f"`{name}` of one value for each {owner} is needed, this is {x.type}"
+        help_ = "give it the mask, `seq_mean(x, mask)`" if x.type.tokens and owner == "B" else ""
+        code = ("L401", "reduction-without-mask") if help_ else ("T701", "axis")
+        return inference.error(*code, message, x.span, help=help_)
+    build = inference.build
+    build.span = node.span
+    valid = build.leaf("valid", owner, TensorType(frozenset(owner), "bool"))
+    count = build.leaf("total", "num_sequences", SCALAR)
+    if owner == "P":
+        count = build("div", count, build.const(2.0))
+    value = build("div", build("total_sum", x.value, valid), count)
+    return _typed(inference, value, frozenset(), node.span, True)
+
+
+def batch_statistic(inference: Inference, node: ast.Call) -> Typed:
+    """`batch_mean(x, mask)` and `batch_std`: over all valid tokens of the whole step."""
+    from forgedsl.losses.builtins import arguments
+
+    bound = arguments(inference, node, ("x", "mask"))
+    if bound is None:
+        return inference.broken(node.span)
+    (x,) = inference.operands([bound["x"]])
+    if not inference.expect(x, ("f32", "i64", "bf16")):
+        return inference.broken(node.span)
+    mask = mask_argument(inference, bound["mask"], x)
+    if mask is None:
+        return inference.broken(node.span)
+    if x.type.diff or _depends_on_policy(inference, x) or _depends_on_policy(inference, mask):
+        message = f"`{node.function.text}` needs data, this depends on the trained model"
+        help_ = "its value must be known before the step"
+        return inference.error("L417", "policy-mask", message, x.span, help=help_)
+    build = inference.build
+    build.span = node.span
+    tokens = build.expand(x.value, mask.type.axes)
+    mean = _batch_mean(inference, tokens, mask)
+    if node.function.text == "batch_std":
+        square = _batch_mean(inference, build("mul", tokens, tokens), mask)
+        variance = build("sub", square, build("mul", mean, mean))
+        mean = build("sqrt", build("max", variance, build.const(0.0)))
+    return _typed(inference, mean, frozenset(), node.span)
+
+
+def _batch_mean(inference: Inference, tokens: int, mask: Typed) -> int:
+    build = inference.build
+    value = register(inference, "batch_sum", build("total_sum", tokens, mask.value))
+    return build("div", value, total(inference, "num_tokens", mask))
+
+
+# ---- masks and counts
+
+
+def mask_argument(inference: Inference, node: ast.Expr, x: Typed) -> Typed | None:
+    """The mask of a reduction of `x`, checked; None if it was reported."""
+    (mask,) = inference.operands([node])
+    if not inference.expect(mask, ("bool",)) or not inference.unify((x, mask), node.span):
+        return None
+    if mask.type.tokens is None or not inference.build.values[mask.value].type.axes:
+        message = f"a mask is [B, T] bool, this is {mask.type}"
+        help_ = "the mask comes from the rollout: `mask: [B, T] bool`"
+        inference.error("L401", "reduction-without-mask", message, node.span, help=help_)
+        return None
+    return mask
+
+
+def has_tokens(inference: Inference, x: Typed) -> bool:
+    """Whether `x` has a token axis; reports it if not."""
+    if x.type.tokens is not None:
+        return True
+    message = f"{x.type} has no axis T"
+    inference.error("T701", "axis", message, x.span, help="it is already one value per sequence")
+    return False
+
+
+def count_tokens(inference: Inference, mask: Typed) -> int:
+    """The number of valid tokens of each sequence."""
+    return inference.build("seq_count", mask.value)
+
+
+def total(inference: Inference, name: str, mask: Typed) -> int:
+    """The count `name` over the whole step, for any mask."""
+    build = inference.build
+    value = build.values[mask.value]
+    if value.op == "input" and value.attr == "mask":
+        return build.leaf("total", name, SCALAR)
+    if name == "num_tokens":
+        return register(inference, name, build("total_sum", build("float", mask.value), mask.value))
+    nonempty = build("min", count_tokens(inference, mask), build.const(1.0))
+    return register(inference, name, build("total_sum", nonempty))
+
+
+def register(inference: Inference, name: str, value: int) -> int:
+    """The total over the step of `value`, a sum of data over this microbatch."""
+    for known, other in inference.totals:
+        if other == value:
+            return inference.build.leaf("total", known, SCALAR)
+    label = f"{name}_{len(inference.totals) + 1}"
+    inference.totals.append((label, value))
+    return inference.build.leaf("total", label, SCALAR)
+
+
+def _depends_on_policy(inference: Inference, typed: Typed) -> bool:
+    values = inference.build.values
+    return any(
+        values[node].op == "input" and values[node].attr in ROW_STATISTICS
+        for node in reachable(values, [typed.value])
+    )
+
+
+def _typed(
+    inference: Inference, value: int, axes: frozenset[str], span: Span, aggregate: bool = False
+) -> Typed:
+    diff = inference.build.values[value].type.diff
+    return Typed(value, TensorType(axes, "f32", diff), span, aggregate)

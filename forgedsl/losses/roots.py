@@ -1,0 +1,84 @@
+"""Aggregators are the roots of `minimize` and `report`.
+
+A loss is summed over microbatches and ranks, so it must be linear in its aggregators: a sum of
+scalar multiples of them. These checks keep everything else out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.hir import ir
+from forgedsl.losses.build import Typed
+from forgedsl.types.tensors import ERROR
+
+if TYPE_CHECKING:
+    from forgedsl.losses.infer import Inference
+
+AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
+RESERVED_REPORTS = ("entropy", "loss", "result")
+
+
+def check_root(inference: Inference, typed: Typed) -> Typed:
+    """Report a `minimize` or `report` whose value is no sum of aggregators."""
+    if typed.type.is_error or typed.aggregate:
+        return typed
+    message = f"this is {typed.type}, not the result of an aggregator"
+    help_ = f"reduce it with {AGGREGATORS}"
+    return inference.error("L416", "aggregator-root", message, typed.span, help=help_)
+
+
+def report_nested(inference: Inference, typed: Typed) -> None:
+    """An aggregator inside an expression that is not linear in it."""
+    inference.error(
+        "L416",
+        "aggregator-root",
+        "an aggregator must be the root of `minimize` or `report`",
+        typed.span,
+        help="its value is known only after the whole optimizer step; for a statistic of data "
+        "use batch_mean or batch_std, within a sequence use `mean(x, T, mask)`",
+    )
+
+
+def keeps_root(inference: Inference, op: str, args: tuple[Typed, ...]) -> bool:
+    """Whether `op` of aggregators is still linear in them; reports it if not."""
+    aggregates = [arg for arg in args if arg.aggregate]
+    if not aggregates or op in ("", "neg"):
+        return True
+    others = [arg for arg in args if not arg.aggregate]
+    if op in ("add", "sub", "where") and not [arg for arg in others if arg.type.dtype != "bool"]:
+        return True
+    if (op == "mul" or (op == "div" and args[0].aggregate)) and len(aggregates) == 1:
+        if not others[0].type.axes:
+            return True
+        message = f"an aggregator cannot be scaled by {others[0].type}: put the factor inside"
+        inference.error("L416", "aggregator-root", message, others[0].span)
+        return False
+    if op in ("add", "sub"):
+        message = f"an aggregator and {others[0].type} cannot be added"
+        help_ = "partial losses of microbatches are summed: move the term inside the aggregator"
+        inference.error("L416", "aggregator-root", message, others[0].span, help=help_)
+        return False
+    report_nested(inference, aggregates[-1])
+    return False
+
+
+def check_objective(
+    inference: Inference, function: ir.Function, outputs: list[tuple[str, Typed]]
+) -> None:
+    """One `minimize` with gradient, and reports with distinct names."""
+    losses = [typed for name, typed in outputs if name == "loss"]
+    if len(losses) != 1:
+        message = f"loss `{function.name}` has {len(losses) or 'no'} `minimize` statements"
+        inference.error("L415", "objective", message, function.span, help="it needs exactly one")
+        return
+    names = [name for name, _ in outputs]
+    for name, typed in outputs[1:] if names[0] == "loss" else outputs:
+        if name != "loss" and (names.count(name) > 1 or name in RESERVED_REPORTS):
+            message = f"report `{name}` is already defined"
+            inference.error("F102", "duplicate", message, typed.span, help="rename it")
+    loss = losses[0]
+    if loss.type is not ERROR and not inference.build.values[loss.value].type.diff:
+        message = "nothing in this loss depends on the trained model"
+        help_ = "declare `logprob: diff [B, T] f32` and use it outside `stop(...)`"
+        inference.error("L404", "no-gradient", message, loss.span, help=help_)

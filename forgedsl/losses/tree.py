@@ -1,0 +1,95 @@
+"""The typed expression IR of losses, advantages and filters.
+
+A `Tree` is SSA: `values[i]` computes from earlier values only, equal expressions are one value.
+
+    leaves       const(value)  input(name)  total(name)  group_size  in_side(side)
+    elementwise  see `ELEMENTWISE`; operands have equal axes or none (`expand` makes them equal)
+    expand(x)    a value of fewer axes, repeated: [B] to [B, T]
+    side(x)      the tokens of one side of a pair: [P, T] to [P, T.chosen]
+    reductions   seq_sum, seq_max, seq_min (x, mask) and seq_count(mask) remove the token axis;
+                 group_sum, group_max, group_min remove G; total_sum(x, mask) leaves a scalar
+
+`total(name)` leaves are counts of the whole optimizer step (num_tokens, num_sequences), given by
+the caller; the aggregators (`token_mean`, ...) are `total_sum` over such a count, so that partial
+results of microbatches and ranks add up. Reductions skip masked entries, so a NaN there is
+harmless. `Tree.totals` names further counts, sums over data that the caller adds up over the step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forgedsl.source import Span
+from forgedsl.types.tensors import TensorType
+
+ROW_STATISTICS = ("logprob", "entropy", "logsumexp", "mean_logprob")
+"""What the trainer computes per token; gradients stop here, the vocabulary part is fixed."""
+
+UNARY = (
+    "neg", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "log_sigmoid",
+    "softplus", "tanh", "not", "is_finite", "stop", "float",
+)  # fmt: skip
+COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
+BINARY = ("add", "sub", "mul", "div", "mod", "pow", "min", "max", "and", "or", *COMPARISONS)
+ELEMENTWISE = frozenset((*UNARY, *BINARY, "clamp", "where"))
+LEAVES = frozenset(("const", "input", "total", "group_size", "in_side"))
+SEQUENCE_REDUCTIONS = frozenset(("seq_sum", "seq_count", "seq_max", "seq_min"))
+GROUP_REDUCTIONS = frozenset(("group_sum", "group_max", "group_min"))
+REDUCTIONS = SEQUENCE_REDUCTIONS | GROUP_REDUCTIONS | {"total_sum"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """One operation. `attr` is the constant, the input's name, or the side of a pair."""
+
+    op: str
+    args: tuple[int, ...] = ()
+    attr: float | bool | str | None = None
+    type: TensorType
+    name: str = ""
+    """the name it was given in the source, for readable output"""
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Field:
+    """A declared input of a loss: what the trainer, the rollout or the flow must supply."""
+
+    name: str
+    type: TensorType
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """A function of the expression language. `fields` are the inputs it reads, `unused` those it
+    declares but does not need after folding; `outputs` names the values it returns: "loss" and
+    each report, "result" for advantages and filters."""
+
+    name: str
+    kind: str
+    fields: tuple[Field, ...]
+    unused: tuple[str, ...]
+    values: tuple[Value, ...]
+    outputs: tuple[tuple[str, int], ...]
+    totals: tuple[tuple[str, int], ...] = ()
+    span: Span
+
+    def output(self, name: str) -> int:
+        return dict(self.outputs)[name]
+
+    @property
+    def reports(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.outputs if name not in ("loss", "result"))
+
+
+def reachable(values: tuple[Value, ...] | list[Value], roots: list[int]) -> list[int]:
+    """The values that `roots` depend on, in order."""
+    seen: set[int] = set()
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack.extend(values[node].args)
+    return sorted(seen)
