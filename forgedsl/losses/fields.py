@@ -63,8 +63,12 @@ def tensor_type(
     """The type of a tensor field, checked against the meaning of its name; None if wrong."""
     axes = axes_of(node)
     if axes is None or (pair := clash(axes)) is not None:
-        message = f"`{field.name}` has an unknown axis" if axes is None else (
-            f"`{field.name}` cannot have both axes {pair[0]} and {pair[1]}"  # type: ignore[index]
+        message = (
+            f"`{field.name}` has an unknown axis"
+            if axes is None
+            else (
+                f"`{field.name}` cannot have both axes {pair[0]} and {pair[1]}"  # type: ignore[index]
+            )
         )
         help_ = "the axes are B (sequences), T (their tokens), G (siblings) and P (pairs)"
         inference.error("T701", "axis", message, node.span, help=help_)

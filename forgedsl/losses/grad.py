@@ -126,7 +126,9 @@ def _seq_extreme(build: Builder, primal: Value, node: int, cotangent: Cotangent)
     value, mask = primal.args
     axes = build.values[mask].type.axes
     attains = build("and", build("eq", value, build.expand(node, axes)), mask)
-    share = build("div", selected(build, cotangent), build("seq_sum", build("float", attains), mask))
+    share = build(
+        "div", selected(build, cotangent), build("seq_sum", build("float", attains), mask)
+    )
     return Cotangent(build("where", attains, build.expand(share, axes), build.const(0.0)), mask)
 
 

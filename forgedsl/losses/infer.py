@@ -221,7 +221,12 @@ class Inference:
     # ---- checks
 
     def apply(
-        self, op: str, args: tuple[Typed, ...], dtypes: tuple[str, ...], span: Span, checked: int = 0
+        self,
+        op: str,
+        args: tuple[Typed, ...],
+        dtypes: tuple[str, ...],
+        span: Span,
+        checked: int = 0,
     ) -> Typed:
         """An elementwise operation, its operands after the first `checked` having `dtypes`."""
         if not all([self.expect(arg, dtypes) for arg in args[checked:]]):

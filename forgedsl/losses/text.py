@@ -1,11 +1,11 @@
 """The text form of a tree, one value a line; `read` is the inverse of `write`.
 
-    loss grpo @"grpo_math.forge" 1204:1890
-      field logprob : diff [B, T] f32 @"grpo_math.forge" 1215:1237
-      %0 = input logprob : diff [B, T] f32 @"grpo_math.forge" 1215:1237
-      %4 ratio = exp %3 : diff [B, T] f32 @"grpo_math.forge" 1400:1450
-      return loss %17
-      total num_tokens_1 %9
+loss grpo @"grpo_math.forge" 1204:1890
+  field logprob : diff [B, T] f32 @"grpo_math.forge" 1215:1237
+  %0 = input logprob : diff [B, T] f32 @"grpo_math.forge" 1215:1237
+  %4 ratio = exp %3 : diff [B, T] f32 @"grpo_math.forge" 1400:1450
+  return loss %17
+  total num_tokens_1 %9
 """
 
 from __future__ import annotations
@@ -38,9 +38,7 @@ def write(tree: Tree) -> str:
         name = f" {value.name}" if value.name else ""
         args = "".join(f" %{arg}" for arg in value.args)
         attr = "" if value.attr is None else f" <{value.attr!r}>"
-        lines.append(
-            f"  %{number}{name} = {value.op}{args}{attr} : {value.type}{_at(value.span)}"
-        )
+        lines.append(f"  %{number}{name} = {value.op}{args}{attr} : {value.type}{_at(value.span)}")
     lines += [f"  total {name} %{value}" for name, value in tree.totals]
     lines += [f"  return {name} %{value}" for name, value in tree.outputs]
     return "\n".join(lines) + "\n"

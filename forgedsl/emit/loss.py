@@ -1,0 +1,50 @@
+"""A loss function of the HIR -> the `Loss` of a job: torch module, tree text, fields, reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.emit.torch import emit_loss
+from forgedsl.hir import ir
+from forgedsl.losses.infer import infer
+from forgedsl.losses.text import write
+from forgedsl.losses.tree import Tree
+from forgedsl.source import SourceFile
+from forgedsl.types.tensors import AXES
+
+if TYPE_CHECKING:
+    from forgedsl.lower import job
+
+
+def lower_loss(
+    function: ir.Function,
+    reporter: Reporter,
+    sources: Mapping[str, SourceFile],
+    params: Mapping[str, Any] | None = None,
+) -> job.Loss | None:
+    """Infer, differentiate and emit `function`; None if its mistakes were reported."""
+    tree = infer(function, reporter, params)
+    return None if tree is None else loss_of(tree, sources)
+
+
+def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
+    """The job's form of a loss tree. Fields that folding made unused are not among its fields."""
+    from forgedsl.lower import job
+
+    return job.Loss(
+        name=tree.name,
+        source=emit_loss(tree, sources),
+        tree=write(tree),
+        fields=tuple(
+            job.LossField(
+                name=field.name,
+                axes=tuple(axis for axis in AXES if axis in field.type.axes),
+                dtype=field.type.dtype,
+                diff=field.type.diff,
+            )
+            for field in tree.fields
+        ),
+        reports=tree.reports,
+    )
