@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-
 from forgedsl.runtime.items import Sample
+from torch import Tensor
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,9 +40,7 @@ class Microbatch:
             for name in ("tokens", "positions", "attention", "index", "labels", "seq_id")
         }
         inputs = {name: value.to(device) for name, value in self.inputs.items()}
-        return Microbatch(
-            **moved, inputs=inputs, members=self.members, num_tokens=self.num_tokens
-        )
+        return Microbatch(**moved, inputs=inputs, members=self.members, num_tokens=self.num_tokens)
 
 
 def pack(

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from monarch.actor import Port, concurrent_endpoint
-
-from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.upstream import vllm as upstream
 from forgedsl.runtime.weight_sync import Manifest, open_weights
+from monarch.actor import Port, concurrent_endpoint
+
+from forgedsl.lower import job as spec
 
 
 @dataclass(slots=True, kw_only=True)
@@ -111,9 +111,7 @@ class Generator(ForgeActor):
 
         def swap() -> None:
             start = time.monotonic()
-            self._engine.load_weights(
-                open_weights(manifest), reset_prefix_cache=reset_prefix_cache
-            )
+            self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset_prefix_cache)
             self._version = manifest.version
             loop.call_soon_threadsafe(done.set_result, time.monotonic() - start)
 

@@ -18,23 +18,31 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from monarch.actor import concurrent_endpoint
-from torch import Tensor
-
-from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import Microbatch, pack, scored_tokens
 from forgedsl.runtime.upstream import titan
 from forgedsl.runtime.weight_sync import Manifest, Publisher
+from monarch.actor import concurrent_endpoint
+from torch import Tensor
+
+from forgedsl.lower import job as spec
 
 
 class TitanActor(ForgeActor):
     """A torchtitan model on a mesh of ranks; also the frozen reference."""
 
     def __init__(
-        self, job: spec.Job, name: str, folder: str, *, world: int, threads: int, addr: str, port: int
+        self,
+        job: spec.Job,
+        name: str,
+        folder: str,
+        *,
+        world: int,
+        threads: int,
+        addr: str,
+        port: int,
     ) -> None:
         super().__init__()
         self.job = job
@@ -174,9 +182,7 @@ class TitanTrainer(TitanActor):
             parts=self.parts,
         )
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
-        self.losses = {
-            name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()
-        }
+        self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
         self.publisher = Publisher(run_key, dtype)
         self.titan.model.train()
@@ -274,7 +280,7 @@ class TitanTrainer(TitanActor):
 
     def _save(self, step: int) -> str:
         self.checkpointer.save(step, last_step=True)
-        return str(self.job.name and f"checkpoints/step-{step}")
+        return f"checkpoints/step-{step}"
 
     def _export(self, target: Path, dtype: str) -> str | None:
         state = self.titan.hf_state()

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from forgedsl.errors import LaunchError
@@ -43,18 +43,24 @@ HeadFn = Callable[[Tensor, Tensor], Any]
 
 def _components() -> SimpleNamespace:
     """torchtitan's parts, imported after `select_device`."""
-    from torchtitan.components.checkpoint import CheckpointManager
-    from torchtitan.components.optimizer import (
-        LRSchedulersContainer,
-        OptimizersContainer,
-        ParamGroupConfig,
-    )
-    from torchtitan.config import CommConfig, CompileConfig, ParallelismConfig, TrainingConfig
-    from torchtitan.distributed import ParallelDims
-    from torchtitan.distributed import utils as dist_utils
-    from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
+    from torchtitan import config, distributed
+    from torchtitan.components import checkpoint, optimizer
+    from torchtitan.distributed import activation_checkpoint, utils
 
-    return SimpleNamespace(**{k: v for k, v in locals().items()})
+    return SimpleNamespace(
+        CheckpointManager=checkpoint.CheckpointManager,
+        CommConfig=config.CommConfig,
+        CompileConfig=config.CompileConfig,
+        FullAC=activation_checkpoint.FullAC,
+        LRSchedulersContainer=optimizer.LRSchedulersContainer,
+        OptimizersContainer=optimizer.OptimizersContainer,
+        ParallelDims=distributed.ParallelDims,
+        ParallelismConfig=config.ParallelismConfig,
+        ParamGroupConfig=optimizer.ParamGroupConfig,
+        SelectiveAC=activation_checkpoint.SelectiveAC,
+        TrainingConfig=config.TrainingConfig,
+        dist_utils=utils,
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -78,7 +78,9 @@ class Engine:
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except TypeError as error:
-            raise LaunchError(f"vLLM does not know an argument of `engine.extra`: {error}") from error
+            raise LaunchError(
+                f"vLLM does not know an argument of `engine.extra`: {error}"
+            ) from error
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
 
     @property

@@ -1,0 +1,40 @@
+"""Coalescing: every caller gets its own result; waiting calls travel together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from forgedsl.runtime.coalesce import Coalescer
+
+
+def test_results_reach_their_callers_and_calls_merge() -> None:
+    sizes = []
+
+    async def double(items: Sequence[int]) -> list[int]:
+        sizes.append(len(items))
+        await asyncio.sleep(0.001)
+        return [2 * item for item in items]
+
+    async def main() -> list[int]:
+        queue = Coalescer(double)
+        return await asyncio.gather(*(queue.submit(i) for i in range(50)))
+
+    assert asyncio.run(main()) == [2 * i for i in range(50)]
+    assert len(sizes) < 10
+
+
+def test_error_reaches_all_callers_and_the_queue_goes_on() -> None:
+    async def fail_on_zero(items: Sequence[int]) -> list[int]:
+        if 0 in items:
+            raise RuntimeError("zero")
+        return list(items)
+
+    async def main() -> int:
+        queue = Coalescer(fail_on_zero)
+        with pytest.raises(RuntimeError, match="zero"):
+            await queue.submit(0)
+        return await queue.submit(1)
+
+    assert asyncio.run(main()) == 1

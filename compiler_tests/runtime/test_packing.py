@@ -1,0 +1,86 @@
+"""Packing: every scored token appears once, with its own fields, whatever the split."""
+
+from __future__ import annotations
+
+import pytest
+from forgedsl.runtime.items import Sample
+from forgedsl.runtime.packing import pack, scored_tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+
+@st.composite
+def samples(draw: st.DrawFn) -> list[Sample]:
+    made = []
+    for i in range(draw(st.integers(0, 12))):
+        num_prompt = draw(st.integers(0, 6))
+        length = draw(st.integers(1, 10))
+        made.append(
+            Sample(
+                token_ids=[100 * i + k for k in range(num_prompt + length)],
+                num_prompt=num_prompt,
+                mask=draw(st.lists(st.booleans(), min_size=length, max_size=length)),
+                token_fields={"behavior": [float(100 * i + k) for k in range(length)]},
+                sequence_fields={"adv": float(i)},
+            )
+        )
+    return made
+
+
+@settings(max_examples=80, deadline=None)
+@given(samples(), st.integers(1, 4), st.integers(1, 3))
+def test_each_scored_token_once(items: list[Sample], rows: int, world: int) -> None:
+    seen = []
+    counts = set()
+    for rank in range(world):
+        micros = pack(items, seq_len=16, rows=rows, rank=rank, world=world)
+        counts.add(len(micros))
+        for micro in micros:
+            assert micro.tokens.shape[0] <= max(rows, 1)
+            flat = micro.tokens.flatten()
+            for at, label, seq in zip(
+                micro.index.tolist(), micro.labels.tolist(), micro.seq_id.tolist(), strict=True
+            ):
+                sample = items[micro.members[seq]]
+                t = sample.token_ids.index(label) - sample.num_prompt
+                assert int(flat[at]) == sample.token_ids[sample.num_prompt + t - 1]
+                assert float(micro.inputs["adv"][seq]) == sample.sequence_fields["adv"]
+                seen.append((micro.members[seq], t))
+            if len(micro.index):
+                fields = micro.inputs["behavior"].tolist()
+                offsets = [items[micro.members[s]].num_prompt for s in micro.seq_id.tolist()]
+                starts = [items[micro.members[s]].token_ids[0] for s in micro.seq_id.tolist()]
+                labels = micro.labels.tolist()
+                assert fields == [
+                    float(v - s - p + 100 * (s // 100))
+                    for v, s, p in zip(labels, starts, offsets, strict=True)
+                ]
+    assert len(counts) == 1, "collectives need equally many microbatches on all ranks"
+    wanted = [
+        (i, t)
+        for i, sample in enumerate(items)
+        for t, on in enumerate(sample.mask)
+        if on and sample.num_prompt + t > 0
+    ]
+    assert sorted(seen) == wanted
+    assert len(wanted) == scored_tokens(items)
+
+
+def test_sequences_do_not_see_each_other() -> None:
+    items = [Sample(token_ids=[1, 2, 3], num_prompt=1, mask=[True, True]) for _ in range(2)]
+    (micro,) = pack(items, seq_len=8, rows=1, rank=0, world=1)
+    allowed = micro.attention[0, 0]
+    assert allowed[:3, :3].equal(allowed[3:6, 3:6])
+    assert not allowed[3:6, :3].any()
+    assert micro.positions[0].tolist()[:6] == [0, 1, 2, 0, 1, 2]
+
+
+def test_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"9 tokens does not fit batch.seq_len = 8"):
+        pack(
+            [Sample(token_ids=[0] * 9, num_prompt=1, mask=[True] * 8)],
+            seq_len=8,
+            rows=1,
+            rank=0,
+            world=1,
+        )

@@ -1,0 +1,63 @@
+"""Many small awaited calls -> few large ones.
+
+While a call is in flight, new items wait; when it returns, all that wait go out together. Nothing
+waits for a timer, so a lone item is not delayed and a busy service gets large batches.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Coalescer(Generic[T, R]):
+    """`await submit(item)` through `call(items) -> results`, at most `parallel` calls at once."""
+
+    def __init__(
+        self,
+        call: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+        *,
+        parallel: int = 1,
+        limit: int = 4096,
+    ) -> None:
+        self._call = call
+        self._limit = limit
+        self._idle = parallel
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def submit(self, item: T) -> R:
+        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, future))
+        self._dispatch()
+        return await future
+
+    def _dispatch(self) -> None:
+        while self._idle and self._waiting:
+            batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
+            batch = [(item, future) for item, future in batch if not future.done()]
+            if not batch:
+                continue
+            self._idle -= 1
+            task = asyncio.create_task(self._send(batch))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+
+    async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+        try:
+            # let calls made in the same turn of the loop join
+            results = await self._call([item for item, _ in batch])
+            for (_, future), result in zip(batch, results, strict=True):
+                if not future.done():
+                    future.set_result(result)
+        except Exception as error:
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            self._idle += 1
+            self._dispatch()

@@ -1,0 +1,263 @@
+"""Job -> a running set of meshes -> an exit code.
+
+    run(job, run_dir): spawn meshes, set up, first weight sync, controller, export, stop
+
+Exit codes: 0 done, 4 the environment cannot satisfy the job, 5 failed, 6 stopped by a guard,
+130 interrupted (a checkpoint was written). Whatever happens, every process is stopped and the last
+event is `run.end` with the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from forgedsl.runtime.events import EventLog, Reader
+
+from forgedsl.errors import GuardError, LaunchError, RunError
+from forgedsl.lower import job as spec
+
+EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD, EXIT_INTERRUPTED = 0, 4, 5, 6, 130
+INTERRUPT_SECONDS = 10.0
+"""from Ctrl-C to the end of the checkpoint"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """How a run ended; `message` and `origin` say why and where it was declared."""
+
+    code: int
+    status: str
+    message: str = ""
+    origin: str = ""
+    remedy: str = ""
+
+
+@dataclass(slots=True)
+class Interrupt:
+    """Ctrl-C and SIGTERM: the first asks the run to stop, the second stops at once."""
+
+    act: Callable[[], None] = lambda: None
+    count: int = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        if self.count > 1:
+            kill_children()
+            os._exit(EXIT_INTERRUPTED)
+        self.act()
+
+
+@dataclass(slots=True, kw_only=True)
+class Run:
+    """One execution of a job in a run folder."""
+
+    job: spec.Job
+    run_dir: Path
+    job_dir: Path
+    events: EventLog
+    resume: int | None
+    run_key: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns() % 10**9}")
+
+
+def run(
+    job: spec.Job,
+    run_dir: Path,
+    *,
+    job_dir: Path | None = None,
+    resume: bool = False,
+    readers: Sequence[Reader] = (),
+) -> int:
+    """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
+
+    Returns the exit code. Errors are reported as the event `run.end`, not raised.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    # Monarch and torch read these when they are first imported
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    with EventLog(run_dir / "events.jsonl") as events:
+        for reader in readers:
+            events.subscribe(reader)
+        step = latest_checkpoint(run_dir) if resume else None
+        this = Run(job=job, run_dir=run_dir, job_dir=job_dir or run_dir, events=events, resume=step)
+        start = time.monotonic()
+        events.emit(
+            "run.start",
+            name=job.name,
+            steps=job.schedule.steps,
+            profile=job.profile,
+            content_hash=job.content_hash,
+            run_dir=run_dir.name,
+            resumed_from=step,
+        )
+        outcome = asyncio.run(_guarded(this))
+        events.emit(
+            "run.end",
+            code=outcome.code,
+            status=outcome.status,
+            message=outcome.message,
+            origin=outcome.origin,
+            remedy=outcome.remedy,
+            seconds=round(time.monotonic() - start, 3),
+        )
+    kill_children()
+    return outcome.code
+
+
+def latest_checkpoint(run_dir: Path) -> int | None:
+    """Step of the newest whole checkpoint (one with its controller.json)."""
+    steps = [
+        int(path.parent.name.removeprefix("step-"))
+        for path in run_dir.glob("checkpoints/step-*/controller.json")
+    ]
+    return max(steps, default=None)
+
+
+async def _guarded(this: Run) -> Outcome:
+    """Run to an outcome; no exception of a run leaves here."""
+    interrupt = Interrupt()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt)
+    task = asyncio.create_task(_execute(this, interrupt))
+    interrupt.act = task.cancel  # until the controller takes over
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return Outcome(code=EXIT_INTERRUPTED, status="interrupted", message="before the first step")
+    except Exception as error:
+        return _outcome_of(error)
+
+
+def _outcome_of(error: BaseException) -> Outcome:
+    """The exit code and the words for an error; groups by their first member."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, LaunchError):
+        return Outcome(code=EXIT_LAUNCH, status="not launched", message=str(error))
+    if isinstance(error, RunError):
+        guard = isinstance(error, GuardError)
+        return Outcome(
+            code=EXIT_GUARD if guard else EXIT_FAILED,
+            status="stopped by a guard" if guard else "failed",
+            message=str(error),
+            origin=error.origin,
+            remedy=error.remedy,
+        )
+    raise error
+
+
+async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
+    from forgedsl.runtime import meshes
+    from forgedsl.runtime.upstream.monarch import install_fault_hook
+
+    check_launcher(this.job)
+    loop = asyncio.get_running_loop()
+    faults: asyncio.Queue[str] = asyncio.Queue()
+    install_fault_hook(lambda text: loop.call_soon_threadsafe(faults.put_nowait, text))
+    this.events.emit("phase", text="starting services", services=list(this.job.services))
+    fleet = meshes.spawn(this.job, this.run_dir, this.job_dir)
+    try:
+        await _prepare(this, fleet)
+        return await _control(this, fleet, interrupt)
+    finally:
+        this.events.emit("phase", text="stopping services")
+        await _stop(this, fleet)
+
+
+async def _prepare(this: Run, fleet: Any) -> None:
+    """Set all meshes up and report every process."""
+    from forgedsl.runtime import meshes
+
+    def tell(mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
+        this.events.emit(
+            "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
+            facts=facts,
+        )  # fmt: skip
+        for member in mesh.members:
+            this.events.emit("process.start", service=mesh.service, mesh=mesh.name, **member)
+
+    await meshes.setup(fleet, this.run_dir, this.run_key, this.resume, tell)
+
+
+async def _control(this: Run, fleet: Any, interrupt: Interrupt) -> Outcome:
+    """Build the endpoints, bring all weights to one version, and hand over to the controller."""
+    from forgedsl.runtime.controller import Controller
+    from forgedsl.runtime.services.build import build_endpoints, first_sync, watch
+
+    state = _controller_state(this)
+    endpoints = await build_endpoints(this.job, fleet, this.run_dir, this.job_dir)
+    watchers = watch(fleet, endpoints)
+    try:
+        await first_sync(this.job, endpoints, this.events, this.resume or 0)
+        controller = Controller(this.job, endpoints, this.events, state=state)
+        interrupt.act = controller.interrupt
+        finished = await controller.run()
+        if not finished.interrupted:
+            await _export(this, endpoints)
+        return Outcome(
+            code=EXIT_INTERRUPTED if finished.interrupted else EXIT_OK,
+            status="interrupted" if finished.interrupted else "done",
+        )
+    finally:
+        for task in watchers:
+            task.cancel()
+        await endpoints.close()
+
+
+def _controller_state(this: Run) -> dict[str, Any] | None:
+    if this.resume is None:
+        return None
+    path = this.run_dir / f"checkpoints/step-{this.resume}/controller.json"
+    return json.loads(path.read_text())
+
+
+async def _export(this: Run, endpoints: Any) -> None:
+    """Write the Hugging Face export that `checkpoint.export` asks for."""
+    target = this.job.checkpoint.export
+    if target is not None:
+        with this.events.span("export", path=target) as end:
+            end["written"] = await endpoints.export(str(this.run_dir / target))
+
+
+async def _stop(this: Run, fleet: Any) -> None:
+    """Stop all meshes; what does not stop in time is killed by `kill_children`."""
+    results = await asyncio.gather(*(mesh.stop() for mesh in fleet.all()), return_exceptions=True)
+    for mesh, result in zip(fleet.all(), results, strict=True):
+        if isinstance(result, BaseException):
+            this.events.emit(
+                "warning", service=mesh.service, text=f"did not stop by itself: {result!r:.200}"
+            )
+    for file in Path("/dev/shm").glob(f"forgedsl-{this.run_key}-*"):
+        file.unlink(missing_ok=True)
+
+
+def check_launcher(job: spec.Job) -> None:
+    """Only what this runtime can launch.
+
+    Raises:
+        LaunchError: the job wants several hosts or a scheduler.
+    """
+    hosts = max((s.mesh.hosts for s in job.services.values()), default=1)
+    if job.launcher.kind != "local" or hosts > 1:
+        raise LaunchError(
+            f"launcher {job.launcher.kind} with {hosts} hosts: this version launches on one host "
+            "only; choose a profile with `launcher = local`"
+        )
+
+
+def kill_children() -> None:
+    """Kill every process this one has started and that is still there."""
+    import psutil
+
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()

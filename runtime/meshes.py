@@ -1,0 +1,224 @@
+"""Job services -> running Monarch meshes.
+
+    services --place--> devices and threads --spawn--> meshes --setup--> ready actors
+
+Every mesh starts at once; `setup` calls run in parallel, since loading vLLM and torchtitan is what
+takes the time. A mesh that cannot start raises `RunError` with the tail of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.runtime.actors.generator import Generator
+from forgedsl.runtime.actors.reward import RewardPool
+from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
+from forgedsl.runtime.models import resolve_model
+from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+
+from forgedsl.errors import LaunchError, RunError
+from forgedsl.lower import job as spec
+
+SETUP_SECONDS = 600.0
+POOL = "rewards"
+"""mesh of the rewards that are pure functions; each Python reward has a mesh of its own"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Resources of one mesh replica."""
+
+    threads: int
+    gpus: tuple[int, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Fleet:
+    """All meshes of a run."""
+
+    generators: dict[str, list[Mesh]]
+    titans: dict[str, Mesh]
+    rewards: dict[str, Mesh]
+    """by reward name; several may share a mesh"""
+
+    def all(self) -> list[Mesh]:
+        """Every mesh once."""
+        pools = {id(mesh): mesh for mesh in self.rewards.values()}
+        replicas = [mesh for meshes in self.generators.values() for mesh in meshes]
+        return [*self.titans.values(), *replicas, *pools.values()]
+
+
+def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
+    """Start the processes of every service; returns before they are ready.
+
+    Raises:
+        LaunchError: the host lacks what the job needs, or a model cannot be found.
+    """
+    placements = place(job)
+    logs = run_dir / "logs"
+    logs.mkdir(exist_ok=True)
+    fleet = Fleet(generators={}, titans={}, rewards={})
+    for name, service in job.services.items():
+        folder = str(resolve_model(job, service.model, job_dir, run_dir))
+        spots = placements[name]
+        if isinstance(service, spec.VllmService):
+            fleet.generators[name] = [
+                _mesh(job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
+                      Generator, (job, name, folder), {"threads": spot.threads}, logs)
+                for i, spot in enumerate(spots)
+            ]  # fmt: skip
+        else:
+            actor = TitanTrainer if service.optimizer is not None else ReferenceModel
+            world = service.mesh.hosts * service.mesh.procs
+            options = {"world": world, "threads": spots[0].threads, **_rendezvous()}
+            fleet.titans[name] = _mesh(
+                job, name, service.mesh.name, spots[0], actor, (job, name, folder), options, logs
+            )
+    _spawn_pools(job, fleet, job_dir, logs)
+    return fleet
+
+
+async def setup(
+    fleet: Fleet, run_dir: Path, run_key: str, resume: int | None, tell: Callable[..., Any]
+) -> None:
+    """Load models and start engines, all in parallel. `tell(mesh, seconds)` as each is ready."""
+    async with asyncio.TaskGroup() as tasks:
+        for mesh in fleet.all():
+            trained = mesh in fleet.titans.values()
+            args = (str(run_dir), run_key, resume) if trained else ()
+            tasks.create_task(_setup(mesh, args, tell))
+
+
+async def _setup(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) -> None:
+    start = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(SETUP_SECONDS):
+            facts = await mesh.first("setup", *args)
+            mesh.members = await mesh.call("describe")
+    except TimeoutError:
+        raise RunError(
+            f"service {mesh.service} did not start within {SETUP_SECONDS:.0f} s",
+            origin=mesh.origin,
+            remedy=f"its log ends with:\n{mesh.log_tail()}",
+        ) from None
+    except Exception as error:
+        raise RunError(
+            f"service {mesh.service} could not start: {_cause(error)}",
+            origin=mesh.origin,
+            remedy=f"its log ends with:\n{mesh.log_tail()}",
+        ) from error
+    tell(mesh, asyncio.get_running_loop().time() - start, facts)
+
+
+def place(job: spec.Job) -> dict[str, list[Placement]]:
+    """Threads and GPUs of every replica of every service.
+
+    Raises:
+        LaunchError: more GPUs are asked for than the host has.
+    """
+    busy = sum(
+        s.mesh.procs * s.mesh.replicas
+        for s in job.services.values()
+        if not (isinstance(s, spec.TitanService) and s.optimizer is None)
+    )
+    threads = max(1, (os.cpu_count() or 1) // max(1, busy))
+    available = _num_gpus() if any(s.mesh.gpus for s in job.services.values()) else 0
+    shared = {name: group for group in job.colocate for name in group}
+    taken: dict[tuple[str, ...], tuple[int, ...]] = {}
+    free = 0
+    found: dict[str, list[Placement]] = {}
+    for name, service in job.services.items():
+        mesh = service.mesh
+        need = mesh.gpus * mesh.procs if mesh.device == "gpu" else 0
+        for _ in range(mesh.replicas):
+            group = shared.get(name, (name, str(len(found.get(name, [])))))
+            if need and group not in taken:
+                taken[group] = tuple(range(free, free + need))
+                free += need
+            gpus = taken.get(group, ()) if need else ()
+            found.setdefault(name, []).append(Placement(threads=threads, gpus=gpus))
+    if free > available:
+        raise LaunchError(f"the job needs {free} GPUs on this host, which has {available}")
+    return found
+
+
+def _mesh(
+    job: spec.Job,
+    service: str,
+    name: str,
+    spot: Placement,
+    actor: type,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    logs: Path,
+) -> Mesh:
+    mesh = job.services[service].mesh
+    return Mesh.spawn(
+        service=service,
+        origin=job.origins.get(service, ""),
+        name=name,
+        size=mesh.procs,
+        actor=actor,
+        args=args,
+        kwargs=kwargs,
+        start=bootstrap(_environment(spot), logs / name, mesh.device),
+        logs=logs / name,
+    )
+
+
+def _spawn_pools(job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path) -> None:
+    """One mesh for all pure rewards, one for each Python reward."""
+    pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
+    pools = [(POOL, pure, max((job.rewards[n].procs for n in pure), default=1))] if pure else []
+    pools += [
+        (f"reward_{name}", (name,), reward.procs)
+        for name, reward in job.rewards.items()
+        if reward.kind == "python"
+    ]
+    for mesh_name, names, procs in pools:
+        mesh = Mesh.spawn(
+            service=names[0] if len(names) == 1 else mesh_name,
+            origin=job.origins.get(names[0], ""),
+            name=mesh_name,
+            size=procs,
+            actor=RewardPool,
+            args=(job, names, str(job_dir)),
+            kwargs={},
+            start=bootstrap(_environment(Placement(threads=1, gpus=())), logs / mesh_name, "cpu"),
+            logs=logs / mesh_name,
+        )
+        for name in names:
+            fleet.rewards[name] = mesh
+
+
+def _environment(spot: Placement) -> dict[str, str]:
+    return {
+        "OMP_NUM_THREADS": str(spot.threads),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, spot.gpus)),
+        "TOKENIZERS_PARALLELISM": "false",
+        "FORGEDSL_ACTOR": "1",
+    }
+
+
+def _rendezvous() -> dict[str, Any]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return {"addr": "127.0.0.1", "port": probe.getsockname()[1]}
+
+
+def _num_gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
+
+
+def _cause(error: BaseException) -> str:
+    """The last line of an actor's exception, which is the exception itself."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__

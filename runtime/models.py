@@ -1,0 +1,150 @@
+"""Model sources -> local folders in Hugging Face layout (config.json, tokenizer, weights).
+
+A `random` source gets a folder of its own in the run folder, with a config written from the
+declared architecture and the tokenizer of its `tokenizer` source, and no weights.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+
+SHIPPED = "forgedsl:"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "vocab.json",
+    "merges.txt",
+    "generation_config.json",
+)
+HF_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
+
+
+def resolve_path(path: str, job_dir: Path) -> Path:
+    """A path of the job: shipped with the package (`forgedsl:...`) or beside job.json."""
+    if path.startswith(SHIPPED):
+        root = resources.files("forgedsl.pipelines")
+        return Path(str(root.joinpath(path.removeprefix(SHIPPED))))
+    return job_dir / path
+
+
+def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
+    """The local folder of model `name`.
+
+    Raises:
+        LaunchError: the folder is missing or the hub cannot be reached.
+    """
+    model = job.models[name]
+    origin = job.origins.get(name, "")
+    if isinstance(model.source, spec.RandomModel):
+        return _random_folder(model, name, job_dir, run_dir, origin)
+    return _folder(model.source, job_dir, origin)
+
+
+def tokenizer_folder(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
+    """The folder whose tokenizer files model `name` uses."""
+    model = job.models[name]
+    if model.tokenizer is not None:
+        return _folder(model.tokenizer, job_dir, job.origins.get(name, ""))
+    return resolve_model(job, name, job_dir, run_dir)
+
+
+def _folder(source: Any, job_dir: Path, origin: str) -> Path:
+    if isinstance(source, spec.HfSource):
+        return _snapshot(source, origin)
+    if isinstance(source, spec.RandomModel):
+        raise LaunchError(f"{origin}: random(...) has no files; name a tokenizer source")
+    folder = resolve_path(source.path, job_dir)
+    if not folder.is_dir():
+        raise LaunchError(f"{origin}: model folder {source.path} does not exist")
+    return folder
+
+
+def _snapshot(source: spec.HfSource, origin: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(source.id, revision=source.revision))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        raise LaunchError(
+            f"{origin}: cannot load {source.id} from the Hugging Face hub: {error}"
+        ) from error
+
+
+def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, origin: str) -> Path:
+    if model.arch is None or model.arch.family != "qwen3":
+        raise LaunchError(f"{origin}: random(...) needs an architecture, arch = qwen3(...)")
+    if model.tokenizer is None:
+        raise LaunchError(f"{origin}: random(...) needs a tokenizer, tokenizer = local(...)")
+    target = run_dir / "models" / name
+    target.mkdir(parents=True, exist_ok=True)
+    source = _folder(model.tokenizer, job_dir, origin)
+    for file in TOKENIZER_FILES:
+        if (source / file).exists():
+            shutil.copyfile(source / file, target / file)
+    config = _qwen3_config(model, _special_tokens(source))
+    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return target
+
+
+def _special_tokens(folder: Path) -> dict[str, int | None]:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return {
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+
+
+def _qwen3_config(model: spec.Model, tokens: dict[str, int | None]) -> dict[str, Any]:
+    assert model.arch is not None
+    dims = arch_dims(model.arch)
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        **tokens,
+        "dtype": HF_DTYPES[model.dtype],
+        "head_dim": dims["head_dim"],
+        "hidden_act": "silu",
+        "hidden_size": dims["hidden"],
+        "initializer_range": 0.02,
+        "intermediate_size": dims["ffn"],
+        "max_position_embeddings": model.context or 4096,
+        "model_type": "qwen3",
+        "num_attention_heads": dims["heads"],
+        "num_hidden_layers": dims["layers"],
+        "num_key_value_heads": dims["kv_heads"],
+        "rms_norm_eps": 1e-6,
+        "rope_parameters": {
+            "rope_theta": float(dims.get("rope_theta", 1_000_000.0)),
+            "rope_type": "default",
+        },
+        "sliding_window": None,
+        "tie_word_embeddings": bool(dims.get("tied", True)),
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": dims["vocab"],
+    }
+
+
+def arch_dims(arch: spec.Arch) -> dict[str, Any]:
+    """Dimensions of an architecture: the published ones of its size, or the declared ones."""
+    if arch.size is None:
+        return dict(arch.dims)
+    from dataclasses import asdict
+
+    from forgedsl.plan.archs import DIMS
+
+    return asdict(DIMS[(arch.family, arch.size)])

@@ -1,0 +1,1 @@
+"""The services of a job over Monarch: clients per kind, and the `Endpoints` built from them."""

@@ -1,0 +1,84 @@
+"""Meshes of a run -> its endpoints, watched and on one version of the weights."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from forgedsl.runtime.data import open_dataset
+from forgedsl.runtime.endpoints import ServiceFailure
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.models import tokenizer_folder
+from forgedsl.runtime.modules import load_module
+from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.reward import RewardClient
+from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.upstream.monarch import Mesh
+
+from forgedsl.lower import job as spec
+
+
+async def build_endpoints(
+    job: spec.Job, fleet: Fleet, run_dir: Path, job_dir: Path
+) -> MonarchEndpoints:
+    """Open the datasets and connect a client to every mesh."""
+    program = load_module("program", job.program)
+    readers = {}
+    for name, dataset in job.datasets.items():
+        folder = tokenizer_folder(job, dataset.tokenizer, job_dir, run_dir)
+        readers[name] = await asyncio.to_thread(
+            open_dataset, job, name, program, tokenizer=folder, job_dir=job_dir
+        )
+    endpoints = MonarchEndpoints(
+        job,
+        run_dir,
+        datasets=readers,
+        generators={},
+        titans={name: TitanClient(mesh) for name, mesh in fleet.titans.items()},
+        rewards=RewardClient(job, fleet.rewards, program),
+        program=program,
+    )
+    for name, meshes in fleet.generators.items():
+        service = job.services[name]
+        assert isinstance(service, spec.VllmService)
+        client = GeneratorClient(service, meshes, endpoints.report_failure)
+        await client.start()
+        endpoints.generators[name] = client
+    return endpoints
+
+
+async def first_sync(
+    job: spec.Job, endpoints: MonarchEndpoints, events: EventLog, version: int
+) -> None:
+    """Give every generator its trainer's weights, so that version `version` means one thing."""
+    for node in job.nodes:
+        if node.op == "sync":
+            with events.span("sync", version=version, target=node.target, to=node.to) as end:
+                result = await endpoints.sync(node, version)
+                end.update(bytes=result.bytes, transport=result.transport)
+
+
+def watch(fleet: Fleet, endpoints: MonarchEndpoints) -> list[asyncio.Task[None]]:
+    """One task per mesh that reports the death of any of its processes."""
+    return [asyncio.create_task(_watch(mesh, endpoints)) for mesh in fleet.all()]
+
+
+async def _watch(mesh: Mesh, endpoints: MonarchEndpoints) -> None:
+    try:
+        await mesh.call("watch")
+    except Exception as error:
+        endpoints.report_failure(mesh, describe_death(mesh, error))
+
+
+def describe_death(mesh: Mesh, error: Any) -> str:
+    """What Monarch knows about a dead process, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = lines[-1] if lines else type(error).__name__
+    pids = ", ".join(str(member["pid"]) for member in mesh.members)
+    return f"process of mesh {mesh.name} (pid {pids}) died: {last}"
+
+
+__all__ = ["ServiceFailure", "build_endpoints", "first_sync", "watch"]

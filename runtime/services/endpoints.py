@@ -1,0 +1,206 @@
+"""The real `Endpoints` (runtime/endpoints.py): every call of the controller, over the clients.
+
+Data and pure functions of the program run here, in the controller's process; models, engines and
+rewards run in their meshes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from forgedsl.runtime.actors.generator import Completion
+from forgedsl.runtime.endpoints import EvalSample, Score, ServiceFailure, SyncResult
+from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.reward import RewardClient
+from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.upstream.monarch import Mesh
+
+from forgedsl.lower import job as spec
+
+
+class MonarchEndpoints:
+    """Services of a running job. `datasets` holds an open reader per dataset."""
+
+    def __init__(
+        self,
+        job: spec.Job,
+        run_dir: Path,
+        *,
+        datasets: Mapping[str, Any],
+        generators: dict[str, GeneratorClient],
+        titans: Mapping[str, TitanClient],
+        rewards: RewardClient,
+        program: ModuleType,
+    ) -> None:
+        self.job = job
+        self.run_dir = run_dir
+        self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
+        self._datasets = datasets
+        self.generators = generators
+        self._titans = titans
+        self._rewards = rewards
+        self._program = program
+
+    # ---- data
+
+    async def draw(self, node: spec.Node) -> Prompt | None:
+        return self._datasets[node.target].next_prompt()
+
+    async def batches(self, node: spec.Node) -> Batch | None:
+        reader = self._datasets[node.target]
+        samples = reader.next_samples(self._step_budget(node))
+        return Batch(samples=samples, cursor=reader.cursor) if samples else None
+
+    async def pairs(self, node: spec.Node) -> list[Rollout] | None:
+        return self._datasets[node.target].next_pair()
+
+    async def seek(self, node: spec.Node, cursor: int) -> None:
+        self._datasets[node.target].seek(cursor)
+
+    def _step_budget(self, node: spec.Node) -> tuple[int, int | None]:
+        """(sequences, tokens) that one optimizer step of the stepped service holds."""
+        step = next(n for n in self.job.nodes if n.op == "step")
+        service = self.job.services[step.target]
+        assert isinstance(service, spec.TitanService)
+        ranks = service.parallel.dp_shard * service.parallel.dp_replicate
+        rows = service.batch.rows * ranks * (service.batch.accumulate or 1)
+        return rows, rows * service.batch.seq_len if service.batch.pack else None
+
+    # ---- models
+
+    async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
+        client = self.generators[node.target]
+        return await self._complete(client, client.service.sampling, prompt, sibling, seed)
+
+    async def logprobs(
+        self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
+    ) -> list[list[float]]:
+        return await self._titans[node.target].logprobs(rollouts)
+
+    async def step(self, node: spec.Node, batch: Batch) -> StepResult:
+        assert node.loss is not None
+        return await self._titans[node.target].step(batch, node.loss)
+
+    async def sync(self, node: spec.Node, version: int) -> SyncResult:
+        assert node.to is not None
+        start = time.monotonic()
+        manifest = await self._titans[node.target].publish()
+        await self.generators[node.to].load(manifest, reset_prefix_cache=node.reset_prefix_cache)
+        return SyncResult(
+            bytes=manifest.num_bytes,
+            transport=manifest.transport,
+            seconds=time.monotonic() - start,
+        )
+
+    # ---- rewards and functions
+
+    async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
+        return await self._rewards.score(node.target, rollout, target)
+
+    async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
+        import torch
+
+        tensors = {
+            name: torch.tensor(value, dtype=torch.float64) if _numbers(value) else value
+            for name, value in args.items()
+        }
+        result = getattr(self._program, node.target)(**tensors)
+        return result.tolist() if isinstance(result, torch.Tensor) else result
+
+    # ---- evaluation
+
+    async def eval_prompts(self, name: str) -> list[Prompt]:
+        spec_ = self.job.evals[name]
+        return self._datasets[spec_.dataset].all_prompts(spec_.limit)
+
+    async def evaluate_sample(
+        self, name: str, prompt: Prompt, sibling: int, seed: int
+    ) -> EvalSample:
+        spec_ = self.job.evals[name]
+        client = self.generators[spec_.service]
+        rollout = await self._complete(client, spec_.sampling, prompt, sibling, seed)
+        score = await self._rewards.score(spec_.score, rollout, prompt.target)
+        return EvalSample(rollout=rollout, score=score.value)
+
+    # ---- the run
+
+    async def save(self, step: int, controller_state: dict[str, Any]) -> str:
+        trained = [c for n, c in self._titans.items() if self._is_trained(n)]
+        paths = await asyncio.gather(*(client.save(step) for client in trained))
+        folder = self.run_dir / paths[0]
+        # written last and in one piece: its presence says that the checkpoint is whole
+        partial = folder / "controller.json.partial"
+        partial.write_text(json.dumps(controller_state))
+        partial.rename(folder / "controller.json")
+        return paths[0]
+
+    async def health(self) -> dict[str, str]:
+        generators = {
+            name: f"{sum(len(r.outstanding) for r in client.replicas)} completions in flight"
+            for name, client in self.generators.items()
+        }
+        return {**generators, **dict.fromkeys(self._titans, "up")}
+
+    async def export(self, target: str) -> str:
+        """Hugging Face export of the stepped model."""
+        step = next(node for node in self.job.nodes if node.op == "step")
+        model = self.job.models[self.job.services[step.target].model]
+        return await self._titans[step.target].export(target, model.dtype)
+
+    async def close(self) -> None:
+        """Stop listening and release what the services hold outside their processes."""
+        for client in self.generators.values():
+            client.close()
+        trained = [c for n, c in self._titans.items() if self._is_trained(n)]
+        results = await asyncio.gather(*(c.close() for c in trained), return_exceptions=True)
+        del results  # a service that is gone has nothing left to release
+
+    def report_failure(self, mesh: Mesh, message: str) -> None:
+        """Put a dead service where the controller looks for it."""
+        self.failures.put_nowait(
+            ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
+        )
+
+    def _is_trained(self, name: str) -> bool:
+        service = self.job.services[name]
+        return isinstance(service, spec.TitanService) and service.optimizer is not None
+
+    async def _complete(
+        self,
+        client: GeneratorClient,
+        sampling: spec.Sampling,
+        prompt: Prompt,
+        sibling: int,
+        seed: int,
+    ) -> Rollout:
+        done = await client.sample(prompt.token_ids, sampling, seed)
+        return _rollout(done, prompt, sibling)
+
+
+def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
+    return Rollout(
+        group=prompt.group,
+        sibling=sibling,
+        prompt=prompt,
+        token_ids=done.token_ids,
+        logprobs=done.logprobs,
+        mask=done.mask,
+        text=done.text,
+        truncated=done.truncated,
+        version_min=done.version_min,
+        version_max=done.version_max,
+        started=done.started,
+        finished=done.finished,
+        running=done.running,
+    )
+
+
+def _numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, int | float | bool) for v in value)

@@ -1,0 +1,58 @@
+"""Client of a titan service: log-probs for both kinds, steps and weights for trained ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from forgedsl.runtime.coalesce import Coalescer
+from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl.runtime.weight_sync import Manifest
+
+
+class TitanClient:
+    """One mesh of torchtitan ranks."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._logprobs: Coalescer[list[Sample], list[list[float]]] = Coalescer(self._ask)
+
+    async def logprobs(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
+        """Per item, the log-prob of each completion token. Concurrent calls are merged."""
+        return await self._logprobs.submit([as_sample(item) for item in items])
+
+    async def step(self, batch: Batch, loss: str) -> StepResult:
+        """One optimizer step on all ranks; rank 0's result."""
+        return await self.mesh.first("step", batch, loss)
+
+    async def publish(self) -> Manifest:
+        """Snapshot the current weights."""
+        return await self.mesh.first("publish")
+
+    async def save(self, step: int) -> str:
+        """Write a checkpoint; its path in the run folder."""
+        return await self.mesh.first("save", step)
+
+    async def export(self, target: str, dtype: str) -> str:
+        """Write a Hugging Face export; its path."""
+        return await self.mesh.first("export", target, dtype)
+
+    async def close(self) -> None:
+        await asyncio.wait_for(self.mesh.call("close"), 10.0)
+
+    async def _ask(self, groups: Sequence[list[Sample]]) -> list[list[list[float]]]:
+        flat = [sample for group in groups for sample in group]
+        values = iter(await self.mesh.first("logprobs", flat))
+        return [[next(values) for _ in group] for group in groups]
+
+
+def as_sample(item: Rollout | Sample) -> Sample:
+    """A rollout as the sequence that a model scores."""
+    if isinstance(item, Sample):
+        return item
+    return Sample(
+        token_ids=[*item.prompt.token_ids, *item.token_ids],
+        num_prompt=len(item.prompt.token_ids),
+        mask=item.mask,
+    )

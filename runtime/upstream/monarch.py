@@ -1,0 +1,126 @@
+"""Monarch: host and process meshes, and what it tells us about their health.
+
+`Mesh` is one spawned process mesh with its actor. Everything else of Monarch (actors, endpoints,
+ports) is used by `runtime/actors` and `runtime/services.py` through the names re-exported here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import monarch.actor
+from monarch.actor import Actor as Actor
+from monarch.actor import Channel, Port, PortReceiver, this_host
+
+__all__ = ["Actor", "Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
+
+STOP_SECONDS = 5.0
+
+
+def install_fault_hook(report: Callable[[str], None]) -> None:
+    """Hand unhandled faults to `report` (called on a Monarch thread).
+
+    Monarch's default interrupts the main thread as if by Ctrl-C and exits with 130.
+    """
+
+    def hook(failure: Any) -> None:
+        report(str(failure))
+
+    monarch.actor.unhandled_fault_hook = hook
+
+
+def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[], None]:
+    """What every process of a mesh does first: environment, log file, device."""
+    log_name = str(log)
+
+    def start() -> None:
+        os.environ.update(environment)
+        stream = os.open(
+            f"{log_name}-{os.getpid()}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644
+        )
+        os.dup2(stream, 1)
+        os.dup2(stream, 2)
+        os.close(stream)
+        sys.stdout.reconfigure(line_buffering=True)
+        from forgedsl.runtime.upstream.vllm import prepare_environment
+
+        prepare_environment(device)
+
+    return start
+
+
+@dataclass(slots=True, kw_only=True)
+class Mesh:
+    """A process mesh of one service replica and the actor on it.
+
+    `service` and `origin` say what the user declared; `name` is the mesh's own.
+    """
+
+    service: str
+    origin: str
+    name: str
+    size: int
+    procs: Any
+    actor: Any
+    logs: Path
+    members: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def spawn(
+        cls,
+        *,
+        service: str,
+        origin: str,
+        name: str,
+        size: int,
+        actor: type,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        start: Callable[[], None],
+        logs: Path,
+    ) -> Mesh:
+        """Start `size` processes on this host and the actor in each."""
+        procs = this_host().spawn_procs(per_host={"procs": size}, bootstrap=start, name=name)
+        return cls(
+            service=service,
+            origin=origin,
+            name=name,
+            size=size,
+            procs=procs,
+            actor=procs.spawn(name, actor, *args, **kwargs),
+            logs=logs,
+        )
+
+    async def call(self, endpoint: str, *args: Any) -> list[Any]:
+        """Call an endpoint on all ranks; results in rank order."""
+        mesh = await getattr(self.actor, endpoint).call(*args)
+        return [value for _, value in mesh.items()]
+
+    async def first(self, endpoint: str, *args: Any) -> Any:
+        """Call an endpoint on all ranks; rank 0's result."""
+        return (await self.call(endpoint, *args))[0]
+
+    async def one(self, rank: int, endpoint: str, *args: Any) -> Any:
+        """Call an endpoint on one rank."""
+        return await getattr(self.actor.slice(procs=rank), endpoint).call_one(*args)
+
+    async def stop(self) -> None:
+        """Stop the processes; Monarch kills those that do not react."""
+        await asyncio.wait_for(_done(self.procs.stop("end of run")), STOP_SECONDS)
+
+    def log_tail(self, lines: int = 12) -> str:
+        """The last lines its processes wrote, for error messages."""
+        parts = []
+        for file in sorted(self.logs.parent.glob(f"{self.logs.name}-*.log")):
+            parts += file.read_text(errors="replace").splitlines()[-lines:]
+        return "\n".join(parts[-lines:])
+
+
+async def _done(future: Any) -> Any:
+    return await future
