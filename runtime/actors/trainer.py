@@ -21,7 +21,7 @@ import torch.distributed as dist
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.packing import Microbatch, pack, scored_tokens
+from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.upstream import titan
 from forgedsl.runtime.weight_sync import Manifest, Publisher
 from monarch.actor import concurrent_endpoint
@@ -207,22 +207,20 @@ class TitanTrainer(TitanActor):
         loss = self.losses[loss_name]
         opt = self.service.optimizer
         assert opt is not None
-        num_tokens = max(1, scored_tokens(batch.samples))
-        num_sequences = max(1, len(batch.samples))
-        totals: dict[str, Tensor] = {}
-        tokens, kernel = 0, ""
-        for micro in self._pack(batch.samples):
-            micro = micro.to(self.titan.device)
+        micros = [micro.to(self.titan.device) for micro in self._pack(batch.samples)]
+        totals = self._totals(loss, micros)
+        sums: dict[str, Tensor] = {}
+        kernel = ""
+        for micro in micros:
             value, metrics, kernel = self._run(
-                micro,
-                lambda h, w, m=micro: self._loss(loss, h, w, m, num_tokens, num_sequences),
+                micro, lambda h, w, m=micro: self._loss(loss, h, w, m, totals)
             )
             value.backward()
             for name, part in {"loss": value, **metrics}.items():
-                totals[name] = totals.get(name, 0.0) + part.detach()
-            tokens += micro.num_tokens
+                sums[name] = sums.get(name, 0.0) + part.detach()
+        sums["tokens"] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
-        reduced = self._reduce({**totals, "tokens": torch.tensor(float(tokens))})
+        reduced = self._reduce(sums)
         total_loss = reduced.pop("loss")
         total_tokens = int(reduced.pop("tokens"))
         learning_rate = self.schedulers.schedulers[0].get_last_lr()[0]
@@ -243,25 +241,31 @@ class TitanTrainer(TitanActor):
             skipped=not finite,
         )
 
+    def _totals(self, loss: LossFunction, micros: Sequence[Microbatch]) -> dict[str, Tensor]:
+        """The loss's counts over the whole step: all microbatches of all ranks."""
+        sums: dict[str, Tensor] = {}
+        for micro in micros:
+            counts = loss.totals(labels=micro.labels, seq_id=micro.seq_id, **_inputs(loss, micro))
+            for name, value in counts.items():
+                sums[name] = sums.get(name, 0.0) + value
+        return {name: torch.tensor(value) for name, value in self._reduce(sums).items()}
+
     def _loss(
         self,
         loss: LossFunction,
         hidden: Tensor,
         weight: Tensor,
         micro: Microbatch,
-        num_tokens: int,
-        num_sequences: int,
+        totals: dict[str, Tensor],
     ) -> tuple[Tensor, dict[str, Tensor], str]:
         out = loss.linear(
             hidden=hidden.flatten(0, 1)[micro.index],
             weight=weight,
             labels=micro.labels,
-            mask=torch.ones_like(micro.labels, dtype=torch.bool),
             seq_id=micro.seq_id,
-            num_tokens=num_tokens,
-            num_sequences=num_sequences,
+            totals=totals,
             temperature=self.service.temperature,
-            **{name: v for name, v in micro.inputs.items() if name in loss.input_names},
+            **_inputs(loss, micro),
         )
         return out.loss, out.metrics, out.kernel
 
@@ -308,3 +312,8 @@ class TitanTrainer(TitanActor):
     def _close(self) -> None:
         self.publisher.close()
         self.checkpointer.close()
+
+
+def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Tensor]:
+    """The fields of the batch that this loss reads."""
+    return {name: micro.inputs[name] for name in loss.input_names if name in micro.inputs}

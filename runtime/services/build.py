@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.runtime.data import open_dataset
-from forgedsl.runtime.endpoints import ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
-from forgedsl.runtime.models import tokenizer_folder
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.services.generator import GeneratorClient
@@ -26,12 +24,12 @@ async def build_endpoints(
 ) -> MonarchEndpoints:
     """Open the datasets and connect a client to every mesh."""
     program = load_module("program", job.program)
-    readers = {}
-    for name, dataset in job.datasets.items():
-        folder = tokenizer_folder(job, dataset.tokenizer, job_dir, run_dir)
-        readers[name] = await asyncio.to_thread(
-            open_dataset, job, name, program, tokenizer=folder, job_dir=job_dir
+    readers = {
+        name: await asyncio.to_thread(
+            open_dataset, job, name, program=program, job_dir=job_dir, run_dir=run_dir
         )
+        for name in job.datasets
+    }
     endpoints = MonarchEndpoints(
         job,
         run_dir,
@@ -79,6 +77,3 @@ def describe_death(mesh: Mesh, error: Any) -> str:
     last = lines[-1] if lines else type(error).__name__
     pids = ", ".join(str(member["pid"]) for member in mesh.members)
     return f"process of mesh {mesh.name} (pid {pids}) died: {last}"
-
-
-__all__ = ["ServiceFailure", "build_endpoints", "first_sync", "watch"]

@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from forgedsl.runtime.actors.generator import Completion
+from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import EvalSample, Score, ServiceFailure, SyncResult
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.services.generator import GeneratorClient
@@ -33,7 +34,7 @@ class MonarchEndpoints:
         job: spec.Job,
         run_dir: Path,
         *,
-        datasets: Mapping[str, Any],
+        datasets: Mapping[str, DatasetReader],
         generators: dict[str, GeneratorClient],
         titans: Mapping[str, TitanClient],
         rewards: RewardClient,
@@ -51,27 +52,35 @@ class MonarchEndpoints:
     # ---- data
 
     async def draw(self, node: spec.Node) -> Prompt | None:
-        return self._datasets[node.target].next_prompt()
+        reader = self._datasets[node.target]
+        return None if self._at_end(reader) else reader.next_prompt()
 
     async def batches(self, node: spec.Node) -> Batch | None:
         reader = self._datasets[node.target]
-        samples = reader.next_samples(self._step_budget(node))
-        return Batch(samples=samples, cursor=reader.cursor) if samples else None
+        if self._at_end(reader):
+            return None
+        shape, rows = self._step_shape()
+        samples = await asyncio.to_thread(reader.next_batch, rows, shape.seq_len, pack=shape.pack)
+        return Batch(samples=samples, cursor=reader.cursor)
 
     async def pairs(self, node: spec.Node) -> list[Rollout] | None:
-        return self._datasets[node.target].next_pair()
+        reader = self._datasets[node.target]
+        return None if self._at_end(reader) else list(reader.next_pair())
 
     async def seek(self, node: spec.Node, cursor: int) -> None:
         self._datasets[node.target].seek(cursor)
 
-    def _step_budget(self, node: spec.Node) -> tuple[int, int | None]:
-        """(sequences, tokens) that one optimizer step of the stepped service holds."""
-        step = next(n for n in self.job.nodes if n.op == "step")
+    def _at_end(self, reader: DatasetReader) -> bool:
+        epochs = self.job.schedule.epochs
+        return epochs is not None and reader.epochs >= epochs
+
+    def _step_shape(self) -> tuple[spec.BatchShape, int]:
+        """The microbatch of the stepped service, and the rows of a whole optimizer step."""
+        step = next(node for node in self.job.nodes if node.op == "step")
         service = self.job.services[step.target]
         assert isinstance(service, spec.TitanService)
         ranks = service.parallel.dp_shard * service.parallel.dp_replicate
-        rows = service.batch.rows * ranks * (service.batch.accumulate or 1)
-        return rows, rows * service.batch.seq_len if service.batch.pack else None
+        return service.batch, service.batch.rows * ranks * (service.batch.accumulate or 1)
 
     # ---- models
 
@@ -118,7 +127,7 @@ class MonarchEndpoints:
 
     async def eval_prompts(self, name: str) -> list[Prompt]:
         spec_ = self.job.evals[name]
-        return self._datasets[spec_.dataset].all_prompts(spec_.limit)
+        return self._datasets[spec_.dataset].prompts(spec_.limit)
 
     async def evaluate_sample(
         self, name: str, prompt: Prompt, sibling: int, seed: int
