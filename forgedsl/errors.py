@@ -30,9 +30,13 @@ class LaunchError(ForgeError):
 
 
 class RunError(ForgeError):
-    """A run failed after launch. `origin` is where the culprit was declared (file:line:column)."""
+    """A run failed after launch. `service` is the culprit where there is one, `origin` where it was
+    declared (file:line:column)."""
 
-    def __init__(self, message: str, *, origin: str = "", remedy: str = "") -> None:
+    def __init__(
+        self, message: str, *, origin: str = "", remedy: str = "", service: str = ""
+    ) -> None:
+        self.service = service
         self.origin = origin
         self.remedy = remedy
         super().__init__(message)

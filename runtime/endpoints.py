@@ -20,16 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from forgedsl.lower.job import Node
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
+
+from forgedsl.lower.job import Node
 
 
 class RolloutError(Exception):
     """One completion failed for a reason that another try may not meet again."""
 
 
-class DropRollout(Exception):  # noqa: N818 - a verdict, not an error
-    """The declared policy drops this rollout; `reason` is counted in the metrics."""
+class DropRollout(Exception):
+    """The declared policy drops this rollout. Drops are counted by `reason`: keep it short."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -37,11 +38,11 @@ class DropRollout(Exception):  # noqa: N818 - a verdict, not an error
 
 
 class RewardError(DropRollout):
-    """A reward failed after its retries and its `on_error` is drop; `reward` names it."""
+    """A reward failed after its retries, and its `on_error` is drop."""
 
     def __init__(self, reward: str, message: str) -> None:
-        self.reward = reward
-        super().__init__(f"reward {reward}: {message}")
+        self.message = message
+        super().__init__(f"reward {reward}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

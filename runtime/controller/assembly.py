@@ -1,0 +1,141 @@
+"""Groups -> the batch of one optimizer step.
+
+    Units, replay streams --assemble--> Batch (samples in order of group and sibling)
+
+A completion becomes a `Sample`: prompt and completion tokens, the sampler's log-probs as
+`behavior`, and the named fields: a list of floats per completion token, or one per sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgedsl.runtime.controller.flow import Flow, Stream
+from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.endpoints import Score
+from forgedsl.runtime.items import Batch, Rollout, Sample
+
+from forgedsl.errors import RunError
+from forgedsl.lower.job import Node
+
+
+@dataclass(slots=True, kw_only=True)
+class Assembled:
+    """A batch and what only the metrics want to know about it."""
+
+    batch: Batch
+    truncated: list[bool] = field(default_factory=list)
+    scores_by_group: list[list[float]] = field(default_factory=list)
+    parts: dict[str, list[float]] = field(default_factory=dict)
+
+
+async def assemble(
+    flow: Flow, edge: str, units: Sequence[Unit], ages: dict[int, dict[str, dict[int, int]]]
+) -> Assembled:
+    """The batch on `edge`, a replay or a supervised source; `ages` by group, stream, sibling."""
+    out = Assembled(batch=Batch(samples=[]))
+    if edge in flow.replays:
+        for unit in units:
+            for stream in flow.replays[edge]:
+                if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
+                    await _add(flow, out, unit, stream, ages[unit.group].get(stream.edge, {}))
+    else:
+        out.batch = next(unit.item for unit in units if unit.source.node.name == edge)
+    out.batch.groups = [unit.group for unit in units]
+    return out
+
+
+async def _add(
+    flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int, int]
+) -> None:
+    lineage = flow.edges[stream.edge].lineage
+    primary, scores = _scores(flow, unit, lineage)
+    siblings, values = await unit.joined([stream.input, *stream.fields])
+    for row, sibling in enumerate(siblings):
+        item = values[0][row]
+        sample = item if isinstance(item, Sample) else _sample(item, unit.source.node)
+        for given, column in zip(stream.fields, values[1:], strict=True):
+            value = column[row] if isinstance(column, list) else column
+            _set(sample, given.argument, value, flow.edges[given.edge].node)
+        out.batch.samples.append(sample)
+        if sibling in ages:
+            out.batch.ages.append(ages[sibling])
+        if sibling in primary:
+            out.batch.rewards.append(primary[sibling].value)
+        if isinstance(item, Rollout):
+            out.truncated.append(item.truncated)
+            out.batch.examples.append(_example(item, primary.get(sibling)))
+    for name, by_sibling in scores.items():
+        for sibling in siblings:
+            if sibling in by_sibling:
+                out.parts.setdefault(name, []).append(by_sibling[sibling])
+    if primary:
+        out.scores_by_group.append([primary[s].value for s in siblings if s in primary])
+
+
+def _scores(
+    flow: Flow, unit: Unit, lineage: str | None
+) -> tuple[dict[int, Score], dict[str, dict[int, float]]]:
+    """The first score of the lineage (the reward of the metrics), and every value by name."""
+    mine = [
+        n for n in flow.scores if flow.edges[n.name].lineage == lineage and n.name in unit.scores
+    ]
+    named: dict[str, dict[int, float]] = {}
+    for node in mine:
+        for sibling, score in unit.scores[node.name].items():
+            if len(mine) > 1:
+                named.setdefault(node.name, {})[sibling] = score.value
+            for part, value in score.parts.items():
+                named.setdefault(part, {})[sibling] = value
+    return (unit.scores[mine[0].name] if mine else {}), named
+
+
+def _sample(rollout: Rollout, source: Node) -> Sample:
+    """Every completion brings the fields that nobody has to name."""
+    sample = Sample(
+        token_ids=[*rollout.prompt.token_ids, *rollout.token_ids],
+        num_prompt=len(rollout.prompt.token_ids),
+        mask=list(rollout.mask),
+        sequence_fields={
+            "num_tokens": float(rollout.num_tokens),
+            "truncated": float(rollout.truncated),
+        },
+    )
+    if source.op == "draw":  # a pair was written, not sampled
+        sample.token_fields["behavior"] = list(rollout.logprobs)
+    return sample
+
+
+def _set(sample: Sample, name: str, value: Any, node: Node) -> None:
+    if not isinstance(value, list):
+        sample.sequence_fields[name] = float(value)
+        return
+    if len(value) != len(sample.mask):
+        raise RunError(
+            f"{node.op} {node.name} gave {len(value)} values for a completion of "
+            f"{len(sample.mask)} tokens",
+            origin=node.origin,
+        )
+    sample.token_fields[name] = value
+
+
+def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
+    return {
+        "group": rollout.group,
+        "sibling": rollout.sibling,
+        "prompt": rollout.prompt.text,
+        "response": rollout.text,
+        "target": rollout.target,
+        "score": None if score is None else score.value,
+        "version": rollout.version_min,
+    }
+
+
+def spread(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """`count` examples over the range of scores, the best first."""
+    ranked = sorted(examples, key=lambda example: -(example["score"] or 0.0))
+    if len(ranked) <= count or count < 2:
+        return ranked[:count]
+    return [ranked[round(i * (len(ranked) - 1) / (count - 1))] for i in range(count)]

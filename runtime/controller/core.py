@@ -1,0 +1,464 @@
+"""The controller: executes `Job.nodes` over the endpoints until the steps or the data end.
+
+    Intake (draw, fire nodes) --batch--> assemble --> step --> sync, eval, checkpoint --+
+        ^                                                                               |
+        `------------- credits, when the weights trained on the groups were pulled -----'
+
+Everything is a task of one group: groups of completions, weight transfers, evaluations, the
+trainer loop, and the watches for failures and for an interrupt. The first that fails cancels the
+others; the run then ends with a RunError or GuardError and, where the trainer still answers, a
+checkpoint. Asynchronous schedules let the trainer go on while transfers and evaluations run;
+synchronous ones wait for each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NoReturn
+
+from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
+from forgedsl.runtime.controller.evals import Evals
+from forgedsl.runtime.controller.firing import Firing, bounded, demand
+from forgedsl.runtime.controller.flow import analyse
+from forgedsl.runtime.controller.intake import Intake, Pool, Pulse
+from forgedsl.runtime.controller.records import Records
+from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.endpoints import Endpoints
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import (
+    INTERRUPT_SECONDS,
+    LAST_SAVE_SECONDS,
+    SAVE_SECONDS,
+    FailureGuard,
+    Late,
+    NonFiniteError,
+    NonFiniteGuard,
+    deadline,
+)
+from forgedsl.runtime.items import StepResult
+from forgedsl.runtime.meter import Meter, Record, batch_record, finite, step_record
+from forgedsl.runtime.state import ControllerState
+from forgedsl.runtime.versions import Versions
+
+from forgedsl.errors import GuardError, RunError
+from forgedsl.lower.job import Job, Node
+
+MIN_FAILURES_IN_A_ROW = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a run ended that did not fail."""
+
+    ended: Literal["steps", "data", "interrupted"]
+    step: int
+    versions: dict[str, int]
+    checkpoint: str | None
+    """the newest one; None: an interrupt could not wait for the step in progress"""
+
+
+class _Stop(Exception):
+    """Ends the task group of a run whose outcome is known."""
+
+
+class Controller:
+    """One run of a job. `state` is what a checkpoint holds, to resume from it.
+
+    Example:
+        controller = Controller(job, endpoints, events)
+        loop.add_signal_handler(signal.SIGINT, controller.interrupt)
+        outcome = await controller.run()
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        endpoints: Endpoints,
+        events: EventLog,
+        *,
+        state: dict[str, Any] | None = None,
+        interrupt_seconds: float = INTERRUPT_SECONDS,
+    ) -> None:
+        self._job = job
+        self._endpoints = endpoints
+        self._events = events
+        self._interrupt_seconds = interrupt_seconds
+        self._flow = analyse(job)
+        self._state = ControllerState.from_json(state) if state else ControllerState()
+        resumed = self._state.step if state else None
+        self._saved_step = resumed
+        self._meter = Meter()
+        self._failures = FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits))
+        self._finite = NonFiniteGuard()
+        self._pulse = Pulse()
+        self._build(resumed=resumed is not None)
+        self._interrupted = asyncio.Event()
+        self._commit = asyncio.Lock()
+        self._stepping = False
+        self._checkpoint: str | None = None
+        self._ended: Literal["steps", "data", "interrupted"] | None = None
+        self._began = time.monotonic()
+
+    def _build(self, *, resumed: bool) -> None:
+        job, flow, state = self._job, self._flow, self._state
+        trained = {node.target: state.versions.get(node.target, 0) for node in flow.steps}
+        served = {sync.to or "": 0 for sync in flow.syncs}
+        self._versions = Versions(trained, served)
+        shared = (job, flow, self._endpoints, self._events, self._meter, self._failures)
+        self._firing = Firing(*shared)
+        self._evals = Evals(*shared)
+        self._intakes = [
+            Intake(
+                job,
+                source,
+                flow,
+                self._endpoints,
+                self._events,
+                self._meter,
+                self._firing,
+                self._pulse,
+            )
+            for source in flow.sources
+        ]
+        if resumed:
+            for intake in self._intakes:
+                intake.load(state.ledgers[intake.source.node.name], state.step)
+        self._pool = Pool(
+            job, flow, self._endpoints, self._meter, self._versions, self._intakes, self._pulse
+        )
+        self._records = Records(
+            self._events,
+            job.evals,
+            recorded=state.recorded,
+            held=state.records,
+            hold_last=job.schedule.steps is None and bool(job.evals),
+        )
+
+    def interrupt(self) -> None:
+        """Stop soon: nothing more is drawn, a checkpoint is written, `run` returns."""
+        self._interrupted.set()
+
+    async def run(self) -> Outcome:
+        """Run to the end. Raises RunError or GuardError; see `Outcome` for the other ends."""
+        self._events.emit(
+            "run.start",
+            name=self._job.name,
+            content_hash=self._job.content_hash,
+            step=self._records.recorded,
+            resumed_at=self._state.step,
+            steps=self._job.schedule.steps,
+        )
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                self._tasks.create_task(self._train(), name="trainer")
+                self._tasks.create_task(self._watch_failures(), name="failures")
+                self._tasks.create_task(self._watch_interrupt(), name="interrupt")
+        except BaseExceptionGroup as group:
+            await self._close(group)
+        assert self._ended is not None, "the trainer ends with an outcome"
+        outcome = Outcome(
+            ended=self._ended,
+            step=self._state.step,
+            versions=dict(self._versions.trained),
+            checkpoint=self._checkpoint,
+        )
+        self._events.emit("run.end", ended=outcome.ended, step=outcome.step)
+        return outcome
+
+    # ---- the trainer
+
+    async def _train(self) -> NoReturn:
+        steps = self._job.schedule.steps
+        for sync in self._flow.syncs:
+            self._order_sync(sync)
+        await self._versions.idle()
+        self._order_first_evals()
+        await self._wait_if_serial()
+        for intake in self._intakes:
+            wanted = partial(self._wanted, intake)
+            self._tasks.create_task(intake.run(self._tasks, wanted), name=intake.source.node.name)
+        self._meter.turn()
+        while steps is None or self._state.step < steps:
+            with self._meter.idling():
+                units = await self._pool.next_batch(self._state.step)
+            if units is None:
+                break
+            await self._iterate(units)
+        await self._finish()
+        raise _Stop
+
+    async def _iterate(self, units: Sequence[Unit]) -> None:
+        """One optimizer step and what follows from it."""
+        ages = {unit.group: self._pool.ages(unit) for unit in units}
+        await self._firing.batch(units)
+        batches = {
+            node.name: await assemble(self._flow, node.inputs[0].edge, units, ages)
+            for node in self._flow.steps
+        }
+        async with self._commit:
+            results = {
+                node.name: await self._step(node, batches[node.name]) for node in self._flow.steps
+            }
+            self._state.step += 1
+            for intake in self._intakes:
+                mine = [unit for unit in units if unit.source is intake.source]
+                intake.consume(mine, self._state.step)
+            record = self._record(batches, results)
+            for name in self._due_evals():
+                self._records.expect(self._state.step, name)
+            self._records.add(record)
+        await self._follow()
+
+    async def _step(self, node: Node, assembled: Assembled) -> StepResult:
+        batch = assembled.batch
+        if not batch.samples:
+            raise RunError(f"step {node.name} got a batch without samples", origin=node.origin)
+        step, service = self._state.step + 1, node.target
+        batch.examples = spread(batch.examples, self._job.logging.samples)
+        before = self._versions.trained[service]
+        with self._events.span("step", step=step, service=service, version=before) as end:
+            self._stepping = True
+            result = await demand(node, self._endpoints.step(node, batch))
+            self._stepping = False
+            end.update(
+                version=result.version,
+                groups=batch.groups,
+                rewards=batch.rewards,
+                ages=batch.ages,
+                examples=batch.examples,
+                metrics=finite(result.metrics),
+                **finite(
+                    {
+                        "loss": result.loss,
+                        "grad_norm": result.grad_norm,
+                        "lr": result.lr,
+                        "tokens": result.tokens,
+                        "skipped": result.skipped,
+                        "kernel": result.kernel,
+                    }
+                ),
+            )
+        spec = self._job.services[service]
+        on_nan = spec.optimizer.on_nan if spec.kind == "titan" and spec.optimizer else "stop"
+        self._finite.check(node, result, step, on_nan)
+        self._versions.trained[service] = result.version
+        return result
+
+    def _record(self, batches: dict[str, Assembled], results: dict[str, StepResult]) -> Record:
+        """The first step gives the fields of the contract, further ones get their name in front."""
+        (first, *others) = self._flow.steps
+        assembled = batches[first.name]
+        times = self._meter.turn()
+        record: Record = {
+            "step": self._state.step,
+            **step_record(results[first.name]),
+            **batch_record(assembled.batch, assembled.scores_by_group, assembled.truncated),
+            **times,
+            "tokens_per_s": results[first.name].tokens / max(times["step_s"], 1e-9),
+            "wall_s": self._wall(),
+        }
+        for name, values in sorted(assembled.parts.items()):
+            record[f"reward/{name}"] = sum(values) / len(values)
+        for node in others:
+            fields = step_record(results[node.name])
+            record.update({f"{node.name}/{name}": value for name, value in fields.items()})
+        return record
+
+    # ---- after a step: transfers, evaluations, checkpoints
+
+    async def _follow(self) -> None:
+        step = self._state.step
+        for sync in self._flow.syncs:
+            if step % sync.every != 0:
+                continue
+            with self._meter.idling():
+                await self._versions.settled(sync.to or "")
+                self._order_sync(sync)
+                if not sync.overlap:
+                    await self._versions.settled(sync.to or "")
+        for name in self._due_evals():
+            self._order_eval(name, record=step)
+        await self._wait_if_serial()
+        every = self._job.checkpoint.every
+        if every is not None and step % every == 0:
+            async with self._commit:
+                await self._save(SAVE_SECONDS)
+
+    async def _wait_if_serial(self) -> None:
+        if self._job.schedule.mode == "sync":
+            with self._meter.idling():
+                await self._versions.idle()
+
+    def _order_sync(self, sync: Node) -> None:
+        version = self._versions.trained[sync.target]
+        work = partial(self._sync, sync, version, self._state.step)
+        self._versions.order_sync(self._tasks, sync.to or "", work)
+
+    async def _sync(self, sync: Node, version: int, step: int) -> None:
+        fields = {"service": sync.target, "to": sync.to, "version": version}
+        with self._events.span("sync", **fields) as end:
+            result = await demand(sync, self._endpoints.sync(sync, version))
+            end.update(bytes=result.bytes, transport=result.transport, transfer_s=result.seconds)
+        self._versions.served[sync.to or ""] = version
+        self._meter.life += 1
+        for intake in self._intakes:
+            intake.pulled(sync, step)
+
+    def _due_evals(self) -> list[str]:
+        """Of this step; the last of a known number of steps is always evaluated."""
+        if self._state.step == self._job.schedule.steps:
+            return list(self._job.evals)
+        return self._evals.due(self._state.step)
+
+    def _order_first_evals(self) -> None:
+        """The untrained model; in a resumed run what the checkpoint did not wait for."""
+        step = self._state.step
+        for name in self._due_evals():
+            if self._state.evaluated.get(name) == step:
+                continue
+            record: int | None = step if self._records.holds(step) else step + 1
+            if record == step + 1 and name in self._evals.due(step + 1):
+                record = None  # that record will have an evaluation of its own
+            if record is not None:
+                self._records.expect(record, name)
+            self._order_eval(name, record=record)
+
+    def _order_eval(self, name: str, *, record: int | None) -> None:
+        work = partial(self._eval, name, self._state.step, record)
+        self._versions.order_eval(self._tasks, self._evals.sampler(name), work)
+
+    async def _eval(self, name: str, step: int, record: int | None) -> None:
+        version = self._versions.served.get(self._evals.sampler(name), 0)
+        result = await self._evals.run(name, version=version, step=step)
+        self._state.evaluated[name] = step
+        if record is not None:
+            self._records.result(record, result)
+
+    async def _finish(self) -> None:
+        """The last checkpoint, then what is still running, then the last evaluation."""
+        step, steps = self._state.step, self._job.schedule.steps
+        self._ended = "data" if steps is None or step < steps else "steps"
+        if step == 0:
+            raise GuardError(
+                "the data ended before the first step: no group was left to train on",
+                origin=self._flow.sources[0].node.origin,
+                remedy="check the dataset, its filters and rewards",
+            )
+        async with self._commit:
+            if self._saved_step != step:
+                await self._save(SAVE_SECONDS)
+        await self._versions.idle()
+        missing = [name for name in self._job.evals if self._state.evaluated.get(name) != step]
+        samplers = {self._evals.sampler(name) for name in self._job.evals}
+        for sync in self._flow.syncs:
+            behind = self._versions.served[sync.to or ""] != self._versions.trained[sync.target]
+            if missing and behind and sync.to in samplers:
+                self._order_sync(sync)
+        for name in missing:
+            self._records.expect(step, name)
+            self._order_eval(name, record=step)
+        await self._versions.idle()
+        self._records.flush()
+
+    # ---- ends
+
+    def _wanted(self, intake: Intake) -> int:
+        """Groups of a source that the remaining steps still need."""
+        steps = self._job.schedule.steps
+        if steps is None:
+            return 1 << 62
+        return (steps - self._state.step) * intake.source.quota
+
+    async def _watch_failures(self) -> NoReturn:
+        failure = await self._endpoints.failures.get()
+        raise RunError(
+            f"service {failure.service} failed: {failure.message}",
+            origin=failure.origin,
+            service=failure.service,
+        )
+
+    async def _watch_interrupt(self) -> NoReturn:
+        await self._interrupted.wait()
+        self._events.emit("interrupt", step=self._state.step)
+        try:
+            async with deadline("the step in progress", self._interrupt_seconds):
+                await self._commit.acquire()
+        except Late as late:
+            self._events.emit("warning", message=f"{late}; it is lost")
+        self._ended = "interrupted"
+        raise _Stop
+
+    async def _close(self, group: BaseExceptionGroup) -> None:
+        """All tasks are gone: either the outcome is known, or find the cause and raise it."""
+        errors = [error for error in _leaves(group) if not isinstance(error, _Stop)]
+        if self._ended is None or len(errors) == len(_leaves(group)):
+            await self._fail(errors)
+        for error in errors:  # said while everything was being cancelled
+            self._events.emit("warning", message=f"{type(error).__name__}: {error}")
+        if self._ended == "interrupted":
+            self._records.flush()
+            if self._stepping:
+                self._checkpoint = None
+            elif self._saved_step != self._state.step:
+                await self._save(SAVE_SECONDS)
+
+    async def _fail(self, errors: list[BaseException]) -> NoReturn:
+        cause = next((error for error in errors if isinstance(error, RunError)), errors[0])
+        self._records.flush()
+        self._events.emit(
+            "failure",
+            service=getattr(cause, "service", ""),
+            origin=getattr(cause, "origin", ""),
+            message=f"{type(cause).__name__}: {cause}",
+        )
+        dead_trainer = getattr(cause, "service", "") in self._versions.trained
+        spoiled = self._stepping or dead_trainer or isinstance(cause, NonFiniteError)
+        if not spoiled and self._saved_step != self._state.step:
+            try:
+                await self._save(LAST_SAVE_SECONDS)
+            except RunError as error:
+                cause.add_note(f"no checkpoint of step {self._state.step}: {error}")
+                self._events.emit("warning", message=f"no last checkpoint: {error}")
+        self._events.emit("run.end", ended="failed", step=self._state.step)
+        raise cause
+
+    async def _save(self, seconds: float) -> None:
+        step = self._state.step
+        start = time.monotonic()
+        call = self._endpoints.save(step, self._snapshot().to_json())
+        node = self._flow.steps[0]
+        try:
+            path = await bounded(
+                call, what=f"the checkpoint of step {step}", node=node, seconds=seconds
+            )
+        except Late as late:
+            raise RunError(str(late), origin=node.origin, service=node.target) from late
+        self._checkpoint, self._saved_step = path, step
+        self._events.emit(
+            "checkpoint.saved", step=step, path=path, seconds=time.monotonic() - start
+        )
+
+    def _snapshot(self) -> ControllerState:
+        return ControllerState(
+            step=self._state.step,
+            versions=dict(self._versions.trained),
+            ledgers={i.source.node.name: i.ledger.state_dict() for i in self._intakes},
+            evaluated=dict(self._state.evaluated),
+            recorded=self._records.recorded,
+            records=self._records.held,
+            wall_s=self._wall(),
+        )
+
+    def _wall(self) -> float:
+        return self._state.wall_s + time.monotonic() - self._began
+
+
+def _leaves(group: BaseExceptionGroup) -> list[BaseException]:
+    found: list[BaseException] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found

@@ -1,0 +1,132 @@
+"""Evaluations: when they are due, and one run over the held-out prompts.
+
+    Job.evals --due(step)--> Evals.run(name) --evaluate_sample--> mean score, events
+
+An evaluation measures one version of the sampler's weights: the lane in `versions.py` keeps the
+next sync away until it is done. Completions that fail or are dropped count in `failed`, not in the
+mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+from dataclasses import dataclass
+
+from forgedsl.runtime.controller.firing import ask, demand, span_fields
+from forgedsl.runtime.controller.flow import Flow
+from forgedsl.runtime.endpoints import DropRollout, Endpoints, RolloutError, seed_of
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import FailureGuard, Late
+from forgedsl.runtime.items import Prompt
+from forgedsl.runtime.meter import Meter
+
+from forgedsl.errors import RunError
+from forgedsl.lower.job import Eval, Job, Node
+
+MIN_RUNNING = 64
+TIMEOUT = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalResult:
+    name: str
+    version: int
+    value: float | None
+
+
+class Evals:
+    """Runs the evals of a job."""
+
+    def __init__(
+        self,
+        job: Job,
+        flow: Flow,
+        endpoints: Endpoints,
+        events: EventLog,
+        meter: Meter,
+        failures: FailureGuard,
+    ) -> None:
+        self._job = job
+        self._endpoints = endpoints
+        self._events = events
+        self._meter = meter
+        self._failures = failures
+        samplers = [e.node for e in flow.edges.values() if e.node.op == "sample"]
+        self._nodes = {name: _node(name, spec, job, samplers) for name, spec in job.evals.items()}
+        self._prompts: dict[str, list[Prompt]] = {}
+
+    def due(self, step: int) -> list[str]:
+        """Before the first step and every `every` steps."""
+        return [name for name, spec in self._job.evals.items() if step % spec.every == 0]
+
+    def sampler(self, name: str) -> str:
+        return self._job.evals[name].service
+
+    async def run(self, name: str, *, version: int, step: int) -> EvalResult:
+        """All held-out prompts, `n` completions each, on the weights the sampler has now."""
+        spec, node = self._job.evals[name], self._nodes[name]
+        if name not in self._prompts:
+            prompts = await demand(node, self._endpoints.eval_prompts(name))
+            if not prompts:
+                raise RunError(f"eval {name} has no prompts", origin=node.origin)
+            self._prompts[name] = prompts
+        prompts = self._prompts[name]
+        scores: list[float] = []
+        room = asyncio.Semaphore(max(MIN_RUNNING, node.slots))
+        where = {"name": name, "service": spec.service, "step": step, "version": version}
+        with self._events.span("eval", **where, prompts=len(prompts)) as end:
+            async with asyncio.TaskGroup() as tasks:
+                for index, prompt in enumerate(prompts):
+                    for sibling in range(spec.n):
+                        tasks.create_task(self._one(name, prompt, index, sibling, room, scores))
+            end["value"] = statistics.fmean(scores) if scores else None
+            end["std"] = statistics.pstdev(scores) if scores else None
+            end["samples"] = len(scores)
+            end["failed"] = len(prompts) * spec.n - len(scores)
+        return EvalResult(name=name, version=version, value=end["value"])
+
+    async def _one(
+        self,
+        name: str,
+        prompt: Prompt,
+        index: int,
+        sibling: int,
+        room: asyncio.Semaphore,
+        scores: list[float],
+    ) -> None:
+        node = self._nodes[name]
+        seed = seed_of(self._job.seed, f"eval {name}", index, sibling)
+        where = {"eval": name, "service": node.target, "row": index, "sibling": sibling}
+        async with room:
+            try:
+                with self._meter.sampling(), self._events.span("sample", **where) as end:
+                    end["running"] = self._meter.running
+                    call = self._endpoints.evaluate_sample(name, prompt, sibling, seed)
+                    result = await ask(node, call)
+                    end.update(span_fields(result.rollout))
+            except (Late, RolloutError) as error:
+                self._failures.failed(node, error)
+                message = f"{type(error).__name__}: {error}"
+                self._events.emit("warning", **where, message=message)
+            except DropRollout as drop:
+                self._meter.rollout_dropped(drop.reason)
+            else:
+                self._failures.succeeded(node)
+                scores.append(result.score)
+                self._meter.life += 1
+
+
+def _node(name: str, spec: Eval, job: Job, samplers: list[Node]) -> Node:
+    """A node that stands for the eval: its completions take what those of the flow may take."""
+    peers = [node for node in samplers if node.target == spec.service]
+    return Node(
+        id=f"eval/{name}",
+        name=name,
+        op="sample",
+        target=spec.service,
+        level="rollout",
+        slots=max((node.slots * (node.n or 1) for node in peers), default=MIN_RUNNING),
+        timeout=max((node.timeout for node in peers), default=TIMEOUT),
+        origin=job.origins.get(name, ""),
+    )

@@ -1,0 +1,274 @@
+"""Firing nodes: waits for the inputs of a node, calls its endpoint, stores the output.
+
+    Unit cells --inputs--> Firing.fire(unit, node) --Endpoints--> Unit cells
+
+Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
+its rollout ends, not when the group does); the others fire once per group, and the nodes of the
+batch phase once for all groups of the batch. `node.slots` groups are worked on at once. A failed
+completion is tried again, then dropped; a group of which too little is left is dropped (DropGroup);
+every other failure ends the run as a RunError that names the service and where it was declared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+
+from forgedsl.runtime.controller.flow import Flow
+from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit
+from forgedsl.runtime.endpoints import (
+    DropRollout,
+    Endpoints,
+    RolloutError,
+    Score,
+    ServiceError,
+    seed_of,
+)
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import FailureGuard, Late, deadline
+from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.meter import Meter
+
+from forgedsl.errors import ForgeError, RunError
+from forgedsl.lower.job import Job, Node
+
+T = TypeVar("T")
+
+SAMPLE_TRIES = 2
+
+
+async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float) -> T:
+    """Await an endpoint call under a deadline; failures become a RunError with their origin.
+
+    `RolloutError`, `DropRollout` and `Late` pass through: only the caller knows what they cost.
+    """
+    try:
+        async with deadline(what, seconds):
+            return await call
+    except (RolloutError, DropRollout, Late, ForgeError):
+        raise
+    except ServiceError as error:
+        failure = error.failure
+        raise RunError(
+            f"service {failure.service} failed during {what}: {failure.message}",
+            origin=failure.origin,
+            service=failure.service,
+        ) from error
+    except Exception as error:
+        raise RunError(
+            f"{what} failed: {type(error).__name__}: {error}",
+            origin=node.origin,
+            service=node.target,
+        ) from error
+
+
+async def ask(node: Node, call: Awaitable[T]) -> T:
+    """`bounded` by the timeout of the node."""
+    what = f"{node.op} {node.name} on {node.target}" if node.target else f"{node.op} {node.name}"
+    return await bounded(call, what=what, node=node, seconds=node.timeout)
+
+
+async def demand(node: Node, call: Awaitable[T]) -> T:
+    """`ask` for calls that the run cannot go on without: lateness and drops end it too."""
+    try:
+        return await ask(node, call)
+    except (Late, RolloutError, DropRollout) as error:
+        raise RunError(str(error), origin=node.origin, service=node.target) from error
+
+
+class Firing:
+    """Runs the nodes of groups and batches against the endpoints."""
+
+    def __init__(
+        self,
+        job: Job,
+        flow: Flow,
+        endpoints: Endpoints,
+        events: EventLog,
+        meter: Meter,
+        failures: FailureGuard,
+    ) -> None:
+        self._job = job
+        self._flow = flow
+        self._endpoints = endpoints
+        self._events = events
+        self._meter = meter
+        self._failures = failures
+        self._slots = {node.name: asyncio.Semaphore(node.slots) for node in job.nodes}
+
+    async def group(self, unit: Unit) -> str | None:
+        """Fire every group-phase node of a group; the reason if the group was dropped."""
+        return await self._all(unit, unit.source.nodes)
+
+    async def batch(self, units: Sequence[Unit]) -> None:
+        """Fire the batch-phase nodes for the groups of an assembled batch."""
+        async with asyncio.TaskGroup() as tasks:
+            for unit in units:
+                nodes = [
+                    node
+                    for node in self._flow.batch_nodes
+                    if not _joint(node)
+                    and self._flow.edges[node.name].root == unit.source.node.name
+                ]
+                tasks.create_task(self._rest(unit, nodes))
+            for node in self._flow.batch_nodes:
+                if _joint(node):
+                    tasks.create_task(self._joint(units, node))
+
+    async def _all(self, unit: Unit, nodes: Sequence[Node]) -> str | None:
+        reason: str | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for node in nodes:
+                    tasks.create_task(self._fire(unit, node), name=f"{node.name}#{unit.group}")
+        except* DropGroup as drops:
+            reason = _leaf(drops).reason
+        return reason
+
+    async def _rest(self, unit: Unit, nodes: Sequence[Node]) -> None:
+        reason = await self._all(unit, nodes)
+        if reason is not None:
+            unit.abandon(reason)
+
+    async def _fire(self, unit: Unit, node: Node) -> None:
+        if node.op == "keep":
+            await self._keep(unit, node)
+        elif node.op != "logprobs" and self._flow.edges[node.name].width is not None:
+            await self._per_rollout(unit, node)
+        else:
+            siblings, values = await unit.joined(node.inputs)
+            async with self._slots[node.name]:
+                result = await self._group_call(unit, node, values)
+            unit.put_result(node, siblings, result)
+
+    async def _group_call(self, unit: Unit, node: Node, values: list[Any]) -> Any:
+        if node.op != "logprobs":
+            return await demand(node, self._endpoints.call(node, _named(node, values)))
+        fields = {"node": node.name, "service": node.target, "group": unit.group}
+        with self._events.span("logprobs", **fields):
+            return await demand(node, self._endpoints.logprobs(node, values[0]))
+
+    async def _keep(self, unit: Unit, node: Node) -> None:
+        kept, mask = node.inputs
+        verdict = await unit.whole(mask)
+        if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
+            raise DropGroup(f"filter {self._flow.edges[mask.edge].node.target}")
+        await unit.copy(kept.edge, node.name)
+
+    async def _per_rollout(self, unit: Unit, node: Node) -> None:
+        await unit.first(node)
+        width = self._flow.edges[node.name].width or 1
+        async with self._slots[node.name], asyncio.TaskGroup() as tasks:
+            for sibling in range(width):
+                tasks.create_task(self._one(unit, node, sibling))
+
+    async def _one(self, unit: Unit, node: Node, sibling: int) -> None:
+        args = [await unit.one(given, sibling) for given in node.inputs]
+        dead = next((value for value in args if isinstance(value, Dead)), None)
+        value: Any = dead
+        if dead is None:
+            try:
+                value = await self._rollout_call(unit, node, sibling, args)
+            except DropRollout as drop:
+                value = Dead(drop.reason)
+                self._meter.rollout_dropped(drop.reason)
+        unit.put(node.name, value, sibling)
+
+    async def _rollout_call(self, unit: Unit, node: Node, sibling: int, args: list[Any]) -> Any:
+        if node.op == "sample":
+            return await self._sample(unit, node, sibling, args[0])
+        if node.op in ("call", "mask"):
+            return await demand(node, self._endpoints.call(node, _named(node, args)))
+        number = self._flow.offsets.get(self._flow.edges[node.name].lineage or "", 0) + sibling
+        with self._events.span("score", node=node.name, group=unit.group, sibling=number) as end:
+            call = self._endpoints.score(node, args[0], args[1] if len(args) > 1 else None)
+            try:
+                score: Score = await ask(node, call)
+            except (Late, RolloutError) as error:
+                self._failures.failed(node, error)
+                raise DropRollout(f"{node.op} {node.target}") from error
+            self._failures.succeeded(node)
+            end["value"] = score.value
+        unit.scores.setdefault(node.name, {})[sibling] = score
+        return score.value
+
+    async def _sample(self, unit: Unit, node: Node, local: int, prompt: Any) -> Rollout:
+        """One completion, tried again after a failure with the same seed."""
+        sibling = self._flow.offsets[node.name] + local
+        seed = seed_of(self._job.seed, unit.group, sibling)
+        where = {"service": node.target, "group": unit.group, "sibling": sibling}
+        for attempt in range(1, SAMPLE_TRIES + 1):
+            try:
+                with self._meter.sampling(), self._events.span("sample", **where) as end:
+                    end["running"] = self._meter.running
+                    call = self._endpoints.sample(node, prompt, sibling, seed)
+                    rollout = await ask(node, call)
+                    end.update(span_fields(rollout))
+            except (Late, RolloutError) as error:
+                self._failures.failed(node, error)
+                failed = {"message": f"{type(error).__name__}: {error}", "attempt": attempt}
+                self._events.emit("warning", **where, **failed)
+            else:
+                self._failures.succeeded(node)
+                return rollout
+        raise DropRollout(f"sample {node.target}")
+
+    async def _joint(self, units: Sequence[Unit], node: Node) -> None:
+        """A node over the whole batch: inputs are concatenated, the result is split back."""
+        mine = [u for u in units if u.source.node.name == self._flow.edges[node.name].root]
+        parts: list[tuple[Unit, list[int], list[Any]]] = []
+        for unit in mine:
+            try:
+                siblings, values = await unit.joined(node.inputs)
+            except DropGroup as drop:
+                unit.abandon(drop.reason)
+            if not unit.abandoned:
+                parts.append((unit, siblings, values))
+        columns = [
+            [item for _, siblings, values in parts for item in _spread(values[index], siblings)]
+            for index in range(len(node.inputs))
+        ]
+        result = await self._batch_call(node, columns)
+        for unit, siblings, _ in parts:
+            if isinstance(result, list):
+                mine_of_it, result = result[: len(siblings)], result[len(siblings) :]
+                unit.put_result(node, siblings, mine_of_it)
+            else:
+                unit.put_result(node, siblings, result)
+
+    async def _batch_call(self, node: Node, columns: list[list[Any]]) -> Any:
+        if node.op != "logprobs":
+            return await demand(node, self._endpoints.call(node, _named(node, columns)))
+        with self._events.span("logprobs", node=node.name, service=node.target):
+            return await demand(node, self._endpoints.logprobs(node, columns[0]))
+
+
+def span_fields(rollout: Rollout) -> dict[str, Any]:
+    """What the end of a sample event says about its completion."""
+    return {
+        "version_min": rollout.version_min,
+        "version_max": rollout.version_max,
+        "tokens": rollout.num_tokens,
+        "truncated": rollout.truncated,
+        "engine_start": rollout.started,
+        "engine_end": rollout.finished,
+    }
+
+
+def _named(node: Node, values: list[Any]) -> dict[str, Any]:
+    return {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
+
+
+def _joint(node: Node) -> bool:
+    return node.level == "batch" or node.at_step
+
+
+def _spread(value: Any, siblings: list[int]) -> list[Any]:
+    """A value of a group stands for each of its completions in a batch-level argument."""
+    return value if isinstance(value, list) else [value] * len(siblings)
+
+
+def _leaf(group: BaseExceptionGroup[DropGroup]) -> DropGroup:
+    first = group.exceptions[0]
+    return _leaf(first) if isinstance(first, BaseExceptionGroup) else first

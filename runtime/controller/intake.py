@@ -1,0 +1,326 @@
+"""Drawing groups and handing out batches: credits, window, refill, end of data, starvation.
+
+    source --draw--> Unit --Firing--> waiting --take--> batch of the trainer
+              ^ credit                   | filter, failure, staleness
+              `--------------------------'  the credit returns, another group is drawn
+
+One `Intake` per source keeps the credits (`forgedsl.plan.credits`) and the books (`Ledger`); the
+`Pool` puts batches together out of one quota per source. The last batch at the end of the data may
+be smaller: every group is trained on, none is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from forgedsl.runtime.controller.firing import Firing, demand
+from forgedsl.runtime.controller.flow import Flow, Source
+from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.endpoints import Endpoints
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import AgeGuard, Late, deadline
+from forgedsl.runtime.items import Batch
+from forgedsl.runtime.ledger import Entry, Ledger
+from forgedsl.runtime.meter import Meter
+from forgedsl.runtime.versions import Versions
+
+from forgedsl.errors import GuardError, RunError
+from forgedsl.lower.job import Job, Node
+from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
+
+HEALTH_SECONDS = 10.0
+
+
+class Pulse:
+    """Wakes everybody who waits for a change; they look for themselves whether it matters."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    def fire(self) -> None:
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None
+
+    async def wait(self) -> None:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._next)
+
+
+class Intake:
+    """One source: draws while credits last, works each group through its nodes."""
+
+    def __init__(
+        self,
+        job: Job,
+        source: Source,
+        flow: Flow,
+        endpoints: Endpoints,
+        events: EventLog,
+        meter: Meter,
+        firing: Firing,
+        pulse: Pulse,
+    ) -> None:
+        self.source = source
+        self.ledger = Ledger()
+        self.ended = False
+        self.waiting: dict[int, Unit] = {}
+        self.in_flight: dict[int, Unit] = {}
+        self._pulled = {sync.name: 0 for sync in source.syncs}
+        self._flow = flow
+        self._endpoints = endpoints
+        self._events = events
+        self._meter = meter
+        self._firing = firing
+        self._pulse = pulse
+        share, schedule = source.quota, job.schedule
+        every = max((sync.every for sync in source.syncs), default=None)
+        self.credits = Credits(
+            prompts=share,
+            credits=max(share, schedule.credits * share // schedule.prompts),
+            window=max(1, schedule.window * share // schedule.prompts),
+            every=every,
+        )
+
+    async def run(self, tasks: asyncio.TaskGroup, wanted: Any) -> None:
+        """Draw groups for as long as `wanted()` says how many are still to be trained on."""
+        node = self.source.node
+        reopened = list(self.ledger.open)
+        position = 0
+        for entry in reopened:
+            if entry.before != position:
+                await demand(node, self._endpoints.seek(node, entry.before))
+            item = await self._draw()
+            if item is None or _row(item) != entry.row:
+                raise RunError(
+                    f"dataset {node.target} changed since the checkpoint: row {entry.row} is "
+                    f"now {None if item is None else _row(item)}",
+                    origin=node.origin,
+                    remedy="start a new run, or restore the data",
+                )
+            position = _cursor(item)
+            self._begin(tasks, entry.local, item)
+        if self.ledger.position != position:
+            await demand(node, self._endpoints.seek(node, self.ledger.position))
+        while True:
+            while self.credits.alive >= self.credits.credits or wanted() <= len(self.ledger.open):
+                await self._pulse.wait()
+            item = await self._draw()
+            if item is None:
+                break
+            local = self.credits.admit()
+            assert local is not None, "only this task admits"
+            entry = Entry(local=local, before=self.ledger.position, row=_row(item))
+            self.ledger.drawn(entry, _cursor(item))
+            self._begin(tasks, local, item)
+        self.ended = True
+        self._pulse.fire()
+
+    def drop(self, unit: Unit, reason: str) -> None:
+        """Give up a group that is not in a batch; its credit returns."""
+        self.in_flight.pop(unit.local, None)
+        self.waiting.pop(unit.local, None)
+        self.credits.drop(unit.local)
+        self.ledger.drop(unit.local)
+        self._meter.group_dropped(reason)
+        self._events.emit("group.dropped", group=unit.group, reason=reason)
+        self._pulse.fire()
+
+    def take(self) -> list[Unit]:
+        return [self.waiting.pop(local) for local in self.credits.take()]
+
+    def take_rest(self) -> list[Unit]:
+        """The last groups of an ended source; they never return to be drawn again."""
+        rest = [self.waiting.pop(local) for local in self.credits.groups(WAITING)]
+        for unit in rest:
+            self.credits.drop(unit.local)
+        return rest
+
+    def consume(self, units: list[Unit], step: int) -> None:
+        """The step on `units` is done; credits return here or when `step` was pulled."""
+        for unit in units:
+            self.ledger.consume(unit.local)
+        held = set(self.credits.groups(TRAINING))
+        self.credits.stepped([unit.local for unit in units if unit.local in held], step)
+        self._pulse.fire()
+
+    def pulled(self, sync: Node, step: int) -> None:
+        """`sync` brought the weights of `step`; the sampler that is furthest back counts."""
+        if sync.name in self._pulled:
+            self._pulled[sync.name] = step
+            self.credits.pulled(min(self._pulled.values()))
+            self._pulse.fire()
+
+    def load(self, state: dict[str, Any], step: int) -> None:
+        """Continue the books; groups that were open are drawn again, first."""
+        self.ledger.load_state_dict(state)
+        self.credits.load_state_dict(
+            {
+                "next_group": self.ledger.next_local,
+                "pulled_version": step,
+                "groups": [[entry.local, IN_FLIGHT] for entry in self.ledger.open],
+                "stepped": [],
+            }
+        )
+
+    async def _draw(self) -> Any:
+        node = self.source.node
+        ask = {
+            "draw": self._endpoints.draw,
+            "batches": self._endpoints.batches,
+            "pairs": self._endpoints.pairs,
+        }[node.op]
+        return await demand(node, ask(node))
+
+    def _begin(self, tasks: asyncio.TaskGroup, local: int, item: Any) -> None:
+        unit = Unit(self._flow, self.source, local, item)
+        if self.source.node.op == "draw":
+            item.group = unit.group
+        self.in_flight[local] = unit
+        self._events.emit(
+            "group.drawn", group=unit.group, source=self.source.node.name, row=_row(item)
+        )
+        tasks.create_task(self._work(unit), name=f"group {unit.group}")
+
+    async def _work(self, unit: Unit) -> None:
+        reason = await self._firing.group(unit)
+        if reason is not None:
+            self.drop(unit, reason)
+            return
+        self.waiting[unit.local] = self.in_flight.pop(unit.local)
+        self.credits.finalize(unit.local)
+        self._meter.life += 1
+        self._events.emit("group.ready", group=unit.group)
+        self._pulse.fire()
+
+
+class Pool:
+    """Batches out of all sources, in the order of admission within each."""
+
+    def __init__(
+        self,
+        job: Job,
+        flow: Flow,
+        endpoints: Endpoints,
+        meter: Meter,
+        versions: Versions,
+        intakes: list[Intake],
+        pulse: Pulse,
+    ) -> None:
+        self.intakes = intakes
+        self._job = job
+        self._flow = flow
+        self._endpoints = endpoints
+        self._meter = meter
+        self._versions = versions
+        self._pulse = pulse
+        targets = [node.target for node in flow.steps]
+        per_version = max(targets.count(target) for target in targets)
+        self._ages = AgeGuard(job.schedule, steps_per_version=per_version)
+        nodes = [node for intake in intakes for node in (intake.source.node, *intake.source.nodes)]
+        self._patience = job.schedule.starve_timeout or 2 * sum(node.timeout for node in nodes)
+
+    async def next_batch(self, step: int) -> list[Unit] | None:
+        """The groups of the next optimizer step; None at the end of the data."""
+        loop = asyncio.get_running_loop()
+        life = self._meter.life
+        try:
+            async with asyncio.timeout(self._patience) as clock:
+                while True:
+                    self._drop_stale()
+                    if all(intake.credits.ready() for intake in self.intakes):
+                        return [unit for intake in self.intakes for unit in intake.take()]
+                    over = [intake for intake in self.intakes if self._over(intake)]
+                    if any(not intake.waiting for intake in over):
+                        return None
+                    if over and all(i in over or i.credits.ready() for i in self.intakes):
+                        return self._last_batch()
+                    await self._pulse.wait()
+                    if self._meter.life != life:
+                        life = self._meter.life
+                        clock.reschedule(loop.time() + self._patience)
+        except TimeoutError as error:
+            if not clock.expired():
+                raise
+            raise await self._starved(step) from error
+
+    def age(self, unit: Unit) -> int | None:
+        """Versions between the oldest token of a group and the trainer; None: no synced sampler."""
+        ages = [age for ages in self.ages(unit).values() for age in ages.values()]
+        return max(ages, default=None)
+
+    def ages(self, unit: Unit) -> dict[str, dict[int, int]]:
+        """By replay edge and sibling: the age of a completion from a synced sampler."""
+        found = {}
+        for streams in self._flow.replays.values():
+            for stream in streams:
+                edge = self._flow.edges[stream.edge]
+                sync = self._flow.synced(edge.lineage or "") if edge.node.op != "batches" else None
+                if edge.root == unit.source.node.name and sync is not None:
+                    now = self._versions.trained[sync.target]
+                    rollouts = unit.live(stream.edge)
+                    found[stream.edge] = {s: now - r.version_min for s, r in rollouts.items()}
+        return found
+
+    def _drop_stale(self) -> None:
+        for intake in self.intakes:
+            for unit in list(intake.waiting.values()):
+                age = self.age(unit)
+                origin = intake.source.node.origin
+                if age is not None and self._ages.stale(unit.group, age, origin):
+                    intake.drop(unit, "stale")
+
+    def _over(self, intake: Intake) -> bool:
+        """The source has ended and cannot fill its quota any more."""
+        return intake.ended and not intake.in_flight and not intake.credits.ready()
+
+    def _last_batch(self) -> list[Unit]:
+        return [
+            unit
+            for intake in self.intakes
+            for unit in (intake.take_rest() if self._over(intake) else intake.take())
+        ]
+
+    async def _starved(self, step: int) -> GuardError:
+        """The error with its evidence: where the groups are, what became of the others."""
+        lines = []
+        for intake in self.intakes:
+            places = Counter(unit.waiting_for()[0] for unit in intake.in_flight.values())
+            where = ", ".join(f"{count} in {name}" for name, count in sorted(places.items()))
+            lines.append(
+                f"{intake.source.node.name}: {len(intake.waiting)} of {intake.source.quota} groups "
+                f"ready, {len(intake.in_flight)} in flight ({where or 'none'})"
+            )
+        drops = self._meter.groups_dropped
+        if drops:
+            gone = ", ".join(f"{reason}: {count}" for reason, count in drops.most_common())
+            lines.append(f"{drops.total()} groups dropped since the last step ({gone})")
+        try:
+            async with deadline("health", HEALTH_SECONDS):
+                health = await self._endpoints.health()
+        except Late as late:
+            health = {"services": str(late)}
+        lines += [f"{service}: {text}" for service, text in health.items()]
+        detail = "".join(f"\n  {line}" for line in lines)
+        return GuardError(
+            f"starved at step {step + 1}: no group became ready for {self._patience:g} s{detail}",
+            origin=self._job.origins.get("schedule", self._flow.steps[0].origin),
+            remedy="a filter or reward that rejects nearly every group starves the trainer; "
+            "otherwise raise `schedule.starve_timeout`",
+        )
+
+
+def _cursor(item: Any) -> int:
+    cursor: int = item[0].prompt.cursor if isinstance(item, list) else item.cursor
+    return cursor
+
+
+def _row(item: Any) -> int | None:
+    """Which row an item is; a batch of many rows has none."""
+    if isinstance(item, Batch):
+        return None
+    row: int = item[0].prompt.row if isinstance(item, list) else item.row
+    return row

@@ -1,0 +1,128 @@
+"""Guards: what stops a run that no longer makes sense, with the evidence in the message.
+
+    deadline(name, seconds)   every wait has a name and an end (Late)
+    FailureGuard              completions that keep failing, without one that succeeds (RunError)
+    NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
+    AgeGuard                  the age bound that the plan proved (RunError: a bug), stale groups
+
+Starvation is guarded where the trainer waits, in `controller/intake.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from forgedsl.runtime.items import StepResult
+
+from forgedsl.errors import GuardError, RunError
+from forgedsl.lower.job import Node, Schedule
+
+SAVE_SECONDS = 1800.0
+LAST_SAVE_SECONDS = 30.0
+"""for the checkpoint after a failure: the cause of it may answer no more"""
+INTERRUPT_SECONDS = 10.0
+MAX_SKIPPED = 8
+
+
+class Late(Exception):
+    """A named wait passed its deadline."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} gave no answer within {seconds:g} s")
+
+
+@asynccontextmanager
+async def deadline(what: str, seconds: float) -> AsyncIterator[None]:
+    """Bound the body; a TimeoutError that comes out of the body itself stays what it is."""
+    clock = asyncio.timeout(seconds)
+    try:
+        async with clock:
+            yield
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise Late(what, seconds) from error
+
+
+class NonFiniteError(GuardError):
+    """The weights of the trainer may be spoiled: no checkpoint is made of them."""
+
+
+class FailureGuard:
+    """Counts failures in a row per node: one broken prompt is dropped, a broken service is not."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._in_a_row: dict[str, int] = {}
+
+    def succeeded(self, node: Node) -> None:
+        self._in_a_row[node.name] = 0
+
+    def failed(self, node: Node, error: Exception) -> None:
+        count = self._in_a_row.get(node.name, 0) + 1
+        self._in_a_row[node.name] = count
+        if count >= self._limit:
+            raise RunError(
+                f"{node.op} {node.name} on {node.target} failed {count} times in a row; "
+                f"the last failure: {error}",
+                origin=node.origin,
+                remedy="look at the log of the service; retry or drop only covers single failures",
+            ) from error
+
+
+class NonFiniteGuard:
+    """Applies `optimizer.on_nan` to the result of a step."""
+
+    def __init__(self) -> None:
+        self._skipped = 0
+
+    def check(self, node: Node, result: StepResult, step: int, on_nan: str) -> None:
+        finite = math.isfinite(result.loss) and math.isfinite(result.grad_norm)
+        if finite and not result.skipped:
+            self._skipped = 0
+            return
+        self._skipped += 1
+        values = f"loss {result.loss}, gradient norm {result.grad_norm} at step {step}"
+        if on_nan == "stop":
+            raise NonFiniteError(
+                f"{node.target}: {values}",
+                origin=node.origin,
+                remedy="lower the learning rate or resume from the last checkpoint; "
+                "`optimizer.on_nan = skip` leaves such steps out",
+            )
+        if self._skipped >= MAX_SKIPPED:
+            raise NonFiniteError(
+                f"{node.target}: {values}, the {self._skipped}th step in a row left out",
+                origin=node.origin,
+                remedy="lower the learning rate",
+            )
+
+
+class AgeGuard:
+    """Judges the age of a group: trainer version minus its oldest token's version."""
+
+    def __init__(self, schedule: Schedule, *, steps_per_version: int) -> None:
+        self._bound = schedule.age_bound * steps_per_version
+        self._limit = schedule.max_policy_age
+        self._on_stale = schedule.on_stale
+
+    def stale(self, group: int, age: int, origin: str) -> bool:
+        """True: drop the group. Raises for the proved bound and for `on_stale = error`."""
+        if age > self._bound:
+            raise RunError(
+                f"group {group} is {age} versions old, the plan proved at most {self._bound}: "
+                "a bug of the runtime, please report it with events.jsonl",
+                origin=origin,
+            )
+        if self._limit is None or age <= self._limit:
+            return False
+        if self._on_stale == "error":
+            raise RunError(
+                f"group {group} is {age} versions old, max_policy_age is {self._limit}",
+                origin=origin,
+                remedy="raise `schedule.max_policy_age` or set `on_stale = drop`",
+            )
+        return True

@@ -1,0 +1,137 @@
+"""Measures a run between two optimizer steps and makes the metrics record of a step.
+
+    batch, StepResult, Meter counters --record--> one flat dict (the contract of metrics.jsonl)
+
+Fields without meaning in a graph (rewards in supervised training, ages without a weight sync) are
+None. `loss/<name>` holds the reports of the loss, `reward/<name>` the mean of each reward behind
+the score, `dropped/<reason>` the groups given up since the step before. Times are seconds: `step_s`
+is the wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight
+transfer, `sampler_idle_s` the time in which no completion was in the making.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from forgedsl.runtime.items import Batch, StepResult
+
+Record = dict[str, Any]
+
+
+class Meter:
+    """Counters and clocks of the current iteration; `turn` starts the next one."""
+
+    def __init__(self) -> None:
+        self.running = 0
+        """completions in the making"""
+        self.life = 0
+        """grows whenever something shows that the run moves on"""
+        self.trainer_idle_s = 0.0
+        self.groups_dropped: Counter[str] = Counter()
+        self.rollouts_dropped = 0
+        self._sampler_idle_s = 0.0
+        self._idle_since: float | None = time.monotonic()
+        self._turned = time.monotonic()
+
+    def group_dropped(self, reason: str) -> None:
+        self.groups_dropped[reason] += 1
+
+    def rollout_dropped(self, reason: str) -> None:
+        self.rollouts_dropped += 1
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Around every completion."""
+        if self._idle_since is not None:
+            self._sampler_idle_s += time.monotonic() - self._idle_since
+            self._idle_since = None
+        self.running += 1
+        try:
+            yield
+        finally:
+            self.running -= 1
+            if self.running == 0:
+                self._idle_since = time.monotonic()
+
+    @contextmanager
+    def idling(self) -> Iterator[None]:
+        """Around every wait of the trainer."""
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.trainer_idle_s += time.monotonic() - start
+
+    def turn(self) -> Record:
+        """The times and drops of the iteration that ends now."""
+        now = time.monotonic()
+        if self._idle_since is not None:
+            self._sampler_idle_s += now - self._idle_since
+            self._idle_since = now
+        found: Record = {
+            "step_s": now - self._turned,
+            "trainer_idle_s": self.trainer_idle_s,
+            "sampler_idle_s": self._sampler_idle_s,
+            "groups_dropped": self.groups_dropped.total(),
+            "rollouts_dropped": self.rollouts_dropped,
+        }
+        found.update({f"dropped/{k}": n for k, n in sorted(self.groups_dropped.items())})
+        self._turned = now
+        self.trainer_idle_s = self._sampler_idle_s = 0.0
+        self.rollouts_dropped = 0
+        self.groups_dropped.clear()
+        return found
+
+
+def batch_record(
+    batch: Batch, groups: Sequence[Sequence[float]], truncated: Sequence[bool]
+) -> Record:
+    """What a batch says about itself; `groups` are the scores of each group of completions."""
+    lengths = [len(sample.token_ids) - sample.num_prompt for sample in batch.samples]
+    compared = [scores for scores in groups if len(scores) > 1]
+    dead = sum(max(scores) - min(scores) < 1e-12 for scores in compared)
+    return {
+        "reward_mean": _mean(batch.rewards),
+        "reward_std": statistics.pstdev(batch.rewards) if batch.rewards else None,
+        "age_max": max(batch.ages, default=None),
+        "age_mean": _mean(batch.ages),
+        "groups": len(batch.groups),
+        "sequences": len(batch.samples),
+        "response_tokens_mean": _mean(lengths),
+        "truncated_fraction": _mean([float(cut) for cut in truncated]),
+        "dead_group_fraction": dead / len(compared) if compared else None,
+    }
+
+
+def step_record(result: StepResult) -> Record:
+    """What a step returned; `entropy` is a field of its own."""
+    reports = {f"loss/{k}": v for k, v in sorted(result.metrics.items()) if k != "entropy"}
+    return {
+        "policy_version": result.version,
+        "loss": result.loss,
+        "grad_norm": result.grad_norm,
+        "entropy": result.metrics.get("entropy"),
+        "lr": result.lr,
+        "tokens": result.tokens,
+        "skipped": result.skipped,
+        "kernel": result.kernel,
+        **reports,
+    }
+
+
+def finite(record: Record) -> Record:
+    """The record with None where a number is not finite: JSON has no word for it."""
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value
+        for name, value in record.items()
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,60 @@
+"""Policy versions, and the order of everything that touches a sampler's weights.
+
+Per sampler there is one lane of syncs and evaluations:
+
+    sync v1 -> (eval, eval) at v1 -> sync v2 -> ...
+
+A sync begins after the sync before it and after the evaluations that were ordered before it (they
+pin the version they measure); an evaluation begins after the last sync ordered before it.
+Evaluations of one version run side by side. The trainer orders and goes on; it waits only for the
+sync before the one it wants to order (`settled`), so at most one version is on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+
+Work = Callable[[], Awaitable[None]]
+
+
+class Versions:
+    """`trained` by trained service, `served` by sampler; lanes run in the given task group."""
+
+    def __init__(self, trained: dict[str, int], served: dict[str, int]) -> None:
+        self.trained = trained
+        self.served = served
+        self._syncs: dict[str, asyncio.Task[None]] = {}
+        self._evals: dict[str, list[asyncio.Task[None]]] = {}
+
+    def order_sync(self, tasks: asyncio.TaskGroup, sampler: str, work: Work) -> asyncio.Task[None]:
+        before = [*self._evals.pop(sampler, ()), *self._last(sampler)]
+        task = tasks.create_task(_after(before, work), name=f"sync {sampler}")
+        self._syncs[sampler] = task
+        return task
+
+    def order_eval(self, tasks: asyncio.TaskGroup, sampler: str, work: Work) -> asyncio.Task[None]:
+        task = tasks.create_task(_after(self._last(sampler), work), name=f"eval on {sampler}")
+        self._evals.setdefault(sampler, []).append(task)
+        return task
+
+    async def settled(self, sampler: str) -> None:
+        """Wait until the last ordered sync of this sampler is done."""
+        await _after(self._last(sampler), None)
+
+    async def idle(self) -> None:
+        """Wait until every lane is empty."""
+        evals = [task for lane in self._evals.values() for task in lane]
+        await _after([*self._syncs.values(), *evals], None)
+
+    def _last(self, sampler: str) -> list[asyncio.Task[None]]:
+        return [self._syncs[sampler]] if sampler in self._syncs else []
+
+
+async def _after(before: Iterable[asyncio.Task[None]], work: Work | None) -> None:
+    """Run `work` when all of `before` are done; their failures belong to the task group."""
+    pending = list(before)
+    if pending:
+        await asyncio.wait(pending)
+    if work is not None:
+        await work()
