@@ -1,0 +1,21 @@
+"""`forgec report RUN`: write the report of a run again, from its folder alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+) -> None:
+    """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl."""
+    if not (run / "job.json").is_file():
+        print(f"forgec report: {run} is no run folder: it has no job.json", file=sys.stderr)
+        raise typer.Exit(2)
+    from forgedsl.runtime.report import write_report
+
+    print(write_report(run))

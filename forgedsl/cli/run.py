@@ -1,0 +1,242 @@
+"""`forgec run`: compile a .forge file (or take a job.json) and execute it in a run folder.
+
+    FILE.forge --load--> Program --build_job--> Job --launch--> exit code
+                  `--> diagnostics, exit 1
+    RUN/{job.json, forge.lock, inputs/} are written before anything is launched
+
+Exit codes: 0 done, 1 errors in the file, 2 bad usage, 4 the environment cannot satisfy the plan,
+5 failed, 6 stopped by a guard, 130 interrupted. Progress goes to stderr, the summary to stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
+"""click settings of this command: `--trainer.procs 2` is an override, not an option"""
+
+
+class UsageError(Exception):
+    """The command line cannot be carried out as written; exit 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asks for."""
+
+    file: Path | None
+    overrides: tuple[str, ...]
+    profile: str
+    run_dir: Path | None
+    resume: Path | None
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A job and the files it reads, by their name relative to the run folder."""
+
+    job: Job
+    inputs: dict[str, Path]
+
+
+def command(
+    tokens: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="FILE [a.b=v ...]", help="a .forge file or a job.json"),
+    ] = None,
+    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
+    run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+) -> None:
+    """Train. Overrides may be written --set a.b=v, a.b=v or --a.b v."""
+    try:
+        file, loose = split_tokens(tokens or [])
+        seeds = [] if seed is None else [f"run.seed={seed}"]
+        request = Request(
+            file=file,
+            overrides=(*(set_ or []), *loose, *seeds),
+            profile=profile,
+            run_dir=run_dir,
+            resume=resume,
+            quiet=quiet,
+        )
+        code = execute(request)
+    except UsageError as error:
+        print(f"forgec run: {error}", file=sys.stderr)
+        code = 2
+    raise typer.Exit(code)
+
+
+def split_tokens(tokens: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file and the overrides among the free words of the command line.
+
+    Example:
+        split_tokens(["x.forge", "--trainer.procs", "2", "max_new=8"])
+        == (Path("x.forge"), ["trainer.procs=2", "max_new=8"])
+    """
+    files: list[Path] = []
+    overrides: list[str] = []
+    rest = iter(tokens)
+    for token in rest:
+        if token.startswith("--"):
+            name, equals, value = token[2:].partition("=")
+            if not equals:
+                value = next(rest, "")
+                if not value:
+                    raise UsageError(f"{token} needs a value")
+            overrides.append(f"{name}={value}")
+        elif "=" in token:
+            overrides.append(token)
+        else:
+            files.append(Path(token))
+    if len(files) > 1:
+        raise UsageError(f"one file at a time, got {files[0]} and {files[1]}")
+    return (files[0] if files else None), overrides
+
+
+def execute(request: Request) -> int:
+    """Compile if needed, prepare the run folder, launch, report."""
+    if request.resume is not None:
+        return _resume(request)
+    if request.file is None:
+        raise UsageError("needs a .forge file or a job.json (or --resume RUN)")
+    prepared = prepare(request, request.file)
+    if prepared is None:
+        return 1
+    run_dir = new_run_dir(request.run_dir, prepared.job.name)
+    write_run_dir(run_dir, prepared)
+    return launch(prepared.job, run_dir, resume=False, quiet=request.quiet)
+
+
+def prepare(request: Request, file: Path) -> Prepared | None:
+    """The job of a .forge file or job.json; None after printing diagnostics."""
+    if file.suffix == ".json":
+        return _from_json(request, file)
+    from forgedsl.cli.compiling import compile_file
+
+    return compile_file(file, profile=request.profile, overrides=request.overrides)
+
+
+def _from_json(request: Request, file: Path) -> Prepared:
+    """A job.json is final: nothing can be set on it, its inputs lie beside it."""
+    from pydantic import ValidationError
+
+    from forgedsl.lower.job import Job
+
+    if request.overrides or request.profile != "auto":
+        what = request.overrides[0] if request.overrides else f"--profile {request.profile}"
+        raise UsageError(f"{file} is compiled and final, so {what} cannot apply; run the .forge file")
+    try:
+        job = Job.model_validate_json(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read {file}: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"{file} is not a job: {where}: {first['msg']}") from error
+    if job.digest() != job.content_hash:
+        raise UsageError(f"{file} was changed after it was compiled: its content hash does not fit")
+    beside = file.parent / "inputs"
+    inputs = {
+        f"inputs/{path.relative_to(beside).as_posix()}": path
+        for path in sorted(beside.rglob("*"))
+        if path.is_file()
+    }
+    return Prepared(job=job, inputs=inputs)
+
+
+def new_run_dir(wanted: Path | None, name: str) -> Path:
+    """`runs/<pipeline>-<UTC time>`, or the folder asked for, which must not hold a run."""
+    if wanted is not None:
+        if (wanted / "job.json").exists():
+            raise UsageError(f"{wanted} holds a run already; continue it with --resume {wanted}")
+        wanted.mkdir(parents=True, exist_ok=True)
+        return wanted
+    from datetime import UTC, datetime
+
+    stem = Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    for folder in (stem, *(Path(f"{stem}-{i}") for i in range(2, 100))):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise UsageError(f"{stem} and 98 more are taken; name a folder with --run-dir")
+
+
+def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
+    """job.json, forge.lock and the copied inputs: all that is needed to run it again elsewhere."""
+    import shutil
+
+    from forgedsl.cli.locking import lock_text
+
+    for name, source in prepared.inputs.items():
+        target = run_dir / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
+    (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
+
+
+def _resume(request: Request) -> int:
+    """Continue a run; with a file, its job may differ only in what a resume may change."""
+    from forgedsl.cli.resuming import differences, load_run_job, with_changes
+
+    run_dir = request.resume
+    assert run_dir is not None
+    if request.run_dir is not None:
+        raise UsageError("--resume continues in the run's own folder; --run-dir cannot be given")
+    job = load_run_job(run_dir)
+    if request.file is None:
+        if request.overrides or request.profile != "auto":
+            raise UsageError("overrides on --resume need the .forge file as well")
+    else:
+        prepared = prepare(request, request.file)
+        if prepared is None:
+            return 1
+        found = differences(job, prepared.job)
+        if found:
+            lines = "\n".join(f"  {line}" for line in found[:12])
+            raise UsageError(
+                f"{request.file} is not the job of {run_dir}; a resumed run may change only how "
+                f"long it runs, its evals, checkpoints and logging:\n{lines}"
+            )
+        job = with_changes(job, prepared.job)
+        (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
+    return launch(job, run_dir, resume=True, quiet=request.quiet)
+
+
+def launch(job: Job, run_dir: Path, *, resume: bool, quiet: bool) -> int:
+    """Hand over to the runtime, then write the report and say where everything is."""
+    from forgedsl.runtime.launch import run
+    from forgedsl.runtime.readers import close_readers, open_readers
+    from forgedsl.runtime.readers.summary import summary
+    from forgedsl.runtime.report import write_report
+
+    if not quiet:
+        print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
+    readers = open_readers(job, run_dir, quiet=quiet)
+    try:
+        code = run(job, run_dir, resume=resume, readers=[reader.on_event for reader in readers])
+    finally:
+        close_readers(readers)
+    write_report(run_dir)
+    print(summary(run_dir, code), flush=True)
+    return code

@@ -1,0 +1,194 @@
+"""Progress of a run on stderr: a live panel on a terminal, plain lines elsewhere.
+
+Enters: events. Leaves: while starting, what is being waited for and for how long; then step,
+reward, loss, entropy, clip fraction, tokens/s, policy age, time left; evals, notices and warnings
+above the panel as they happen.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from forgedsl.lower.job import Job
+from forgedsl.runtime.events import Event
+from forgedsl.runtime.readers.text import clock, duration, number, sparkline
+from forgedsl.runtime.readers.view import View
+
+PLAIN_STEPS, PLAIN_SECONDS = 10, 10.0
+"""plain lines: one every so many steps, or once this time has passed"""
+
+FIELDS = (
+    ("reward", "reward_mean"),
+    ("loss", "loss"),
+    ("entropy", "entropy"),
+    ("grad", "grad_norm"),
+)
+
+
+def open_progress(job: Job, notices: Sequence[str] = ()) -> Plain | Live:
+    """The reader that fits stderr, with the notices already said."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    for notice in notices:
+        console.print(f"note: {notice}", style="dim", markup=False)
+    view = View(job.name, job.schedule.steps)
+    return Live(view, console) if console.is_terminal else Plain(view)
+
+
+def news(view: View, event: Event) -> tuple[str, str] | None:
+    """(style, text) of an event that deserves a line of its own."""
+    match event["kind"]:
+        case "warning":
+            return "yellow", f"warning: {event.get('text') or event['message']}"
+        case "failure":
+            return "bold red", f"failure: {event.get('service', '')} {event['message']}".strip()
+        case "service.ready":
+            return "dim", f"{event['service']} is ready ({duration(event['seconds'])})"
+        case "eval.end" if event.get("value") is not None:
+            return "cyan", eval_line(view)
+    return None
+
+
+def phase_text(view: View) -> str:
+    """`starting services: trainer, generator`."""
+    return f"{view.phase}: {', '.join(view.waiting)}" if view.waiting else view.phase
+
+
+def eval_line(view: View) -> str:
+    """`eval held_out at step 50: 0.742 (+0.170 since step 0)`."""
+    last = view.evals[-1]
+    text = f"eval {last.name} at step {last.step}: {number(last.value)}"
+    pair = view.change(last.name)
+    if pair:
+        text += f" ({last.value - pair[0].value:+.3f} since step {pair[0].step})"
+    return text
+
+
+def figures(view: View) -> list[tuple[str, str]]:
+    """(label, value) of the smoothed figures, most telling first; absent ones are left out."""
+    shown = [(label, view.smooth(name)) for label, name in FIELDS]
+    reports = sorted(name for name in view.row if name.startswith("loss/"))
+    clips = [name for name in reports if "clip" in name]
+    shown += [(name.removeprefix("loss/"), view.smooth(name)) for name in clips[:2]]
+    pairs = [(label, number(value)) for label, value in shown if value is not None]
+    rate, age = view.smooth("tokens_per_s"), view.smooth("age_mean")
+    if rate is not None:
+        pairs.append(("tok/s", number(rate)))
+    if age is not None:
+        worst = max(row["age_max"] for row in view.recent if row["age_max"] is not None)
+        pairs.append(("age", f"{age:.1f} (max {worst})"))
+    return pairs
+
+
+class Plain:
+    """Lines for logs and pipes."""
+
+    def __init__(self, view: View, stream: Any = None) -> None:
+        self._view = view
+        self._stream = stream or sys.stderr
+        self._said_step = 0
+        self._said_time = 0.0
+
+    def on_event(self, event: Event) -> None:
+        view = self._view
+        view.on_event(event)
+        if event["kind"] == "phase":
+            self._say(phase_text(view))
+        line = news(view, event)
+        if line:
+            self._say(line[1])
+        if event["kind"] == "metrics" and self._due(event["time"]):
+            self._step()
+
+    def _due(self, now: float) -> bool:
+        steps = self._view.step - self._said_step
+        done = self._view.step == self._view.steps
+        return steps >= PLAIN_STEPS or now - self._said_time >= PLAIN_SECONDS or done
+
+    def _step(self) -> None:
+        view = self._view
+        self._said_step, self._said_time = view.step, view.now
+        of = f"/{view.steps}" if view.steps else ""
+        body = "  ".join(f"{label} {value}" for label, value in figures(view))
+        left = "" if view.left is None else f"  left {clock(view.left)}"
+        self._say(f"step {view.step}{of}  {body}{left}")
+
+    def _say(self, text: str) -> None:
+        print(f"[{self._view.elapsed:7.1f} s] {text}", file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+
+class Live:
+    """A panel that is redrawn in place."""
+
+    def __init__(self, view: View, console: Any) -> None:
+        from rich.live import Live as RichLive
+
+        self._view = view
+        self._live = RichLive(
+            console=console, get_renderable=self._draw, refresh_per_second=5, transient=True
+        )
+        self._live.start()
+
+    def on_event(self, event: Event) -> None:
+        self._view.on_event(event)
+        line = news(self._view, event)
+        if line:
+            from rich.text import Text
+
+            self._live.console.print(Text(line[1], style=line[0]))
+
+    def _draw(self) -> Any:
+        """Called by rich's own thread, between events."""
+        import time
+
+        from rich.console import Group
+
+        self._view.now = max(self._view.now, time.time())
+        return Group(*(self._training() if self._view.row else self._starting()))
+
+    def _starting(self) -> list[Any]:
+        from rich.spinner import Spinner
+
+        view = self._view
+        text = phase_text(view)
+        if not view.waiting and view.running:
+            text = f"sampling: {view.running} completions in the making"
+            if view.evaluating:
+                text = f"eval {view.evaluating}: {view.running} completions in the making"
+        since = view.now - (view.phase_began if view.waiting else view.began)
+        return [Spinner("dots", text=f"{text} ... {since:.0f} s", style="cyan")]
+
+    def _training(self) -> list[Any]:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        view = self._view
+        head = Table.grid(padding=(0, 2))
+        of = f"/{view.steps}" if view.steps else ""
+        left = "" if view.left is None else f", {clock(view.left)} left"
+        head.add_row(
+            Text(view.name, style="bold"),
+            Text(f"step {view.step}{of}"),
+            ProgressBar(total=view.steps or None, completed=view.step, width=32),
+            Text(f"{clock(view.elapsed)}{left}", style="dim"),
+        )
+        line = Text()
+        for label, value in figures(view):
+            line.append(f"{label} ", style="dim").append(f"{value}   ")
+        lines: list[Any] = [head, line]
+        if len(view.rewards) > 1:
+            spark = Text("reward ", style="dim")
+            lines.append(spark.append(sparkline(list(view.rewards), 48), style="green"))
+        if view.evaluating:
+            lines[-1] = lines[-1].append(f"   evaluating {view.evaluating}", style="cyan")
+        return lines
+
+    def close(self) -> None:
+        self._live.stop()

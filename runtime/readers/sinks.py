@@ -1,0 +1,141 @@
+"""Where the rows of metrics go: metrics.jsonl, TensorBoard events, Weights & Biases.
+
+`open_sinks` returns the sinks a job declares, and a notice for each that cannot be had here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower.job import Job, Wandb
+from forgedsl.runtime.readers.rows import Row, Sink
+
+
+class JsonlSink:
+    """metrics.jsonl: one JSON object per optimizer step."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = path.open("a", buffering=1, encoding="utf-8")
+
+    def resume(self, step: int) -> None:
+        keep_rows(self._path, step)
+        self._file.close()
+        self._file = self._path.open("a", buffering=1, encoding="utf-8")
+
+    def write(self, row: Row) -> None:
+        self._file.write(json.dumps(row) + "\n")
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def keep_rows(path: Path, last: int) -> None:
+    """Drop the lines of a JSONL file whose `step` is beyond `last`, and a half-written last line.
+
+    A run killed after its last checkpoint has rows of steps that will be done again.
+    """
+    kept = []
+    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+        if line.endswith("\n") and json.loads(line)["step"] <= last:
+            kept.append(line)
+    path.write_text("".join(kept), encoding="utf-8")
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """The fields a chart can show."""
+    return {
+        k: float(v)
+        for k, v in row.items()
+        if k != "step" and isinstance(v, (int, float))
+    }
+
+
+def tag(name: str) -> str:
+    """Groups the fields into sections: `reward_mean` is shown under `run`."""
+    return name if "/" in name else f"run/{name}"
+
+
+class TensorBoardSink:
+    """TensorBoard event files under `tensorboard/`, written without torch or TensorFlow."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._writer = EventFileWriter(str(folder))
+
+    def resume(self, step: int) -> None:
+        """TensorBoard itself lets the later file win where steps repeat."""
+
+    def write(self, row: Row) -> None:
+        import time
+
+        from tensorboard.compat.proto.event_pb2 import Event
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=tag(k), simple_value=v) for k, v in numbers(row).items()]
+        event = Event(wall_time=time.time(), step=row["step"], summary=Summary(value=values))
+        self._writer.add_event(event)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class WandbSink:
+    """A run in Weights & Biases."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def resume(self, step: int) -> None:
+        """The service keeps the first value of a repeated step."""
+
+    def write(self, row: Row) -> None:
+        self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])
+
+    def close(self) -> None:
+        self._run.finish(quiet=True)
+
+
+def open_wandb(settings: Wandb, job: Job, run_dir: Path) -> WandbSink | str:
+    """The sink, or the reason why there is none."""
+    try:
+        import wandb
+    except ImportError:
+        return "wandb is not installed, so nothing is sent (pip install wandb)"
+    mode = settings.mode or os.environ.get("WANDB_MODE", "online")
+    if mode == "online" and not wandb.login(prompt=False):
+        return "no key for wandb, so nothing is sent (wandb login, or WANDB_API_KEY)"
+    try:
+        run = wandb.init(
+            project=settings.project,
+            entity=settings.entity,
+            mode=mode,  # type: ignore[arg-type]
+            dir=run_dir,
+            name=run_dir.name,
+            config={"params": job.params, "seed": job.seed, "hash": job.content_hash},
+            settings=wandb.Settings(silent=True, init_timeout=30),
+        )
+    except wandb.errors.Error as error:
+        return f"wandb cannot be reached, so nothing is sent ({error})"
+    return WandbSink(run)
+
+
+def open_sinks(job: Job, run_dir: Path) -> tuple[list[Sink], list[str]]:
+    """The sinks of `job.logging`, and notices about those that cannot be had."""
+    sinks: list[Sink] = []
+    notices: list[str] = []
+    if job.logging.jsonl:
+        sinks.append(JsonlSink(run_dir / "metrics.jsonl"))
+    if job.logging.tensorboard:
+        sinks.append(TensorBoardSink(run_dir / "tensorboard"))
+    if job.logging.wandb is not None:
+        opened = open_wandb(job.logging.wandb, job, run_dir)
+        if isinstance(opened, str):
+            notices.append(opened)
+        else:
+            sinks.append(opened)
+    return sinks, notices

@@ -1,0 +1,51 @@
+"""What is said at the end of a run: how it went, before and after, where the results are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forgedsl.runtime.readers.text import duration, number
+from forgedsl.runtime.report.data import RunData, load_run
+from forgedsl.runtime.report.page import EDGE, edges, evals, points
+
+
+def summary(run_dir: Path, code: int) -> str:
+    """The closing lines of `forgec run`.
+
+    Example:
+        grpo_math finished: 250 steps in 58 s
+          reward       0.571 -> 0.942   (first and last 20 steps)
+          held_out     0.563 -> 0.931   (step 0 and 250)
+          report       runs/grpo_math-20261120-101500/report.html
+    """
+    data = load_run(run_dir)
+    lines = [headline(data, code)]
+    message = str(data.outcome.get("message") or "")
+    if message:
+        lines.append(f"  {message}")
+    for label in ("origin", "remedy"):
+        if data.outcome.get(label):
+            lines.append(f"  {label:<12} {data.outcome[label]}")
+    pair = edges(points(data, "reward_mean"))
+    if pair:
+        note = f"first and last {EDGE} steps"
+        lines.append(f"  {'reward':<12} {number(pair[0])} -> {number(pair[1])}   ({note})")
+    for name, pts in evals(data).items():
+        if len(pts) > 1:
+            note = f"step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"
+            lines.append(f"  {name:<12} {number(pts[0][1])} -> {number(pts[-1][1])}   ({note})")
+    lines += places(run_dir)
+    return "\n".join(lines)
+
+
+def headline(data: RunData, code: int) -> str:
+    words = {0: "finished", 130: "interrupted"}.get(code, str(data.outcome.get("status", "failed")))
+    steps = data.rows[-1]["step"] if data.rows else 0
+    profile = f" (profile {data.job.profile})" if data.job.profile else ""
+    return f"{data.job.name}{profile} {words}: {steps} steps in {duration(data.end - data.begin)}"
+
+
+def places(run_dir: Path) -> list[str]:
+    """One line for each result that is there."""
+    found = [("report", "report.html"), ("metrics", "metrics.jsonl"), ("checkpoints", "checkpoints")]
+    return [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]

@@ -1,0 +1,103 @@
+"""What a person wants to know of a run right now, kept up to date by its events.
+
+    events --> View --> progress.py (rich or plain lines), the summary at the end
+
+The view holds no text layout and does no output.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from forgedsl.runtime.events import Event
+from forgedsl.runtime.readers.rows import Row, row_of
+
+WINDOW = 20
+"""steps that the smoothed figures and the remaining time look back on"""
+
+
+@dataclass(slots=True)
+class Eval:
+    """One finished evaluation on held-out data."""
+
+    name: str
+    step: int
+    value: float
+
+
+@dataclass(slots=True)
+class View:
+    """The state of a run as its events tell it."""
+
+    name: str
+    steps: int | None
+    step: int = 0
+    began: float = 0.0
+    now: float = 0.0
+    phase: str = ""
+    """what the run waits for before its first step"""
+    phase_began: float = 0.0
+    waiting: list[str] = field(default_factory=list)
+    """services that are not ready yet"""
+    evaluating: str = ""
+    running: int = 0
+    """completions in the making"""
+    row: Row = field(default_factory=dict)
+    recent: deque[Row] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    rewards: list[float] = field(default_factory=list)
+    """mean reward of every step"""
+    evals: list[Eval] = field(default_factory=list)
+
+    def on_event(self, event: Event) -> None:
+        self.now = event["time"]
+        match event["kind"]:
+            case "run.start":
+                self.began = self.began or event["time"]
+                self.step = event.get("step", 0)
+            case "phase":
+                self.phase = event["text"]
+                self.phase_began = event["time"]
+                self.waiting = list(event.get("services", ()))
+            case "service.ready":
+                self.waiting = [name for name in self.waiting if name != event["service"]]
+            case "sample.start":
+                self.running += 1
+            case "sample.end":
+                self.running -= 1
+            case "eval.start":
+                self.evaluating = event["name"]
+            case "eval.end":
+                self.evaluating = ""
+                if event.get("value") is not None:
+                    self.evals.append(Eval(event["name"], event["step"], event["value"]))
+            case "metrics":
+                self._metrics(event)
+
+    def _metrics(self, event: Event) -> None:
+        row = row_of(event)
+        self.row, self.step = row, row["step"]
+        self.recent.append(row)
+        if row["reward_mean"] is not None:
+            self.rewards.append(row["reward_mean"])
+
+    @property
+    def elapsed(self) -> float:
+        return max(self.now - self.began, 0.0)
+
+    @property
+    def left(self) -> float | None:
+        """Seconds to go, from the pace of the last steps."""
+        pace = self.smooth("step_s")
+        if self.steps is None or pace is None:
+            return None
+        return (self.steps - self.step) * pace
+
+    def smooth(self, name: str) -> float | None:
+        """The mean of a field over the last steps."""
+        values = [row[name] for row in self.recent if row.get(name) is not None]
+        return sum(values) / len(values) if values else None
+
+    def change(self, name: str) -> tuple[Eval, Eval] | None:
+        """The first and the last evaluation of this name, if there are two."""
+        mine = [e for e in self.evals if e.name == name]
+        return (mine[0], mine[-1]) if len(mine) > 1 else None

@@ -1,0 +1,26 @@
+"""report.html: one self-contained page about a run, made from its folder alone.
+
+    RUN/{job.json, metrics.jsonl, events.jsonl, samples.jsonl} --data--> RunData
+        --charts, timeline, page--> RUN/report.html
+
+The page needs no network and no script to be read: charts are inline SVG, and a few lines of
+JavaScript add hover values. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def write_report(run_dir: Path) -> Path:
+    """Write `report.html` into the run folder and return its path.
+
+    Example:
+        write_report(Path("runs/grpo_math-20261120-101500"))
+    """
+    from forgedsl.runtime.report.data import load_run
+    from forgedsl.runtime.report.page import render
+
+    path = run_dir / "report.html"
+    path.write_text(render(load_run(run_dir)), encoding="utf-8")
+    return path

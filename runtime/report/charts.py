@@ -1,0 +1,187 @@
+"""Line charts as inline SVG, drawn for one eye-catch each: a curve, its trend, its scale.
+
+Enters: points of one field over steps. Leaves: `Chart`, whose `svg` needs no script; `points` go
+into the page so that its script can show the value under the pointer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from forgedsl.runtime.readers.text import number
+
+Point = tuple[float, float]
+MAX_POINTS = 400
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 22
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A curve. `spread` is half the height of a band around it; `dots` marks single points."""
+
+    name: str
+    points: tuple[Point, ...]
+    spread: tuple[float, ...] = ()
+    color: str = "c1"
+    dots: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """A drawn chart: markup, and what its hover needs."""
+
+    title: str
+    note: str
+    svg: str
+    hover: dict[str, object]
+
+
+def ticks(low: float, high: float, count: int) -> list[float]:
+    """About `count` round numbers within [low, high]."""
+    span = high - low
+    raw = span / count
+    size = 10 ** math.floor(math.log10(raw))
+    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+    first = math.ceil(low / step - 1e-9)
+    return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def thin(series: Series) -> Series:
+    """At most MAX_POINTS points: the mean of each stretch, so that no stretch is left out."""
+    count = len(series.points)
+    if count <= MAX_POINTS:
+        return series
+    cuts = [i * count // MAX_POINTS for i in range(MAX_POINTS + 1)]
+    parts = [slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    points = tuple(
+        (series.points[part][-1][0], sum(y for _, y in series.points[part]) / (part.stop - part.start))
+        for part in parts
+    )
+    spread = tuple(sum(series.spread[p]) / (p.stop - p.start) for p in parts if series.spread)
+    return Series(
+        name=series.name, points=points, spread=spread, color=series.color, dots=series.dots
+    )
+
+
+def trend(points: Sequence[Point]) -> list[Point]:
+    """Exponential moving average over about a twentieth of the curve, unbiased at its start."""
+    keep = 1 - 1 / max(len(points) / 20, 1.0)
+    total = weight = 0.0
+    out = []
+    for x, y in points:
+        total, weight = keep * total + y, keep * weight + 1
+        out.append((x, total / weight))
+    return out
+
+
+def bounds(series: Sequence[Series], floor: float | None, ceil: float | None) -> tuple[float, float]:
+    """The range of the y axis, widened a little; `floor` and `ceil` are kept in sight."""
+    lows, highs = [], []
+    for one in series:
+        half = one.spread or (0.0,) * len(one.points)
+        lows += [y - h for (_, y), h in zip(one.points, half, strict=True)]
+        highs += [y + h for (_, y), h in zip(one.points, half, strict=True)]
+    low, high = min(lows), max(highs)
+    low = low if floor is None else min(floor, low)
+    high = high if ceil is None else max(ceil, high)
+    if high - low < 1e-12:
+        pad = abs(high) * 0.1 or 1.0
+        return low - pad, high + pad
+    pad = (high - low) * 0.05
+    return (low if low == floor else low - pad), (high if high == ceil else high + pad)
+
+
+class Frame:
+    """Maps data to pixels."""
+
+    def __init__(self, width: int, height: int, xs: tuple[float, float], ys: tuple[float, float]):
+        self.width, self.height, self.xs, self.ys = width, height, xs, ys
+
+    def x(self, value: float) -> float:
+        span = self.xs[1] - self.xs[0] or 1.0
+        return LEFT + (value - self.xs[0]) / span * (self.width - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        span = self.ys[1] - self.ys[0]
+        return TOP + (self.ys[1] - value) / span * (self.height - TOP - BOTTOM)
+
+    def path(self, points: Sequence[Point]) -> str:
+        return "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
+
+
+def axes(frame: Frame) -> list[str]:
+    """Horizontal grid lines with labels, and a few steps below."""
+    parts = []
+    for value in ticks(*frame.ys, 4 if frame.height > 200 else 3):
+        y = frame.y(value)
+        parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>')
+        parts.append(f'<text class="ax" x="{LEFT - 8}" y="{y + 3.5:.1f}">{axis_number(value)}</text>')
+    if frame.xs[1] > frame.xs[0]:
+        for value in ticks(*frame.xs, 5):
+            x, y = frame.x(value), frame.height - 6
+            parts.append(f'<text class="ax mid" x="{x:.1f}" y="{y}">{axis_number(value)}</text>')
+    return parts
+
+
+def axis_number(value: float) -> str:
+    """Short and without rounding noise: 0.25, 12k, 1e-05."""
+    if abs(value) >= 10_000:
+        return f"{value / 1000:g}k"
+    return f"{value:.6g}"
+
+
+def draw(series: Series, frame: Frame) -> list[str]:
+    """The marks of one series."""
+    if series.dots:
+        line = f'<path class="line {series.color}" d="{frame.path(series.points)}"/>'
+        return [line] + [
+            f'<circle class="{series.color}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.5"/>'
+            for x, y in series.points
+        ]
+    parts = []
+    if series.spread:
+        high = [(x, y + s) for (x, y), s in zip(series.points, series.spread, strict=True)]
+        low = [(x, y - s) for (x, y), s in zip(series.points, series.spread, strict=True)]
+        area = frame.path(high) + "L" + frame.path(low[::-1])[1:] + "Z"
+        parts.append(f'<path class="band {series.color}" d="{area}"/>')
+    if len(series.points) > 40:
+        parts.append(f'<path class="raw {series.color}" d="{frame.path(series.points)}"/>')
+        parts.append(f'<path class="line {series.color}" d="{frame.path(trend(series.points))}"/>')
+    else:
+        parts.append(f'<path class="line {series.color}" d="{frame.path(series.points)}"/>')
+    return parts
+
+
+def chart(
+    title: str,
+    series: Sequence[Series],
+    *,
+    note: str = "",
+    wide: bool = False,
+    floor: float | None = None,
+    ceil: float | None = None,
+) -> Chart:
+    """Draw the series into one frame; every series needs at least one point."""
+    width, height = (1080, 300) if wide else (520, 190)
+    thinned = [thin(one) for one in series]
+    xs = [x for one in thinned for x, _ in one.points]
+    frame = Frame(width, height, (min(xs), max(xs)), bounds(thinned, floor, ceil))
+    marks = [mark for one in thinned for mark in draw(one, frame)]
+    label = f"{title}: " + ", ".join(
+        f"{s.name} from {number(s.points[0][1])} to {number(s.points[-1][1])}" for s in thinned
+    )
+    svg = (
+        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+        + "".join(axes(frame) + marks)
+        + f'<path class="cursor" d="M0 {TOP}V{height - BOTTOM}"/></svg>'
+    )
+    hover = {
+        "x0": frame.xs[0], "x1": frame.xs[1], "left": LEFT, "right": width - RIGHT, "width": width,
+        "series": [
+            {"name": s.name, "color": s.color, "points": [[x, number(y)] for x, y in s.points]}
+            for s in thinned
+        ],
+    }  # fmt: skip
+    return Chart(title=title, note=note, svg=svg, hover=hover)

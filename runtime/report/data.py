@@ -1,0 +1,118 @@
+"""Reads a run folder into `RunData`; a run that was killed has shorter files, not another format.
+
+Spans are rebuilt from the start and end events that share an `id`. A resumed run continues the
+event file: ids begin again there, so a span is closed by the next end with its kind and id.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower.job import Job
+
+Row = dict[str, Any]
+SPANS = ("sample", "score", "logprobs", "step", "sync", "eval", "export")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A piece of work in time; `start` and `end` are unix seconds."""
+
+    kind: str
+    start: float
+    end: float
+    fields: Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunData:
+    """All that a report shows."""
+
+    folder: str
+    job: Job
+    rows: tuple[Row, ...]
+    samples: tuple[Row, ...]
+    spans: dict[str, tuple[Span, ...]]
+    processes: tuple[Row, ...]
+    messages: tuple[Row, ...]
+    """warnings and failures"""
+    drops: dict[str, int]
+    """dropped groups by reason"""
+    begin: float
+    end: float
+    outcome: Row
+    """the last run.end event; empty while running or after a kill"""
+
+
+def jsonl(path: Path) -> Iterator[Row]:
+    """The objects of a JSONL file; the last line of a killed run may be cut and is left out."""
+    if not path.exists():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def load_run(folder: Path) -> RunData:
+    """Read everything; FileNotFoundError if the folder holds no job.json."""
+    job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
+    events = list(jsonl(folder / "events.jsonl"))
+    times = [event["time"] for event in events]
+    return RunData(
+        folder=folder.resolve().name,
+        job=job,
+        rows=tuple(jsonl(folder / "metrics.jsonl")),
+        samples=tuple(jsonl(folder / "samples.jsonl")),
+        spans=spans(events),
+        processes=tuple(e for e in events if e["kind"] == "process.start"),
+        messages=tuple(e for e in events if e["kind"] in ("warning", "failure")),
+        drops=drops(events),
+        begin=min(times, default=0.0),
+        end=max(times, default=0.0),
+        outcome=next((e for e in reversed(events) if e["kind"] == "run.end"), {}),
+    )
+
+
+def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
+    """Finished spans by kind, in order of their end."""
+    open_: dict[tuple[str, Any], Row] = {}
+    found: dict[str, list[Span]] = {kind: [] for kind in SPANS}
+    for event in events:
+        kind, _, edge = event["kind"].rpartition(".")
+        if kind not in found:
+            continue
+        if edge == "start":
+            open_[kind, event["id"]] = event
+        elif edge == "end" and (start := open_.pop((kind, event["id"]), None)):
+            span = Span(kind=kind, start=start["time"], end=event["time"], fields=start | event)
+            found[kind].append(span)
+    return {kind: tuple(items) for kind, items in found.items()}
+
+
+def drops(events: list[Row]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for event in events:
+        if event["kind"] == "group.dropped":
+            counts[event["reason"]] = counts.get(event["reason"], 0) + 1
+    return counts
+
+
+def overlap(data: RunData) -> float | None:
+    """The share of optimizer steps during which at least one completion was being sampled."""
+    steps, samples = data.spans["step"], sorted(data.spans["sample"], key=lambda s: s.start)
+    if not steps or not samples:
+        return None
+    # Both lists are ordered: a step overlaps if a sample that began before its end ends after
+    # its start, so the latest end among earlier starters decides.
+    hits, index, latest = 0, 0, 0.0
+    for step in sorted(steps, key=lambda s: s.end):
+        while index < len(samples) and samples[index].start < step.end:
+            latest = max(latest, samples[index].end)
+            index += 1
+        hits += latest > step.start
+    return hits / len(steps)

@@ -1,0 +1,240 @@
+"""Puts the report together: which figures, charts and tables a page has, in which order.
+
+    RunData --> context of templates/report.html.j2 --> HTML text
+
+A chart whose field is null in every row (rewards in supervised training) is not drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+from forgedsl.runtime.readers.text import clock, duration, number
+from forgedsl.runtime.report.charts import Chart, Series, chart
+from forgedsl.runtime.report.data import RunData, overlap
+from forgedsl.runtime.report.timeline import timeline
+from forgedsl.runtime.report.topology import topology_svg
+
+EDGE = 20
+"""steps whose mean stands for the begin and the end of a curve"""
+
+CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
+    ("Loss", "", ("loss",), None),
+    ("Entropy", "nats per token, under the policy being trained", ("entropy",), 0.0),
+    ("Gradient norm", "before clipping", ("grad_norm",), 0.0),
+    ("Policy age", "versions between sampling and training", ("age_mean", "age_max"), 0.0),
+    ("Throughput", "trained tokens per second", ("tokens_per_s",), 0.0),
+    ("Step time", "seconds; the trainer's own share below", ("step_s", "train_s"), 0.0),
+    ("Learning rate", "", ("lr",), 0.0),
+)
+"""(title, note, fields, floor of the y axis)"""
+
+
+def points(data: RunData, field: str) -> tuple[tuple[float, float], ...]:
+    return tuple(
+        (row["step"], float(row[field]))
+        for row in data.rows
+        if isinstance(row.get(field), (int, float))
+    )
+
+
+def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
+    found = [(field, points(data, field)) for field in fields]
+    return [
+        Series(name=field, points=pts, color=f"c{i + 1}")
+        for i, (field, pts) in enumerate((f, p) for f, p in found if p)
+    ]
+
+
+def evals(data: RunData) -> dict[str, tuple[tuple[float, float], ...]]:
+    """Points of every eval, placed at the step whose weights were evaluated."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for span in data.spans["eval"]:
+        if "value" in span.fields:
+            step = span.fields.get("step", span.fields.get("version", 0))
+            found.setdefault(span.fields["name"], []).append((step, span.fields["value"]))
+    return {name: tuple(sorted(pts)) for name, pts in found.items()}
+
+
+def hero(data: RunData) -> Chart | None:
+    """The chart that tells how the run went: reward with its spread, and the held-out evals."""
+    reward = points(data, "reward_mean")
+    if not reward:
+        loss = series(data, ("loss",))
+        return chart("Loss", loss, wide=True) if loss else None
+    std = dict(points(data, "reward_std"))
+    main = Series(
+        name="reward", points=reward, spread=tuple(std.get(int(x), 0.0) for x, _ in reward)
+    )
+    marks = [
+        Series(name=name, points=pts, color=f"c{i + 2}", dots=True)
+        for i, (name, pts) in enumerate(evals(data).items())
+    ]
+    note = "mean over the step's completions, band: one standard deviation"
+    if marks:
+        note += "; dots: held-out evals"
+    return chart("Reward", [main, *marks], wide=True, note=note, floor=0.0, ceil=1.0)
+
+
+def grid(data: RunData) -> list[Chart]:
+    """The smaller charts: what every run has, then the reports of its loss."""
+    made = []
+    for title, note, fields, floor in CHARTS:
+        found = series(data, fields)
+        flat = title == "Learning rate" and len({y for s in found for _, y in s.points}) == 1
+        if found and not flat:
+            made.append(chart(title, found, note=note, floor=floor))
+    reports = sorted({key for row in data.rows for key in row if key.startswith("loss/")})
+    made += [
+        chart(name.removeprefix("loss/"), series(data, (name,)), note="report of the loss")
+        for name in reports
+        if points(data, name)
+    ]
+    return made
+
+
+def edges(pts: tuple[tuple[float, float], ...]) -> tuple[float, float] | None:
+    """Mean of the first and of the last EDGE values; None if they would overlap."""
+    values = [y for _, y in pts]
+    size = min(EDGE, len(values) // 2)
+    if size == 0:
+        return None
+    return sum(values[:size]) / size, sum(values[-size:]) / size
+
+
+def tiles(data: RunData) -> list[dict[str, str]]:
+    """The headline figures."""
+    shown: list[dict[str, str]] = []
+    pair = edges(points(data, "reward_mean"))
+    if pair:
+        shown.append(change("Reward", *pair, note=f"first and last {EDGE} steps"))
+    for name, pts in evals(data).items():
+        if len(pts) > 1:
+            note = f"held out, step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"
+            shown.append(change(name, pts[0][1], pts[-1][1], note=note))
+    pair = None if shown else edges(points(data, "loss"))
+    if pair:
+        shown.append(change("Loss", *pair, note=f"first and last {EDGE} steps"))
+    steps = f"of {data.job.schedule.steps}" if data.job.schedule.steps else ""
+    done = data.rows[-1]["step"] if data.rows else 0
+    shown.append({"label": "Steps", "value": number(done), "note": steps})
+    shown.append({"label": "Time", "value": clock(data.end - data.begin), "note": startup(data)})
+    rates = edges(points(data, "tokens_per_s"))
+    if rates:
+        shown.append({"label": "Tokens/s", "value": number(rates[1]), "note": "trained"})
+    shared = overlap(data)
+    if shared is not None:
+        shown.append(
+            {"label": "Overlap", "value": f"{shared:.0%}", "note": "of steps, with sampling"}
+        )
+    ages = [y for _, y in points(data, "age_max")]
+    if ages:
+        bound = data.job.schedule.age_bound
+        shown.append({"label": "Policy age", "value": f"\u2264 {max(ages):.0f}", "note": f"bound {bound}"})
+    return shown
+
+
+def change(label: str, before: float, after: float, *, note: str) -> dict[str, str]:
+    return {"label": label, "value": number(after), "before": number(before), "note": note}
+
+
+def startup(data: RunData) -> str:
+    steps = data.spans["step"]
+    return f"{duration(steps[0].start - data.begin)} to the first step" if steps else ""
+
+
+def completions(data: RunData) -> list[dict[str, Any]]:
+    """Completions at the begin, the middle and the end: best and worst of the step."""
+    steps = sorted({sample["step"] for sample in data.samples})
+    if not steps:
+        return []
+    chosen = list(dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1])))
+    return [
+        {"step": step, "samples": [s for s in data.samples if s["step"] == step][:6]}
+        for step in chosen
+    ]
+
+
+def outcome(data: RunData) -> tuple[str, str]:
+    """(style, words) for the state of the run."""
+    if not data.outcome:
+        return "open", "not finished"
+    status = str(data.outcome.get("status", "done"))
+    good = {"done": "finished", "ok": "finished", "interrupted": "interrupted"}
+    style = "good" if good.get(status) == "finished" else "open" if status in good else "bad"
+    return style, good.get(status, str(data.outcome.get("message", status)))
+
+
+def services(data: RunData) -> list[dict[str, Any]]:
+    """One row per service: what it is, where it ran."""
+    rows = []
+    for name, service in data.job.services.items():
+        mesh = service.mesh
+        size = f"{mesh.hosts * mesh.procs} process(es)"
+        if mesh.replicas > 1:
+            size = f"{mesh.replicas} x {size}"
+        rows.append(
+            {
+                "name": name, "kind": service.kind, "model": service.model, "size": size,
+                "device": mesh.device, "dtype": service.dtype,
+                "origin": data.job.origins.get(name, ""),
+            }
+        )  # fmt: skip
+    return rows
+
+
+def settings(data: RunData) -> list[tuple[str, str]]:
+    """Flat (path, value) pairs of what shaped the run."""
+    job = data.job
+    flat: list[tuple[str, str]] = [(f"{k}", value_text(v)) for k, v in job.params.items()]
+    for name, service in job.services.items():
+        for block in ("optimizer", "batch", "sampling", "parallel"):
+            part = getattr(service, block, None)
+            if part is not None:
+                inner = part.model_dump(mode="json", exclude_none=True)
+                flat.append((f"{name}.{block}", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items())))
+    inner = job.schedule.model_dump(mode="json", exclude_none=True)
+    flat.append(("schedule", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items())))
+    return flat
+
+
+def value_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def render(data: RunData) -> str:
+    """The page."""
+    from jinja2 import Environment, StrictUndefined
+
+    text = resources.files("forgedsl.runtime").joinpath("templates/report.html.j2").read_text()
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = number
+    main = hero(data)
+    small = grid(data)
+    style, words = outcome(data)
+    began = datetime.fromtimestamp(data.begin, UTC)
+    return environment.from_string(text).render(
+        job=data.job,
+        folder=data.folder,
+        began=f"{began:%Y-%m-%d %H:%M} UTC" if data.begin else "",
+        outcome_style=style,
+        outcome=words,
+        tiles=tiles(data),
+        hero=main,
+        charts=small,
+        hover=[c.hover for c in ([main] if main else []) + small],
+        topology=topology_svg(data.job) if data.job.nodes else "",
+        timeline=timeline(data),
+        completions=completions(data),
+        services=services(data),
+        settings=settings(data),
+        processes=data.processes,
+        versions=data.processes[0]["versions"] if data.processes else {},
+        messages=data.messages[:50],
+        drops=data.drops,
+    )
