@@ -191,22 +191,19 @@ async def _prepare(this: Run, fleet: Any) -> None:
 async def _control(this: Run, fleet: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and hand over to the controller."""
     from forgedsl.runtime.controller import Controller
-    from forgedsl.runtime.services.build import build_endpoints, first_sync, watch
+    from forgedsl.runtime.services.build import build_endpoints, watch
 
     state = _controller_state(this)
     endpoints = await build_endpoints(this.job, fleet, this.run_dir, this.job_dir)
     watchers = watch(fleet, endpoints)
     try:
-        await first_sync(this.job, endpoints, this.events, this.resume or 0)
         controller = Controller(this.job, endpoints, this.events, state=state)
         interrupt.act = controller.interrupt
         finished = await controller.run()
-        if not finished.interrupted:
-            await _export(this, endpoints)
-        return Outcome(
-            code=EXIT_INTERRUPTED if finished.interrupted else EXIT_OK,
-            status="interrupted" if finished.interrupted else "done",
-        )
+        if finished.ended == "interrupted":
+            return Outcome(code=EXIT_INTERRUPTED, status="interrupted")
+        await _export(this, endpoints)
+        return Outcome(code=EXIT_OK, status="done")
     finally:
         for task in watchers:
             task.cancel()

@@ -1,19 +1,19 @@
 """RewardPool: reward functions in processes of their own, with a time limit for every call.
 
-Calls run on a worker thread, one after the other. A call that exceeds its limit is interrupted by
-an exception raised inside it; one that sits in C code and does not react is abandoned together
-with its thread, and a fresh thread takes over for the calls behind it.
+The calls of a request run on a thread, one after the other. A call that exceeds its limit is
+interrupted by an exception raised inside it; one that sits in C code and does not react is left
+behind with its thread (a daemon), and another takes over for the calls behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import inspect
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from monarch.actor import concurrent_endpoint
 from forgedsl.lower import job as spec
 
 GRACE = 1.0
-"""seconds an interrupted call has to end before its thread is abandoned"""
+"""seconds an interrupted call has to end before its thread is left behind"""
 
 Item = tuple[Rollout, Any]
 """a rollout and its target"""
@@ -93,8 +93,7 @@ class RewardPool(ForgeActor):
         at = 0
         while at < len(items):
             walk = _Pass(self._functions[name], items, outcomes, at)
-            future = asyncio.get_running_loop().run_in_executor(self._worker, walk.walk)
-            at = await self._supervise(walk, future, limit)
+            at = await self._supervise(walk, _start(walk), limit)
         return [o if o is not None else Outcome(error="not evaluated") for o in outcomes]
 
     def _setup(self) -> dict[str, Any]:
@@ -120,10 +119,21 @@ class RewardPool(ForgeActor):
             ctypes.pythonapi.PyThreadState_SetAsyncExc(
                 ctypes.c_ulong(walk.thread), ctypes.py_object(Interrupted)
             )
-            ended, _ = await asyncio.wait({future}, timeout=GRACE)
-            if not ended:
-                self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="RewardPool")
-            future.add_done_callback(lambda f: f.cancelled() or f.exception())
+            await asyncio.wait({future}, timeout=GRACE)
             if walk.outcomes[stuck] is None:
                 walk.outcomes[stuck] = Outcome(error=f"no answer within {limit:g} s")
             return stuck + 1
+
+
+def _start(walk: _Pass) -> asyncio.Future[None]:
+    """Walk on a daemon thread; the future is done when it has returned."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[None] = loop.create_future()
+
+    def work() -> None:
+        with contextlib.suppress(Interrupted):  # the supervisor goes on behind that call
+            walk.walk()
+        loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+
+    threading.Thread(target=work, name="rewards", daemon=True).start()
+    return future

@@ -1,4 +1,4 @@
-"""Meshes of a run -> its endpoints, watched and on one version of the weights."""
+"""Meshes of a run -> its endpoints, with a watch on every mesh."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.runtime.data import open_dataset
-from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
@@ -46,17 +45,6 @@ async def build_endpoints(
         await client.start()
         endpoints.generators[name] = client
     return endpoints
-
-
-async def first_sync(
-    job: spec.Job, endpoints: MonarchEndpoints, events: EventLog, version: int
-) -> None:
-    """Give every generator its trainer's weights, so that version `version` means one thing."""
-    for node in job.nodes:
-        if node.op == "sync":
-            with events.span("sync", version=version, target=node.target, to=node.to) as end:
-                result = await endpoints.sync(node, version)
-                end.update(bytes=result.bytes, transport=result.transport)
 
 
 def watch(fleet: Fleet, endpoints: MonarchEndpoints) -> list[asyncio.Task[None]]:
