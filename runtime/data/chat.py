@@ -1,0 +1,127 @@
+"""Chat messages -> text and tokens, with the tokens that carry loss.
+
+Which tokens an assistant turn consists of is read off the chat template itself: the conversation
+is rendered once more with the turn's content replaced by a character that occurs nowhere, and what
+differs between the two texts is the content. That holds for every template, also for those that
+rewrite earlier turns (Qwen3 drops their thinking), where rendering prefixes would go wrong. A turn
+begins behind the header that the template ends a generation prompt with, and ends with its special
+token: exactly what the model writes when it is sampled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from forgedsl.errors import RunError
+
+Message = dict[str, Any]
+Learn = Literal["assistant_turns", "last_turn", "all"]
+PROBE = "\ue000"
+"""a character of the private use area, in no conversation"""
+
+
+class ChatTokenizer:
+    """A Hugging Face tokenizer with a chat template, as datasets need it."""
+
+    def __init__(self, tokenizer: Any, chat_template: str | None = None) -> None:
+        self.tokenizer = tokenizer
+        if chat_template is not None:
+            tokenizer.chat_template = chat_template
+        self._specials = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+
+    @classmethod
+    def load(cls, folder: str, chat_template: str | None = None) -> ChatTokenizer:
+        from transformers import AutoTokenizer
+
+        return cls(AutoTokenizer.from_pretrained(folder), chat_template)
+
+    def prompt_text(self, prompt: str | Sequence[Message]) -> str:
+        """What the model reads before it answers. Text is taken as it is, messages are rendered."""
+        return prompt if isinstance(prompt, str) else self._render(prompt, generate=True)
+
+    def prompt_tokens(self, prompt: str | Sequence[Message]) -> list[int]:
+        text = self.prompt_text(prompt)
+        return list(self.tokenizer(text, add_special_tokens=isinstance(prompt, str))["input_ids"])
+
+    def completion_tokens(self, prompt: str | Sequence[Message], answer: str) -> list[int]:
+        """The tokens of an answer to a prompt, its end token included."""
+        if isinstance(prompt, str):
+            text = answer + (self.tokenizer.eos_token or "")
+        else:
+            messages = [*prompt, {"role": "assistant", "content": answer}]
+            whole, start = self._render(messages), self.prompt_text(prompt)
+            begin, end = self._turn(messages, len(messages) - 1, whole)
+            text = whole[len(start) if whole.startswith(start) else begin : end]
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def conversation(
+        self, messages: Sequence[Message], learn: Learn
+    ) -> tuple[list[int], list[bool]]:
+        """Tokens of a conversation, and which of them carry loss."""
+        text = self._render(messages)
+        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        tokens = list(encoded["input_ids"])
+        if learn == "all":
+            return tokens, [True] * len(tokens)
+        turns = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        spans = [(0, 0)]
+        for i in turns[-1:] if learn == "last_turn" else turns:
+            spans.append(self._turn(messages, i, text, spans[-1][1]))
+        mask = [
+            any(begin <= first and last <= end and first < last for begin, end in spans)
+            for first, last in encoded["offset_mapping"]
+        ]
+        return tokens, mask
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self.tokenizer.decode(tokens))
+
+    def _turn(
+        self, messages: Sequence[Message], index: int, text: str, floor: int = 0
+    ) -> tuple[int, int]:
+        """Where a turn, from behind its header to its end token, stands in `text[floor:]`."""
+        if messages[index].get("tool_calls"):
+            raise RunError(
+                f"turn {index} calls tools, which supervised training does not learn yet",
+                remedy="drop such rows, or set learn = all",
+            )
+        probed = list(messages)
+        probed[index] = {**messages[index], "content": PROBE}
+        other = self._render(probed)
+        before, found, after = other.partition(PROBE)
+        if not found:
+            raise RunError(
+                f"the chat template does not show turn {index}",
+                remedy="set model.chat_template to one that renders every turn",
+            )
+        begin = _shared(before, text)
+        end = len(text) - _shared(after[::-1], text[begin:][::-1])
+        ending = next((token for token in self._specials if text.startswith(token, end)), "")
+        header = text.rfind(self._header, floor, begin) if self._header else -1
+        return (header + len(self._header) if header >= 0 else begin), end + len(ending)
+
+    @cached_property
+    def _header(self) -> str:
+        """What the template puts before an assistant turn for the model to go on from."""
+        messages = [{"role": "user", "content": PROBE}]
+        return self._render(messages, generate=True).removeprefix(self._render(messages))
+
+    def _render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
+        if not self.tokenizer.chat_template:
+            raise RunError(
+                "the tokenizer has no chat template",
+                remedy="set model.chat_template, or make the prompt a string",
+            )
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(messages), tokenize=False, add_generation_prompt=generate
+            )
+        )
+
+
+def _shared(left: str, right: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    pairs = zip(left, right, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

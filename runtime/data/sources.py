@@ -1,0 +1,228 @@
+"""Row sources: endless streams of rows that are addressed by position.
+
+    file | hub | mixture --open_source--> Source.at(position) -> (row id, row)
+
+Position p of a source with N rows is row `permutation(p // N)[p % N]`. A mixture takes, at every
+position, the source that is furthest behind its weight, so it needs no random state either.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from forgedsl.runtime.models import resolve_path
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job
+
+Row = Mapping[str, Any]
+SHUFFLE_BUFFER = 10_000
+"""rows a streamed source is shuffled within"""
+
+
+class Source(Protocol):
+    """An endless stream of rows."""
+
+    num_rows: int | None
+    """rows of an epoch; None where they are streamed and not known"""
+
+    def at(self, position: int) -> tuple[int, Row]:
+        """The id of the row at a position of the stream, and the row."""
+
+
+class Table:
+    """Rows that can be read in any order."""
+
+    def __init__(self, rows: Sequence[Row], shuffle: int | None) -> None:
+        self.rows = rows
+        self.num_rows: int | None = len(rows)
+        self.shuffle = shuffle
+        self._epoch = -1
+        self._order: Sequence[int] = range(len(rows))
+
+    def at(self, position: int) -> tuple[int, Row]:
+        epoch, place = divmod(position, len(self.rows))
+        if self.shuffle is not None and epoch != self._epoch:
+            order = list(range(len(self.rows)))
+            random.Random(f"{self.shuffle}/{epoch}").shuffle(order)
+            self._epoch, self._order = epoch, order
+        index = self._order[place]
+        return index, self.rows[index]
+
+
+class Mixture:
+    """Rows of several sources in the proportion of their weights."""
+
+    def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
+        self.sources = sources
+        self.weights = [weight / sum(weights) for weight in weights]
+        sizes = [source.num_rows for source in sources]
+        self.num_rows = None if None in sizes else sum(size or 0 for size in sizes)
+        self._taken = [0] * len(sources)
+
+    def at(self, position: int) -> tuple[int, Row]:
+        if position < sum(self._taken):
+            self._taken = [0] * len(self.sources)
+        for p in range(sum(self._taken), position):
+            self._taken[self._turn(p)] += 1
+        turn = self._turn(position)
+        row_id, row = self.sources[turn].at(self._taken[turn])
+        self._taken[turn] += 1
+        return row_id * len(self.sources) + turn, row
+
+    def _turn(self, position: int) -> int:
+        behind = [w * (position + 1) - n for w, n in zip(self.weights, self._taken, strict=True)]
+        return behind.index(max(behind))
+
+
+class Stream:
+    """Rows of a hub dataset that is not downloaded as a whole; shuffled within a buffer."""
+
+    def __init__(self, rows: Any, shuffle: int | None) -> None:
+        self.num_rows: int | None = None
+        self._rows = (
+            rows if shuffle is None else rows.shuffle(seed=shuffle, buffer_size=SHUFFLE_BUFFER)
+        )
+        self._restart()
+
+    def at(self, position: int) -> tuple[int, Row]:
+        if position < self._position:
+            self._restart()
+        while True:
+            row = next(self._iterator, None)
+            if row is None:
+                self._next_epoch()
+                continue
+            self._position += 1
+            if self._position > position:
+                return position, row
+
+    def _restart(self) -> None:
+        self._position, self._epoch, self._started = 0, -1, -1
+        self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        if self._started == self._position:
+            raise LaunchError("a streamed dataset has no rows")
+        self._started = self._position
+        self._epoch += 1
+        self._rows.set_epoch(self._epoch)
+        self._iterator: Iterator[Row] = iter(self._rows)
+
+
+def open_source(
+    spec: job.DataSource, *, shuffle: int | None, streaming: bool, job_dir: Path
+) -> Source:
+    """The stream of a declared source.
+
+    Raises:
+        LaunchError: the data is missing, unreadable, empty, or not what the job was built with.
+    """
+    if isinstance(spec, job.MixtureSource):
+        parts = [
+            open_source(part, shuffle=shuffle, streaming=streaming, job_dir=job_dir)
+            for part in spec.sources
+        ]
+        return Mixture(parts, spec.weights)
+    if isinstance(spec, job.HfSource):
+        rows = _hub_rows(spec, streaming, job_dir)
+        if streaming:
+            return Stream(rows, shuffle)
+        name = spec.id
+    else:
+        rows, name = _file_rows(spec, job_dir), spec.path
+    if len(rows) == 0:
+        raise LaunchError(f"{name} has no rows")
+    return Table(rows, shuffle)
+
+
+def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
+    path = resolve_path(spec.path, job_dir)
+    if not path.is_file():
+        raise LaunchError(f"the data file {spec.path} is missing")
+    content = path.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != spec.sha256:
+        raise LaunchError(
+            f"{spec.path} is not the file the job was built with (sha256 {digest[:12]}, expected "
+            f"{spec.sha256[:12]}); build the job again"
+        )
+    return (
+        _jsonl_rows(content, spec.path) if spec.kind == "jsonl" else _ParquetRows(path, spec.path)
+    )
+
+
+def _jsonl_rows(content: bytes, name: str) -> list[Row]:
+    rows = []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise LaunchError(f"{name}:{number}: not a line of JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise LaunchError(f"{name}:{number}: a row must be a JSON object")
+        rows.append(row)
+    return rows
+
+
+class _ParquetRows(Sequence[Row]):
+    """Rows of a parquet file, decoded one by one."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        import pyarrow
+        from pyarrow import parquet
+
+        try:
+            self.table = parquet.read_table(path)
+        except pyarrow.ArrowInvalid as error:
+            raise LaunchError(f"{name}: not a parquet file: {error}") from error
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.table.slice(index, 1).to_pylist()[0]
+
+
+def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path) -> Any:
+    """Rows of a hub dataset; `id` may also name a folder in hub layout beside the job."""
+    try:
+        from datasets import load_dataset
+        from huggingface_hub import constants
+    except ImportError as error:
+        raise LaunchError(f'hf("{spec.id}") needs the package `datasets`') from error
+    where, revision = spec.id, spec.revision
+    if (job_dir / spec.id).is_dir():
+        where, revision = str(job_dir / spec.id), None
+    elif constants.HF_HUB_OFFLINE and (snapshot := _local_snapshot(spec)) is not None:
+        where, revision = snapshot, None
+    try:
+        return load_dataset(
+            where, spec.config, split=spec.split or "train", revision=revision, streaming=streaming
+        )
+    except (OSError, ValueError) as error:
+        raise LaunchError(
+            f'cannot load hf("{spec.id}"): {type(error).__name__}: {error}'
+        ) from error
+
+
+def _local_snapshot(spec: job.HfSource) -> str | None:
+    """The dataset's files in the hub cache; `datasets` alone looks only for what it prepared."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        return str(
+            snapshot_download(
+                spec.id, repo_type="dataset", revision=spec.revision, local_files_only=True
+            )
+        )
+    except LocalEntryNotFoundError:
+        return None

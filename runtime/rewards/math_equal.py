@@ -1,0 +1,154 @@
+"""`math_equal`: is the answer of a completion the target?
+
+    completion --answer_of--> text of the answer --answers_equal--> 1.0 or 0.0
+
+Plain numbers are compared exactly in decimal arithmetic, without any import. Everything else
+(fractions, LaTeX, intervals, ...) is decided by math-verify, whose own time limit is switched off:
+it needs signals of the main thread, and the reward pool already limits every call.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from decimal import Decimal
+from typing import Any
+
+from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.rewards.text import target_text
+
+OPEN, CLOSE = "<answer>", "</answer>"
+BOXED = "\\boxed{"
+PLAIN = re.compile(
+    r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,4})?"
+)
+LAST_NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![0-9])")
+MAX_LENGTH = 256
+"""characters of an answer that is worth parsing as mathematics"""
+LATEX = re.compile(r"[\\^_{}=()\[\]]")
+MAX_EXPONENT = 10_000
+"""the largest product of exponents that is worth evaluating"""
+SIGNS = re.compile(r"[-+\s]*")
+NAME = re.compile(r"\\?[\w.]*\s*")
+POWER = re.compile(r"(?:\^|\*\*)\s*")
+EXPONENT = re.compile(r"[-+({\s]*([0-9]+)")
+GROWING = re.compile(r"!|\\(?:binom|dbinom|tbinom|prod|sum)\b|binomial|factorial|gamma|choose")
+"""what can turn a short text into an endless evaluation; an answer may use it if the target does"""
+
+
+def math_equal(rollout: Rollout, target: Any, *, tolerance: float = 1e-6) -> float:
+    """1.0 if the completion's answer equals the target, else 0.0.
+
+    The answer is what the last `<answer>...</answer>` holds, else the last `\\boxed{...}`, else the
+    last number. An opened `<answer>` that is never closed is no answer.
+    """
+    answer = answer_of(rollout.response)
+    if answer is None:
+        return 0.0
+    return float(answers_equal(answer, target_text(target), tolerance=tolerance))
+
+
+def answer_of(text: str) -> str | None:
+    """The text of the answer in a completion, or None."""
+    if OPEN in text:
+        end = text.rfind(CLOSE)
+        start = text.rfind(OPEN, 0, max(end, 0))
+        return text[start + len(OPEN) : end].strip() or None if 0 <= start < end else None
+    at = text.rfind(BOXED)
+    if at >= 0:
+        return _braced(text, at + len(BOXED))
+    numbers = LAST_NUMBER.findall(text)
+    return numbers[-1] if numbers else None
+
+
+def answers_equal(answer: str, target: str, *, tolerance: float = 1e-6) -> bool:
+    """Whether two answers denote the same value; numbers may differ by `tolerance`."""
+    answer, target = _cleaned(answer), _cleaned(target)
+    if answer == target:
+        return answer != ""
+    left, right = plain_number(answer), plain_number(target)
+    if left is not None and right is not None:
+        return _near(left, right, tolerance)
+    if len(answer) > MAX_LENGTH or _explodes(answer, target):
+        return False
+    return _verified(answer, target, tolerance)
+
+
+def plain_number(text: str) -> Decimal | None:
+    """The value of a plain decimal number (`-1,234.5`, `1e-3`), or None."""
+    if not any(char.isdecimal() for char in text) or not PLAIN.fullmatch(text):
+        return None
+    return Decimal(text.replace(",", ""))
+
+
+def _near(left: Decimal, right: Decimal, tolerance: float) -> bool:
+    """Exact comparison, so that 10**30 and 10**30 + 1 differ."""
+    high, low = max(left, right), min(left, right)
+    if high - low > 2 * Decimal(tolerance):
+        return False
+    return high <= low + Decimal(tolerance)
+
+
+def _cleaned(text: str) -> str:
+    """Without outer white space, math delimiters, a currency sign and a full stop at the end."""
+    text = text.replace("\u2212", "-").strip().removesuffix(".").strip()
+    for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+        if (
+            text.startswith(opening)
+            and text.endswith(closing)
+            and len(text) > len(opening + closing)
+        ):
+            text = text[len(opening) : -len(closing)].strip()
+    return text.removeprefix("$").strip()
+
+
+def _braced(text: str, start: int) -> str | None:
+    """The text up to the brace that closes the one before `start`."""
+    depth = 1
+    for i in range(start, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[i], 0)
+        if depth == 0:
+            return text[start:i].strip() or None
+    return None
+
+
+def _explodes(answer: str, target: str) -> bool:
+    """Whether evaluating an answer might never end: `9^9^9`, `2^99999`, `99999!`."""
+    if GROWING.search(answer) and not GROWING.search(target):
+        return True
+    product = 1
+    for power in POWER.finditer(answer):
+        end = _exponent_end(answer, power.end())
+        if POWER.search(answer, power.end(), end) or POWER.match(answer, end):
+            return True
+        if exponent := EXPONENT.match(answer, power.end(), end):
+            product *= max(1, int(exponent.group(1)))
+    return product > MAX_EXPONENT
+
+
+def _exponent_end(text: str, start: int) -> int:
+    """Where the exponent that begins at `start` ends: behind its group, number or name."""
+    start = SIGNS.match(text, start).end()
+    if text[start : start + 1] not in ("{", "("):
+        return NAME.match(text, start).end()
+    depth = 0
+    for i in range(start, len(text)):
+        depth += {"{": 1, "(": 1, "}": -1, ")": -1}.get(text[i], 0)
+        if depth == 0:
+            return i + 1
+    return len(text)
+
+
+def _verified(answer: str, target: str, tolerance: float) -> bool:
+    from math_verify import parse, verify
+
+    # It warns once that its time limit is off. The pool has one: see above.
+    logging.getLogger("math_verify").setLevel(logging.ERROR)
+    gold, found = (
+        parse(f"${text}$" if LATEX.search(text) else text, parsing_timeout=None)
+        for text in (target, answer)
+    )
+    if not gold or not found:
+        return False
+    rounding = max(0, min(15, -Decimal(tolerance).adjusted())) if tolerance > 0 else 15
+    return bool(verify(gold, found, float_rounding=rounding, timeout_seconds=None))
