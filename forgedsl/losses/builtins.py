@@ -55,7 +55,8 @@ def call(inference: Inference, node: ast.Call) -> Typed:
     if name in inference.locals:
         message = f"`{name}` is {inference.locals[name].type}, not a function"
         return inference.error("T702", "dtype", message, node.function.span)
-    return inference.undefined(name, [*NAMES, *callable_names(inference.scope)], node.function.span)
+    known = [*NAMES, *callable_names(inference.scope)]
+    return inference.unknown("F101", "undefined function", name, node.function.span, known)
 
 
 def callable_names(scope: ir.Scope, prefix: str = "") -> list[str]:
@@ -96,7 +97,7 @@ def arguments(
     usage = ", ".join((*params, *(f"[{name}]" for name in optional)))
     text = node.function.text
     inference.error(
-        "T705", "arguments", f"`{text}` {problem}", node.span, help=f"write {text}({usage})"
+        "F114", "arity", f"`{text}` {problem}", node.span, help=f"write {text}({usage})"
     )
     return None
 
@@ -151,7 +152,8 @@ def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed
         if field.name not in given and field.default is not None:
             given[field.name] = inference.expr(field.default)
     results = []
-    if all([_fits(inference, field, given[field.name], node) for field in function.fields]):
+    fits = [_fits(inference, field, given[field.name], node) for field in function.fields]
+    if all(fits):
         inference.locals = given
         results = inference.statements(function)
     inference.calls.pop()

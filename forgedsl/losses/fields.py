@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir import ir
+from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.losses.build import Typed
-from forgedsl.losses.names import suggestion
 from forgedsl.losses.tree import ROW_STATISTICS, Field
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import DTYPES, TensorType, axes_of, clash
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from forgedsl.losses.infer import Inference
 
 KNOWN = {
-    **{name: ("T", "f32") for name in (*ROW_STATISTICS, "behavior")},
+    **dict.fromkeys((*ROW_STATISTICS, "behavior"), ("T", "f32")),
     "mask": ("T", "bool"),
     "num_tokens": ("", "i64"),
     "truncated": ("", "bool"),
@@ -39,9 +39,8 @@ def declare(
     declared = []
     scalars = [f.name for f in function.fields if not isinstance(f.type, ast.TensorType)]
     for name in sorted(params.keys() - set(scalars)):
-        help_ = suggestion(name, scalars) or f"its parameters are {', '.join(scalars) or 'none'}"
-        message = f"`{function.name}` has no parameter `{name}`"
-        inference.error("F103", "unknown-setting", message, function.span, help=help_)
+        what = f"`{function.name}` has no parameter"
+        inference.unknown("F114", what, name, function.span, scalars)
     for field in function.fields:
         if isinstance(field.type, ast.TensorType):
             type_ = tensor_type(inference, field, field.type, function.kind)
@@ -74,7 +73,7 @@ def tensor_type(
         inference.error("T701", "axis", message, node.span, help=help_)
         return None
     if node.dtype not in DTYPES:
-        help_ = suggestion(node.dtype, DTYPES) or f"the dtypes are {', '.join(DTYPES)}"
+        help_ = did_you_mean(nearest(node.dtype, DTYPES)) or f"dtypes are {', '.join(DTYPES)}"
         message = f"`{node.dtype}` is not a dtype"
         inference.error("T702", "dtype", message, node.span, help=help_)
         return None
@@ -130,5 +129,5 @@ def parameter(inference: Inference, field: ast.Field, params: dict[str, Any]) ->
         return inference.constant(value, field.span)
     if field.default is None:
         message = f"parameter `{field.name}` has no value"
-        return inference.error("T705", "arguments", message, field.span)
+        return inference.error("F114", "arity", message, field.span)
     return inference.expr(field.default)

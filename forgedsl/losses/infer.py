@@ -9,15 +9,15 @@ and gradient flow of every expression are checked by name. What is already wrong
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
 from forgedsl.hir import ir
+from forgedsl.hir.context import Context
 from forgedsl.losses import builtins, fields, folding, roots
 from forgedsl.losses.build import Builder, Typed, constant_dtype
-from forgedsl.losses.names import suggestion
 from forgedsl.losses.tree import Field, Tree, Value, reachable
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -229,7 +229,8 @@ class Inference:
         checked: int = 0,
     ) -> Typed:
         """An elementwise operation, its operands after the first `checked` having `dtypes`."""
-        if not all([self.expect(arg, dtypes) for arg in args[checked:]]):
+        expected = [self.expect(arg, dtypes) for arg in args[checked:]]
+        if not all(expected):
             return self.broken(span)
         if not self.unify(args, span) or not roots.keeps_root(self, op, args):
             return self.broken(span)
@@ -296,8 +297,15 @@ class Inference:
         return Typed(0, ERROR, span)
 
     def undefined(self, name: str, candidates: list[str], span: Span) -> Typed:
-        help_ = suggestion(name, candidates)
-        return self.error("F101", "undefined", f"`{name}` is not defined", span, help=help_)
+        return self.unknown("F101", "undefined name", name, span, candidates)
+
+    def unknown(
+        self, code: str, what: str, name: str, span: Span, candidates: Iterable[str]
+    ) -> Typed:
+        """Report an unknown name with the nearest known ones."""
+        self.failed = True
+        Context(self.reporter).unknown(code, what, name, span, candidates)
+        return self.broken(span)
 
     def error(
         self,

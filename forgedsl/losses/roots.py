@@ -70,7 +70,7 @@ def check_objective(
     losses = [typed for name, typed in outputs if name == "loss"]
     if len(losses) != 1:
         message = f"loss `{function.name}` has {len(losses) or 'no'} `minimize` statements"
-        inference.error("L415", "objective", message, function.span, help="it needs exactly one")
+        inference.error("F110", "missing-setting", message, function.span, help="write one")
         return
     names = [name for name, _ in outputs]
     for name, typed in outputs[1:] if names[0] == "loss" else outputs:
