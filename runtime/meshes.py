@@ -19,6 +19,7 @@ from typing import Any
 from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
+from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
@@ -107,9 +108,9 @@ async def _setup(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
             origin=mesh.origin,
             remedy=f"its log ends with:\n{mesh.log_tail()}",
         ) from None
-    except Exception as error:
+    except ServiceError as error:
         raise RunError(
-            f"service {mesh.service} could not start: {_cause(error)}",
+            f"service {mesh.service} could not start: {error.failure.message}",
             origin=mesh.origin,
             remedy=f"its log ends with:\n{mesh.log_tail()}",
         ) from error
@@ -216,9 +217,3 @@ def _num_gpus() -> int:
     import torch
 
     return torch.cuda.device_count()
-
-
-def _cause(error: BaseException) -> str:
-    """The last line of an actor's exception, which is the exception itself."""
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
-    return lines[-1].strip() if lines else type(error).__name__

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 from forgedsl.runtime.data import open_dataset
+from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
@@ -55,13 +55,5 @@ def watch(fleet: Fleet, endpoints: MonarchEndpoints) -> list[asyncio.Task[None]]
 async def _watch(mesh: Mesh, endpoints: MonarchEndpoints) -> None:
     try:
         await mesh.call("watch")
-    except Exception as error:
-        endpoints.report_failure(mesh, describe_death(mesh, error))
-
-
-def describe_death(mesh: Mesh, error: Any) -> str:
-    """What Monarch knows about a dead process, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    pids = ", ".join(str(member["pid"]) for member in mesh.members)
-    return f"process of mesh {mesh.name} (pid {pids}) died: {last}"
+    except ServiceError as error:
+        endpoints.failures.put_nowait(error.failure)

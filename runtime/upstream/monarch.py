@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import monarch.actor
-from monarch.actor import Actor as Actor
-from monarch.actor import Channel, Port, PortReceiver, this_host
+from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
+from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
+from monarch.actor import ActorError, Channel, Port, PortReceiver, this_host
 
-__all__ = ["Actor", "Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
+__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
 
 STOP_SECONDS = 5.0
 
@@ -98,8 +100,13 @@ class Mesh:
         )
 
     async def call(self, endpoint: str, *args: Any) -> list[Any]:
-        """Call an endpoint on all ranks; results in rank order."""
-        mesh = await getattr(self.actor, endpoint).call(*args)
+        """Call an endpoint on all ranks; results in rank order.
+
+        Raises:
+            ServiceError: an actor raised, or its process is gone.
+        """
+        with self._named():
+            mesh = await getattr(self.actor, endpoint).call(*args)
         return [value for _, value in mesh.items()]
 
     async def first(self, endpoint: str, *args: Any) -> Any:
@@ -108,7 +115,22 @@ class Mesh:
 
     async def one(self, rank: int, endpoint: str, *args: Any) -> Any:
         """Call an endpoint on one rank."""
-        return await getattr(self.actor.slice(procs=rank), endpoint).call_one(*args)
+        with self._named():
+            return await getattr(self.actor.slice(procs=rank), endpoint).call_one(*args)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Turn Monarch's errors into ones that say which service failed, and where it stands."""
+        try:
+            yield
+        except (ActorError, SupervisionError) as error:
+            message = f"process of mesh {self.name}{self._pids()}: {cause_of(error)}"
+            failure = ServiceFailure(service=self.service, origin=self.origin, message=message)
+            raise ServiceError(failure) from error
+
+    def _pids(self) -> str:
+        pids = ", ".join(str(member["pid"]) for member in self.members)
+        return f" (pid {pids})" if pids else ""
 
     async def stop(self) -> None:
         """Stop the processes; Monarch kills those that do not react."""
@@ -120,6 +142,12 @@ class Mesh:
         for file in sorted(self.logs.parent.glob(f"{self.logs.name}-*.log")):
             parts += file.read_text(errors="replace").splitlines()[-lines:]
         return "\n".join(parts[-lines:])
+
+
+def cause_of(error: BaseException) -> str:
+    """The last line of an actor's error, which is the error itself."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
 
 
 async def _done(future: Any) -> Any:
