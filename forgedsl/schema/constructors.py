@@ -32,7 +32,9 @@ def _signature(name: str, doc: str, *params: Parameter) -> Signature:
     return Signature(name=name, params=params, doc=doc)
 
 
-def _param(name: str, type_: Type, default: object = REQUIRED, *, keyword: bool = False) -> Parameter:
+def _param(
+    name: str, type_: Type, default: object = REQUIRED, *, keyword: bool = False
+) -> Parameter:
     return Parameter(name=name, type=type_, default=default, keyword=keyword)
 
 
@@ -166,5 +168,3 @@ STANDARD_REWARDS = _group(
         _param("hard", INT),
     ),
 )
-
-

@@ -117,7 +117,13 @@ MODEL = Kind(
             NUM,
             "tokenizer; auto is the source's",
         ),
-        ("chat_template", replace(STR, auto=True), AUTO, NUM, "Jinja text; auto is the tokenizer's"),
+        (
+            "chat_template",
+            replace(STR, auto=True),
+            AUTO,
+            NUM,
+            "Jinja text; auto is the tokenizer's",
+        ),
     ),
 )
 DATASET = Kind(
@@ -215,7 +221,13 @@ EVAL = Kind(
             ("dataset", Type(base="ref", kinds=("dataset",)), REQUIRED, OBS, "prompts and targets"),
             ("split", _STR, None, OBS, "another split of the dataset's source"),
             ("source", replace(_DATA, optional=True), None, OBS, "other rows, same columns"),
-            ("score", Type(base="ref", kinds=("reward", "rubric")), REQUIRED, OBS, "what to report"),
+            (
+                "score",
+                Type(base="ref", kinds=("reward", "rubric")),
+                REQUIRED,
+                OBS,
+                "what to report",
+            ),
             ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
             ("limit", _COUNT, None, OBS, "use so many rows"),
         ),
@@ -253,6 +265,18 @@ LOGGING = Kind(
         ("samples", NATURAL, 8, OBS, "sample completions kept per step"),
     ),
 )  # fmt: skip
+
+SYNC = Kind(
+    name="sync",
+    doc="weights go from a trainer to a generator",
+    settings=rows(
+        ("every", COUNT, 1, NUM, "optimizer steps between two syncs"),
+        ("overlap", BOOL, True, NUM, "sampling goes on while weights travel"),
+        ("reset_prefix_cache", BOOL, True, NUM, "drop KV of the old weights"),
+        ("transport", word("auto", "shm", "ipc", "nccl", "rdma"), "auto", PLACE, "how they travel"),
+        ("timeout", DURATION, 300.0, OBS, "longest sync"),
+    ),
+)
 
 SERVICES = {"titan": TITAN, "vllm": VLLM}
 KINDS: dict[str, Kind] = {

@@ -55,7 +55,12 @@ class Type:
     @property
     def text(self) -> str:
         """The type in words, as messages and the manual show it."""
-        names = {"str": "a string", "int": "an integer", "float": "a number", "bool": "true or false"}
+        names = {
+            "str": "a string",
+            "int": "an integer",
+            "float": "a number",
+            "bool": "true or false",
+        }
         names |= {"duration": "a duration (10min)", "bytes": "a size (16GiB)", "any": "a value"}
         names |= {"deferred": "an expression", "word": "", "ctor": "", "ref": "", "list": "a list"}
         parts = [names[self.base]] if names[self.base] else []

@@ -177,9 +177,7 @@ class Builder:
 
     def typed_assign(self, children: list[Any]) -> ast.TypedAssign:
         name, _, type_, _, value = children
-        return ast.TypedAssign(
-            name=str(name), type=type_, value=value, span=self._cover(children)
-        )
+        return ast.TypedAssign(name=str(name), type=type_, value=value, span=self._cover(children))
 
     def nested(self, children: list[Any]) -> ast.Nested:
         name, label, _, when, block = children

@@ -169,7 +169,9 @@ def _open_string(place: Place) -> Diagnostic | None:
     if text.startswith('"""', place.start):
         span = Span(place.source.name, place.start, place.start + 3)
         message = "this text is never closed"
-        return place.error("S004", "unclosed-string", message, span=span, help='close it with `"""`')
+        return place.error(
+            "S004", "unclosed-string", message, span=span, help='close it with `"""`'
+        )
     end = text.find("\n", place.start)
     end = len(text.rstrip()) if end < 0 else end
     return place.error(
@@ -193,9 +195,7 @@ def _character(place: Place) -> Diagnostic | None:
             help=help_text,
             fix=place.replace_by(replacement, help_text) if replacement else None,
         )
-    return place.error(
-        "S002", "unexpected-character", f"unexpected character {_show(place.text)}"
-    )
+    return place.error("S002", "unexpected-character", f"unexpected character {_show(place.text)}")
 
 
 def _show(char: str) -> str:
@@ -207,7 +207,9 @@ def _missing_value(place: Place) -> Diagnostic | None:
         return None
     at = place.previous
     text = place.source.text[:at]
-    match = re.search(r"([\w.]+)\s*=$|(?<![=!<>])([-+*/%]|\*\*|==|!=|<=|>=|<|>|\b(?:and|or|not))$", text)
+    match = re.search(
+        r"([\w.]+)\s*=$|(?<![=!<>])([-+*/%]|\*\*|==|!=|<=|>=|<|>|\b(?:and|or|not))$", text
+    )
     if match is None:
         return None
     span = Span(place.source.name, match.start(), at)
@@ -343,7 +345,9 @@ def _unclosed_bracket(place: Place) -> Diagnostic | None:
     on_same_line = "\n" not in place.source.text[start : place.start]
     if on_same_line and place.kind not in {"_NL", "RBRACE", "LBRACE", "$END"}:
         return None
-    found = "the file ends" if place.kind == "$END" else f"{_describe(place)} cannot stand inside it"
+    found = (
+        "the file ends" if place.kind == "$END" else f"{_describe(place)} cannot stand inside it"
+    )
     return place.error(
         "S008",
         "unclosed-bracket",

@@ -56,7 +56,9 @@ class NewlineFilter:
                     length = 0
                     yield token
                 continue
-            while self.closers and token.start_pos is not None and self.closers[0] <= token.start_pos:
+            while (
+                self.closers and token.start_pos is not None and self.closers[0] <= token.start_pos
+            ):
                 yield from self._close(self.closers.pop(0))
                 parens, depth = parens[:-1], 0
                 token = _as_declaration_word(token)

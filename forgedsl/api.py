@@ -1,0 +1,207 @@
+"""The compiler as functions: text or path in, `Program` and diagnostics out. No torch here.
+
+- `load(path)` and `load_text(text)` resolve a whole program under one profile;
+- `load_functions(source)` resolves a file of functions (losses, advantages), given as text, as a
+  path, or as the name of a standard module or function ("std/rl", "grpo").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.errors import SourceError
+from forgedsl.hir.context import Context, Host
+from forgedsl.hir.evaluate import Names
+from forgedsl.hir.instantiate import ModuleNames, instantiate
+from forgedsl.hir.ir import Function, Origin, Program, Scope
+from forgedsl.hir.modules import Loader, Module
+from forgedsl.hir.overlay import Override, parse_override, read_set_file
+from forgedsl.hir.resolve import resolve
+from forgedsl.hir.table import Entry
+from forgedsl.source import NO_SPAN, SourceFile, Span
+from forgedsl.syntax import ast, decode, parse, read_source
+
+__all__ = ["Host", "Loaded", "load", "load_functions", "load_text", "overrides_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """`program` is None when the text could not be resolved; `file` when it could not be parsed.
+    Look at `reporter.has_errors` before relying on the program's values."""
+
+    program: Program | None
+    reporter: Reporter
+    sources: dict[str, SourceFile]
+    file: ast.File | None = None
+
+    @property
+    def checked(self) -> Program:
+        """The program, or SourceError with the diagnostics if it has errors."""
+        if self.program is None or self.reporter.has_errors:
+            raise SourceError(tuple(self.reporter))
+        return self.program
+
+
+def load(
+    path: str | Path,
+    *,
+    profile: str = "auto",
+    overrides: Iterable[str | Override] = (),
+    set_files: Iterable[str | Path] = (),
+    host: Host | None = None,
+) -> Loaded:
+    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`."""
+    reporter = Reporter()
+    loader = Loader(reporter)
+    source = read_source(Path(path), str(path), reporter)
+    if source is None:
+        return Loaded(
+            program=None, reporter=reporter, sources={str(path): SourceFile(str(path), "")}
+        )
+    return _load(source, Path(path).parent, loader, profile, overrides, set_files, host)
+
+
+def load_text(
+    text: str,
+    name: str = "<text>",
+    *,
+    folder: Path | None = None,
+    profile: str = "auto",
+    overrides: Iterable[str | Override] = (),
+    host: Host | None = None,
+) -> Loaded:
+    """Parse and resolve `text`; imports are looked up in `folder`."""
+    reporter = Reporter()
+    loader = Loader(reporter)
+    source = decode(text.encode("utf-8", "surrogatepass"), name, reporter)
+    if source is None:
+        return Loaded(program=None, reporter=reporter, sources={name: SourceFile(name, "")})
+    return _load(source, folder, loader, profile, overrides, (), host)
+
+
+def _load(
+    source: SourceFile,
+    folder: Path | None,
+    loader: Loader,
+    profile: str,
+    overrides: Iterable[str | Override],
+    set_files: Iterable[str | Path],
+    host: Host | None,
+) -> Loaded:
+    reporter = loader.reporter
+    loader.sources[source.name] = source
+    file = parse(source, reporter)
+    program = None
+    if not reporter.has_errors:
+        ctx = Context(reporter)
+        layered = overrides_of(overrides, set_files, ctx, loader.sources)
+        program = resolve(
+            file,
+            name=source.name,
+            folder=folder,
+            loader=loader,
+            profile=profile,
+            overrides=layered,
+            host=host,
+        )
+    return Loaded(program=program, reporter=reporter, sources=loader.sources, file=file)
+
+
+def overrides_of(
+    overrides: Iterable[str | Override],
+    set_files: Iterable[str | Path],
+    ctx: Context,
+    sources: dict[str, SourceFile],
+) -> tuple[Override, ...]:
+    """Overrides in the order they apply: the files' first."""
+    found: list[Override] = []
+    for path in set_files:
+        name = str(path)
+        sources.setdefault(name, SourceFile(name, ""))
+        found.extend(read_set_file(Path(path), name, ctx))
+    for item in overrides:
+        override = parse_override(item) if isinstance(item, str) else item
+        if override is None:
+            name = "<command line>"
+            sources[name] = SourceFile(name, str(item))
+            message = f"`{item}` is not an override"
+            help_text = "write `--set NAME.SETTING=VALUE`"
+            ctx.error("F121", message, Span(name, 0, len(str(item))), help=help_text)
+        else:
+            found.append(override)
+    return tuple(found)
+
+
+def load_functions(
+    source: str | Path, *, params: dict[str, object] | None = None
+) -> tuple[dict[str, Function], dict[str, SourceFile]]:
+    """Functions of a file without a flow, by name, and the texts their spans refer to.
+
+    `source` is a path (a Path, or text that ends in .forge), the name of a standard module
+    ("std/rl") or of a function in one ("grpo"), or .forge text. `params` override the module's
+    parameters. Raises SourceError with diagnostics.
+    """
+    reporter = Reporter()
+    loader = Loader(reporter)
+    module = _module(source, loader)
+    if module is None or reporter.has_errors:
+        raise SourceError(tuple(reporter))
+    ctx = Context(reporter)
+    entries = _param_entries(params or {}, loader)
+    names: Names = ModuleNames(Scope(), ctx)
+    scope = instantiate(module, entries, names, loader, ctx)
+    if reporter.has_errors:
+        raise SourceError(tuple(reporter))
+    functions = {n: f for n, f in scope.names.items() if isinstance(f, Function)}
+    return functions, loader.sources
+
+
+def _module(source: str | Path, loader: Loader) -> Module | None:
+    from forgedsl.hir.modules import standard_modules
+
+    text = str(source)
+    if isinstance(source, Path) or (text.endswith(".forge") and "\n" not in text):
+        path = Path(source)
+        found = read_source(path, text, loader.reporter)
+        folder: Path | None = path.parent
+    elif text in standard_modules():
+        return loader.standard(text)
+    elif text.isidentifier():
+        return loader.standard("std/rl")
+    else:
+        found = decode(text.encode("utf-8", "surrogatepass"), "<loss>", loader.reporter)
+        folder = None
+    if found is None:
+        return None
+    loader.sources[found.name] = found
+    file = parse(found, loader.reporter)
+    return Module(name="", file=file, folder=folder, is_standard=False)
+
+
+def _param_entries(params: dict[str, object], loader: Loader) -> dict[str, Entry]:
+    """Python values as entries of the strongest layer."""
+    entries = {}
+    for name, value in params.items():
+        origin = Origin(layer="set", detail=f"params[{name!r}]", span=NO_SPAN)
+        entries[name] = Entry(expr=literal(value), origin=origin, path_span=Span("<params>", 0, 0))
+        loader.sources.setdefault("<params>", SourceFile("<params>", ""))
+    return entries
+
+
+def literal(value: object) -> ast.Expr:
+    """A Python scalar as an expression."""
+    match value:
+        case None:
+            return ast.NoneLiteral(span=NO_SPAN)
+        case bool():
+            return ast.Bool(value=value, span=NO_SPAN)
+        case int():
+            return ast.Integer(value=value, span=NO_SPAN)
+        case float():
+            return ast.Number(value=value, text=repr(value), span=NO_SPAN)
+        case str():
+            return ast.String(value=value, span=NO_SPAN)
+    raise TypeError(f"a parameter is a number, a string, a truth value or None, not {value!r}")

@@ -1,0 +1,111 @@
+"""What every step of resolution shares: where diagnostics go, and how they are worded.
+
+`ERROR` is the value of everything that already has a diagnostic: passes hand it on silently, so
+that one mistake gives one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
+from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.source import Span
+
+NAMES = {
+    "F101": "undefined",
+    "F102": "duplicate",
+    "F103": "unknown-setting",
+    "F105": "data-cycle",
+    "F109": "wrong-type",
+    "F110": "missing-setting",
+    "F111": "loss-field",
+    "F112": "unrelated-join",
+    "F113": "bad-value",
+    "F114": "arity",
+    "F115": "import-not-found",
+    "F116": "import-cycle",
+    "F117": "param-cycle",
+    "F118": "edition",
+    "F119": "misplaced",
+    "F120": "requirement-failed",
+    "F121": "bad-override",
+    "S018": "reserved-word",
+    "X801": "python-symbol",
+}
+
+
+class Error:
+    """The value of an expression that has been reported."""
+
+    def __repr__(self) -> str:
+        return "ERROR"
+
+
+ERROR: Final = Error()
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """The machine a plan may use: what `cluster` says where the file is silent."""
+
+    hosts: int = 1
+    gpus: int = 8
+    gpu: str | None = "H200"
+    gpu_memory: int = 141 * 2**30
+    cpus: int = 96
+    memory: int = 2**40
+    rdma: bool = False
+
+
+@dataclass(slots=True)
+class Context:
+    """Collects diagnostics of one resolution."""
+
+    reporter: Reporter
+
+    def error(
+        self,
+        code: str,
+        message: str,
+        span: Span,
+        *,
+        label: str = "",
+        help: str = "",
+        notes: tuple[str, ...] = (),
+        related: tuple[Label, ...] = (),
+        fix: Fix | None = None,
+    ) -> Error:
+        """Report an error; the result stands for the value that could not be computed."""
+        self.reporter.report(
+            Diagnostic(
+                code=code,
+                name=NAMES[code],
+                severity=Severity.ERROR,
+                message=message,
+                span=span,
+                label=label,
+                help=help,
+                notes=notes,
+                related=related,
+                fix=fix,
+            )
+        )
+        return ERROR
+
+    def unknown(
+        self, code: str, what: str, name: str, span: Span, candidates: Iterable[str], help: str = ""
+    ) -> Error:
+        """Report an unknown name with the nearest known ones."""
+        known = tuple(candidates)
+        close = nearest(name, known)
+        if close:
+            help = did_you_mean(close)
+            edit = Edit(text=close[0], span=span)
+            fix = Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)
+            return self.error(code, f"{what} `{name}`", span, help=help, fix=fix)
+        if not help and 0 < len(known) <= 12:
+            help = "known are " + ", ".join(f"`{k}`" for k in sorted(known))
+        return self.error(code, f"{what} `{name}`", span, help=help)

@@ -1,0 +1,82 @@
+"""Defaults that are computed: the rows of the schemas whose default is `Derived`.
+
+Each function gets the resolver and the declaration and returns a value; `DERIVED` maps
+(kind or constructor, setting) to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.hir.context import ERROR
+from forgedsl.hir.ir import Auto, Constructor
+from forgedsl.source import NO_SPAN
+
+if TYPE_CHECKING:
+    from forgedsl.hir.resolve import Resolver
+    from forgedsl.hir.table import Declared
+
+
+def _host(name: str) -> Callable[[Resolver, Declared], Any]:
+    return lambda resolver, declared: getattr(resolver.host, name)
+
+
+def _device(resolver: Resolver, declared: Declared) -> Any:
+    if "gpus" in declared.entries:
+        gpus = resolver.setting(declared, "gpus").value
+        if gpus is ERROR or gpus == 0:
+            return "cpu"
+    return "gpu" if _cluster_gpus(resolver) else "cpu"
+
+
+def _gpus(resolver: Resolver, declared: Declared) -> Any:
+    if "device" in declared.entries:
+        device = resolver.setting(declared, "device").value
+        if device == "cpu":
+            return 0
+        if not isinstance(device, Auto):
+            return 1
+    return 1 if _cluster_gpus(resolver) else 0
+
+
+def _cluster_gpus(resolver: Resolver) -> bool:
+    gpus = resolver.setting(resolver.table.declared["cluster"], "gpus").value
+    return gpus is ERROR or gpus > 0
+
+
+def _dtype(resolver: Resolver, declared: Declared) -> Any:
+    model = resolver.model_of(declared)
+    return "bf16" if model is None else resolver.setting(model, "dtype").value
+
+
+def _vllm_procs(resolver: Resolver, declared: Declared) -> Any:
+    product = 1
+    for degree in ("parallel.tp", "parallel.pp", "parallel.dp"):
+        value = resolver.setting(declared, degree).value
+        product *= 1 if value is ERROR else value
+    hosts = resolver.setting(declared, "hosts").value
+    return product if hosts is ERROR else max(product // hosts, 1)
+
+
+def _shuffle(resolver: Resolver, declared: Declared) -> Any:
+    seed = resolver.setting(resolver.table.declared["run"], "seed").value
+    return seed if seed is ERROR else Constructor(name="seed", args={"seed": seed}, span=NO_SPAN)
+
+
+DERIVED: dict[tuple[str, str], Callable[[Resolver, Declared], Any]] = {
+    ("run", "name"): lambda resolver, declared: resolver.stem,
+    ("launcher", "value"): lambda resolver, declared: Constructor(
+        name="local", args={}, span=NO_SPAN
+    ),
+    ("dataset", "shuffle"): _shuffle,
+    ("service", "device"): _device,
+    ("service", "gpus"): _gpus,
+    ("service", "dtype"): _dtype,
+    ("service", "mesh_name"): lambda resolver, declared: declared.name,
+    ("service", "procs"): _vllm_procs,
+    **{
+        ("cluster", name): _host(name)
+        for name in ("hosts", "gpus", "gpu", "gpu_memory", "cpus", "memory", "rdma")
+    },
+}

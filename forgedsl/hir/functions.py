@@ -1,0 +1,241 @@
+"""Function declarations -> `Function`s, and the names inside their bodies checked.
+
+A body may use its fields, the names it assigned before, the parameters and functions of its
+module, built-in functions and axis names. Anything else is F101 with the nearest names; a call
+with the wrong number of arguments is F114.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.context import Context
+from forgedsl.hir.ir import Constant, Decl, Function, PythonFunction, Scope
+from forgedsl.hir.table import part_span
+from forgedsl.schema import builtins
+from forgedsl.syntax import ast
+
+Statement = ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report
+
+
+def build_function(decl: ast.FnDecl, scope: Scope, ctx: Context) -> Function:
+    """The Function of a declaration; a misplaced statement is reported and left out."""
+    if isinstance(decl.body, ast.Block):
+        statements = _statements(decl, decl.body, ctx)
+    else:
+        statements = (ast.Return(value=decl.body, span=decl.body.span),)
+    return Function(
+        kind=decl.kind,
+        name=decl.name,
+        module=scope.module,
+        fields=decl.fields,
+        result=decl.result,
+        statements=statements,
+        scope=scope,
+        doc=decl.doc,
+        span=decl.span,
+    )
+
+
+def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statement, ...]:
+    kept: list[Statement] = []
+    is_loss = decl.kind == "loss"
+    for item in body.items:
+        match item:
+            case ast.Assign() if len(item.path.parts) > 1:
+                ctx.error("F119", "a name in a body has no dots", item.path.span)
+            case ast.Assign() | ast.TypedAssign():
+                kept.append(item)
+            case ast.Minimize() | ast.Report() if is_loss:
+                kept.append(item)
+            case ast.Return() if not is_loss:
+                kept.append(item)
+            case _:
+                word = type(item).__name__.lower()
+                ctx.error("F119", f"`{word}` cannot stand in a {decl.kind}", item.span)
+    ends = [s for s in kept if isinstance(s, ast.Minimize if is_loss else ast.Return)]
+    word = "minimize" if is_loss else "return"
+    if not ends and not any(not isinstance(i, Statement) for i in body.items):
+        ctx.error("F110", f"{decl.kind} `{decl.name}` has no `{word}`", decl.name_span)
+    for extra in ends[1:]:
+        related = (Label(text="the first one", span=ends[0].span),)
+        ctx.error("F102", f"a second `{word}`", extra.span, related=related)
+    if not is_loss and ends and kept[-1] is not ends[0]:
+        ctx.error("F119", "nothing may follow `return`", kept[-1].span)
+    return tuple(kept)
+
+
+@dataclass(slots=True, kw_only=True)
+class BodyChecker:
+    """Checks the names of one body. `used` collects the first parts of module names it read."""
+
+    ctx: Context
+    scope: Scope
+    locals: dict[str, str]  # name -> type name ("Rollout", "" for plain values)
+    functions: frozenset[str] = frozenset(builtins.FUNCTIONS)
+    used: set[str]
+
+    def expr(self, expr: ast.Expr) -> None:
+        match expr:
+            case ast.Path():
+                self._path(expr)
+            case ast.Call():
+                self._call(expr)
+            case ast.Unary():
+                self.expr(expr.operand)
+            case ast.Binary():
+                self.expr(expr.left)
+                self.expr(expr.right)
+            case ast.Conditional():
+                self.expr(expr.then)
+                self.expr(expr.test)
+                self.expr(expr.otherwise)
+            case ast.List():
+                for item in expr.items:
+                    self.expr(item)
+
+    def _candidates(self) -> Iterable[str]:
+        return (*self.locals, *self.scope.names)
+
+    def _path(self, path: ast.Path) -> None:
+        head, rest = path.parts[0], path.parts[1:]
+        if head in self.locals:
+            self._attribute(path, self.locals[head])
+            return
+        found = self.scope.names.get(head)
+        if found is not None:
+            self.used.add(head)
+            if isinstance(found, Scope):
+                self._member(path, found)
+            elif rest and not isinstance(found, Decl):
+                self.ctx.error("F101", f"`{head}` has no attributes", part_span(path, 1))
+            return
+        if head in builtins.AXES and not rest:
+            return
+        span = part_span(path, 0, 0)
+        if head in self.functions:
+            self.ctx.error("F119", f"`{head}` is a function; call it", span)
+            return
+        self.ctx.unknown("F101", "undefined name", head, span, self._candidates())
+
+    def _attribute(self, path: ast.Path, type_name: str) -> None:
+        if len(path.parts) == 1 or type_name in {"any", "Row"}:
+            return
+        name, span = path.parts[1], part_span(path, 1, 1)
+        if type_name == "Rollout":
+            if name not in builtins.ROLLOUT_ATTRIBUTES:
+                what = "a rollout has no attribute"
+                self.ctx.unknown("F101", what, name, span, builtins.ROLLOUT_ATTRIBUTES)
+        elif name not in {"chosen", "rejected"}:
+            what = f"`{path.parts[0]}` has no attribute"
+            self.ctx.unknown("F101", what, name, span, ("chosen", "rejected"))
+
+    def _member(self, path: ast.Path, scope: Scope) -> None:
+        if len(path.parts) == 1:
+            message = f"`{path.text}` is a module; name one of its functions"
+            self.ctx.error("F109", message, path.span)
+        elif scope.lookup(path.parts[1:]) is None:
+            name, span = path.parts[1], part_span(path, 1, 1)
+            what = f"`{path.parts[0]}` has nothing called"
+            self.ctx.unknown("F101", what, name, span, scope.names)
+
+    def _call(self, call: ast.Call) -> None:
+        path = call.function
+        found = self.scope.lookup(path.parts)
+        if len(path.parts) == 1 and path.text in self.functions and found is None:
+            self._arity(call, path.text, builtins.FUNCTIONS[path.text])
+        elif isinstance(found, Function):
+            self.used.add(path.parts[0])
+            names = tuple(f.name + ("" if f.default is None else "?") for f in found.fields)
+            self._arity(call, path.text, names)
+        elif isinstance(found, PythonFunction):
+            self.used.add(path.parts[0])
+            self.ctx.error("F119", f"`{path.text}` is Python; only a reward can be one", path.span)
+        elif isinstance(found, Constant | Decl) or path.text in self.locals:
+            self.ctx.error("F119", f"`{path.text}` is not a function", path.span)
+        elif isinstance(self.scope.names.get(path.parts[0]), Scope) and len(path.parts) > 1:
+            self.used.add(path.parts[0])
+            self._path(path)
+        else:
+            functions = [n for n, f in self.scope.names.items() if isinstance(f, Function)]
+            known = (*self.functions, *functions)
+            self.ctx.unknown("F101", "undefined function", path.text, path.span, known)
+        for arg in call.args:
+            self.expr(arg.value)
+
+    def _arity(self, call: ast.Call, name: str, params: tuple[str, ...]) -> None:
+        names = [p.removesuffix("?") for p in params]
+        least = sum(not p.endswith("?") for p in params)
+        given = len(call.args)
+        for arg in call.args:
+            if arg.name is not None and arg.name not in names:
+                span = part_span(ast.Path(parts=(arg.name,), span=arg.span), 0)
+                span = type(span)(span.file, arg.span.start, arg.span.start + len(arg.name))
+                self.ctx.unknown("F114", f"`{name}` has no parameter", arg.name, span, names)
+                return
+        if not least <= given <= len(names):
+            wanted = str(len(names)) if least == len(names) else f"{least} to {len(names)}"
+            plural = "" if wanted == "1" else "s"
+            message = f"`{name}` takes {wanted} argument{plural}, not {given}"
+            shown = f"{name}({', '.join(names)})"
+            self.ctx.error("F114", message, call.span, help=f"`{shown}`")
+
+
+def check_function(function: Function, ctx: Context) -> set[str]:
+    """Check the names of a body; the result is the names of its module that it uses."""
+    checker = BodyChecker(ctx=ctx, scope=function.scope, locals={}, used=set())
+    for field in function.fields:
+        if field.name in checker.locals:
+            message = f"`{field.name}` is declared twice"
+            ctx.error("F102", message, field.name_span)
+        check_type(field.type, ctx)
+        if field.default is not None:
+            checker.expr(field.default)
+        is_named = isinstance(field.type, ast.NamedType)
+        checker.locals[field.name] = field.type.name if is_named else ""  # type: ignore[union-attr]
+    if function.result is not None:
+        check_type(function.result, ctx)
+    for statement in function.statements:
+        checker.expr(statement.value)
+        if isinstance(statement, ast.Assign):
+            _bind(checker, statement.path.text, statement.path)
+        elif isinstance(statement, ast.TypedAssign):
+            _bind(checker, statement.name, statement)
+    return checker.used
+
+
+def _bind(checker: BodyChecker, name: str, node: ast.Node) -> None:
+    if name in checker.locals:
+        message = f"`{name}` is assigned twice"
+        checker.ctx.error("F102", message, node.span, help="give the new value a name of its own")
+    checker.locals[name] = ""
+
+
+_TYPES = (*builtins.PARAM_TYPES, *builtins.DTYPES, "Rollout", "Row", "i32")
+
+
+def check_type(type_: ast.Type, ctx: Context) -> None:
+    """Type names and dtypes exist."""
+    match type_:
+        case ast.NamedType():
+            if type_.name not in _TYPES:
+                ctx.unknown("F101", "unknown type", type_.name, type_.span, _TYPES)
+        case ast.GenericType():
+            if type_.name != "list":
+                span = type(type_.span)(
+                    type_.span.file, type_.span.start, type_.span.start + len(type_.name)
+                )
+                ctx.unknown("F101", "unknown type", type_.name, span, ("list",))
+            for arg in type_.args:
+                check_type(arg, ctx)
+        case ast.TensorType():
+            for axis in type_.axes:
+                if not isinstance(axis, ast.Path) or axis.text not in builtins.AXES:
+                    axes = "axes are B (sequences), T (tokens), G (siblings), V, P (pairs)"
+                    ctx.error("F101", "this is not an axis", axis.span, help=axes)
+            if type_.dtype not in builtins.DTYPES:
+                end = type_.span.end
+                span = type(type_.span)(type_.span.file, end - len(type_.dtype), end)
+                ctx.unknown("F101", "unknown dtype", type_.dtype, span, builtins.DTYPES)

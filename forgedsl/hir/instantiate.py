@@ -1,0 +1,131 @@
+"""A parsed module + arguments -> Scope: its constants and functions, its own imports included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.context import ERROR, Context
+from forgedsl.hir.evaluate import Names
+from forgedsl.hir.functions import build_function, check_function
+from forgedsl.hir.ir import Constant, Origin, Scope
+from forgedsl.hir.modules import Loader, Module
+from forgedsl.hir.params import Params
+from forgedsl.hir.table import Entry
+from forgedsl.syntax import ast
+
+
+class ModuleNames:
+    """Names inside a module: its parameters and those of its imports."""
+
+    def __init__(self, scope: Scope, ctx: Context) -> None:
+        self.scope = scope
+        self.ctx = ctx
+        self.params: Params
+
+    def value_of(self, path: ast.Path) -> Any:
+        if len(path.parts) == 1 and path.text in self.params.params:
+            return self.params.fold(path.text).value
+        found = self.scope.lookup(path.parts)
+        if isinstance(found, Constant):
+            return found.value
+        known = (*self.params.params, *self.scope.names)
+        return self.ctx.unknown("F101", "undefined name", path.text, path.span, known)
+
+
+def instantiate(
+    module: Module,
+    arguments: dict[str, Entry],
+    outer: Names,
+    loader: Loader,
+    ctx: Context,
+    trail: tuple[str, ...] = (),
+) -> Scope:
+    """The scope of `module`. `arguments` are keyed by parameter; `trail` are the importers."""
+    scope = Scope(module=module.name)
+    names = ModuleNames(scope, ctx)
+    declared = {d.name: d for d in module.file.decls if isinstance(d, ast.Param)}
+    names.params = Params(declared, arguments, names, outer, ctx)
+    for name, entry in arguments.items():
+        if name not in declared:
+            what = f"module `{module.name}` has no parameter"
+            ctx.unknown("F103", what, name, entry.path_span, declared)
+    for decl in module.file.decls:
+        if isinstance(decl, ast.ImportForge):
+            _nested_import(decl, module, scope, names, loader, ctx, trail)
+    for name, param in declared.items():
+        value = names.params.fold(name).value
+        if value is not ERROR:
+            scope.names[name] = Constant(value=value, span=param.name_span)
+    functions = []
+    for decl in module.file.decls:
+        if isinstance(decl, ast.FnDecl):
+            if decl.name in scope.names:
+                related = (Label(text="used here", span=decl.name_span),)
+                message = f"`{decl.name}` is declared twice"
+                ctx.error("F102", message, decl.name_span, related=related)
+                continue
+            function = build_function(decl, scope, ctx)
+            scope.names[decl.name] = function
+            functions.append(function)
+    if not module.is_standard:  # the standard library is checked by the tests
+        for function in functions:
+            check_function(function, ctx)
+    return scope
+
+
+def _nested_import(
+    decl: ast.ImportForge,
+    module: Module,
+    scope: Scope,
+    names: Names,
+    loader: Loader,
+    ctx: Context,
+    trail: tuple[str, ...],
+) -> None:
+    imported = import_module(decl, module, names, {}, loader, ctx, trail)
+    if imported is not None:
+        scope.names[alias_of(decl)] = imported
+
+
+def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:
+    """The name an import binds."""
+    stem = decl.target.rpartition("/")[2]
+    return decl.alias or stem.removesuffix(".forge").removesuffix(".py")
+
+
+def import_module(
+    decl: ast.ImportForge,
+    importer: Module,
+    names: Names,
+    overrides: dict[str, Entry],
+    loader: Loader,
+    ctx: Context,
+    trail: tuple[str, ...],
+) -> Scope | None:
+    """Load and instantiate what `decl` names; cycles are F116."""
+    module = loader.load(decl, importer.folder, ctx)
+    if module is None:
+        return None
+    key = f"{module.folder}/{module.name.rpartition('/')[2].removesuffix('.forge')}"
+    if key in trail:
+        shown = " -> ".join(f"`{k.rpartition('/')[2]}`" for k in (*trail[trail.index(key) :], key))
+        ctx.error("F116", f"modules import each other: {shown}", decl.target_span)
+        return None
+    arguments = argument_entries(decl, ctx) | overrides
+    return instantiate(module, arguments, names, loader, ctx, (*trail, key))
+
+
+def argument_entries(decl: ast.ImportForge, ctx: Context) -> dict[str, Entry]:
+    """`m(param = v)` as entries of layer `module`."""
+    entries: dict[str, Entry] = {}
+    for arg in decl.args:
+        if arg.name is None:
+            message = "parameters of a module are given by name"
+            ctx.error("F114", message, arg.span, help="`import ... as m(param = value)`")
+            continue
+        start = arg.span.start
+        span = type(arg.span)(arg.span.file, start, start + len(arg.name))
+        origin = Origin(layer="module", detail=f"import {decl.target}", span=arg.value.span)
+        entries[arg.name] = Entry(expr=arg.value, origin=origin, path_span=span)
+    return entries

@@ -1,0 +1,106 @@
+"""`import "x" as m`: a module's parameters and functions become a `Scope`.
+
+`std/...` is read from the package, anything else relative to the importing file. A module is
+instantiated with the arguments of its import and the overrides `m.param=v`; its declarations with
+settings (services, datasets, flows) stay its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from forgedsl import __version__
+from forgedsl.diagnostics import Reporter
+from forgedsl.hir.context import Context
+from forgedsl.source import SourceFile
+from forgedsl.syntax import ast, cache, parse, read_source
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """A parsed module: `name` as imported, the folder its own imports are relative to."""
+
+    name: str
+    file: ast.File
+    folder: Path | None
+    is_standard: bool
+
+
+@dataclass(slots=True)
+class Loader:
+    """Reads modules once each. `sources` collects every text, for the renderers."""
+
+    reporter: Reporter
+    sources: dict[str, SourceFile] = field(default_factory=dict)
+    modules: dict[str, Module | None] = field(default_factory=dict)
+
+    def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
+        """The module an import names, or None after a diagnostic."""
+        if decl.target == "std" or decl.target.startswith("std/"):
+            return self._standard(decl, ctx)
+        if folder is None:
+            message = f"cannot import `{decl.target}`: this text has no folder"
+            ctx.error("F115", message, decl.target_span)
+            return None
+        path = folder / decl.target
+        if path.suffix != ".forge":
+            path = path.with_name(path.name + ".forge")
+        key = str(path.resolve())
+        if key not in self.modules:
+            self.modules[key] = self._read(decl, path, ctx)
+        return self.modules[key]
+
+    def _read(self, decl: ast.ImportForge, path: Path, ctx: Context) -> Module | None:
+        if not path.is_file():
+            message = f"there is no module `{decl.target}`"
+            ctx.error("F115", message, decl.target_span, help=f"looked for {path}")
+            return None
+        source = read_source(path, str(path), self.reporter)
+        if source is None:
+            return None
+        self.sources[source.name] = source
+        tree = parse(source, self.reporter)
+        return Module(name=decl.target, file=tree, folder=path.parent, is_standard=False)
+
+    def _standard(self, decl: ast.ImportForge, ctx: Context) -> Module | None:
+        known = standard_modules()
+        if decl.target not in known:
+            what = "there is no standard module"
+            ctx.unknown("F115", what, decl.target, decl.target_span, known)
+            return None
+        if decl.target not in self.modules:
+            self.modules[decl.target] = self.standard(decl.target)
+        return self.modules[decl.target]
+
+    def standard(self, name: str) -> Module:
+        """A module of the standard library; its tree is cached by content."""
+        text = _std_folder().joinpath(f"{name.removeprefix('std/')}.forge").read_text("utf-8")
+        shown = f"forgedsl:{name}.forge"
+        source = SourceFile(shown, text)
+        self.sources[shown] = source
+        digest = hashlib.sha256(f"{__version__}\n{shown}\n{text}".encode()).hexdigest()[:20]
+        entry = f"module-{digest}.pickle"
+        tree = cache.load(entry)
+        if not isinstance(tree, ast.File):
+            problems = Reporter()
+            tree = parse(source, problems)
+            for problem in problems:
+                self.reporter.report(problem)
+            if not problems.has_errors:
+                cache.save(entry, tree)
+        return Module(name=name, file=tree, folder=None, is_standard=True)
+
+
+def _std_folder() -> Any:
+    return resources.files("forgedsl.pipelines").joinpath("std")
+
+
+def standard_modules() -> tuple[str, ...]:
+    """Names of the standard modules ("std/rl")."""
+    files: Mapping[str, Any] = {f.name: f for f in _std_folder().iterdir()}
+    return tuple(sorted(f"std/{n.removesuffix('.forge')}" for n in files if n.endswith(".forge")))

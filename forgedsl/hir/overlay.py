@@ -1,0 +1,204 @@
+"""Profiles and overrides: stronger layers written over the file's own settings, in any order.
+
+An override is `a.b=v`, with `--set`, with a plain `--a.b v`, or as an entry of a --set-file; its
+right side is an expression of the language, except that a setting of type string takes the bare
+text.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.hir.context import Context
+from forgedsl.hir.ir import Origin
+from forgedsl.hir.table import RANK, Collector, Declared, Entry, part_span
+from forgedsl.source import SourceFile, Span
+from forgedsl.syntax import ast, parse_value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """One `path = text` from outside the file; `layer` is `set` or `set-file`."""
+
+    path: str
+    text: str
+    layer: str = "set"
+    shown: str = ""
+
+    @property
+    def detail(self) -> str:
+        return self.shown or f"--set {self.path}={self.text}"
+
+
+def parse_override(text: str) -> Override | None:
+    """`a.b=v`, `--a.b=v` -> Override; None if there is no `=` or no name."""
+    path, equals, value = text.partition("=")
+    path = path.removeprefix("--").strip()
+    if not equals or not path:
+        return None
+    shown = f"{text}" if text.startswith("--") else f"--set {text}"
+    return Override(path=path.replace("-", "_"), text=value.strip(), shown=shown)
+
+
+def read_set_file(path: Path, name: str, ctx: Context) -> tuple[Override, ...]:
+    """The overrides of a TOML file."""
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        ctx.error("F121", f"cannot read {name}: {(error.strerror or '').lower()}", Span(name, 0, 0))
+        return ()
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        ctx.error("F121", f"{name} is not TOML: {error}", Span(name, 0, 0))
+        return ()
+    return tuple(
+        Override(path=key, text=text, layer="set-file", shown=f"{name}: {key}")
+        for key, text in _flatten_toml(data, "")
+    )
+
+
+def _flatten_toml(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _flatten_toml(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, _toml_text(value)
+
+
+def _toml_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list):
+        quoted = (f'"{v}"' if isinstance(v, str) else _toml_text(v) for v in value)
+        return f"[{', '.join(quoted)}]"
+    return str(value)
+
+
+class Overlay:
+    """Writes layers into the table that `collector` built from the file."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.collector = collector
+        self.table = collector.table
+        self.ctx = collector.ctx
+
+    def profile(self, profile: ast.BlockDecl) -> None:
+        """Apply the body of a profile."""
+        origin = Origin(layer="profile", detail=f"profile {profile.name}", span=None)
+        for item in profile.block.items:
+            match item:
+                case ast.Assign():
+                    self.assign(item.path, item.value, origin)
+                case ast.Nested(when=None):
+                    self._nested(item, origin)
+                case ast.Require():
+                    self.table.requires.append(item)
+                case _:
+                    message = "a profile holds settings only"
+                    self.ctx.error("F119", message, item.span)
+
+    def _nested(self, item: ast.Nested, origin: Origin) -> None:
+        declared = self._find(item.name, item.name_span)
+        if declared is None:
+            return
+        if declared.kind.single:
+            self.ctx.error("F119", f"write `{item.name} = ...`", item.name_span)
+            return
+        label_span = item.label_span
+        self.collector.set_label(declared, item.label, label_span, item.name_span, origin.layer)
+        self.collector.fill(declared, item.block.items, origin)
+
+    def override(self, override: Override, sources: dict[str, SourceFile]) -> None:
+        """Apply one override; its text becomes a source of its own, for messages."""
+        text = f"{override.path}={override.text}"
+        name = override.detail.removesuffix(text).strip() or override.detail
+        if override.layer == "set-file":
+            name = override.detail.partition(":")[0]
+        else:
+            name = "command line"
+        file = f"<{name} {override.path}>"
+        source = SourceFile(file, text)
+        sources[file] = source
+        span = Span(file, 0, len(override.path))
+        parts = tuple(override.path.split("."))
+        path = ast.Path(parts=parts, span=span)
+        expr = self._value(override, source, path)
+        if expr is not None:
+            origin = Origin(layer=override.layer, detail=override.detail, span=None)
+            self.assign(path, expr, origin)
+
+    def _value(self, override: Override, source: SourceFile, path: ast.Path) -> ast.Expr | None:
+        offset = len(override.path) + 1
+        whole = Span(source.name, offset, len(source.text))
+        quoted = override.text[:1] == '"' and override.text[-1:] == '"' and len(override.text) > 1
+        if self._is_text(path) and not quoted and override.text not in {"auto", "none"}:
+            return ast.String(value=override.text, span=whole)
+        if not override.text:
+            self.ctx.error("F121", f"`{override.path}` is given no value", path.span)
+            return None
+        # Blank out the path, so that the spans of the value are those of the whole text.
+        padded = SourceFile(source.name, " " * offset + override.text)
+        problems = Reporter()
+        expr = parse_value(padded, problems)
+        if expr is None:
+            word = override.text.isprintable() and " " not in override.text
+            if word and not any(c in override.text for c in '()[]"'):
+                return ast.String(value=override.text, span=whole)
+            for problem in problems:
+                self.ctx.reporter.report(problem)
+        return expr
+
+    def _is_text(self, path: ast.Path) -> bool:
+        """Whether the target takes a string, so that its text needs no quotes."""
+        param = self.table.params.get(path.parts[0])
+        if param is not None:
+            return isinstance(param.type, ast.NamedType) and param.type.name == "str"
+        declared = self.table.declared.get(path.parts[0])
+        if declared is None:
+            return False
+        setting = declared.kind.setting(".".join(path.parts[1:]))
+        return setting is not None and setting.type.base == "str"
+
+    def assign(self, path: ast.Path, expr: ast.Expr, origin: Origin) -> None:
+        """`path = expr` from a profile or an override."""
+        head, rest = path.parts[0], path.parts[1:]
+        placed = replace(origin, span=expr.span)
+        if head in self.table.params:
+            if rest:
+                self.ctx.error("F103", f"parameter `{head}` has no settings", part_span(path, 1))
+                return
+            self._param(head, Entry(expr=expr, origin=placed, path_span=path.span))
+            return
+        if head in self.table.imports and len(rest) == 1:
+            self._param(path.text, Entry(expr=expr, origin=placed, path_span=part_span(path, 1)))
+            return
+        declared = self._find(head, part_span(path, 0, 0))
+        if declared is None:
+            return
+        if declared.kind.single:
+            rest = ("value",)
+        if not rest:
+            if declared.kind.labels and isinstance(expr, ast.Path):
+                self.collector.set_label(declared, expr.text, expr.span, expr.span, origin.layer)
+                return
+            message = f"`{head}` is a {declared.kind.name}; name one of its settings"
+            self.ctx.error("F113", message, path.span, help=f"`{head}.NAME = ...`")
+            return
+        span = path.span if declared.kind.single else part_span(path, 1)
+        self.collector.enter(declared, rest, span, expr, origin)
+
+    def _param(self, name: str, entry: Entry) -> None:
+        before = self.table.param_entries.get(name)
+        if before is None or RANK[before.origin.layer] <= RANK[entry.origin.layer]:
+            self.table.param_entries[name] = entry
+
+    def _find(self, name: str, span: Span) -> Declared | None:
+        declared = self.table.declared.get(name)
+        if declared is None:
+            what = "nothing to set is called"
+            self.ctx.unknown("F101", what, name, span, self.table.addresses())
+        return declared

@@ -1,0 +1,115 @@
+"""Parameters of one module: declared types, values from the strongest layer, folded on demand.
+
+default < module argument < profile < --set-file < --set. A parameter may use other parameters;
+one that needs itself is F117.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.context import ERROR, Context
+from forgedsl.hir.evaluate import Names, evaluate
+from forgedsl.hir.ir import Origin, Scope, Value
+from forgedsl.hir.settings import Coercer
+from forgedsl.hir.table import Entry
+from forgedsl.schema.types import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
+from forgedsl.syntax import ast
+
+_TYPES = {
+    "str": STR,
+    "int": INT,
+    "float": FLOAT,
+    "bool": BOOL,
+    "duration": DURATION,
+    "bytes": BYTES,
+    "list": Type(base="list"),
+}
+
+
+def param_type(type_: ast.Type, ctx: Context) -> Type | None:
+    """The schema type of a parameter's annotation."""
+    if isinstance(type_, ast.NamedType) and type_.name in _TYPES:
+        return _TYPES[type_.name]
+    if isinstance(type_, ast.GenericType) and type_.name == "list" and len(type_.args) == 1:
+        item = param_type(type_.args[0], ctx)
+        return None if item is None else Type(base="list", item=item)
+    name = getattr(type_, "name", "")
+    ctx.unknown("F101", "a parameter cannot have type", name, type_.span, _TYPES)
+    return None
+
+
+class Params:
+    """Values of the parameters of one module. `entries` are what outer layers assigned."""
+
+    def __init__(
+        self,
+        params: dict[str, ast.Param],
+        entries: dict[str, Entry],
+        names: Names,
+        outer: Names,
+        ctx: Context,
+    ) -> None:
+        self.params = params
+        self.entries = entries
+        self.names = names
+        self.outer = outer  # where the arguments of an import are evaluated
+        self.ctx = ctx
+        self.values: dict[str, Value] = {}
+        self._open: list[str] = []
+
+    def fold(self, name: str) -> Value:
+        """The value of parameter `name` (its `value` is ERROR after a diagnostic)."""
+        if name in self.values:
+            return self.values[name]
+        param = self.params[name]
+        if name in self._open:
+            return self._cycle(name)
+        self._open.append(name)
+        value = self._fold(param)
+        self._open.pop()
+        self.values.setdefault(name, value)
+        return self.values[name]
+
+    def _fold(self, param: ast.Param) -> Value:
+        type_ = param_type(param.type, self.ctx)
+        entry = self.entries.get(param.name)
+        if entry is not None:
+            expr, origin = entry.expr, entry.origin
+            names = self.outer if origin.layer == "module" else self.names
+        elif param.default is not None:
+            expr, names = param.default, self.names
+            origin = Origin(layer="default", detail="default", span=param.default.span)
+        else:
+            message = f"parameter `{param.name}` has no value"
+            help_text = f"give it a default, or `--set {param.name}=VALUE`"
+            self.ctx.error("F110", message, param.name_span, help=help_text)
+            return Value(value=ERROR, origin=Origin(layer="default", detail="", span=None))
+        if type_ is None:
+            return Value(value=ERROR, origin=origin)
+        what = f"parameter `{param.name}`"
+        if isinstance(expr, ast.NoneLiteral):
+            # `dual_clip : float = none` in the standard library: an optional number
+            type_ = replace(type_, optional=isinstance(param.default, ast.NoneLiteral))
+            value = Coercer(self.ctx, names, {}).value(expr, type_, Scope(), what)
+            return Value(value=value, origin=origin)
+        found = evaluate(expr, names, self.ctx)
+        if found is not ERROR:
+            coercer = Coercer(self.ctx, names, {})
+            found = coercer.check(found, type_, expr.span, what)
+        return Value(value=found, origin=origin)
+
+    def _cycle(self, name: str) -> Value:
+        loop = [*self._open[self._open.index(name) :], name]
+        shown = " -> ".join(f"`{n}`" for n in loop)
+        related = tuple(
+            Label(text="needs it", span=self.params[n].name_span) for n in loop[1:-1][:3]
+        )
+        message = f"parameter `{name}` needs itself: {shown}"
+        self.ctx.error("F117", message, self.params[name].name_span, related=related)
+        origin = Origin(layer="default", detail="", span=None)
+        for member in loop:
+            self.values[member] = Value(value=ERROR, origin=origin)
+        return self.values[name]

@@ -1,0 +1,119 @@
+"""Rewards: a body in the language, a Python function, or one of the standard library."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.hir.context import ERROR
+from forgedsl.hir.functions import build_function, check_function
+from forgedsl.hir.ir import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
+from forgedsl.hir.table import part_span
+from forgedsl.schema.constructors import STANDARD_REWARDS
+from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    from forgedsl.hir.resolve import Resolver
+
+Body = Function | PythonFunction | Constructor
+
+
+def resolve_rewards(resolver: Resolver) -> dict[str, RewardDecl]:
+    """All rewards of the file; also puts them into the scope, where rubrics look them up."""
+    rewards: dict[str, RewardDecl] = {}
+    for name, node in resolver.table.functions.items():
+        if node.kind != "reward":
+            continue
+        declared = resolver.table.declared[name]
+        settings = {s.name: resolver.setting(declared, s.name) for s in declared.kind.settings}
+        body = _body(resolver, node)
+        resolver.scope.names[name] = Decl(
+            kind="reward",
+            name=name,
+            ctor=None,
+            ctor_args=(),
+            label=None,
+            settings=settings,
+            doc=node.doc,
+            span=node.span,
+            name_span=node.name_span,
+        )
+        if body is not None:
+            rewards[name] = RewardDecl(name=name, body=body, settings=settings, span=node.span)
+    return rewards
+
+
+def _body(resolver: Resolver, node: ast.FnDecl | ast.BindDecl) -> Body | None:
+    if isinstance(node, ast.BindDecl):
+        return _bound(resolver, node.value)
+    if isinstance(node.body, ast.Path):
+        found = resolver.scope.lookup(node.body.parts)
+        if isinstance(found, PythonFunction):
+            resolver.used.add(node.body.parts[0])
+            return found
+        if isinstance(resolver.scope.names.get(node.body.parts[0]), Scope):
+            return _bound(resolver, node.body)
+    function = build_function(node, resolver.scope, resolver.ctx)
+    _check_signature(resolver, node)
+    resolver.used |= check_function(function, resolver.ctx)
+    return function
+
+
+def _check_signature(resolver: Resolver, node: ast.FnDecl) -> None:
+    first = node.fields[0] if node.fields else None
+    is_rollout = isinstance(first and first.type, ast.NamedType) and first.type.name == "Rollout"  # type: ignore[union-attr]
+    if not is_rollout:
+        message = "the first parameter of a reward is the rollout"
+        span = first.span if first is not None else node.name_span
+        resolver.ctx.error("F109", message, span, help=f"`reward {node.name}(r: Rollout) -> f32`")
+    if len(node.fields) > 2:
+        message = "a reward takes the rollout and, at most, its target"
+        resolver.ctx.error("F114", message, node.fields[2].span)
+
+
+def _bound(resolver: Resolver, value: ast.Expr) -> Body | None:
+    """`rl.math_equal(tolerance = 1e-6)`, `rl.exact`, `judge.score`, or a reward of a module."""
+    ctx = resolver.ctx
+    if isinstance(value, ast.Path):
+        path, call = value, None
+    elif isinstance(value, ast.Call):
+        path, call = value.function, value
+    else:
+        ctx.error("F109", "the value of a reward is a function", value.span)
+        return None
+    resolver.used.add(path.parts[0])
+    module = resolver.scope.names.get(path.parts[0])
+    if isinstance(module, Scope) and module.module.startswith("std/"):
+        signature = STANDARD_REWARDS.get(".".join(path.parts[1:]))
+        if signature is not None:
+            args = call.args if call is not None else ()
+            bound = resolver.coercer.bind(signature, args, value.span, resolver.scope)
+            if bound is ERROR:
+                return None
+            return Constructor(name=signature.name, args=bound, span=value.span)
+    found = resolver.scope.lookup(path.parts)
+    if isinstance(found, PythonFunction) or (
+        isinstance(found, Function) and found.kind in {"reward", "fn"}
+    ):
+        if call is None:
+            return found
+        ctx.error("F114", f"`{path.text}` is named without arguments here", call.span)
+        return None
+    _not_found(resolver, path, module)
+    return None
+
+
+def _not_found(resolver: Resolver, path: ast.Path, module: object) -> None:
+    if isinstance(module, Scope) and len(path.parts) > 1:
+        known = [*module.names]
+        if module.module.startswith("std/"):
+            known += STANDARD_REWARDS
+        if not module.module and not known:
+            return  # the import itself failed and has been reported
+        code = "X801" if module.module.endswith(".py") else "F101"
+        what = f"`{path.parts[0]}` has no function"
+        span = part_span(path, 1)
+        resolver.ctx.unknown(code, what, ".".join(path.parts[1:]), span, known)
+    else:
+        known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
+        what = "undefined function"
+        resolver.ctx.unknown("F101", what, path.text, path.span, known)

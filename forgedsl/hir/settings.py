@@ -1,0 +1,211 @@
+"""Schema-directed evaluation: the expression of a setting -> a value of the setting's type.
+
+A bare word is looked up in the schema first (`device = cpu`), then as a name. Values: Python
+scalars (durations in seconds, sizes in bytes), lists, `Auto`, `Ref`, `Constructor`, `Deferred`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.context import ERROR, Context
+from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
+from forgedsl.hir.ir import Auto, Constructor, Deferred, Ref, Scope
+from forgedsl.hir.table import Declared
+from forgedsl.schema.types import Parameter, Required, Signature, Type
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+
+class Coercer:
+    """Turns expressions into values of a type. `used` collects the declarations named."""
+
+    def __init__(self, ctx: Context, names: Names, declared: dict[str, Declared]) -> None:
+        self.ctx = ctx
+        self.names = names
+        self.declared = declared
+        self.used: set[str] = set()
+
+    def value(self, expr: ast.Expr, type_: Type, scope: Scope, what: str) -> Any:
+        """The value of `expr` as `type_`, or ERROR. `what` names the setting in messages."""
+        if isinstance(expr, ast.NoneLiteral):
+            if "none" in type_.words:
+                return "none"
+            return None if type_.optional or type_.base == "any" else self._wrong(expr, type_, what)
+        if isinstance(expr, ast.Path) and len(expr.parts) == 1:
+            word = self._word(expr, type_)
+            if word is not None:
+                return word
+        if type_.base == "deferred":
+            return Deferred(expr=expr, scope=scope)
+        if type_.base == "ctor":
+            return self._constructor(expr, type_, scope, what)
+        if type_.base == "ref":
+            return self._ref(expr, type_, what)
+        if type_.base == "list" and isinstance(expr, ast.List):
+            assert type_.item is not None
+            items = [self.value(item, type_.item, scope, what) for item in expr.items]
+            return ERROR if ERROR in items else items
+        if type_.base == "word" and isinstance(expr, ast.Path):
+            what = f"{what} is one of {', '.join(f'`{w}`' for w in type_.words)}, not"
+            return self.ctx.unknown("F113", what, expr.text, expr.span, type_.words)
+        found = evaluate(expr, self.names, self.ctx)
+        return found if found is ERROR else self.check(found, type_, expr.span, what)
+
+    def check(self, value: Any, type_: Type, span: Span, what: str) -> Any:
+        """A folded value against a type: `Seconds` -> float, integral counts -> int, ranges."""
+        if is_auto(value):
+            if type_.auto:
+                return value
+            message = f"{what} depends on a value that is `auto`"
+            return self.ctx.error("F113", message, span, help="state that value in the file")
+        if value is None and (type_.optional or type_.base == "any"):
+            return None
+        result = _convert(value, type_)
+        if result is ERROR:
+            given = type_name(value)
+            shown = "" if value is None else f" ({show(value)})"
+            message = f"{what} is {type_.text}, not {given}{shown}"
+            return self.ctx.error("F109", message, span, help=_unit_help(value, type_))
+        low, high = type_.minimum, type_.maximum
+        if isinstance(result, int | float) and not isinstance(result, bool):
+            if low is not None and result < low:
+                return self.ctx.error(
+                    "F113", f"{what} is at least {low:g}, not {show(value)}", span
+                )
+            if high is not None and result > high:
+                return self.ctx.error(
+                    "F113", f"{what} is at most {high:g}, not {show(value)}", span
+                )
+        if type_.base == "str" and type_.words and result not in type_.words:
+            return self.ctx.unknown("F113", f"{what} has no", str(result), span, type_.words)
+        return result
+
+    def _word(self, expr: ast.Path, type_: Type) -> Any:
+        word = expr.text
+        if word in type_.words and type_.base != "str":
+            return word
+        if word == "auto" and type_.auto:
+            return Auto()
+        return None
+
+    def _wrong(self, expr: ast.Expr, type_: Type, what: str) -> Any:
+        given = "`none`" if isinstance(expr, ast.NoneLiteral) else "this"
+        return self.ctx.error("F109", f"{what} is {type_.text}, not {given}", expr.span)
+
+    def _ref(self, expr: ast.Expr, type_: Type, what: str) -> Any:
+        if not isinstance(expr, ast.Path):
+            return self._wrong(expr, type_, what)
+        candidates = [n for n, d in self.declared.items() if d.kind.name in type_.kinds]
+        if expr.text in candidates:
+            self.used.add(expr.text)
+            return Ref(name=expr.text)
+        other = self.declared.get(expr.text)
+        kinds = " or ".join(type_.kinds)
+        if other is not None:
+            message = f"{what} is a {kinds}; `{expr.text}` is a {other.kind.name}"
+            related = (Label(text="declared here", span=other.name_span),)
+            return self.ctx.error("F109", message, expr.span, related=related)
+        return self.ctx.unknown("F101", f"no {kinds} is called", expr.text, expr.span, candidates)
+
+    def _constructor(self, expr: ast.Expr, type_: Type, scope: Scope, what: str) -> Any:
+        if isinstance(expr, ast.Path):
+            name, args = expr, ()
+        elif isinstance(expr, ast.Call):
+            name, args = expr.function, expr.args
+        else:
+            return self._wrong(expr, type_, what)
+        signature = type_.ctors.get(name.text)
+        if signature is None:
+            known = (*type_.ctors, *type_.words, *(("auto",) if type_.auto else ()))
+            return self.ctx.unknown("F101", f"{what} has no form", name.text, name.span, known)
+        bound = self.bind(signature, args, expr.span, scope)
+        if bound is ERROR:
+            return ERROR
+        return Constructor(name=signature.name, args=bound, span=expr.span)
+
+    def bind(
+        self, signature: Signature, args: tuple[ast.Arg, ...], span: Span, scope: Scope
+    ) -> Any:
+        """Arguments by parameter name, defaults filled in; ERROR if one is wrong."""
+        params = {p.name: p for p in signature.params}
+        positional = [p for p in signature.params if not p.keyword]
+        bound: dict[str, Any] = {}
+        for index, arg in enumerate(args):
+            param = self._parameter(signature, arg, index, positional, params)
+            if param is None:
+                return ERROR
+            if param.name in bound:
+                message = f"`{signature.name}` gets `{param.name}` twice"
+                return self.ctx.error("F114", message, arg.span)
+            what = f"`{param.name}` of `{signature.name}`"
+            bound[param.name] = self.value(arg.value, param.type, scope, what)
+        for param in signature.params:
+            if param.name not in bound:
+                if isinstance(param.default, Required):
+                    message = f"`{signature.name}` needs `{param.name}`"
+                    return self.ctx.error("F114", message, span, help=f"{signature.doc}")
+                bound[param.name] = param.default
+        return ERROR if ERROR in bound.values() else bound
+
+    def _parameter(
+        self,
+        signature: Signature,
+        arg: ast.Arg,
+        index: int,
+        positional: list[Parameter],
+        params: dict[str, Parameter],
+    ) -> Parameter | None:
+        if arg.name is not None:
+            if arg.name in params:
+                return params[arg.name]
+            span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name))
+            what = f"`{signature.name}` has no parameter"
+            self.ctx.unknown("F114", what, arg.name, span, params)
+            return None
+        if index < len(positional):
+            return positional[index]
+        most = len(positional)
+        plural = "" if most == 1 else "s"
+        message = f"`{signature.name}` takes {most} positional argument{plural}"
+        self.ctx.error("F114", message, arg.span)
+        return None
+
+
+def _convert(value: Any, type_: Type) -> Any:
+    """`value` as a plain Python value of the type, or ERROR."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    dimensioned = isinstance(value, Seconds | Bytes)
+    match type_.base:
+        case "any":
+            return value
+        case "str" if isinstance(value, str):
+            return value
+        case "bool" if isinstance(value, bool):
+            return value
+        case "int" if is_number and not dimensioned and value == int(value):
+            return int(value)
+        case "float" if is_number and not dimensioned:
+            return float(value)
+        case "duration" if isinstance(value, Seconds) or (is_number and value == 0):
+            return float(value)
+        case "bytes" if isinstance(value, Bytes) or (is_number and value == 0):
+            return int(value)
+        case "list" if isinstance(value, list):
+            if type_.item is None:
+                return value
+            items = [_convert(item, type_.item) for item in value]
+            return ERROR if ERROR in items else items
+    return ERROR
+
+
+def _unit_help(value: Any, type_: Type) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool | Seconds | Bytes)
+    if type_.base == "duration" and is_number:
+        return f"write the unit: `{value:g}s`"
+    if type_.base == "bytes" and is_number:
+        return f"write the unit: `{value:g}GiB`"
+    if type_.base == "str" and is_number:
+        return f'write it in quotes: `"{value}"`'
+    return ""

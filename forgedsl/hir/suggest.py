@@ -1,0 +1,45 @@
+"""Nearest names for a misspelt one: restricted Damerau-Levenshtein, case-folded, best four."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MAX_SUGGESTIONS = 4
+
+
+def distance(a: str, b: str) -> int:
+    """Insertions, deletions, substitutions and transpositions of neighbours that turn a into b."""
+    before: list[int] = []
+    above = list(range(len(b) + 1))
+    for i, char_a in enumerate(a, 1):
+        row = [i]
+        for j, char_b in enumerate(b, 1):
+            cost = min(above[j] + 1, row[j - 1] + 1, above[j - 1] + (char_a != char_b))
+            if i > 1 and j > 1 and char_a == b[j - 2] and a[i - 2] == char_b:
+                cost = min(cost, before[j - 2] + 1)
+            row.append(cost)
+        before, above = above, row
+    return above[-1]
+
+
+def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
+    """The candidates that could be meant by `name`, best first."""
+    folded = name.casefold()[:64]
+    ranked = []
+    for candidate in sorted(set(candidates)):
+        other = candidate.casefold()
+        if abs(len(other) - len(folded)) > max(len(folded), 4) // 2:
+            continue
+        cost = distance(folded, other)
+        if cost <= max(1, max(len(folded), len(other)) // 3):
+            ranked.append((cost, candidate))
+    return tuple(candidate for _, candidate in sorted(ranked)[:MAX_SUGGESTIONS])
+
+
+def did_you_mean(names: tuple[str, ...]) -> str:
+    """`did you mean `a`?`, or nothing."""
+    if not names:
+        return ""
+    quoted = [f"`{name}`" for name in names]
+    listed = quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} or {quoted[-1]}"
+    return f"did you mean {listed}?"

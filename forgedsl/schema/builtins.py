@@ -1,0 +1,61 @@
+"""Names of the expression language: functions with their parameters, axes, attributes, fields.
+
+A parameter name that ends in `?` may be omitted. What the functions mean is stated in
+language_settings (docs) and implemented by the loss compiler and the program emitter; here is
+what resolution needs: which names exist and how many arguments they take.
+"""
+
+from __future__ import annotations
+
+ELEMENTWISE = {
+    name: ("x",)
+    for name in (
+        "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid",
+        "softplus", "tanh", "is_finite", "stop",
+    )
+} | {
+    "clamp": ("x", "lo", "hi"),
+    "clip": ("x", "lo", "hi"),
+}  # fmt: skip
+
+# min and max are elementwise with two arguments and reductions over an axis.
+REDUCTIONS = {
+    name: ("x", "axis", "mask?") for name in ("sum", "mean", "std", "var", "min", "max", "count")
+} | {"batch_mean": ("x", "mask?"), "batch_std": ("x", "mask?")}
+
+AGGREGATORS = {
+    "token_mean": ("x", "mask"),
+    "seq_mean": ("x", "mask?"),
+    "seq_sum": ("x", "mask"),
+    "fixed_horizon": ("x", "mask", "horizon"),
+    "pair_mean": ("x",),
+}
+
+TEXT = {
+    "chat": ("system", "user"),
+    "after": ("s", "sep"),
+    "before": ("s", "sep"),
+    "strip": ("s",),
+    "lower": ("s",),
+    "len": ("s",),
+    "matches": ("s", "pattern"),
+    "file": ("path",),
+    "env": ("name",),
+}
+
+FUNCTIONS: dict[str, tuple[str, ...]] = ELEMENTWISE | REDUCTIONS | AGGREGATORS | TEXT
+TENSOR_FUNCTIONS = frozenset(ELEMENTWISE | REDUCTIONS | AGGREGATORS)
+TEXT_FUNCTIONS = frozenset({*TEXT, "min", "max", "abs", "clamp", "clip", "exp", "log", "sqrt"})
+
+AXES = frozenset("BTGVP")
+DTYPES = ("f32", "bf16", "f16", "i64", "bool")
+PARAM_TYPES = ("str", "int", "float", "bool", "duration", "bytes", "list")
+ROLLOUT_ATTRIBUTES = ("prompt", "response", "target", "num_tokens", "truncated", "turns")
+
+TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob")
+ROLLOUT_FIELDS = ("behavior", "mask", "num_tokens", "truncated")
+
+RESERVED = frozenset(
+    "forge import python as param require else return minimize report sync diff if and or not "
+    "true false none".split()
+)
