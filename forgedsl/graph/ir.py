@@ -125,9 +125,9 @@ class Graph:
         return self.of("step")[0]
 
     @property
-    def source(self) -> Node:
-        """The node that draws the data of a step (draw, batches or pairs)."""
-        return next(node for node in self.nodes if node.op in ("draw", "batches", "pairs"))
+    def sources(self) -> tuple[Node, ...]:
+        """The nodes that draw the data of a step (draw, batches, pairs)."""
+        return tuple(node for node in self.nodes if node.op in ("draw", "batches", "pairs"))
 
     @property
     def syncs(self) -> tuple[Node, ...]:

@@ -16,6 +16,7 @@ from forgedsl.graph.ir import EdgeKind, Graph, Node
 from forgedsl.graph.layout import ranks
 from forgedsl.graph.picture import call_text, note_text, sync_text, title_text
 from forgedsl.hir.ir import Program, Ref
+from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import Plan
 
 Cell = tuple[int, str]  # column and text
@@ -136,7 +137,7 @@ def _mesh_lines(plan: Plan) -> list[str]:
     lines = table(rows)
     if plan.colocate:
         lines.append(f"{', '.join(plan.colocate)} share GPUs and take turns")
-    return [*lines, f"on {plan.host.text}"]
+    return [*lines, f"on {host_text(plan.host)}"]
 
 
 def _eval_lines(program: Program) -> list[str]:

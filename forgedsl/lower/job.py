@@ -119,6 +119,14 @@ class Dataset(Spec):
 # ---- services
 
 
+class Place(Spec):
+    """One host of one replica, and the GPUs that its processes use there, in rank order."""
+
+    replica: int
+    host: int
+    gpus: tuple[int, ...]
+
+
 class Mesh(Spec):
     """Processes of a service: `replicas` meshes of `hosts` x `procs` processes each."""
 
@@ -130,6 +138,8 @@ class Mesh(Spec):
     cpus: int | None = None
     device: Literal["cpu", "gpu"]
     replicas: int = 1
+    places: tuple[Place, ...] = ()
+    """where the plan puts the GPUs; empty for services without"""
 
 
 class Optimizer(Spec):

@@ -90,7 +90,7 @@ def dims_of(model: Decl, base_dir: Path | None) -> Dims | None:
     """Dimensions of a declared model: by name, by explicit numbers, or from its config.json."""
     arch = model.settings["arch"].value
     if isinstance(arch, Constructor):
-        explicit = {k: arch.args[k] for k in EXPLICIT if k in arch.args}
+        explicit = {k: arch.args[k] for k in EXPLICIT if arch.args.get(k) is not None}
         named = DIMS.get((arch.name, str(arch.args.get("size"))))
         if explicit and named is None:
             return _explicit(explicit, model)

@@ -149,8 +149,7 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     if len(used) < 2 and not wide:
         return []
-    launcher = program.singletons.get("launcher")
-    if launcher is not None and launcher_name(launcher) != "local":
+    if program.singletons["launcher"].settings["value"].value.name != "local":
         return []
     decl = program.services[(wide or list(meshes))[0].service]
     return [
@@ -162,12 +161,6 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
             help='add `launcher = slurm(partition = "gpu", time = 12h)`, or ssh, kubernetes',
         )
     ]
-
-
-def launcher_name(decl: Decl) -> str:
-    """The constructor of `launcher = slurm(...)`."""
-    found = next(iter(decl.settings.values())).value
-    return str(getattr(found, "name", found))
 
 
 def check_context(

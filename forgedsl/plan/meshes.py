@@ -2,8 +2,8 @@
 
     service settings + host -> MeshPlan (autos resolved) -> placement on hosts and GPUs
 
-`device = auto` becomes gpu where the host has GPUs and the service asks for some; `procs` of a
-vllm service is the product of its degrees; `dp_shard = auto` is what remains of hosts x procs.
+The front end has derived device, GPUs and the processes of vllm services from the host; here
+`dp_shard = auto` becomes what remains of hosts x procs, and the numbers must agree.
 Errors: P201 parallel-product, P202 device-conflict, P203 gpus-exceed-host.
 """
 
@@ -17,6 +17,7 @@ from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.graph.legality import error
 from forgedsl.hir.ir import Auto, Decl, Value
 from forgedsl.plan.host import Host
+from forgedsl.schema.types import Derived
 
 TITAN_DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 VLLM_DEGREES = ("tp", "pp", "dp")
@@ -73,7 +74,7 @@ class MeshPlan:
 def value(decl: Decl, key: str, auto: object = None) -> object:
     """A setting, with `auto` where the program leaves it to the plan."""
     found = decl.settings[key].value
-    return auto if isinstance(found, Auto) else found
+    return auto if isinstance(found, Auto | Derived) else found
 
 
 def number(decl: Decl, key: str, auto: int) -> int:
@@ -94,17 +95,15 @@ def is_default(setting: Value) -> bool:
     return setting.origin.layer == "default"
 
 
-def plan_mesh(decl: Decl, host: Host, reporter: Reporter) -> MeshPlan:
+def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
     """One service with every size known; reports P201 and P202."""
-    gpus, device = _device(decl, host, reporter)
+    gpus, device = _device(decl, reporter)
     is_titan = decl.ctor == "titan"
     names = TITAN_DEGREES if is_titan else VLLM_DEGREES
     hosts = number(decl, "hosts", 1)
     degrees = {name: number(decl, f"parallel.{name}", 0) for name in names}
-    procs_setting = decl.settings["procs"]
-    derived = isinstance(procs_setting.value, Auto) or (not is_titan and is_default(procs_setting))
     product = prod(degree for degree in degrees.values() if degree)
-    procs = max(1, product // hosts) if derived else number(decl, "procs", 1)
+    procs = number(decl, "procs", 1)
     if is_titan and degrees["dp_shard"] == 0:
         degrees["dp_shard"] = max(1, hosts * procs // product)
     if prod(degrees.values()) != hosts * procs:
@@ -116,7 +115,7 @@ def plan_mesh(decl: Decl, host: Host, reporter: Reporter) -> MeshPlan:
         hosts=hosts,
         procs=procs,
         gpus=gpus,
-        cpus=None if isinstance(value(decl, "cpus"), str) else _optional_int(decl, "cpus"),
+        cpus=_optional_int(decl, "cpus"),
         device=device,
         replicas=1 if is_titan else number(decl, "replicas", 1),
         degrees=degrees,
@@ -128,17 +127,14 @@ def _optional_int(decl: Decl, key: str) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _device(decl: Decl, host: Host, reporter: Reporter) -> tuple[int, str]:
-    """(GPUs per process, device)."""
-    setting = decl.settings["gpus"]
-    gpus = number(decl, "gpus", 1)
-    device = value(decl, "device", "auto")
-    if device == "auto":
-        if gpus == 0 or (is_default(setting) and host.gpus == 0):
-            return 0, "cpu"
-        return gpus, "gpu"
-    if device == "cpu":
-        if gpus and not is_default(setting):
+def _device(decl: Decl, reporter: Reporter) -> tuple[int, str]:
+    """(GPUs per process, device); a default of either follows the other."""
+    gpus = number(decl, "gpus", 0)
+    device = decl.settings["device"]
+    if is_default(device):
+        return gpus, "gpu" if gpus else "cpu"
+    if device.value == "cpu":
+        if gpus:
             reporter.report(_device_conflict(decl, f"`device = cpu` and gpus = {gpus}", "gpus = 0"))
         return 0, "cpu"
     if gpus == 0:

@@ -11,12 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph.ir import Graph
 from forgedsl.graph.legality import model_of
-from forgedsl.hir.ir import Auto, Decl, Program, Ref
+from forgedsl.hir.ir import Decl, Program, Ref
 from forgedsl.plan import checks
 from forgedsl.plan.archs import Dims, dims_of
 from forgedsl.plan.host import Host, resolve_host
@@ -26,6 +25,9 @@ from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 
 MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""
+
+UNKNOWN_CONTEXT = 4096
+"""Tokens of a row where neither the file nor the model says how long a sequence may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +61,21 @@ def plan(
     graph: Graph,
     *,
     reporter: Reporter,
-    host: Host | Mapping[str, Any] | None = None,
+    host: Host | None = None,
     base_dir: Path | None = None,
 ) -> Plan | None:
     """The plan of a legal graph; None after reporting why there is none."""
     start = len(reporter.diagnostics)
     resolved = resolve_host(program, host)
     decls = {name: program.services[name] for name in graph.services}
-    meshes = tuple(plan_mesh(decl, resolved, reporter) for decl in decls.values())
+    meshes = tuple(plan_mesh(decl, reporter) for decl in decls.values())
     colocate = _colocate(program, graph)
     meshes = place(meshes, decls, resolved, colocate, reporter)
     schedule = plan_schedule(program, graph, reporter)
     models = {model_of(decl): program.models[model_of(decl)] for decl in decls.values()}
     dims = {name: dims_of(model, base_dir) for name, model in models.items()}
     contexts = {name: _context(model, dims[name]) for name, model in models.items()}
-    rows = {
-        name: _rows(program, graph, decl, contexts)
-        for name, decl in decls.items()
-        if decl.ctor == "titan"
-    }
+    rows = {name: _rows(decl, contexts) for name, decl in decls.items() if decl.ctor == "titan"}
     by_service = {mesh.service: mesh for mesh in meshes}
     found = checks.check_names(program, meshes) + checks.check_launcher(program, meshes)
     found += checks.check_context(program, graph, contexts, rows[graph.trainer].seq_len)
@@ -107,12 +105,8 @@ def plan(
 
 
 def _colocate(program: Program, graph: Graph) -> tuple[str, ...]:
-    decl = program.singletons.get("colocate")
-    if decl is None:
-        return ()
-    listed = next(iter(decl.settings.values())).value or ()
-    names = tuple(item.name if isinstance(item, Ref) else str(item) for item in listed)
-    return tuple(name for name in names if name in graph.services)
+    listed: list[Ref] = program.singletons["colocate"].settings["value"].value
+    return tuple(item.name for item in listed if item.name in graph.services)
 
 
 def _context(model: Decl, dims: Dims | None) -> int | None:
@@ -122,23 +116,8 @@ def _context(model: Decl, dims: Dims | None) -> int | None:
     return dims.context if dims is not None and dims.context else None
 
 
-def _rows(program: Program, graph: Graph, decl: Decl, contexts: Mapping[str, int | None]) -> Rows:
+def _rows(decl: Decl, contexts: Mapping[str, int | None]) -> Rows:
     """Rows of a microbatch: as set, else as many as `MICROBATCH_TOKENS` holds."""
-    seq_len = number(decl, "batch.seq_len", 0) or _longest(program, graph)
-    seq_len = seq_len or contexts[model_of(decl)] or 2048
+    seq_len = number(decl, "batch.seq_len", contexts[model_of(decl)] or UNKNOWN_CONTEXT)
     tokens = number(decl, "batch.tokens", MICROBATCH_TOKENS)
-    rows = number(decl, "batch.rows", 0) or max(1, tokens // seq_len)
-    return Rows(seq_len=seq_len, rows=rows)
-
-
-def _longest(program: Program, graph: Graph) -> int:
-    """The longest prompt and completion of the flow, rounded up to 64; 0 where unknown."""
-    longest = 0
-    for node in graph.of("sample"):
-        new = number(program.services[node.target], "sampling.max_tokens", 0)
-        dataset = program.datasets[graph.node(node.root).target]
-        prompt = dataset.settings["max_prompt_tokens"].value
-        if not isinstance(prompt, int) or isinstance(prompt, Auto):
-            return 0
-        longest = max(longest, prompt + new)
-    return -(-longest // 64) * 64
+    return Rows(seq_len=seq_len, rows=number(decl, "batch.rows", max(1, tokens // seq_len)))

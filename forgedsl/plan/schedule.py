@@ -78,8 +78,7 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
 
 def items_per_step(graph: Graph) -> int:
     """Groups (or batches) that one optimizer step consumes."""
-    source = graph.source
-    return 1 if source.op == "batches" else int(source.settings["n"])
+    return sum(1 if s.op == "batches" else int(s.settings["n"]) for s in graph.sources)
 
 
 def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None:
@@ -128,7 +127,7 @@ def _report_exceeded(
 ) -> None:
     least = bound(prompts=prompts, lag=1, fraction=fraction, every=every)
     age = decl.settings["max_policy_age"].origin
-    related = [Label(text=f"{prompts} groups per step are drawn here", span=graph.source.span)]
+    related = [Label(text=f"{prompts} groups per step are drawn here", span=graph.sources[0].span)]
     if every > 1:
         related.append(Label(text=f"weights are synced every {every} steps", span=_sync(graph)))
     helps = [f"allow `max_policy_age = {least.age_bound}`", "write `schedule sync`"]
@@ -149,7 +148,10 @@ def _report_exceeded(
 
 
 def _every(graph: Graph) -> int | None:
-    return max((sync_every(node) for node in graph.syncs), default=None)
+    """Steps between syncs into the samplers of the flow; evals alone make nothing stale."""
+    samplers = {node.target for node in graph.of("sample")}
+    syncs = [node for node in graph.syncs if node.settings["target"] in samplers]
+    return max(map(sync_every, syncs), default=None)
 
 
 def sync_every(node: Node) -> int:

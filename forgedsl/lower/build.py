@@ -1,0 +1,165 @@
+"""Program -> sealed Job, with the graph and plan it was made from.
+
+    Program -> graph -> plan -> Job (hermetic, hashed) + files to copy beside it
+
+The same program, host description and files give the same bytes. `lower` reports diagnostics and
+returns None when there is no legal job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl import __version__
+from forgedsl.diagnostics import Reporter
+from forgedsl.graph.dataflow import build
+from forgedsl.graph.ir import Graph
+from forgedsl.graph.render_text import render_text
+from forgedsl.hir.ir import Constructor, Program
+from forgedsl.lower import flow, functions, sources
+from forgedsl.lower import job as spec
+from forgedsl.lower.paths import InputFiles
+from forgedsl.lower.services import lower_services
+from forgedsl.lower.summary import summary_lines
+from forgedsl.plan.host import Host
+from forgedsl.plan.plan import Plan, plan
+from forgedsl.source import SourceFile, Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lowered:
+    """A job and what belongs to it. `files` lists (source, path relative to job.json) to copy."""
+
+    job: spec.Job
+    files: tuple[tuple[Path, str], ...]
+    graph: Graph
+    plan: Plan
+
+
+def lower(
+    program: Program,
+    *,
+    reporter: Reporter,
+    sources: Mapping[str, SourceFile],
+    base_dir: Path,
+    host: Host | None = None,
+) -> Lowered | None:
+    """Lower a resolved program; `base_dir` is the folder of its .forge file."""
+    before = sum(d.severity == "error" for d in reporter)
+    graph = build(program, reporter=reporter)
+    if graph is None:
+        return None
+    planned = plan(program, graph, reporter=reporter, host=host, base_dir=base_dir)
+    if planned is None:
+        return None
+    files = InputFiles(base_dir, reporter)
+    job = _job(program, graph, planned, files, reporter, sources)
+    if sum(d.severity == "error" for d in reporter) > before:
+        return None
+    return Lowered(job=job.sealed(), files=files.copies, graph=graph, plan=planned)
+
+
+def _job(
+    program: Program,
+    graph: Graph,
+    planned: Plan,
+    files: InputFiles,
+    reporter: Reporter,
+    texts: Mapping[str, SourceFile],
+) -> spec.Job:
+    from forgedsl.emit.python import emit_program
+
+    place = placer(texts)
+    emitted = emit_program(program, graph, place)
+    names = emitted.names
+    return spec.Job(
+        compiler=__version__,
+        name=program.name,
+        seed=sources.run_seed(program),
+        profile=program.profile,
+        summary=summary_lines(program, graph, planned),
+        params={name: plain(value.value) for name, value in program.params.items()},
+        models=sources.lower_models(program, graph, planned, files),
+        datasets=sources.lower_datasets(program, graph, files, emitted.columns),
+        services=lower_services(program, graph, planned),
+        rewards=functions.lower_rewards(program, graph, files, names),
+        rubrics=functions.lower_rubrics(program, graph, names),
+        losses=functions.lower_losses(program, graph, reporter, texts),
+        program=emitted.source,
+        nodes=flow.lower_nodes(program, graph, planned, place, names),
+        schedule=flow.lower_schedule(planned),
+        evals=flow.lower_evals(program, graph),
+        checkpoint=_checkpoint(program),
+        logging=_logging(program),
+        launcher=_launcher(program),
+        colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
+        origins=_origins(program, graph, place),
+        topology=render_text(program, graph, planned),
+    )
+
+
+def placer(texts: Mapping[str, SourceFile]) -> Callable[[Span], str]:
+    """Span -> "grpo_math.forge:63:3"; "" for what no file holds."""
+
+    def place(span: Span) -> str:
+        source = texts.get(span.file)
+        if source is None:
+            return ""
+        line, column = source.position(span.start)
+        return f"{functions.file_name(source.name)}:{line}:{column}"
+
+    return place
+
+
+def plain(value: Any) -> Any:
+    """A folded value as JSON has it; durations and sizes become plain numbers."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return str(value)
+
+
+def _origins(program: Program, graph: Graph, place: Callable[[Span], str]) -> dict[str, str]:
+    """Where each declaration and node of the job stands."""
+    found = {name: place(span) for name, span in program.spans.items()}
+    found |= {node.name: place(node.span) for node in graph.nodes if node.name not in found}
+    return {name: text for name, text in sorted(found.items()) if text}
+
+
+def _checkpoint(program: Program) -> spec.Checkpoint:
+    settings = program.singletons["checkpoint"].settings
+    export = settings["export"].value
+    return spec.Checkpoint(
+        every=settings["every"].value,
+        keep=settings["keep"].value,
+        export=export.args["path"] if isinstance(export, Constructor) else None,
+    )
+
+
+def _logging(program: Program) -> spec.Logging:
+    settings = {key: s.value for key, s in program.singletons["logging"].settings.items()}
+    wandb = None
+    if settings["wandb.project"] is not None:
+        names = spec.Wandb.model_fields
+        wandb = spec.Wandb(**{name: settings[f"wandb.{name}"] for name in names})
+    return spec.Logging(
+        console=settings["console"],
+        jsonl=settings["jsonl"],
+        tensorboard=settings["tensorboard"],
+        wandb=wandb,
+        samples=settings["samples"],
+    )
+
+
+def _launcher(program: Program) -> spec.Launcher:
+    launcher = program.singletons["launcher"].settings["value"].value
+    args = {key: plain(value) for key, value in launcher.args.items() if value is not None}
+    return spec.Launcher(kind=launcher.name, args=args)

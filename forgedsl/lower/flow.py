@@ -1,0 +1,153 @@
+"""Nodes, schedule and evals of a planned graph -> those of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from forgedsl.graph.ir import Graph, Node
+from forgedsl.hir.ir import Auto, Decl, Program, Ref
+from forgedsl.lower import job
+from forgedsl.lower.services import lower_sampling
+from forgedsl.lower.sources import eval_entry
+from forgedsl.plan.meshes import number
+from forgedsl.plan.plan import Plan
+from forgedsl.source import Span
+
+CALL_TIMEOUT = 300.0
+MODEL_TIMEOUT = 1800.0
+"""seconds for a step or log-probs: the first may compile"""
+SLOWEST_TOKENS_PER_S = 5.0
+"""a completion that decodes slower than this has failed"""
+
+Place = Callable[[Span], str]
+
+
+def lower_nodes(
+    program: Program, graph: Graph, plan: Plan, place: Place, functions: Mapping[str, str]
+) -> tuple[job.Node, ...]:
+    """Nodes in topological order. `functions` maps advantages and filters to program names."""
+    return tuple(_node(program, node, plan, place, functions) for node in graph.nodes)
+
+
+def _node(
+    program: Program, node: Node, plan: Plan, place: Place, functions: Mapping[str, str]
+) -> job.Node:
+    settings = node.settings
+    return job.Node(
+        id=node.id,
+        name=node.name,
+        op=node.op,  # type: ignore[arg-type]  # the graph and the job share one list of operations
+        target=functions[node.target] if node.op in ("call", "mask") else node.target,
+        inputs=tuple(
+            job.Input(argument=i.argument, edge=i.edge, attribute=i.attribute) for i in node.inputs
+        ),
+        level=node.level.value,
+        slots=plan.slots[node.name],
+        count=settings["n"] if node.op in ("draw", "pairs") else None,
+        n=settings["n"] if node.op == "sample" else None,
+        loss=settings["loss"] if node.op == "step" else None,
+        to=settings["target"] if node.op == "sync" else None,
+        every=settings.get("every", 1),
+        overlap=settings.get("overlap", True),
+        reset_prefix_cache=settings.get("reset_prefix_cache", True),
+        transport=settings.get("transport", "auto"),
+        timeout=_timeout(program, node),
+        at_step=node.at_step,
+        origin=place(node.span),
+    )
+
+
+def _timeout(program: Program, node: Node) -> float:
+    """The deadline of one call of the node, in seconds."""
+    if node.op == "sync":
+        return float(node.settings.get("timeout", CALL_TIMEOUT))
+    if node.op in ("step", "logprobs"):
+        return MODEL_TIMEOUT
+    if node.op == "sample":
+        tokens = number(program.services[node.target], "sampling.max_tokens", 0)
+        return max(CALL_TIMEOUT, tokens / SLOWEST_TOKENS_PER_S)
+    if node.op == "score":
+        rewards = rubric_rewards(program, node.target)
+        limits = [program.rewards[name].settings for name in rewards]
+        longest = [float(s["timeout"].value * (s["retries"].value + 1)) for s in limits]
+        return max(CALL_TIMEOUT, *longest)
+    return CALL_TIMEOUT
+
+
+def rubric_rewards(program: Program, target: str) -> tuple[str, ...]:
+    """The rewards behind a score: those a rubric combines, or the reward itself."""
+    if target in program.rewards:
+        return (target,)
+    expr = program.rubrics[target].settings["score"].value.expr
+    return tuple(name for name in program.rewards if name in paths_of(expr))
+
+
+def paths_of(expr: object) -> frozenset[str]:
+    """The dotted names an expression mentions."""
+    from forgedsl.syntax import ast
+
+    match expr:
+        case ast.Path():
+            return frozenset({expr.text})
+        case ast.Unary():
+            return paths_of(expr.operand)
+        case ast.Binary():
+            return paths_of(expr.left) | paths_of(expr.right)
+        case ast.Conditional():
+            return paths_of(expr.test) | paths_of(expr.then) | paths_of(expr.otherwise)
+        case ast.List():
+            return frozenset[str]().union(*map(paths_of, expr.items))
+        case ast.Call():
+            return frozenset[str]().union(*(paths_of(arg.value) for arg in expr.args))
+    return frozenset()
+
+
+def lower_schedule(plan: Plan) -> job.Schedule:
+    """Length, credits, window and bound."""
+    schedule, staleness = plan.schedule, plan.schedule.staleness
+    return job.Schedule(
+        mode="async" if schedule.mode == "async" else "sync",
+        steps=schedule.steps,
+        epochs=schedule.epochs,
+        prompts=staleness.prompts,
+        credits=staleness.credits,
+        window=staleness.window,
+        age_bound=staleness.age_bound,
+        max_policy_age=schedule.max_policy_age,
+        on_stale="error" if schedule.on_stale == "error" else "drop",
+        starve_timeout=schedule.starve_timeout,
+    )
+
+
+def lower_evals(program: Program, graph: Graph) -> dict[str, job.Eval]:
+    """Evals, sampled by the generator that the trainer updates."""
+    return {
+        name: _eval(program, eval_entry(name, decl), decl, eval_service(graph))
+        for name, decl in program.evals.items()
+    }
+
+
+def eval_service(graph: Graph) -> str:
+    """The generator with the newest weights, else the first that samples."""
+    synced = [sync.settings["target"] for sync in graph.syncs]
+    return str((synced or [node.target for node in graph.of("sample")])[0])
+
+
+def _eval(program: Program, dataset: str, decl: Decl, service: str) -> job.Eval:
+    settings = decl.settings
+    score = settings["score"].value
+    sampling = lower_sampling(program.services[service])
+    overrides = {
+        name: settings[f"sample.{name}"].value
+        for name in job.Sampling.model_fields
+        if f"sample.{name}" in settings and not isinstance(settings[f"sample.{name}"].value, Auto)
+    }
+    return job.Eval(
+        dataset=dataset,
+        service=service,
+        score=score.name if isinstance(score, Ref) else str(score),
+        every=settings["every"].value,
+        limit=settings["limit"].value,
+        sampling=sampling.model_copy(update=overrides),
+        n=settings["sample.n"].value,
+    )

@@ -1,0 +1,99 @@
+"""Rewards, rubrics and losses of a program -> those of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.graph.ir import Graph
+from forgedsl.hir.ir import Constructor, Program, PythonFunction, Ref, RewardDecl
+from forgedsl.lower import job
+from forgedsl.lower.flow import rubric_rewards
+from forgedsl.lower.paths import InputFiles
+from forgedsl.source import SourceFile
+
+ROLLOUT_NAMES = ("r", "rollout")
+"""A Python reward whose first parameter has one of these names gets the rollout."""
+
+
+def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
+    """Rubrics and rewards that the flow or an eval scores with."""
+    used = [node.target for node in graph.of("score")]
+    for decl in program.evals.values():
+        score = decl.settings["score"].value
+        used.append(score.name if isinstance(score, Ref) else str(score))
+    return tuple(dict.fromkeys(used))
+
+
+def lower_rewards(
+    program: Program, graph: Graph, files: InputFiles, names: Mapping[str, str]
+) -> dict[str, job.Reward]:
+    """The rewards behind every score in use; `names` maps .forge bodies to program functions."""
+    used = {
+        reward for score in scores_used(program, graph) for reward in rubric_rewards(program, score)
+    }
+    return {
+        name: _reward(decl, files, names) for name, decl in program.rewards.items() if name in used
+    }
+
+
+def _reward(decl: RewardDecl, files: InputFiles, names: Mapping[str, str]) -> job.Reward:
+    settings = {key: setting.value for key, setting in decl.settings.items()}
+    on_error = settings["on_error"]
+    common = {
+        "procs": settings["procs"],
+        "timeout": settings["timeout"],
+        "retries": settings["retries"],
+        "on_error": on_error if isinstance(on_error, int | float) else "drop",
+        "memory": settings["memory"],
+        "cache": settings["cache"],
+    }
+    if isinstance(decl.body, Constructor):
+        return job.Reward(kind="std", function=decl.body.name, args=dict(decl.body.args), **common)
+    if isinstance(decl.body, PythonFunction):
+        path, sha256 = files.add(decl.body.module, decl.body.span)
+        return job.Reward(
+            kind="python",
+            function=decl.body.name,
+            path=path,
+            sha256=sha256,
+            passes_rollout=bool(decl.body.params) and decl.body.params[0] in ROLLOUT_NAMES,
+            **common,
+        )
+    return job.Reward(kind="program", function=names[decl.name], **common)
+
+
+def lower_rubrics(
+    program: Program, graph: Graph, names: Mapping[str, str]
+) -> dict[str, job.Rubric]:
+    """The rubrics in use."""
+    return {
+        name: job.Rubric(
+            function=names[name],
+            rewards=rubric_rewards(program, name),
+            on_truncated=decl.settings["on_truncated"].value,
+            on_error=decl.settings["on_error"].value,
+        )
+        for name, decl in program.rubrics.items()
+        if name in scores_used(program, graph)
+    }
+
+
+def lower_losses(
+    program: Program, graph: Graph, reporter: Reporter, sources: Mapping[str, SourceFile]
+) -> dict[str, job.Loss]:
+    """The loss of the step, emitted. A mistake in its body is reported and leaves it out."""
+    from forgedsl.emit.loss import lower_loss
+
+    loss = lower_loss(program.functions[graph.loss], reporter, sources)
+    if loss is None:
+        return {}
+    tree = loss.tree
+    for name, source in sources.items():  # a job names files, not where they lie
+        tree = tree.replace(f'@"{name}"', f'@"{file_name(source.name)}"')
+    return {graph.loss: loss.model_copy(update={"tree": tree})}
+
+
+def file_name(path: str) -> str:
+    """The last part of a path, on any system."""
+    return path.replace("\\", "/").rsplit("/", 1)[-1]

@@ -1,0 +1,86 @@
+"""Files of a program -> names in the job, and what must be copied beside job.json.
+
+    shipped with the package    forgedsl:data/arithmetic.jsonl
+    any other file or folder    inputs/data/problems.jsonl    (`..` becomes `up`)
+
+A job names no absolute path. `InputFiles` resolves, hashes and collects; a missing file is P210.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from importlib import resources
+from pathlib import Path
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.graph.legality import error
+from forgedsl.source import Span
+
+SHIPPED = "forgedsl:"
+CHUNK = 1 << 20
+
+
+def shipped_root() -> Path:
+    """The folder that `forgedsl:` names."""
+    return Path(str(resources.files("forgedsl.pipelines"))).resolve()
+
+
+class InputFiles:
+    """Resolves the paths of one program. `copies` lists (source path, path in the job)."""
+
+    def __init__(self, base_dir: Path, reporter: Reporter) -> None:
+        self.base_dir = base_dir
+        self.reporter = reporter
+        self._copies: dict[str, Path] = {}
+
+    @property
+    def copies(self) -> tuple[tuple[Path, str], ...]:
+        return tuple((source, name) for name, source in sorted(self._copies.items()))
+
+    def add(self, path: str, span: Span) -> tuple[str, str]:
+        """(name in the job, sha256) of a file or folder as written in the program."""
+        source = self._locate(path)
+        if not source.exists():
+            self.reporter.report(
+                error(
+                    "P210",
+                    "missing-file",
+                    f"`{path}` does not exist",
+                    span,
+                    help="paths are relative to the .forge file; `forgedsl:NAME` names what ships "
+                    "with the package",
+                )
+            )
+            return path, ""
+        root = shipped_root()
+        resolved = source.resolve()
+        if resolved.is_relative_to(root):
+            return SHIPPED + resolved.relative_to(root).as_posix(), digest(source)
+        name = self._job_name(source)
+        self._copies[name] = source
+        return name, digest(source)
+
+    def _locate(self, path: str) -> Path:
+        if path.startswith(SHIPPED):
+            return shipped_root() / path.removeprefix(SHIPPED)
+        return self.base_dir / path
+
+    def _job_name(self, source: Path) -> str:
+        relative = Path(os.path.relpath(source.absolute(), self.base_dir.absolute()))
+        return Path(
+            "inputs", *("up" if part == ".." else part for part in relative.parts)
+        ).as_posix()
+
+
+def digest(path: Path) -> str:
+    """sha256 of a file; of a folder, that of the sorted list of its files and their digests."""
+    if path.is_dir():
+        files = sorted(f for f in path.rglob("*") if f.is_file())
+        listing = "".join(f"{f.relative_to(path).as_posix()} {digest(f)}\n" for f in files)
+        return hashlib.sha256(listing.encode()).hexdigest()
+    state = hashlib.sha256()
+    with path.open("rb") as stream:
+        while chunk := stream.read(CHUNK):
+            state.update(chunk)
+    return state.hexdigest()

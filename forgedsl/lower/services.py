@@ -1,0 +1,108 @@
+"""Services of a plan -> those of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.graph.ir import Graph
+from forgedsl.graph.legality import model_of
+from forgedsl.hir.ir import Auto, Constructor, Decl, Program
+from forgedsl.lower import job
+from forgedsl.plan.meshes import MeshPlan, number, value
+from forgedsl.plan.plan import Plan
+
+
+def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Service]:
+    """Every live service, with its mesh."""
+    found: dict[str, job.Service] = {}
+    for name in graph.services:
+        decl, mesh = program.services[name], plan.mesh(name)
+        dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
+        if decl.ctor == "titan":
+            found[name] = _titan(decl, mesh, plan, dtype, stepped=name == graph.trainer)
+        else:
+            found[name] = _vllm(decl, mesh, dtype)
+    return found
+
+
+def _mesh(mesh: MeshPlan) -> job.Mesh:
+    return job.Mesh(
+        name=mesh.name,
+        hosts=mesh.hosts,
+        procs=mesh.procs,
+        gpus=mesh.gpus,
+        cpus=mesh.cpus,
+        device="gpu" if mesh.device == "gpu" else "cpu",
+        replicas=mesh.replicas,
+        places=tuple(
+            job.Place(replica=p.replica, host=p.host, gpus=p.gpus) for p in mesh.places if p.gpus
+        ),
+    )
+
+
+def _titan(
+    decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str, *, stepped: bool
+) -> job.TitanService:
+    rows = plan.rows[decl.name]
+    logits = decl.settings["memory.logits"].value
+    accumulate = value(decl, "batch.accumulate")
+    return job.TitanService(
+        model=model_of(decl),
+        mesh=_mesh(mesh),
+        dtype=dtype,  # type: ignore[arg-type]  # the schema admits only these words
+        temperature=_plain(decl, "temperature"),
+        parallel=job.TitanParallel(**mesh.degrees, ep=number(decl, "parallel.ep", 1)),
+        optimizer=_optimizer(decl) if stepped else None,
+        batch=job.BatchShape(
+            seq_len=rows.seq_len,
+            rows=rows.rows,
+            pack=_plain(decl, "batch.pack"),
+            accumulate=accumulate if isinstance(accumulate, int) else None,
+        ),
+        activation_checkpoint=_plain(decl, "memory.activation_checkpoint"),
+        offload=_plain(decl, "memory.offload"),
+        logits=_logits(logits),
+        compile=bool(value(decl, "compile", False)),
+    )
+
+
+def _logits(setting: Any) -> str:
+    if isinstance(setting, Constructor):
+        return f"{setting.name}({setting.args['rows']})"
+    return "auto" if isinstance(setting, Auto) else str(setting)
+
+
+def _optimizer(decl: Decl) -> job.Optimizer:
+    names = job.Optimizer.model_fields
+    return job.Optimizer(**{name: _plain(decl, f"optimizer.{name}") for name in names})
+
+
+def _vllm(decl: Decl, mesh: MeshPlan, dtype: str) -> job.VllmService:
+    prefix = "engine.extra."
+    extra = {k.removeprefix(prefix): v.value for k, v in decl.settings.items() if k[:13] == prefix}
+    return job.VllmService(
+        model=model_of(decl),
+        mesh=_mesh(mesh),
+        dtype=dtype,  # type: ignore[arg-type]  # the schema admits only these words
+        parallel=job.VllmParallel(**mesh.degrees),
+        sampling=lower_sampling(decl),
+        route=_plain(decl, "route"),
+        gpu_memory=_plain(decl, "engine.gpu_memory"),
+        prefix_caching=_plain(decl, "engine.prefix_caching"),
+        cuda_graphs=mesh.device == "gpu" and _plain(decl, "engine.cuda_graphs"),
+        max_running=_plain(decl, "engine.max_running"),
+        extra=extra,
+    )
+
+
+def lower_sampling(decl: Decl) -> job.Sampling:
+    """`sampling { ... }` of a generator."""
+    names = job.Sampling.model_fields
+    given = {name: _plain(decl, f"sampling.{name}") for name in names}
+    given["stop"] = tuple(given["stop"] or ())
+    return job.Sampling(**given)
+
+
+def _plain(decl: Decl, key: str) -> Any:
+    """A setting as the job has it: None where the runtime derives it."""
+    return value(decl, key)

@@ -1,0 +1,165 @@
+"""Models and datasets of a program -> those of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forgedsl.graph.ir import Graph
+from forgedsl.graph.legality import error, model_of
+from forgedsl.hir.ir import Auto, Constructor, Decl, Program, Ref, Value
+from forgedsl.lower import job
+from forgedsl.lower.paths import InputFiles
+from forgedsl.plan.plan import Plan
+
+COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
+
+
+def lower_models(
+    program: Program, graph: Graph, plan: Plan, files: InputFiles
+) -> dict[str, job.Model]:
+    """The models that live services are built on."""
+    used = {model_of(program.services[name]) for name in graph.services}
+    return {
+        name: _model(decl, plan.contexts[name], files)
+        for name, decl in program.models.items()
+        if name in used
+    }
+
+
+def _model(decl: Decl, context: int | None, files: InputFiles) -> job.Model:
+    arch = decl.settings["arch"].value
+    tokenizer = decl.settings["tokenizer"].value
+    template = decl.settings["chat_template"].value
+    return job.Model(
+        source=_model_source(decl.settings["source"].value, files),
+        arch=_arch(arch) if isinstance(arch, Constructor) else None,
+        dtype=decl.settings["dtype"].value,
+        context=context,
+        tokenizer=_model_source(tokenizer, files) if isinstance(tokenizer, Constructor) else None,
+        chat_template=template if isinstance(template, str) else None,
+    )
+
+
+def _arch(constructor: Constructor) -> job.Arch:
+    args = {key: value for key, value in constructor.args.items() if value is not None}
+    size = args.pop("size", None)
+    return job.Arch(family=constructor.name, size=size, dims=args)
+
+
+def _model_source(source: Constructor, files: InputFiles) -> job.ModelSource:
+    if source.name == "hf":
+        return job.HfSource(id=source.args["id"], revision=source.args.get("revision"))
+    if source.name == "local":
+        path, sha256 = files.add(source.args["path"], source.span)
+        return job.LocalModel(path=path, sha256=sha256)
+    return job.RandomModel(seed=source.args["seed"])
+
+
+# ---- datasets
+
+
+def lower_datasets(
+    program: Program, graph: Graph, files: InputFiles, columns: Mapping[tuple[str, str], str]
+) -> dict[str, job.Dataset]:
+    """Datasets that are drawn from, and one of its own for each eval."""
+    drawn = {node.target for node in graph.sources}
+    found = {
+        name: _dataset(program, graph, decl, files, columns)
+        for name, decl in program.datasets.items()
+        if name in drawn
+    }
+    for name, eval_decl in program.evals.items():
+        decl = program.datasets[eval_dataset(eval_decl)]
+        base = _dataset(program, graph, decl, files, columns)
+        source = _eval_source(eval_decl, decl, files)
+        found[eval_entry(name, eval_decl)] = base.model_copy(
+            update={"source": source, "shuffle": None}
+        )
+    return found
+
+
+def eval_dataset(decl: Decl) -> str:
+    """The dataset an eval names."""
+    found = decl.settings["dataset"].value
+    return found.name if isinstance(found, Ref) else str(found)
+
+
+def eval_entry(name: str, decl: Decl) -> str:
+    """The entry of `Job.datasets` that an eval reads; no declaration has a dot in its name."""
+    return f"{eval_dataset(decl)}.{name}"
+
+
+def _dataset(
+    program: Program,
+    graph: Graph,
+    decl: Decl,
+    files: InputFiles,
+    columns: Mapping[tuple[str, str], str],
+) -> job.Dataset:
+    settings = decl.settings
+    streaming = settings["streaming"].value
+    named = {column: columns.get((decl.name, column)) for column in COLUMNS}
+    return job.Dataset(
+        source=_data_source(settings["source"].value, files),
+        tokenizer=_tokenizer(program, graph, decl.name),
+        **named,
+        learn=settings["learn"].value if settings["chat"].value is not None else None,
+        shuffle=_shuffle(program, settings["shuffle"]),
+        streaming=False if isinstance(streaming, Auto) else streaming,
+        max_prompt_tokens=settings["max_prompt_tokens"].value,
+        on_long=settings["on_long"].value,
+    )
+
+
+def _tokenizer(program: Program, graph: Graph, dataset: str) -> str:
+    """The model of the service that first reads what is drawn; of the trainer for the rest."""
+    drawn = {node.name for node in graph.sources if node.target == dataset}
+    reader = next(
+        (n.target for n in graph.of("sample") if {i.edge for i in n.inputs} & drawn), graph.trainer
+    )
+    return model_of(program.services[reader])
+
+
+def _shuffle(program: Program, setting: Value) -> int | None:
+    if isinstance(setting.value, Constructor):
+        return int(setting.value.args["seed"])
+    return None if setting.value is None else run_seed(program)
+
+
+def run_seed(program: Program) -> int:
+    """`run.seed`."""
+    return int(program.singletons["run"].settings["seed"].value)
+
+
+def _data_source(source: Constructor, files: InputFiles) -> Any:
+    if source.name == "hf":
+        return job.HfSource(**source.args)
+    if source.name == "mixture":
+        parts = tuple(_data_source(part, files) for part in source.args["sources"])
+        return job.MixtureSource(sources=parts, weights=tuple(source.args["weights"]))
+    path, sha256 = files.add(source.args["path"], source.span)
+    kind: Any = source.name
+    return job.FileSource(kind=kind, path=path, sha256=sha256)
+
+
+def _eval_source(decl: Decl, dataset: Decl, files: InputFiles) -> Any:
+    """The eval's own source, else the dataset's with another split."""
+    own, split = decl.settings["source"].value, decl.settings["split"]
+    if isinstance(own, Constructor):
+        return _data_source(own, files)
+    source = _data_source(dataset.settings["source"].value, files)
+    if split.value is None:
+        return source
+    if isinstance(source, job.HfSource):
+        return source.model_copy(update={"split": split.value})
+    files.reporter.report(
+        error(
+            "P211",
+            "split-of-file",
+            f"`{dataset.name}` has no splits, its source is not a dataset of the hub",
+            split.origin.span or decl.name_span,
+            help="give the eval a `source` of its own",
+        )
+    )
+    return source

@@ -1,0 +1,37 @@
+"""What a job is, in a few lines for people."""
+
+from __future__ import annotations
+
+from forgedsl.graph.ir import Graph
+from forgedsl.graph.legality import model_of
+from forgedsl.graph.picture import title_text
+from forgedsl.hir.ir import Constructor, Program
+from forgedsl.plan.plan import Plan
+
+
+def summary_lines(program: Program, graph: Graph, plan: Plan) -> tuple[str, ...]:
+    """Title, rates and length, meshes."""
+    model = program.models[model_of(program.services[graph.trainer])]
+    source = model.settings["source"].value
+    title = f"{title_text(program)}: {model.name} = {_source(source)}, loss {graph.loss}"
+    meshes = "; ".join(f"{mesh.service} {mesh.text} on {mesh.device}" for mesh in plan.meshes)
+    return (title, _rates(graph, plan), meshes)
+
+
+def _source(source: Constructor) -> str:
+    arguments = ", ".join(str(v) for v in source.args.values() if v is not None)
+    return f"{source.name}({arguments})"
+
+
+def _rates(graph: Graph, plan: Plan) -> str:
+    schedule = plan.schedule
+    length = (
+        f"{schedule.steps} steps" if schedule.steps is not None else f"{schedule.epochs} epochs"
+    )
+    parts = [length, schedule.mode]
+    prompts = schedule.staleness.prompts
+    for node in graph.of("sample"):
+        parts.append(f"{prompts} prompts x {node.settings['n']} completions a step")
+    if schedule.every is not None:
+        parts.append(f"policy age <= {schedule.staleness.age_bound}")
+    return ", ".join(parts)
