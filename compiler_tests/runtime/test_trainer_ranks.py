@@ -1,0 +1,120 @@
+"""One recorded batch on one rank and on two FSDP ranks: the same step, and a step is resumable."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from forgedsl import api
+from forgedsl.diagnostics import Reporter
+from forgedsl.emit.loss import lower_loss
+from forgedsl.lower import job as spec
+from forgedsl.runtime.items import Batch, Sample
+
+LOSS = """
+forge 1
+import "std/rl" as rl
+
+loss recorded(
+  logprob: diff [B, T] f32, entropy: diff [B, T] f32, behavior: [B, T] f32, ref: [B, T] f32,
+  adv: [B] f32, mask: [B, T] bool,
+) {
+  ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
+  pg    = -min(ratio * adv, clip(ratio, 0.8, 1.2) * adv)
+  minimize seq_mean(pg + 0.02 * ratio * rl.k3(logprob, ref) - 0.01 * entropy, mask)
+  report clip_frac = token_mean(abs(ratio - 1) > 0.2, mask)
+}
+"""
+
+
+def recorded_loss() -> spec.Loss:
+    functions, sources = api.load_functions(LOSS)
+    loss = lower_loss(functions["recorded"], Reporter(), sources)
+    assert loss is not None
+    return loss
+
+
+def recorded_batch() -> Batch:
+    """24 sequences of uneven length with noisy old log-probs."""
+    draw = random.Random(3)
+    samples = []
+    for i in range(24):
+        num_prompt, length = draw.randint(3, 8), draw.randint(2, 14)
+        noise = [-1.5 + draw.gauss(0, 0.3) for _ in range(length)]
+        samples.append(
+            Sample(
+                token_ids=[draw.randint(3, 40) for _ in range(num_prompt + length)],
+                num_prompt=num_prompt,
+                mask=[draw.random() > 0.1 for _ in range(length)],
+                token_fields={"behavior": noise, "ref": [v + 0.1 for v in noise]},
+                sequence_fields={"adv": draw.gauss(0, 1) if i else 0.0},
+            )
+        )
+    return Batch(samples=samples)
+
+
+async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None = None) -> Any:
+    """Results, weights after each step and the versions, from a trainer on `procs` ranks."""
+    from forgedsl.runtime.actors.trainer import TitanTrainer
+    from forgedsl.runtime.meshes import _rendezvous, place
+    from forgedsl.runtime.models import resolve_model
+    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+    from forgedsl.runtime.weight_sync import open_weights
+
+    model = resolve_model(job, "policy", folder, folder)
+    mesh = Mesh.spawn(
+        service="trainer",
+        origin="x.forge:1:1",
+        name="trainer",
+        size=procs,
+        actor=TitanTrainer,
+        args=(job, "trainer", str(model)),
+        kwargs={"world": procs, "threads": place(job)["trainer"][0].threads, **_rendezvous()},
+        start=bootstrap({"OMP_NUM_THREADS": "1"}, folder / f"trainer{procs}", "cpu"),
+        logs=folder / f"trainer{procs}",
+    )
+    try:
+        facts = await mesh.first("setup", str(folder), f"ranks{procs}", resume)
+        found = []
+        for _ in range(2):
+            result = await mesh.first("step", recorded_batch(), "recorded")
+            manifest = await mesh.first("publish")
+            weights = {name: value.clone() for name, value in open_weights(manifest)}
+            found.append((result, weights))
+        await mesh.call("save", result.version)
+        await mesh.call("close")
+        return facts, found
+    finally:
+        await mesh.stop()
+
+
+@pytest.mark.timeout(240)
+def test_one_and_two_ranks_agree_and_resume_continues(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    loss = recorded_loss()
+
+    def run(procs: int, folder: Path, resume: int | None = None) -> Any:
+        folder.mkdir(exist_ok=True)
+        job = make_job(services={"trainer": make_titan(procs=procs)}, losses={"recorded": loss})
+        return asyncio.run(two_steps(job, procs, folder, resume))
+
+    _, one = run(1, tmp_path / "one")
+    _, two = run(2, tmp_path / "two")
+    for (a, weights_a), (b, weights_b) in zip(one, two, strict=True):
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-3)
+        assert a.loss == pytest.approx(b.loss, rel=1e-3)
+        assert a.metrics["entropy"] == pytest.approx(b.metrics["entropy"], rel=1e-3)
+        assert a.metrics["clip_frac"] == pytest.approx(b.metrics["clip_frac"], abs=1e-6)
+        assert a.tokens == b.tokens
+        for name, value in weights_a.items():
+            torch.testing.assert_close(value, weights_b[name], rtol=0, atol=1e-5)
+    facts, more = run(1, tmp_path / "one", resume=2)
+    assert facts["version"] == 2
+    assert [result.version for result, _ in more] == [3, 4]
+    assert more[0][0].loss != one[1][0].loss
