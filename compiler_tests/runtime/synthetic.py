@@ -28,7 +28,9 @@ def make_job(*, steps: int = 120, rewards: bool = True, **logging: Any) -> spec.
         model="policy", mesh=spec.Mesh(name="gen", device="cpu"), dtype="f32",
         sampling=spec.Sampling(max_tokens=16),
     )  # fmt: skip
-    frozen = titan.model_copy(update={"optimizer": None, "mesh": spec.Mesh(name="ref", device="cpu")})
+    frozen = titan.model_copy(
+        update={"optimizer": None, "mesh": spec.Mesh(name="ref", device="cpu")}
+    )
     return spec.Job(
         compiler="0.1.0", name="example", seed=17, profile="cpu",
         summary=("trains policy on arithmetic with the loss clipped", "one host, 3 processes"),
@@ -40,8 +42,10 @@ def make_job(*, steps: int = 120, rewards: bool = True, **logging: Any) -> spec.
                                      fields=(), reports=("clip_frac", "kl_ref"))},
         program="", nodes=make_nodes() if rewards else (),
         schedule=spec.Schedule(mode="async", steps=steps, prompts=32, credits=64, age_bound=2),
-        evals={}, checkpoint=spec.Checkpoint(), logging=spec.Logging(**{"tensorboard": False} | logging),
-        launcher=spec.Launcher(), origins={"generator": SAMPLER}, topology="prompt -> rollout -> batch",
+        evals={}, checkpoint=spec.Checkpoint(),
+        logging=spec.Logging(**{"tensorboard": False} | logging),
+        launcher=spec.Launcher(), origins={"generator": SAMPLER},
+        topology="prompt -> rollout -> batch",
     ).sealed()  # fmt: skip
 
 
@@ -164,4 +168,10 @@ def _samples(rng: random.Random, total: int) -> Iterator[dict[str, Any]]:
             start = base + 0.1 * rng.random()
             end = start + 0.05 + 0.08 * rng.random()
             yield {"time": start, "kind": "sample.start", "id": ident, "service": "generator"}
-            yield {"time": end, "kind": "sample.end", "id": ident, "tokens": 4, "seconds": end - start}
+            yield {
+                "time": end,
+                "kind": "sample.end",
+                "id": ident,
+                "tokens": 4,
+                "seconds": end - start,
+            }

@@ -43,7 +43,10 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def differences(old: Job, new: Job) -> list[str]:
     """`path: before -> after` for every difference that a resume may not make."""
-    before, after = dict(leaves(old.model_dump(mode="json"))), dict(leaves(new.model_dump(mode="json")))
+    before, after = (
+        dict(leaves(old.model_dump(mode="json"))),
+        dict(leaves(new.model_dump(mode="json"))),
+    )
     skip = CHANGEABLE + DERIVED
     return [
         f"{path}: {short(before.get(path))} -> {short(after.get(path))}"
@@ -63,5 +66,7 @@ def with_changes(old: Job, new: Job) -> Job:
     schedule = old.schedule.model_copy(
         update={"steps": new.schedule.steps, "epochs": new.schedule.epochs}
     )
-    update = {"schedule": schedule} | {k: getattr(new, k) for k in ("evals", "checkpoint", "logging")}
+    update = {"schedule": schedule} | {
+        k: getattr(new, k) for k in ("evals", "checkpoint", "logging")
+    }
     return old.model_copy(update=update).sealed()

@@ -131,7 +131,10 @@ def prepare(request: Request, file: Path) -> Prepared | None:
         return _from_json(request, file)
     from forgedsl.cli.compiling import compile_file
 
-    return compile_file(file, profile=request.profile, overrides=request.overrides)
+    lowered = compile_file(file, profile=request.profile, overrides=request.overrides)
+    if lowered is None:
+        return None
+    return Prepared(job=lowered.job, inputs={name: source for source, name in lowered.files})
 
 
 def _from_json(request: Request, file: Path) -> Prepared:
@@ -142,7 +145,9 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
     if request.overrides or request.profile != "auto":
         what = request.overrides[0] if request.overrides else f"--profile {request.profile}"
-        raise UsageError(f"{file} is compiled and final, so {what} cannot apply; run the .forge file")
+        raise UsageError(
+            f"{file} is compiled and final, so {what} cannot apply; run the .forge file"
+        )
     try:
         job = Job.model_validate_json(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -185,12 +190,15 @@ def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
     """job.json, forge.lock and the copied inputs: all that is needed to run it again elsewhere."""
     import shutil
 
-    from forgedsl.cli.locking import lock_text
+    from forgedsl.lower.lock import lock_text
 
     for name, source in prepared.inputs.items():
         target = run_dir / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+        if source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
     (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
     (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
 
@@ -234,7 +242,8 @@ def launch(job: Job, run_dir: Path, *, resume: bool, quiet: bool) -> int:
         print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
     readers = open_readers(job, run_dir, quiet=quiet)
     try:
-        code = run(job, run_dir, resume=resume, readers=[reader.on_event for reader in readers])
+        handlers = [reader.on_event for reader in readers]
+        code: int = run(job, run_dir, resume=resume, readers=handlers)
     finally:
         close_readers(readers)
     write_report(run_dir)

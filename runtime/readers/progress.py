@@ -89,7 +89,6 @@ class Plain:
     def __init__(self, view: View, stream: Any = None) -> None:
         self._view = view
         self._stream = stream or sys.stderr
-        self._said_step = 0
         self._said_time = 0.0
 
     def on_event(self, event: Event) -> None:
@@ -104,13 +103,13 @@ class Plain:
             self._step()
 
     def _due(self, now: float) -> bool:
-        steps = self._view.step - self._said_step
-        done = self._view.step == self._view.steps
-        return steps >= PLAIN_STEPS or now - self._said_time >= PLAIN_SECONDS or done
+        view = self._view
+        late = now - self._said_time >= PLAIN_SECONDS
+        return view.step % PLAIN_STEPS == 0 or late or view.step == view.steps
 
     def _step(self) -> None:
         view = self._view
-        self._said_step, self._said_time = view.step, view.now
+        self._said_time = view.now
         of = f"/{view.steps}" if view.steps else ""
         body = "  ".join(f"{label} {value}" for label, value in figures(view))
         left = "" if view.left is None else f"  left {clock(view.left)}"

@@ -47,11 +47,7 @@ def keep_rows(path: Path, last: int) -> None:
 
 def numbers(row: Row) -> dict[str, float]:
     """The fields a chart can show."""
-    return {
-        k: float(v)
-        for k, v in row.items()
-        if k != "step" and isinstance(v, (int, float))
-    }
+    return {k: float(v) for k, v in row.items() if k != "step" and isinstance(v, (int, float))}
 
 
 def tag(name: str) -> str:

@@ -47,5 +47,9 @@ def headline(data: RunData, code: int) -> str:
 
 def places(run_dir: Path) -> list[str]:
     """One line for each result that is there."""
-    found = [("report", "report.html"), ("metrics", "metrics.jsonl"), ("checkpoints", "checkpoints")]
+    found = [
+        ("report", "report.html"),
+        ("metrics", "metrics.jsonl"),
+        ("checkpoints", "checkpoints"),
+    ]
     return [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 
 
@@ -53,9 +55,7 @@ def sparkline(values: list[float], width: int) -> str:
         return ""
     count = min(width, len(values))
     edges = [i * len(values) // count for i in range(count + 1)]
-    means = [
-        sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)
-    ]
+    means = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     low, high = min(means), max(means)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((value - low) * scale)] for value in means)

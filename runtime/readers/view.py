@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.rows import Row, row_of
 

@@ -6,9 +6,10 @@ into the page so that its script can show the value under the pointer.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgedsl.runtime.readers.text import number
 
@@ -26,6 +27,12 @@ class Series:
     spread: tuple[float, ...] = ()
     color: str = "c1"
     dots: bool = False
+    exact: bool = False
+    """no trend is drawn: a mean over neighbours would mean nothing"""
+
+    @property
+    def label(self) -> str:
+        return self.name.removeprefix("loss/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +50,7 @@ def ticks(low: float, high: float, count: int) -> list[float]:
     span = high - low
     raw = span / count
     size = 10 ** math.floor(math.log10(raw))
-    step = next(size * m for m in (1, 2, 2.5, 5, 10) if size * m >= raw)
+    step = min((size * m for m in (1, 2, 2.5, 5, 10)), key=lambda step: abs(step - raw))
     first = math.ceil(low / step - 1e-9)
     return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1)]
 
@@ -54,29 +61,34 @@ def thin(series: Series) -> Series:
     if count <= MAX_POINTS:
         return series
     cuts = [i * count // MAX_POINTS for i in range(MAX_POINTS + 1)]
-    parts = [slice(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    parts = [slice(a, b) for a, b in itertools.pairwise(cuts)]
     points = tuple(
-        (series.points[part][-1][0], sum(y for _, y in series.points[part]) / (part.stop - part.start))
+        (
+            series.points[part][-1][0],
+            sum(y for _, y in series.points[part]) / (part.stop - part.start),
+        )
         for part in parts
     )
     spread = tuple(sum(series.spread[p]) / (p.stop - p.start) for p in parts if series.spread)
-    return Series(
-        name=series.name, points=points, spread=spread, color=series.color, dots=series.dots
-    )
+    return replace(series, points=points, spread=spread)
 
 
 def trend(points: Sequence[Point]) -> list[Point]:
-    """Exponential moving average over about a twentieth of the curve, unbiased at its start."""
-    keep = 1 - 1 / max(len(points) / 20, 1.0)
-    total = weight = 0.0
+    """Centred moving average over about a tenth of the curve, so that the trend does not lag."""
+    half = max(len(points) // 20, 1)
+    sums = [0.0]
+    for _, y in points:
+        sums.append(sums[-1] + y)
     out = []
-    for x, y in points:
-        total, weight = keep * total + y, keep * weight + 1
-        out.append((x, total / weight))
+    for i, (x, _) in enumerate(points):
+        first, last = max(i - half, 0), min(i + half + 1, len(points))
+        out.append((x, (sums[last] - sums[first]) / (last - first)))
     return out
 
 
-def bounds(series: Sequence[Series], floor: float | None, ceil: float | None) -> tuple[float, float]:
+def bounds(
+    series: Sequence[Series], floor: float | None, ceil: float | None
+) -> tuple[float, float]:
     """The range of the y axis, widened a little; `floor` and `ceil` are kept in sight."""
     lows, highs = [], []
     for one in series:
@@ -114,12 +126,14 @@ class Frame:
 def axes(frame: Frame) -> list[str]:
     """Horizontal grid lines with labels, and a few steps below."""
     parts = []
-    for value in ticks(*frame.ys, 4 if frame.height > 200 else 3):
+    for value in ticks(*frame.ys, 5 if frame.height > 200 else 4):
         y = frame.y(value)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>')
-        parts.append(f'<text class="ax" x="{LEFT - 8}" y="{y + 3.5:.1f}">{axis_number(value)}</text>')
+        parts.append(
+            f'<text class="ax" x="{LEFT - 8}" y="{y + 3.5:.1f}">{axis_number(value)}</text>'
+        )
     if frame.xs[1] > frame.xs[0]:
-        for value in ticks(*frame.xs, 5):
+        for value in ticks(*frame.xs, 6):
             x, y = frame.x(value), frame.height - 6
             parts.append(f'<text class="ax mid" x="{x:.1f}" y="{y}">{axis_number(value)}</text>')
     return parts
@@ -146,7 +160,7 @@ def draw(series: Series, frame: Frame) -> list[str]:
         low = [(x, y - s) for (x, y), s in zip(series.points, series.spread, strict=True)]
         area = frame.path(high) + "L" + frame.path(low[::-1])[1:] + "Z"
         parts.append(f'<path class="band {series.color}" d="{area}"/>')
-    if len(series.points) > 40:
+    if len(series.points) > 40 and not series.exact:
         parts.append(f'<path class="raw {series.color}" d="{frame.path(series.points)}"/>')
         parts.append(f'<path class="line {series.color}" d="{frame.path(trend(series.points))}"/>')
     else:
@@ -180,7 +194,10 @@ def chart(
     hover = {
         "x0": frame.xs[0], "x1": frame.xs[1], "left": LEFT, "right": width - RIGHT, "width": width,
         "series": [
-            {"name": s.name, "color": s.color, "points": [[x, number(y)] for x, y in s.points]}
+            {
+                "name": s.label, "color": s.color, "last": number(s.points[-1][1]),
+                "points": [[x, number(y)] for x, y in s.points],
+            }
             for s in thinned
         ],
     }  # fmt: skip

@@ -23,11 +23,11 @@ EDGE = 20
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     ("Loss", "", ("loss",), None),
-    ("Entropy", "nats per token, under the policy being trained", ("entropy",), 0.0),
+    ("Entropy", "nats per token", ("entropy",), 0.0),
     ("Gradient norm", "before clipping", ("grad_norm",), 0.0),
-    ("Policy age", "versions between sampling and training", ("age_mean", "age_max"), 0.0),
+    ("Policy age", "in policy versions", ("age_mean", "age_max"), 0.0),
     ("Throughput", "trained tokens per second", ("tokens_per_s",), 0.0),
-    ("Step time", "seconds; the trainer's own share below", ("step_s", "train_s"), 0.0),
+    ("Step time", "seconds", ("step_s", "train_s"), 0.0),
     ("Learning rate", "", ("lr",), 0.0),
 )
 """(title, note, fields, floor of the y axis)"""
@@ -35,16 +35,14 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
 
 def points(data: RunData, field: str) -> tuple[tuple[float, float], ...]:
     return tuple(
-        (row["step"], float(row[field]))
-        for row in data.rows
-        if isinstance(row.get(field), (int, float))
+        (row["step"], row[field]) for row in data.rows if isinstance(row.get(field), (int, float))
     )
 
 
 def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
     found = [(field, points(data, field)) for field in fields]
     return [
-        Series(name=field, points=pts, color=f"c{i + 1}")
+        Series(name=field, points=pts, color=f"c{i + 1}", exact=field == "age_max")
         for i, (field, pts) in enumerate((f, p) for f, p in found if p)
     ]
 
@@ -110,14 +108,16 @@ def tiles(data: RunData) -> list[dict[str, str]]:
     shown: list[dict[str, str]] = []
     pair = edges(points(data, "reward_mean"))
     if pair:
-        shown.append(change("Reward", *pair, note=f"first and last {EDGE} steps"))
+        shown.append(
+            change("Reward", *pair, title=f"mean of the first and of the last {EDGE} steps")
+        )
     for name, pts in evals(data).items():
         if len(pts) > 1:
-            note = f"held out, step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"
-            shown.append(change(name, pts[0][1], pts[-1][1], note=note))
+            title = f"held-out data, at step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"
+            shown.append(change(name, pts[0][1], pts[-1][1], title=title))
     pair = None if shown else edges(points(data, "loss"))
     if pair:
-        shown.append(change("Loss", *pair, note=f"first and last {EDGE} steps"))
+        shown.append(change("Loss", *pair, title=f"mean of the first and of the last {EDGE} steps"))
     steps = f"of {data.job.schedule.steps}" if data.job.schedule.steps else ""
     done = data.rows[-1]["step"] if data.rows else 0
     shown.append({"label": "Steps", "value": number(done), "note": steps})
@@ -127,23 +127,30 @@ def tiles(data: RunData) -> list[dict[str, str]]:
         shown.append({"label": "Tokens/s", "value": number(rates[1]), "note": "trained"})
     shared = overlap(data)
     if shared is not None:
-        shown.append(
-            {"label": "Overlap", "value": f"{shared:.0%}", "note": "of steps, with sampling"}
-        )
+        title = "steps during which completions were being sampled"
+        tile = {"label": "Overlap", "value": f"{shared:.0%}", "note": "of the steps"}
+        shown.append(tile | {"title": title})
     ages = [y for _, y in points(data, "age_max")]
     if ages:
-        bound = data.job.schedule.age_bound
-        shown.append({"label": "Policy age", "value": f"\u2264 {max(ages):.0f}", "note": f"bound {bound}"})
+        note = f"bound {data.job.schedule.age_bound}"
+        tile = {"label": "Policy age", "value": f"\u2264 {max(ages):.0f}", "note": note}
+        shown.append(tile | {"title": "versions between sampling and training"})
     return shown
 
 
-def change(label: str, before: float, after: float, *, note: str) -> dict[str, str]:
-    return {"label": label, "value": number(after), "before": number(before), "note": note}
+def change(label: str, before: float, after: float, *, title: str) -> dict[str, str]:
+    """A figure with where it came from; `title` says what the two are."""
+    return {
+        "label": label,
+        "value": number(after),
+        "note": f"from {number(before)}",
+        "title": title,
+    }
 
 
 def startup(data: RunData) -> str:
     steps = data.spans["step"]
-    return f"{duration(steps[0].start - data.begin)} to the first step" if steps else ""
+    return f"start-up {duration(steps[0].start - data.begin)}" if steps else ""
 
 
 def completions(data: RunData) -> list[dict[str, Any]]:
@@ -173,9 +180,10 @@ def services(data: RunData) -> list[dict[str, Any]]:
     rows = []
     for name, service in data.job.services.items():
         mesh = service.mesh
-        size = f"{mesh.hosts * mesh.procs} process(es)"
+        count = mesh.hosts * mesh.procs
+        size = f"{count} process{'es' if count > 1 else ''}"
         if mesh.replicas > 1:
-            size = f"{mesh.replicas} x {size}"
+            size = f"{mesh.replicas} replicas of {size}"
         rows.append(
             {
                 "name": name, "kind": service.kind, "model": service.model, "size": size,
@@ -195,7 +203,9 @@ def settings(data: RunData) -> list[tuple[str, str]]:
             part = getattr(service, block, None)
             if part is not None:
                 inner = part.model_dump(mode="json", exclude_none=True)
-                flat.append((f"{name}.{block}", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items())))
+                flat.append(
+                    (f"{name}.{block}", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items()))
+                )
     inner = job.schedule.model_dump(mode="json", exclude_none=True)
     flat.append(("schedule", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items())))
     return flat

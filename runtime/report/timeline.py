@@ -108,12 +108,15 @@ class Canvas:
         self.y += LANE + 8
 
     def axis(self) -> None:
+        """Time marks, behind everything else."""
+        marks = []
         for value in ticks(0, self.end - self.begin, 8):
             x = self.x(self.begin + value)
-            self.parts.append(
+            marks.append(
                 f'<path class="grid" d="M{x:.1f} 4V{self.y:.0f}"/>'
                 f'<text class="ax mid" x="{x:.1f}" y="{self.y + 14:.0f}">{value:g} s</text>'
             )
+        self.parts = marks + self.parts
 
     def svg(self) -> str:
         return (

@@ -1,25 +1,40 @@
 """The dataflow of a job as inline SVG: columns by distance from the data, boxes coloured by mesh.
 
-    Job.nodes --rank--> columns of boxes --curves--> SVG; a sync is the dashed arrow that goes back
+Job.nodes --rank--> columns of boxes --curves--> SVG; a sync is the dashed arrow that goes back
 """
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from html import escape
 
 from forgedsl.lower.job import Job, Node
 
-BOX_W, BOX_H, GAP_X, GAP_Y, PAD = 172, 54, 50, 22, 8
+BOX_W, BOX_H, LANE_H, GAP_X, GAP_Y, PAD = 172, 54, 4, 50, 20, 8
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A box and its upper left corner."""
+    """A box and its upper left corner; `node` is None where a long edge passes a column."""
 
-    node: Node
+    node: Node | None
     x: float
     y: float
+
+    @property
+    def middle(self) -> float:
+        return self.y + (BOX_H if self.node else LANE_H) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Where everything is; a route is the places an edge goes through."""
+
+    places: dict[str, Placed]
+    routes: list[list[str]]
+    width: float
+    height: float
 
 
 def ranks(nodes: tuple[Node, ...]) -> dict[str, int]:
@@ -31,21 +46,43 @@ def ranks(nodes: tuple[Node, ...]) -> dict[str, int]:
     return rank
 
 
-def place(nodes: tuple[Node, ...]) -> tuple[list[Placed], float, float]:
-    """Boxes centred in their columns, and the size of the drawing."""
+def place(nodes: tuple[Node, ...]) -> Drawing:
+    """Boxes in columns, each near what it reads; an edge over several columns gets a lane in each
+    column between, so that it runs beside boxes and not behind them."""
     rank = ranks(nodes)
-    columns: list[list[Node]] = [[] for _ in range(max(rank.values()) + 1)]
+    by_name = {node.name: node for node in nodes}
+    columns: list[list[str]] = [[] for _ in range(max(rank.values()) + 1)]
+    before: dict[str, list[str]] = {node.name: [] for node in nodes}
+    routes = []
     for node in nodes:
-        columns[rank[node.name]].append(node)
-    tall = max(len(column) for column in columns)
-    height = tall * (BOX_H + GAP_Y) - GAP_Y
-    placed = []
+        columns[rank[node.name]].append(node.name)
+        for edge in dict.fromkeys(given.edge for given in node.inputs if given.edge in rank):
+            lanes = [f"{edge}>{node.name}:{i}" for i in range(rank[edge] + 1, rank[node.name])]
+            route = [edge, *lanes, node.name]
+            for i, lane in enumerate(lanes):
+                columns[rank[edge] + 1 + i].append(lane)
+                before[lane] = []
+            for near, far in itertools.pairwise(route):
+                before[far].append(near)
+            routes.append(route)
+    places: dict[str, Placed] = {}
     for i, column in enumerate(columns):
-        top = (height - (len(column) * (BOX_H + GAP_Y) - GAP_Y)) / 2
-        for j, node in enumerate(column):
-            y = PAD + top + j * (BOX_H + GAP_Y)
-            placed.append(Placed(node, PAD + i * (BOX_W + GAP_X), y))
-    return placed, len(columns) * (BOX_W + GAP_X) - GAP_X + 2 * PAD, height + 2 * PAD
+        wish = {
+            name: sum(places[n].middle for n in before[name]) / max(len(before[name]), 1)
+            for name in column
+        }
+        column.sort(key=wish.__getitem__)
+        heights = [BOX_H if name in by_name else LANE_H for name in column]
+        total = sum(heights) + GAP_Y * (len(column) - 1)
+        y = sum(wish.values()) / len(wish) - total / 2
+        for name, height in zip(column, heights, strict=True):
+            places[name] = Placed(by_name.get(name), PAD + i * (BOX_W + GAP_X), y)
+            y += height + GAP_Y
+    top = min(p.y for p in places.values()) - PAD
+    places = {name: Placed(p.node, p.x, p.y - top) for name, p in places.items()}
+    bottom = max(p.y + (BOX_H if p.node else LANE_H) for p in places.values())
+    width = len(columns) * (BOX_W + GAP_X) - GAP_X + 2 * PAD
+    return Drawing(places, routes, width, bottom + PAD)
 
 
 def colors(job: Job) -> dict[str, str]:
@@ -53,12 +90,10 @@ def colors(job: Job) -> dict[str, str]:
     return {name: f"c{i % 6 + 1}" for i, name in enumerate(job.services)}
 
 
-def box(placed: Placed, shade: dict[str, str]) -> str:
-    node = placed.node
+def box(node: Node, x: float, y: float, shade: dict[str, str]) -> str:
     title = f"{node.target}.{node.op}" if node.target in shade else node.target or node.op
     count = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.op
     note = node.loss or (count if count not in title else node.level)
-    x, y = placed.x, placed.y
     return (
         f'<g><rect class="box {shade.get(node.target, "plain")}" x="{x:.0f}" y="{y:.0f}" '
         f'width="{BOX_W}" height="{BOX_H}" rx="8"/>'
@@ -68,14 +103,20 @@ def box(placed: Placed, shade: dict[str, str]) -> str:
     )
 
 
-def curve(a: Placed, b: Placed) -> str:
-    x1, y1 = a.x + BOX_W, a.y + BOX_H / 2
-    x2, y2 = b.x - 3, b.y + BOX_H / 2
+def curve(route: list[Placed]) -> str:
+    """One smooth line from the right side of a box to the left side of another."""
+    first, *others = route
+    path = f"M{first.x + BOX_W:.0f} {first.middle:.0f}"
+    y = first.middle
     bend = GAP_X * 0.55
-    return (
-        f'<path class="flow" marker-end="url(#tip)" d="M{x1:.0f} {y1:.0f}'
-        f'C{x1 + bend:.0f} {y1:.0f} {x2 - bend:.0f} {y2:.0f} {x2:.0f} {y2:.0f}"/>'
-    )
+    for one in others:
+        x, end = one.x - (3 if one.node else 0), one.middle
+        start = one.x - GAP_X
+        path += f"C{start + bend:.0f} {y:.0f} {x - bend:.0f} {end:.0f} {x:.0f} {end:.0f}"
+        if one.node is None:
+            path += f"H{one.x + BOX_W:.0f}"
+        y = end
+    return f'<path class="flow" marker-end="url(#tip)" d="{path}"/>'
 
 
 def back(step: Placed, sample: Placed, bottom: float, label: str) -> str:
@@ -84,7 +125,7 @@ def back(step: Placed, sample: Placed, bottom: float, label: str) -> str:
     x2, y2 = sample.x + BOX_W / 2, sample.y + BOX_H + 3
     return (
         f'<path class="flow sync" marker-end="url(#tip)" d="M{x1:.0f} {y1:.0f}V{bottom - 10:.0f}'
-        f'Q{x1:.0f} {bottom:.0f} {x1 - 10:.0f} {bottom:.0f}H{x2 + 10:.0f}'
+        f"Q{x1:.0f} {bottom:.0f} {x1 - 10:.0f} {bottom:.0f}H{x2 + 10:.0f}"
         f'Q{x2:.0f} {bottom:.0f} {x2:.0f} {bottom - 10:.0f}V{y2:.0f}"/>'
         f'<text class="t2 mid" x="{(x1 + x2) / 2:.0f}" y="{bottom - 7:.0f}">{escape(label)}</text>'
     )
@@ -94,23 +135,17 @@ def topology_svg(job: Job) -> str:
     """Draw the job's dataflow graph."""
     shade = colors(job)
     syncs = [node for node in job.nodes if node.op == "sync"]
-    placed, width, height = place(tuple(node for node in job.nodes if node.op != "sync"))
-    at = {one.node.name: one for one in placed}
-    parts = [
-        curve(at[edge], one)
-        for one in placed
-        for edge in dict.fromkeys(given.edge for given in one.node.inputs)
-        if edge in at
-    ]
+    drawing = place(tuple(node for node in job.nodes if node.op != "sync"))
+    boxes = [(one.node, one) for one in drawing.places.values() if one.node is not None]
+    parts = [curve([drawing.places[name] for name in route]) for route in drawing.routes]
     for i, sync in enumerate(syncs):
-        steps = [p for p in placed if p.node.op == "step" and p.node.target == sync.target]
-        takers = [p for p in placed if p.node.op == "sample" and p.node.target == sync.to]
-        for step in steps:
-            for taker in takers:
-                label = f"sync {sync.target} \u2192 {sync.to}, every {sync.every}"
-                parts.append(back(step, taker, height + 24 + 22 * i, label))
-    total = height + (34 + 22 * len(syncs) if syncs else 0)
-    parts += [box(one, shade) for one in placed]
+        steps = [p for node, p in boxes if node.op == "step" and node.target == sync.target]
+        takers = [p for node, p in boxes if node.op == "sample" and node.target == sync.to]
+        label = f"sync {sync.target} \u2192 {sync.to}, every {sync.every}"
+        bottom = drawing.height + 24 + 22 * i
+        parts += [back(step, taker, bottom, label) for step in steps for taker in takers]
+    width, total = drawing.width, drawing.height + (34 + 22 * len(syncs) if syncs else 0)
+    parts += [box(node, p.x, p.y, shade) for node, p in boxes]
     tip = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" '
         'markerHeight="7" orient="auto"><path class="tip" d="M0 0L8 4L0 8z"/></marker></defs>'
