@@ -9,7 +9,7 @@ program is not changed, and the same program gives the same ids, which depend on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -19,11 +19,10 @@ from forgedsl.graph import legality
 from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream
 from forgedsl.graph.prune import prune
 from forgedsl.hir.ir import FlowStep, Function, Program, Ref
+from forgedsl.losses.infer import infer
 
 FLOW = "train"
 
-LiveFields = Callable[[Function], frozenset[str]]
-"""The fields a loss reads after folding (`beta = 0.0` makes `ref` dead)."""
 
 STREAM_BY_OP = {
     "draw": Stream.PROMPT,
@@ -53,14 +52,16 @@ LEVEL_BY_OP = {
 }
 
 
-def declared_fields(function: Function) -> frozenset[str]:
-    """Every field of a loss: what it reads when nothing is known about its body."""
-    return frozenset(field.name for field in function.fields)
+def live_fields(loss: Function, reporter: Reporter) -> frozenset[str]:
+    """The fields a loss reads after folding (`beta = 0.0` makes `ref` dead).
+
+    All that it declares when its body has mistakes, which are reported.
+    """
+    tree = infer(loss, reporter)
+    return frozenset(field.name for field in (loss.fields if tree is None else tree.fields))
 
 
-def build(
-    program: Program, *, reporter: Reporter, live_fields: LiveFields = declared_fields
-) -> Graph | None:
+def build(program: Program, *, reporter: Reporter) -> Graph | None:
     """The pruned dataflow graph of `program`, or None after reporting what is wrong."""
     nodes = _nodes(program)
     if not legality.check_shape(program, nodes, reporter):
@@ -72,7 +73,7 @@ def build(
     typed = _typed(ordered)
     step = next(node for node in typed if node.op == "step")
     loss = program.functions[step.settings["loss"]]
-    live = live_fields(loss)
+    live = live_fields(loss, reporter)
     if not legality.check(program, typed, loss, live, reporter):
         return None
     kept, removed = prune(program, typed, loss, live)
@@ -85,7 +86,7 @@ def build(
         services=legality.services_used(program, kept),
         datasets=_datasets(program, kept),
         trainer=step.target,
-        loss=loss.name,
+        loss=step.settings["loss"],
         removed=removed,
     )
 
@@ -203,6 +204,7 @@ def _edges(nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
             target=node.id,
             kind=EdgeKind.DATA,
             label=i.text,
+            attribute=i.attribute,
             type=_edge_type(by_name[i.edge], i.attribute),
         )
         for node in nodes
@@ -217,7 +219,7 @@ def _edges(nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
 
 
 def _plain_edge(source: Node, target: Node, kind: EdgeKind, label: str) -> Edge:
-    return Edge(source=source.id, target=target.id, kind=kind, label=label, type="")
+    return Edge(source=source.id, target=target.id, kind=kind, label=label, attribute=None, type="")
 
 
 def _edge_type(node: Node, attribute: str | None) -> str:

@@ -86,6 +86,7 @@ class Edge:
     target: str
     kind: EdgeKind
     label: str
+    attribute: str | None
     type: str
 
 

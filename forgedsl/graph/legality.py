@@ -1,9 +1,10 @@
 """What makes a flow legal, as diagnostics.
 
-`check_shape` looks at the statements (one step, one source of data, sync after a step); `check` at
-the typed nodes: streams, joins, weight syncs, fields of the loss. Codes: F105 data-cycle,
+`check_shape` looks at the statements (one step, a source of data); `check` at the typed nodes:
+joins, weight syncs, fields of the loss. Codes: F105 data-cycle,
 F106 dead-service, F107 no-sync, F108 sync-into-frozen, F111 loss-field, F112 unrelated-join,
-F130 flow-shape, F131 wrong-stream, F132 unknown-attribute.
+F130 flow-shape.
+Names, arguments and kinds of streams have been checked by the front end.
 """
 
 from __future__ import annotations
@@ -21,21 +22,6 @@ SOURCES = ("draw", "batches", "pairs")
 TRAINER_FIELDS = frozenset({"logprob", "entropy", "logsumexp", "mean_logprob"})
 ROLLOUT_FIELDS = frozenset({"behavior", "mask", "num_tokens", "truncated"})
 """Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
-
-ACCEPTS: dict[str, frozenset[Stream]] = {
-    "sample": frozenset({Stream.PROMPT, Stream.ROLLOUT}),
-    "logprobs": frozenset({Stream.ROLLOUT, Stream.PAIR}),
-    "score": frozenset({Stream.ROLLOUT}),
-    "step": frozenset({Stream.BATCH}),
-    "replay": frozenset({Stream.ROLLOUT, Stream.PAIR}),
-}
-"""What the first input of an operation may be."""
-
-ATTRIBUTES: dict[Stream, frozenset[str]] = {
-    Stream.PROMPT: frozenset({"target", "text"}),
-    Stream.ROLLOUT: frozenset({"prompt", "response", "target", "num_tokens", "truncated", "turns"}),
-    Stream.PAIR: frozenset({"chosen", "rejected"}),
-}
 
 
 def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
@@ -67,9 +53,20 @@ def model_of(service: Decl) -> str:
 
 
 def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -> bool:
-    """Whether there is one step, at least one source, and a loss; reports what is missing."""
+    """Whether there is one step and at least one source; reports what is missing."""
+    if not nodes:
+        reporter.report(
+            error(
+                "F130",
+                "flow-shape",
+                "there is nothing to run: the file has no flow",
+                Span(program.file, 0, 0),
+                help="`flow train { ... }` says what happens in a step",
+            )
+        )
+        return False
     steps = [node for node in nodes if node.op == "step"]
-    place = nodes[0].span if nodes else program.spans.get("train", Span(program.file, 0, 0))
+    place = nodes[0].span
     if not steps:
         reporter.report(
             error(
@@ -157,7 +154,6 @@ def check(
     by_name = {node.name: node for node in nodes}
     found: list[Diagnostic] = []
     for node in nodes:
-        found += _check_streams(node, by_name)
         found += _check_join(node, by_name)
         found += _check_sync(program, node, nodes)
     found += _check_fields(nodes, loss, live)
@@ -165,48 +161,6 @@ def check(
     for diagnostic in found:
         reporter.report(diagnostic)
     return not found
-
-
-def _check_streams(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
-    found = []
-    accepted = ACCEPTS.get(node.op)
-    if accepted and node.inputs:
-        first = node.inputs[0]
-        stream = by_name[first.edge].stream
-        if stream not in accepted:
-            found.append(
-                error(
-                    "F131",
-                    "wrong-stream",
-                    f"`{node.op}` takes {_either(accepted)}, not the {stream} `{first.edge}`",
-                    first.span,
-                    related=(Label(text="bound here", span=by_name[first.edge].span),),
-                )
-            )
-    for read in node.inputs:
-        found += _check_attribute(read, by_name[read.edge])
-    return found
-
-
-def _check_attribute(read: Input, source: Node) -> list[Diagnostic]:
-    known = ATTRIBUTES.get(source.stream, frozenset())
-    if read.attribute is None or read.attribute in known:
-        return []
-    close = get_close_matches(read.attribute, sorted(known), n=1)
-    have = ", ".join(sorted(known)) or "no attributes"
-    return [
-        error(
-            "F132",
-            "unknown-attribute",
-            f"`{read.edge}` is a {source.stream}, which has no `{read.attribute}`",
-            read.span,
-            help=f"did you mean `{read.edge}.{close[0]}`?" if close else f"it has: {have}",
-        )
-    ]
-
-
-def _either(streams: frozenset[Stream]) -> str:
-    return " or ".join(sorted(f"a {stream}" for stream in streams))
 
 
 def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
@@ -319,7 +273,7 @@ def _check_fields(
         if field.name in live and field.name not in given and field.default is None:
             found.append(_missing(field.name, field.span, batch, loss, supplied))
     for i in fields:
-        if i.argument not in declared and not i.argument.isdigit() and i.argument != "rollout":
+        if i.argument not in declared and i.argument != "rollout":
             close = get_close_matches(i.argument, sorted(declared), n=1)
             found.append(
                 error(

@@ -84,7 +84,7 @@ def call_text(node: Node) -> str:
     """The node as a call, e.g. "generator.sample(n = 8)"."""
     settings = node.settings
     if node.op in ("draw", "pairs"):
-        return f"{node.target}.{node.op}({settings['n']})"
+        return f"{node.target}.{node.op}({settings['count']})"
     if node.op == "sample":
         return f"{node.target}.sample(n = {settings['n']})"
     if node.op == "step":
@@ -132,6 +132,7 @@ def sync_text(sync: Node, plan: Plan) -> str:
     """How weights travel, e.g. "every step, overlapped, age <= 1"."""
     every = int(sync.settings.get("every", 1))
     parts = ["every step" if every == 1 else f"every {every} steps"]
-    parts += ["overlapped"] if sync.settings.get("overlap", True) else []
+    if sync.settings.get("overlap", True) and plan.schedule.mode == "async":
+        parts.append("overlapped")
     parts.append(f"age <= {plan.schedule.staleness.age_bound}")
     return ", ".join(parts)

@@ -13,13 +13,6 @@ from forgedsl.graph.ir import Node, Removed
 from forgedsl.graph.legality import services_used
 from forgedsl.hir.ir import Function, Program
 
-POSITIONAL = "rollout"
-
-
-def is_field(argument: str) -> bool:
-    """Whether an argument of replay names a field of the batch (else it is the rollouts)."""
-    return not argument.isdigit() and argument != POSITIONAL
-
 
 def prune(
     program: Program, nodes: tuple[Node, ...], loss: Function, live: frozenset[str]
@@ -36,7 +29,7 @@ def prune(
         for node in nodes
         if node.op == "replay"
         for i in node.inputs
-        if is_field(i.argument) and i.argument not in live
+        if i.argument not in live and i.argument != "rollout"
     ]
     for field in dead:
         before = services_used(program, nodes)
@@ -47,7 +40,7 @@ def prune(
         after = services_used(program, nodes)
         removed.append(
             Removed(
-                reason=f"loss {loss.name} does not read `{field}`",
+                reason=f"loss `{loss.name}` does not read `{field}`",
                 fields=(field,),
                 nodes=gone,
                 services=tuple(name for name in before if name not in after),

@@ -20,7 +20,7 @@ def render_mermaid(picture: Picture) -> str:
 
 
 def _key(box: Box, number: int) -> str:
-    return f"n{number}_{box.name}"
+    return f"n{number}_{box.name.replace('.', '_')}"
 
 
 def _box(box: Box, key_by_id: dict[str, str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from forgedsl.graph.ir import EdgeKind, Graph, Node
 from forgedsl.graph.layout import ranks
 from forgedsl.graph.picture import call_text, note_text, sync_text, title_text
-from forgedsl.hir.ir import Program, Ref
+from forgedsl.hir.ir import Constructor, Program, Ref
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import Plan
 
@@ -81,7 +81,7 @@ def _chains(graph: Graph) -> list[list[tuple[Node, str]]]:
         while True:
             left.remove(edge)
             shown.add(edge.source)
-            following = [e for e in left if e.source == edge.target and "." not in e.label]
+            following = [e for e in left if e.source == edge.target and e.attribute is None]
             is_new = edge.target not in shown
             shown.add(edge.target)
             if not following or not is_new:
@@ -149,7 +149,10 @@ def _eval_lines(program: Program) -> list[str]:
         score = decl.settings["score"].value
         score = score.name if isinstance(score, Ref) else score
         every = decl.settings["every"].value
+        own = decl.settings["source"].value
         where = f"{dataset}[{split}]" if split else str(dataset)
+        if isinstance(own, Constructor):
+            where = f"{own.name}({own.args.get('path') or own.args.get('id')})"
         rows.append((name, where, f"every {every} steps", str(score)))
     return table(rows)
 

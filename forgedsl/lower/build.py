@@ -15,6 +15,7 @@ from typing import Any
 
 from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
+from forgedsl.errors import SourceError
 from forgedsl.graph.dataflow import build
 from forgedsl.graph.ir import Graph
 from forgedsl.graph.render_text import render_text
@@ -70,11 +71,7 @@ def _job(
     reporter: Reporter,
     texts: Mapping[str, SourceFile],
 ) -> spec.Job:
-    from forgedsl.emit.python import emit_program
-
     place = placer(texts)
-    emitted = emit_program(program, graph, place)
-    names = emitted.names
     return spec.Job(
         compiler=__version__,
         name=program.name,
@@ -83,13 +80,13 @@ def _job(
         summary=summary_lines(program, graph, planned),
         params={name: plain(value.value) for name, value in program.params.items()},
         models=sources.lower_models(program, graph, planned, files),
-        datasets=sources.lower_datasets(program, graph, files, emitted.columns),
+        datasets=sources.lower_datasets(program, graph, files),
         services=lower_services(program, graph, planned),
-        rewards=functions.lower_rewards(program, graph, files, names),
-        rubrics=functions.lower_rubrics(program, graph, names),
+        rewards=functions.lower_rewards(program, graph, files),
+        rubrics=functions.lower_rubrics(program, graph),
         losses=functions.lower_losses(program, graph, reporter, texts),
-        program=emitted.source,
-        nodes=flow.lower_nodes(program, graph, planned, place, names),
+        program=_program_text(program, reporter, texts),
+        nodes=flow.lower_nodes(program, graph, planned, place),
         schedule=flow.lower_schedule(planned),
         evals=flow.lower_evals(program, graph),
         checkpoint=_checkpoint(program),
@@ -99,6 +96,17 @@ def _job(
         origins=_origins(program, graph, place),
         topology=render_text(program, graph, planned),
     )
+
+
+def _program_text(program: Program, reporter: Reporter, texts: Mapping[str, SourceFile]) -> str:
+    from forgedsl.emit.python import emit_program
+
+    try:
+        return emit_program(program, texts)
+    except SourceError as error:
+        for diagnostic in error.diagnostics:
+            reporter.report(diagnostic)
+        return ""
 
 
 def placer(texts: Mapping[str, SourceFile]) -> Callable[[Span], str]:

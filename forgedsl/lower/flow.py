@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
+from forgedsl.emit.python import function_name
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Auto, Decl, Program, Ref
 from forgedsl.lower import job
@@ -22,29 +23,29 @@ SLOWEST_TOKENS_PER_S = 5.0
 Place = Callable[[Span], str]
 
 
-def lower_nodes(
-    program: Program, graph: Graph, plan: Plan, place: Place, functions: Mapping[str, str]
-) -> tuple[job.Node, ...]:
-    """Nodes in topological order. `functions` maps advantages and filters to program names."""
-    return tuple(_node(program, node, plan, place, functions) for node in graph.nodes)
+def lower_nodes(program: Program, graph: Graph, plan: Plan, place: Place) -> tuple[job.Node, ...]:
+    """Nodes in topological order."""
+    return tuple(_node(program, node, plan, place) for node in graph.nodes)
 
 
-def _node(
-    program: Program, node: Node, plan: Plan, place: Place, functions: Mapping[str, str]
-) -> job.Node:
+def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
     settings = node.settings
+    target = node.target
+    if node.op in ("call", "mask"):
+        target = function_name(program.functions[target].kind, target)
     return job.Node(
         id=node.id,
         name=node.name,
         op=node.op,  # type: ignore[arg-type]  # the graph and the job share one list of operations
-        target=functions[node.target] if node.op in ("call", "mask") else node.target,
+        target=target,
         inputs=tuple(
             job.Input(argument=i.argument, edge=i.edge, attribute=i.attribute) for i in node.inputs
         ),
         level=node.level.value,
         slots=plan.slots[node.name],
-        count=settings["n"] if node.op in ("draw", "pairs") else None,
+        count=settings["count"] if node.op in ("draw", "pairs") else None,
         n=settings["n"] if node.op == "sample" else None,
+        args=dict(settings) if node.op in ("call", "mask") else {},
         loss=settings["loss"] if node.op == "step" else None,
         to=settings["target"] if node.op == "sync" else None,
         every=settings.get("every", 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forgedsl.diagnostics import Reporter
+from forgedsl.emit.python import function_name
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Program, PythonFunction, Ref, RewardDecl
 from forgedsl.lower import job
@@ -25,19 +26,15 @@ def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
     return tuple(dict.fromkeys(used))
 
 
-def lower_rewards(
-    program: Program, graph: Graph, files: InputFiles, names: Mapping[str, str]
-) -> dict[str, job.Reward]:
-    """The rewards behind every score in use; `names` maps .forge bodies to program functions."""
+def lower_rewards(program: Program, graph: Graph, files: InputFiles) -> dict[str, job.Reward]:
+    """The rewards behind every score in use."""
     used = {
         reward for score in scores_used(program, graph) for reward in rubric_rewards(program, score)
     }
-    return {
-        name: _reward(decl, files, names) for name, decl in program.rewards.items() if name in used
-    }
+    return {name: _reward(decl, files) for name, decl in program.rewards.items() if name in used}
 
 
-def _reward(decl: RewardDecl, files: InputFiles, names: Mapping[str, str]) -> job.Reward:
+def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
     settings = {key: setting.value for key, setting in decl.settings.items()}
     on_error = settings["on_error"]
     common = {
@@ -60,16 +57,14 @@ def _reward(decl: RewardDecl, files: InputFiles, names: Mapping[str, str]) -> jo
             passes_rollout=bool(decl.body.params) and decl.body.params[0] in ROLLOUT_NAMES,
             **common,
         )
-    return job.Reward(kind="program", function=names[decl.name], **common)
+    return job.Reward(kind="program", function=function_name("reward", decl.name), **common)
 
 
-def lower_rubrics(
-    program: Program, graph: Graph, names: Mapping[str, str]
-) -> dict[str, job.Rubric]:
+def lower_rubrics(program: Program, graph: Graph) -> dict[str, job.Rubric]:
     """The rubrics in use."""
     return {
         name: job.Rubric(
-            function=names[name],
+            function=function_name("rubric", name),
             rewards=rubric_rewards(program, name),
             on_truncated=decl.settings["on_truncated"].value,
             on_error=decl.settings["on_error"].value,

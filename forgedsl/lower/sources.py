@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
+from forgedsl.emit.python import COLUMNS, function_name
 from forgedsl.graph.ir import Graph
 from forgedsl.graph.legality import error, model_of
-from forgedsl.hir.ir import Auto, Constructor, Decl, Program, Ref, Value
+from forgedsl.hir.ir import Auto, Constructor, Decl, Deferred, Program, Ref, Value
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan
-
-COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 
 
 def lower_models(
@@ -59,19 +57,17 @@ def _model_source(source: Constructor, files: InputFiles) -> job.ModelSource:
 # ---- datasets
 
 
-def lower_datasets(
-    program: Program, graph: Graph, files: InputFiles, columns: Mapping[tuple[str, str], str]
-) -> dict[str, job.Dataset]:
+def lower_datasets(program: Program, graph: Graph, files: InputFiles) -> dict[str, job.Dataset]:
     """Datasets that are drawn from, and one of its own for each eval."""
     drawn = {node.target for node in graph.sources}
     found = {
-        name: _dataset(program, graph, decl, files, columns)
+        name: _dataset(program, graph, decl, files)
         for name, decl in program.datasets.items()
         if name in drawn
     }
     for name, eval_decl in program.evals.items():
         decl = program.datasets[eval_dataset(eval_decl)]
-        base = _dataset(program, graph, decl, files, columns)
+        base = _dataset(program, graph, decl, files)
         source = _eval_source(eval_decl, decl, files)
         found[eval_entry(name, eval_decl)] = base.model_copy(
             update={"source": source, "shuffle": None}
@@ -95,11 +91,14 @@ def _dataset(
     graph: Graph,
     decl: Decl,
     files: InputFiles,
-    columns: Mapping[tuple[str, str], str],
 ) -> job.Dataset:
     settings = decl.settings
     streaming = settings["streaming"].value
-    named = {column: columns.get((decl.name, column)) for column in COLUMNS}
+    named = {
+        column: function_name("dataset", decl.name, column)
+        for column in COLUMNS
+        if isinstance(settings[column].value, Deferred)
+    }
     return job.Dataset(
         source=_data_source(settings["source"].value, files),
         tokenizer=_tokenizer(program, graph, decl.name),

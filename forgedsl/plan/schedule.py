@@ -3,7 +3,7 @@
     flow rates + schedule settings -> SchedulePlan
 
 Errors: A301 staleness-unbounded (asynchronous without `max_policy_age`), A302 age-bound-exceeded
-(no lag keeps the worst age within it), F133 no-schedule.
+(no lag keeps the worst age within it), F110 missing-setting (no length).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
         where = decl.span if decl else graph.step.span
         reporter.report(
             error(
-                "F133",
-                "no-schedule",
+                "F110",
+                "missing-setting",
                 "nothing says how long to train",
                 where,
                 help="add `schedule sync { steps = 500 }` or `schedule async { ... }`",
@@ -78,7 +78,7 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
 
 def items_per_step(graph: Graph) -> int:
     """Groups (or batches) that one optimizer step consumes."""
-    return sum(1 if s.op == "batches" else int(s.settings["n"]) for s in graph.sources)
+    return sum(1 if s.op == "batches" else int(s.settings["count"]) for s in graph.sources)
 
 
 def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None:

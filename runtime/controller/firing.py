@@ -15,23 +15,20 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
-from forgedsl.runtime.controller.flow import Flow
+from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit
 from forgedsl.runtime.endpoints import (
     DropRollout,
-    Endpoints,
     RolloutError,
     Score,
     ServiceError,
     seed_of,
 )
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.guards import FailureGuard, Late, deadline
+from forgedsl.runtime.guards import Late, deadline
 from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.meter import Meter
 
 from forgedsl.errors import ForgeError, RunError
-from forgedsl.lower.job import Job, Node
+from forgedsl.lower.job import Node
 
 T = TypeVar("T")
 
@@ -80,22 +77,14 @@ async def demand(node: Node, call: Awaitable[T]) -> T:
 class Firing:
     """Runs the nodes of groups and batches against the endpoints."""
 
-    def __init__(
-        self,
-        job: Job,
-        flow: Flow,
-        endpoints: Endpoints,
-        events: EventLog,
-        meter: Meter,
-        failures: FailureGuard,
-    ) -> None:
-        self._job = job
-        self._flow = flow
-        self._endpoints = endpoints
-        self._events = events
-        self._meter = meter
-        self._failures = failures
-        self._slots = {node.name: asyncio.Semaphore(node.slots) for node in job.nodes}
+    def __init__(self, context: Context) -> None:
+        self._flow = context.flow
+        self._seed = context.job.seed
+        self._endpoints = context.endpoints
+        self._events = context.events
+        self._meter = context.meter
+        self._failures = context.failures
+        self._slots = {node.name: asyncio.Semaphore(node.slots) for node in context.job.nodes}
 
     async def group(self, unit: Unit) -> str | None:
         """Fire every group-phase node of a group; the reason if the group was dropped."""
@@ -196,12 +185,11 @@ class Firing:
     async def _sample(self, unit: Unit, node: Node, local: int, prompt: Any) -> Rollout:
         """One completion, tried again after a failure with the same seed."""
         sibling = self._flow.offsets[node.name] + local
-        seed = seed_of(self._job.seed, unit.group, sibling)
+        seed = seed_of(self._seed, unit.group, sibling)
         where = {"service": node.target, "group": unit.group, "sibling": sibling}
         for attempt in range(1, SAMPLE_TRIES + 1):
             try:
                 with self._meter.sampling(), self._events.span("sample", **where) as end:
-                    end["running"] = self._meter.running
                     call = self._endpoints.sample(node, prompt, sibling, seed)
                     rollout = await ask(node, call)
                     end.update(span_fields(rollout))
@@ -251,13 +239,15 @@ def span_fields(rollout: Rollout) -> dict[str, Any]:
         "version_max": rollout.version_max,
         "tokens": rollout.num_tokens,
         "truncated": rollout.truncated,
+        "running": rollout.running,
         "engine_start": rollout.started,
         "engine_end": rollout.finished,
     }
 
 
 def _named(node: Node, values: list[Any]) -> dict[str, Any]:
-    return {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
+    given = {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
+    return {**node.args, **given}
 
 
 def _joint(node: Node) -> bool:
