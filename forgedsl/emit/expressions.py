@@ -79,8 +79,8 @@ def literal(value: object) -> Text:
     return Text(code, UNARY if code.startswith("-") else ATOM, constant=True)
 
 
-def render(value: Value, args: list[Text], operands: list[Value]) -> Text:
-    """The text of one operation on the texts of its operands."""
+def render(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
+    """The text of one operation on the texts of its operands; `owner` has the dtype."""
     op = value.op
     if op in INFIX:
         symbol, level = INFIX[op]
@@ -92,7 +92,7 @@ def render(value: Value, args: list[Text], operands: list[Value]) -> Text:
     if op in ("side", "unside"):
         return args[0]
     if op in SPECIAL:
-        return SPECIAL[op](value, args, operands)
+        return SPECIAL[op](value, args, owner)
     if op in HELPERS:
         call = f"{op}({', '.join(arg.code for arg in args)}, x)"
         return Text(call + _pairs(value, operands[-1]))
@@ -108,12 +108,12 @@ def _pairs(value: Value, mask: Value) -> str:
     )
 
 
-def _expand(value: Value, args: list[Text], operands: list[Value]) -> Text:
+def _expand(value: Value, args: list[Text], owner: str) -> Text:
     index = "x.seq_id // 2" if "P" in value.type.axes else "x.seq_id"
     return Text(f"{args[0].inside(ATOM)}[{index}]")
 
 
-def _extreme(value: Value, args: list[Text], operands: list[Value]) -> Text:
+def _extreme(value: Value, args: list[Text], owner: str) -> Text:
     """Against a constant, min and max are one-sided clamps."""
     for mine, other in (args, args[::-1]):
         if other.constant:
@@ -122,43 +122,44 @@ def _extreme(value: Value, args: list[Text], operands: list[Value]) -> Text:
     return Text(f"torch.{value.op}imum({args[0].code}, {args[1].code})")
 
 
-def _clamp(value: Value, args: list[Text], operands: list[Value]) -> Text:
+def _clamp(value: Value, args: list[Text], owner: str) -> Text:
     x, low, high = args
     if low.constant == high.constant:
         return Text(f"torch.clamp({x.code}, {low.code}, {high.code})")
     return Text(f"torch.clamp(torch.clamp({x.code}, min={low.code}), max={high.code})")
 
 
-def _where(value: Value, args: list[Text], operands: list[Value]) -> Text:
+def _where(value: Value, args: list[Text], owner: str) -> Text:
     test, then, otherwise = args
     if then.constant and otherwise.constant and value.type.dtype != "bool":
-        then = Text(f"torch.tensor({then.code}, dtype=x.dtype, device={test.inside(ATOM)}.device)")
+        where = f"dtype={owner}.dtype, device={test.inside(ATOM)}.device"
+        then = Text(f"torch.tensor({then.code}, {where})")
     return Text(f"torch.where({test.code}, {then.code}, {otherwise.code})")
 
 
-def _pow(value: Value, args: list[Text], operands: list[Value]) -> Text:
+def _pow(value: Value, args: list[Text], owner: str) -> Text:
     base, exponent = args[0].inside(ATOM), args[1].inside(UNARY)
     simple = re.fullmatch(r"[\w.]+", base) and re.fullmatch(r"-?[\w.]+", exponent)
     return Text(f"{base}**{exponent}" if simple else f"{base} ** {exponent}", POWER)
 
 
-def _total_sum(value: Value, args: list[Text], operands: list[Value]) -> Text:
+def _total_sum(value: Value, args: list[Text], owner: str) -> Text:
     if len(args) == 1:
         return Text(f"{args[0].inside(ATOM)}.sum()")
     return Text(f"masked_sum({args[0].code}, {args[1].code}, x)")
 
 
 SPECIAL = {
-    "neg": lambda value, args, operands: Text(f"-{args[0].inside(UNARY)}", UNARY),
-    "not": lambda value, args, operands: Text(f"~{args[0].inside(UNARY)}", UNARY),
-    "stop": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.detach()"),
-    "float": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.to(x.dtype)"),
-    "softplus": lambda value, args, operands: Text(
+    "neg": lambda value, args, owner: Text(f"-{args[0].inside(UNARY)}", UNARY),
+    "not": lambda value, args, owner: Text(f"~{args[0].inside(UNARY)}", UNARY),
+    "stop": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.detach()"),
+    "float": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.to({owner}.dtype)"),
+    "softplus": lambda value, args, owner: Text(
         f"-functional.logsigmoid(-{args[0].inside(UNARY)})", UNARY
     ),
-    "group_sum": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.sum()"),
-    "group_max": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.max()"),
-    "group_min": lambda value, args, operands: Text(f"{args[0].inside(ATOM)}.min()"),
+    "group_sum": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.sum()"),
+    "group_max": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.max()"),
+    "group_min": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.min()"),
     "expand": _expand,
     "min": _extreme,
     "max": _extreme,

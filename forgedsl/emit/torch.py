@@ -45,6 +45,13 @@ def place(span: Span, sources: Mapping[str, SourceFile]) -> str:
     return f"{PurePath(span.file).name}:{line}:{column}"
 
 
+def located(line: str, where: str) -> list[str]:
+    """A statement with the place it came from, behind it or above."""
+    if where and len(line) + len(where) > 90:
+        return [f"# {where}", line]
+    return [f"{line}  # {where}" if where else line]
+
+
 def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
     """The text of the module that computes `tree`, a loss, and its gradient."""
     derivative = differentiate(tree)
@@ -168,12 +175,14 @@ class Writer:
         sources: Mapping[str, SourceFile],
         given: Mapping[int, Text] | None = None,
         leaf: Callable[[Value], Text] | None = None,
+        owner: str = "x",
     ) -> None:
         self.tree = tree
         self.sources = sources
         self.lines: list[str] = []
         self.texts: dict[int, Text] = dict(given or {})
         self.leaf = leaf or packed_leaf
+        self.owner = owner
         self.taken: set[str] = set()
 
     def write(self, ends: list[int], names: Mapping[int, str] | None = None) -> None:
@@ -200,13 +209,13 @@ class Writer:
             self.texts[node] = literal(value.attr) if value.op == "const" else self.leaf(value)
             return
         operands = [self.tree.values[arg] for arg in value.args]
-        text = render(value, [self.texts[arg] for arg in value.args], operands)
+        text = render(value, [self.texts[arg] for arg in value.args], operands, self.owner)
         while len(text.code) > LINE_LIMIT:
             longest = max(value.args, key=lambda arg: len(self.texts[arg].code))
             if len(self.texts[longest].code) < INLINE_LIMIT:
                 break
             self._statement(longest, self.texts[longest], "")
-            text = render(value, [self.texts[arg] for arg in value.args], operands)
+            text = render(value, [self.texts[arg] for arg in value.args], operands, self.owner)
         self.texts[node] = text
         if end or (value.op not in ALIASES and (value.name or uses > 1)):
             self._statement(node, text, end)
@@ -214,12 +223,7 @@ class Writer:
     def _statement(self, node: int, text: Text, end: str) -> None:
         value = self.tree.values[node]
         name = self._name(value, end)
-        where = place(value.span, self.sources)
-        line = f"{name} = {text.code}"
-        if where and len(line) + len(where) > 90:
-            self.lines.append(f"# {where}")
-            where = ""
-        self.lines.append(f"{line}  # {where}" if where else line)
+        self.lines += located(f"{name} = {text.code}", place(value.span, self.sources))
         self.texts[node] = Text(name)
 
     def _name(self, value: Value, end: str) -> str:

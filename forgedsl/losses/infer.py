@@ -64,6 +64,8 @@ class Inference:
         outputs = [*self.statements(function)]
         if function.kind == "loss":
             roots.check_objective(self, function, outputs)
+        else:
+            roots.check_result(self, function.kind, outputs)
         if self.failed:
             return None
         ends = {name: typed.value for name, typed in outputs}

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from forgedsl.losses.infer import Inference
 
 AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
+RESULTS = {
+    "advantage": (frozenset("G"), "f32", "one number for each sibling, [G] f32"),
+    "filter": (frozenset[str](), "bool", "one bool for the group"),
+}
 RESERVED_REPORTS = ("entropy", "loss", "result")
 
 
@@ -61,6 +65,21 @@ def keeps_root(inference: Inference, op: str, args: tuple[Typed, ...]) -> bool:
         return False
     report_nested(inference, aggregates[-1])
     return False
+
+
+def check_result(inference: Inference, kind: str, outputs: list[tuple[str, Typed]]) -> None:
+    """An advantage is one number for each sibling, a filter one bool for the group."""
+    for _, typed in outputs:
+        if typed.type.is_error or kind not in RESULTS:
+            continue
+        axes, dtype, what = RESULTS[kind]
+        if not typed.type.axes <= axes:
+            message = f"a {kind} is {what}, this is {typed.type}"
+            help_ = "reduce it, for example `count(ok, G) > 0`" if kind == "filter" else ""
+            inference.error("T701", "axis", message, typed.span, help=help_)
+        elif (typed.type.dtype == "bool") != (dtype == "bool"):
+            message = f"a {kind} is {what}, this is {typed.type}"
+            inference.error("T702", "dtype", message, typed.span)
 
 
 def check_objective(

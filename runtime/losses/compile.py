@@ -13,19 +13,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forgedsl.api import load_functions
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.emit.loss import lower_loss
 from forgedsl.errors import SourceError
-from forgedsl.hir.context import Context
-from forgedsl.hir.instantiate import instantiate
-from forgedsl.hir.ir import Function, Origin, Scope
-from forgedsl.hir.modules import Loader, Module
-from forgedsl.hir.table import Entry
+from forgedsl.hir.ir import Function
+from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.runtime.losses.function import LossFunction
 from forgedsl.source import NO_SPAN, SourceFile
-from forgedsl.syntax import ast, parse, parse_value, read_source
+from forgedsl.syntax import ast, parse
 
-STANDARD = "std/rl"
 BACKENDS = ("auto", "torch", "triton")
 
 
@@ -50,125 +47,60 @@ def compile_loss(
         raise NotImplementedError(
             "the Triton back end is not built yet; backend='torch' runs on CPU and GPU"
         )
-    given = tuple(sorted((params or {}).items()))
-    return _compile(str(source) if isinstance(source, Path) else source, name, given)
+    return _compile(source, name, tuple(sorted((params or {}).items())))
 
 
 @functools.cache
-def _compile(source: str, name: str | None, params: tuple[tuple[str, Any], ...]) -> LossFunction:
+def _compile(
+    source: str | Path, name: str | None, params: tuple[tuple[str, Any], ...]
+) -> LossFunction:
+    own = _file_params(source)
+    functions, sources = load_functions(source, params={k: v for k, v in params if k in own})
+    standard = isinstance(source, str) and source.isidentifier()
+    function = _choose(functions, str(source) if standard else name)
     reporter = Reporter()
-    loader = Loader(reporter)
-    values = dict(params)
-    if source.isidentifier():
-        module, name = loader.standard(STANDARD), source
-    else:
-        module = _read(source, loader)
-    scope = _scope(module, values, loader)
-    function = _choose(scope, name, module.name)
-    declared = {field.name for field in function.fields}
-    used = {key: value for key, value in values.items() if key in declared}
-    unknown = values.keys() - declared - _params(module)
-    if unknown:
-        known = ", ".join(sorted(_params(module) | {f for f in declared if _scalar(function, f)}))
-        raise TypeError(
-            f"loss {function.name} has no parameter {', '.join(sorted(unknown))}; "
-            f"its parameters are {known or 'none'}"
-        )
-    lowered = None
-    if not reporter.has_errors:
-        lowered = lower_loss(function, reporter, loader.sources, used)
+    given = {key: value for key, value in params if key not in own}
+    lowered = lower_loss(function, reporter, sources, given)
     if lowered is None:
         raise SourceError(tuple(d for d in reporter if d.severity is Severity.ERROR))
     return LossFunction(lowered)
 
 
-def _read(source: str, loader: Loader) -> Module:
-    """Parse a path (a name without line breaks) or a text."""
-    is_path = "\n" not in source and "{" not in source
-    if is_path:
-        path = Path(source)
-        if not path.is_file():
-            raise FileNotFoundError(
-                f"no file {source!r}, and no .forge text: a text declares `loss name(...) {{ ... }}`"
-            )
-        read = read_source(path, source, loader.reporter)
-    else:
-        read = SourceFile("<text>", source)
-    if read is None:
-        raise SourceError(tuple(loader.reporter))
-    loader.sources[read.name] = read
-    tree = parse(read, loader.reporter)
-    if loader.reporter.has_errors:
-        raise SourceError(tuple(loader.reporter))
-    folder = Path(source).parent if is_path else None
-    return Module(name="", file=tree, folder=folder, is_standard=False)
+def _file_params(source: str | Path) -> frozenset[str]:
+    """The `param`s that the source declares; its mistakes are reported by `load_functions`."""
+    text = str(source)
+    if isinstance(source, Path) or (text.endswith(".forge") and "\n" not in text):
+        if not Path(source).is_file():
+            raise FileNotFoundError(f"no such file: {text}")
+        text = Path(source).read_text("utf-8")
+    elif text.isidentifier():
+        return frozenset()
+    file = parse(SourceFile(str(source), text), Reporter())
+    return frozenset(decl.name for decl in file.decls if isinstance(decl, ast.Param))
 
 
-def _scope(module: Module, params: Mapping[str, Any], loader: Loader) -> Scope:
-    """The names of the module, its `param`s set from `params`."""
-    origin = Origin(layer="set", detail="params", span=None)
-    arguments = {}
-    for name in _params(module) & params.keys():
-        value = parse_value(SourceFile("params", literal(params[name])), loader.reporter)
-        if value is not None:
-            arguments[name] = Entry(expr=value, origin=origin, path_span=NO_SPAN)
-    ctx = Context(loader.reporter)
-    scope = instantiate(module, arguments, _NoNames(ctx), loader, ctx)
-    if loader.reporter.has_errors:
-        raise SourceError(tuple(loader.reporter))
-    return scope
-
-
-class _NoNames:
-    """Values from outside are literals and name nothing."""
-
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
-
-    def value_of(self, path: ast.Path) -> Any:
-        return self.ctx.error("F101", f"undefined name `{path.text}`", path.span)
-
-
-def literal(value: Any) -> str:
-    """A Python value as .forge text."""
-    if value is None or isinstance(value, bool):
-        return {None: "none", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return f'"{escaped}"'
-    text = repr(value)
-    return text.replace("e", ".0e") if "e" in text and "." not in text else text
-
-
-def _params(module: Module) -> set[str]:
-    return {decl.name for decl in module.file.decls if isinstance(decl, ast.Param)}
-
-
-def _scalar(function: Function, field: str) -> bool:
-    return any(
-        f.name == field and not isinstance(f.type, ast.TensorType) for f in function.fields
-    )
-
-
-def _choose(scope: Scope, name: str | None, module: str) -> Function:
+def _choose(functions: Mapping[str, Function], name: str | None) -> Function:
     """The loss called `name`, or the only one."""
-    losses = {
-        key: found
-        for key, found in scope.names.items()
-        if isinstance(found, Function) and found.kind == "loss"
-    }
+    losses = {key: found for key, found in functions.items() if found.kind == "loss"}
     if name is None and len(losses) == 1:
         return next(iter(losses.values()))
-    # the advantage `rloo` has the plain name
+    # the advantage `rloo` has the plain name, so the loss is `rloo_loss`
     found = losses.get(name or "") or losses.get(f"{name}_loss")
     if found is not None:
         return found
-    listed = ", ".join(sorted(key.removesuffix("_loss") for key in losses)) or "none"
-    where = f"the standard library {module}" if module else "this source"
+    listed = sorted(key.removesuffix("_loss") for key in losses)
     if name is None:
-        raise TypeError(f"{where} declares {len(losses)} losses: name one of {listed}")
-    message = f"no loss `{name}` in {where}; its losses are {listed}"
+        message = f"the source declares {len(losses)} losses ({', '.join(listed) or 'none'})"
+        help_ = "give the name of one" if losses else "declare one: `loss name(...) { ... }`"
+    else:
+        message = f"there is no loss `{name}`"
+        help_ = did_you_mean(nearest(name, listed)) or f"the losses are {', '.join(listed)}"
     problem = Diagnostic(
-        code="F101", name="undefined", severity=Severity.ERROR, message=message, span=NO_SPAN
+        code="F101",
+        name="undefined",
+        severity=Severity.ERROR,
+        message=f"{message}; {help_}",
+        span=NO_SPAN,
+        help=help_,
     )
     raise SourceError((problem,))

@@ -1,0 +1,238 @@
+"""Expressions over one row, rollout or score -> Python text.
+
+The scalar half of the expression language: strings, numbers and booleans of dataset columns,
+rewards and rubrics. `Scalars` walks the AST once, checks dtypes on the way and resolves names
+through the function's scope; functions of the file are inlined as Python functions by the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from forgedsl.diagnostics import Diagnostic, Reporter, Severity
+from forgedsl.emit.expressions import ATOM, COMPARE, POWER, PRODUCT, SUM, UNARY, Text, literal
+from forgedsl.hir import ir
+from forgedsl.hir.context import Context
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+LEVEL = {
+    "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "**": POWER, "==": COMPARE,
+    "!=": COMPARE, "<": COMPARE, "<=": COMPARE, ">": COMPARE, ">=": COMPARE,
+}  # fmt: skip
+CONDITIONAL, OR_ELSE, AND_THEN, NOT = -4, -3, -2, -1
+
+NUMERIC = (
+    "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid", "softplus",
+    "tanh", "is_finite", "clamp", "clip", "min", "max",
+)  # fmt: skip
+TEXTUAL = {
+    "chat": ("system", "user"),
+    "after": ("s", "sep"),
+    "before": ("s", "sep"),
+    "strip": ("s",),
+    "lower": ("s",),
+    "len": ("s",),
+    "matches": ("s", "pattern"),
+    "env": ("name",),
+}
+RESULT = {"len": "number", "matches": "bool", "is_finite": "bool", "chat": "any"}
+ROLLOUT = {
+    "prompt": "any", "response": "str", "target": "any", "num_tokens": "number",
+    "truncated": "bool", "turns": "any",
+}  # fmt: skip
+LONG_TEXT = 60
+
+
+@dataclass(slots=True)
+class Scalars:
+    """Writes expressions of one function. `locals` maps names to (Python text, type)."""
+
+    scope: ir.Scope
+    reporter: Reporter
+    locals: dict[str, tuple[str, str]]
+    texts: dict[str, str]
+    """long string literals -> names of module constants"""
+    call_function: Callable[[ir.Function], str]
+    """the name of the Python function emitted for a function of the language"""
+    read_file: Callable[[str], str]
+    """the text of a file beside the .forge file, for `file(path)`"""
+
+    def expr(self, node: ast.Expr) -> tuple[Text, str]:
+        """The Python text of an expression and its type: number, bool, str, none, list or any."""
+        match node:
+            case ast.Integer() | ast.Number() | ast.Quantity():
+                return literal(node.value), "number"
+            case ast.Bool():
+                return literal(node.value), "bool"
+            case ast.String():
+                return self.constant(node.value)
+            case ast.NoneLiteral():
+                return literal(None), "none"
+            case ast.List():
+                items = [self.expr(item)[0].code for item in node.items]
+                return Text(f"[{', '.join(items)}]"), "list"
+            case ast.Path():
+                return self._path(node)
+            case ast.Call():
+                return self._call(node)
+            case ast.Unary():
+                return self._unary(node)
+            case ast.Binary():
+                return self._binary(node)
+            case ast.Conditional():
+                return self._conditional(node)
+
+    def constant(self, value: Any) -> tuple[Text, str]:
+        """A folded value; long strings become constants of the module."""
+        if isinstance(value, str):
+            if len(repr(value)) <= LONG_TEXT:
+                return Text(quoted(value)), "str"
+            name = self.texts.setdefault(value, f"TEXT_{len(self.texts) + 1}")
+            return Text(name), "str"
+        if isinstance(value, list | tuple):
+            return Text(f"[{', '.join(self.constant(item)[0].code for item in value)}]"), "list"
+        if isinstance(value, bool):
+            return literal(value), "bool"
+        return literal(value), "none" if value is None else "number"
+
+    def _path(self, node: ast.Path) -> tuple[Text, str]:
+        first, *rest = node.parts
+        if first in self.locals:
+            code, type_ = self.locals[first]
+            if type_ == "rollout" and rest:
+                attribute = ROLLOUT.get(rest[0])
+                if attribute is None:
+                    what = "a rollout has no attribute"
+                    return self._unknown(what, rest[0], node.span, [*ROLLOUT])
+                return Text(".".join((code, *rest))), attribute
+            return Text(".".join((code, *rest))), "any" if rest else type_
+        found = self.scope.lookup(node.parts)
+        if isinstance(found, ir.Constant):
+            return self.constant(found.value)
+        if found is None:
+            known = [*self.locals, *self.scope.names]
+            return self._unknown("undefined name", node.text, node.span, known)
+        return self.error("T702", "dtype", f"`{node.text}` is not a value", node.span)
+
+    def _call(self, node: ast.Call) -> tuple[Text, str]:
+        name = node.function.text
+        if name == "file":
+            return self._file(node)
+        if name in NUMERIC or name in TEXTUAL:
+            return self._builtin(node, name)
+        found = self.scope.lookup(node.function.parts)
+        if isinstance(found, ir.Function) and found.kind in ("fn", "reward"):
+            args = ", ".join(self._argument(arg) for arg in node.args)
+            return Text(f"{self.call_function(found)}({args})"), "any"
+        if found is not None:
+            message = f"`{name}` cannot be called here"
+            return self.error("T702", "dtype", message, node.function.span)
+        known = [*NUMERIC, *TEXTUAL]
+        return self._unknown("undefined function", name, node.function.span, known)
+
+    def _file(self, node: ast.Call) -> tuple[Text, str]:
+        """The text of a file, read now: a job needs no file of the source tree."""
+        path = node.args[0].value if len(node.args) == 1 else None
+        if not isinstance(path, ast.String):
+            return self.error("T702", "dtype", "`file` takes one path, a string", node.span)
+        try:
+            return self.constant(self.read_file(path.value))
+        except (OSError, UnicodeDecodeError) as error:
+            return self.error(
+                "F115", "import-not-found", f"cannot read the file: {error}", path.span
+            )
+
+    def _argument(self, arg: ast.Arg) -> str:
+        code = self.expr(arg.value)[0].code
+        return code if arg.name is None else f"{arg.name}={code}"
+
+    def _builtin(self, node: ast.Call, name: str) -> tuple[Text, str]:
+        names = TEXTUAL.get(name, ())
+        values = []
+        for position, arg in enumerate(node.args):
+            text, type_ = self.expr(arg.value)
+            wanted = "str" if names and names[position % len(names)] != "user" else "number"
+            if name in NUMERIC:
+                self._expect(type_, ("number",), arg.value.span)
+            elif name != "len" and name != "chat":
+                self._expect(type_, (wanted,), arg.value.span)
+            values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
+        python = "clamp" if name == "clip" else name
+        result = RESULT.get(name, "number" if name in NUMERIC else "str")
+        return Text(f"{python}({', '.join(values)})"), result
+
+    def _unary(self, node: ast.Unary) -> tuple[Text, str]:
+        text, type_ = self.expr(node.operand)
+        if node.operator == "not":
+            self._expect(type_, ("bool",), node.operand.span)
+            return Text(f"not {text.inside(NOT)}", NOT), "bool"
+        self._expect(type_, ("number",), node.operand.span)
+        return Text(f"{node.operator}{text.inside(UNARY)}", UNARY), "number"
+
+    def _binary(self, node: ast.Binary) -> tuple[Text, str]:
+        (left, left_type), (right, right_type) = self.expr(node.left), self.expr(node.right)
+        operator = node.operator
+        if operator in ("and", "or"):
+            level = AND_THEN if operator == "and" else OR_ELSE
+            for type_, side in ((left_type, node.left), (right_type, node.right)):
+                self._expect(type_, ("bool",), side.span)
+            code = f"{left.inside(level)} {operator} {right.inside(level + 1)}"
+            return Text(code, level), "bool"
+        if operator not in LEVEL:
+            return self.error("T702", "dtype", f"`{operator}` has no value here", node.span)
+        level = LEVEL[operator]
+        if level == COMPARE:
+            types = {left_type, right_type}
+            if operator not in ("==", "!=") and types == {"str", "number"}:
+                message = "a string and a number cannot be compared"
+                return self.error("T702", "dtype", message, node.span)
+            code = f"{left.inside(level + 1)} {operator} {right.inside(level + 1)}"
+            return Text(code, level), "bool"
+        joined = operator == "+" and "str" in (left_type, right_type)
+        for type_, side in ((left_type, node.left), (right_type, node.right)):
+            self._expect(type_, ("str",) if joined else ("number",), side.span)
+        if operator == "**":
+            return Text(f"{left.inside(ATOM)} ** {right.inside(UNARY)}", POWER), "number"
+        code = f"{left.inside(level)} {operator} {right.inside(level + 1)}"
+        return Text(code, level), "str" if joined else "number"
+
+    def _conditional(self, node: ast.Conditional) -> tuple[Text, str]:
+        test, test_type = self.expr(node.test)
+        self._expect(test_type, ("bool",), node.test.span)
+        then, then_type = self.expr(node.then)
+        otherwise, other_type = self.expr(node.otherwise)
+        code = f"{then.inside(OR_ELSE)} if {test.inside(OR_ELSE)} else {otherwise.code}"
+        return Text(code, CONDITIONAL), then_type if then_type == other_type else "any"
+
+    def _expect(self, type_: str, wanted: tuple[str, ...], span: Span) -> None:
+        if type_ not in (*wanted, "any"):
+            message = f"a {wanted[0]} is needed here, this is a {type_}"
+            self.error("T702", "dtype", message, span)
+
+    def _unknown(self, what: str, name: str, span: Span, candidates: list[str]) -> tuple[Text, str]:
+        Context(self.reporter).unknown("F101", what, name, span, candidates)
+        return Text("None"), "any"
+
+    def error(self, code: str, name: str, message: str, span: Span) -> tuple[Text, str]:
+        """Report an error; the expression has any type from here on."""
+        self.reporter.report(
+            Diagnostic(code=code, name=name, severity=Severity.ERROR, message=message, span=span)
+        )
+        return Text("None"), "any"
+
+
+def quoted(value: str) -> str:
+    """A string literal in double quotes, as the formatter writes it."""
+    text = repr(value)
+    if text.startswith("'") and '"' not in text:
+        return f'"{text[1:-1]}"'
+    return text
+
+
+def long_text(name: str, value: str) -> list[str]:
+    """`TEXT_1 = (...)` over several lines."""
+    pieces = [value[start : start + 80] for start in range(0, len(value), 80)]
+    return [f"{name} = (", *(f"    {quoted(piece)}" for piece in pieces), ")"]
