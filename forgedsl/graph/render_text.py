@@ -22,13 +22,14 @@ from forgedsl.plan.plan import Plan
 Cell = tuple[int, str]  # column and text
 
 
-def render_text(program: Program, graph: Graph, plan: Plan) -> str:
-    """The whole page, ending in a newline."""
+def render_text(program: Program, graph: Graph, plan: Plan, *, host: bool = True) -> str:
+    """The whole page, ending in a newline; `host` adds the hosts that the plan was made for."""
     sections = [
         ("dataflow", topology_lines(graph)),
         ("weight sync (the only cycle)", _sync_lines(graph, plan)),
         ("nodes", _node_lines(graph, plan)),
         ("meshes", _mesh_lines(plan)),
+        ("planned for", [host_text(plan.host)] if host else []),
         ("schedule", plan.schedule.text.splitlines()),
         ("evals", _eval_lines(program)),
         ("removed", [_removed_line(part.reason, part.nodes, part.services)
@@ -137,7 +138,7 @@ def _mesh_lines(plan: Plan) -> list[str]:
     lines = table(rows)
     if plan.colocate:
         lines.append(f"{', '.join(plan.colocate)} share GPUs and take turns")
-    return [*lines, f"on {host_text(plan.host)}"]
+    return lines
 
 
 def _eval_lines(program: Program) -> list[str]:

@@ -94,7 +94,7 @@ def _job(
         launcher=_launcher(program),
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
         origins=_origins(program, graph, place),
-        topology=render_text(program, graph, planned),
+        topology=render_text(program, graph, planned, host=False),
     )
 
 

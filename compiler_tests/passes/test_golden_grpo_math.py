@@ -1,0 +1,68 @@
+"""grpo_math under each profile: every drawing of the graph, and the job, against goldens."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forgedsl.api import load
+from forgedsl.cli.graph import Format, render
+from forgedsl.hir.context import Host
+from forgedsl.lower.build import lower
+
+PIPELINE = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
+PROFILES = ("cpu", "gpu1", "cluster")
+LAPTOP = Host(gpus=0, gpu=None, gpu_memory=0, cpus=2, memory=8 * 2**30)
+HOSTS = {"cpu": LAPTOP, "gpu1": Host(gpus=1), "cluster": Host()}
+SUFFIX = {"text": "txt", "mermaid": "mmd"}
+FOREIGN = ("program", "topology", "content_hash")
+"""Parts of a job that other goldens or tests hold."""
+
+
+def lowered(profile):
+    loaded = load(PIPELINE, profile=profile, host=HOSTS[profile])
+    found = lower(
+        loaded.checked,
+        reporter=loaded.reporter,
+        sources=loaded.sources,
+        base_dir=PIPELINE.parent,
+        host=HOSTS[profile],
+    )
+    assert found is not None, list(loaded.reporter)
+    return loaded.checked, found
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+@pytest.mark.parametrize("format_", list(Format))
+def test_graph(golden, profile, format_):
+    program, found = lowered(profile)
+    text = render(program, found.graph, found.plan, format_)
+    golden(f"grpo_math/{profile}/graph.{SUFFIX.get(format_, format_)}", text)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_job(golden, profile):
+    """Hashes of files and generated modules are left out: other people's changes move them."""
+    _, found = lowered(profile)
+    body = found.job.model_dump(mode="json", exclude=set(FOREIGN))
+    for loss in body["losses"].values():
+        del loss["source"], loss["tree"]
+    text = json.dumps(_without_hashes(body), indent=1) + "\n"
+    golden(f"grpo_math/{profile}/job.json", text)
+
+
+def _without_hashes(value):
+    if isinstance(value, dict):
+        return {k: _without_hashes(v) for k, v in value.items() if k != "sha256"}
+    return [_without_hashes(item) for item in value] if isinstance(value, list) else value
+
+
+def test_job_is_deterministic_and_hermetic():
+    _, first = lowered("cpu")
+    _, second = lowered("cpu")
+    text = first.job.model_dump_json()
+    assert text == second.job.model_dump_json()
+    assert first.job.content_hash == first.job.digest()
+    assert str(PIPELINE.parent) not in text
+    assert str(Path.home()) not in text
+    assert first.files == ()
