@@ -20,6 +20,7 @@ from forgedsl.hir.ir import Function, Origin, Program, Scope
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override, parse_override, read_set_file
 from forgedsl.hir.resolve import resolve
+from forgedsl.hir.specialize import constant
 from forgedsl.hir.table import Entry
 from forgedsl.source import NO_SPAN, SourceFile, Span
 from forgedsl.syntax import ast, decode, parse, read_source
@@ -185,23 +186,10 @@ def _param_entries(params: dict[str, object], loader: Loader) -> dict[str, Entry
     """Python values as entries of the strongest layer."""
     entries = {}
     for name, value in params.items():
+        expr = constant(value, NO_SPAN)
+        if expr is None:
+            raise TypeError(f"parameter {name!r} is a scalar, not {value!r}")
         origin = Origin(layer="set", detail=f"params[{name!r}]", span=NO_SPAN)
-        entries[name] = Entry(expr=literal(value), origin=origin, path_span=Span("<params>", 0, 0))
+        entries[name] = Entry(expr=expr, origin=origin, path_span=Span("<params>", 0, 0))
         loader.sources.setdefault("<params>", SourceFile("<params>", ""))
     return entries
-
-
-def literal(value: object) -> ast.Expr:
-    """A Python scalar as an expression."""
-    match value:
-        case None:
-            return ast.NoneLiteral(span=NO_SPAN)
-        case bool():
-            return ast.Bool(value=value, span=NO_SPAN)
-        case int():
-            return ast.Integer(value=value, span=NO_SPAN)
-        case float():
-            return ast.Number(value=value, text=repr(value), span=NO_SPAN)
-        case str():
-            return ast.String(value=value, span=NO_SPAN)
-    raise TypeError(f"a parameter is a number, a string, a truth value or None, not {value!r}")

@@ -1,9 +1,9 @@
-"""The flow block -> `FlowStep`s in order.
+"""The flow block -> `FlowStep`s in order: every name in it resolved.
 
 Each statement names its result once (SSA) and reads earlier names only: a name used before it is
 defined would be a data cycle (F105). A call inside a call becomes a step of its own, named
-`<statement>.<argument>`. Every stream knows its ancestors; joining streams without a common one
-is F112.
+`<statement>.<argument>`. What streams carry, and whether they may meet, is checked on the graph
+(forgedsl.graph).
 
 FlowStep.settings: draw and pairs {count}, sample {n}, step {loss: Ref}, sync {target: Ref, every,
 overlap, reset_prefix_cache, transport, timeout}, call {constant arguments by name}.
@@ -11,14 +11,14 @@ overlap, reset_prefix_cache, transport, timeout}, call {constant arguments by na
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
-from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Value
-from forgedsl.hir.settings import Coercer
+from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
+from forgedsl.hir.specialize import specialize
 from forgedsl.hir.table import Collector, Declared, part_span
 from forgedsl.schema.kinds import SYNC
 from forgedsl.schema.types import COUNT
@@ -32,45 +32,32 @@ METHODS = {
     "dataset": ("draw", "batches", "pairs"),
     "titan": ("step", "logprobs"),
     "vllm": ("sample",),
-    "edge": ("keep",),
 }
-RESULTS = {
-    "draw": "prompts",
-    "batches": "batch",
-    "pairs": "pairs",
-    "sample": "rollouts",
-    "logprobs": "log-probs",
-    "score": "scores",
-    "replay": "batch",
+COLUMNS = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejected")}
+PARAMETERS = {
+    "draw": ("count",),
+    "pairs": ("count",),
+    "batches": (),
+    "sample": ("prompt", "n"),
+    "logprobs": ("rollout",),
+    "step": ("batch", "loss"),
+    "score": ("rollout", "target"),
+    "keep": ("mask",),
 }
-ATTRIBUTES = {
-    "prompts": ("target", "text"),
-    "rollouts": ("num_tokens", "truncated", "target", "behavior", "mask"),
-    "pairs": ("chosen", "rejected"),
-}
-EFFECTS = ("step",)
-
-
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """A named stream: what flows in it and the draws it descends from."""
-
-    content: str
-    roots: frozenset[str]
-    span: Span
+STREAMS = frozenset({"prompt", "rollout", "batch", "mask"})
 
 
 class FlowResolver:
-    """Resolves the statements of one flow."""
+    """Resolves the statements of one flow. `edges` maps a stream to where it is defined."""
 
     def __init__(self, resolver: Resolver, functions: dict[str, Function]) -> None:
         self.resolver = resolver
         self.ctx = resolver.ctx
         self.functions = functions
-        self.edges: dict[str, Edge] = {}
-        self.steps: list[FlowStep] = []
-        self.later: dict[str, Span] = {}
+        self.edges: dict[str, Span] = {}
         self.failed: set[str] = set()
+        self.later: dict[str, Span] = {}
+        self.steps: list[FlowStep] = []
 
     def block(self, block: ast.Block) -> tuple[FlowStep, ...]:
         for item in block.items:
@@ -94,40 +81,29 @@ class FlowResolver:
     # ---- statements
 
     def _assign(self, item: ast.Assign) -> None:
-        name = item.path.text
+        name, span = item.path.text, item.path.span
         self.later.pop(name, None)
+        known = self.edges.get(name) or self.resolver.table.spans.get(name)
         if len(item.path.parts) > 1:
-            self.ctx.error("F119", "the name of a stream has no dots", item.path.span)
-        elif name in self.edges:
-            related = (Label(text="first defined here", span=self.edges[name].span),)
-            message = f"`{name}` is defined twice"
+            self.ctx.error("F119", "the name of a stream has no dots", span)
+        elif known is not None:
+            related = (Label(text="first defined here", span=known),)
             help_text = "every stream has a name of its own"
-            self.ctx.error("F102", message, item.path.span, related=related, help=help_text)
-        elif name in self.resolver.table.spans:
-            related = (Label(text="declared here", span=self.resolver.table.spans[name]),)
-            message = f"`{name}` is already declared"
-            self.ctx.error("F102", message, item.path.span, related=related)
+            message = f"`{name}` is defined twice"
+            self.ctx.error("F102", message, span, related=related, help=help_text)
         elif not isinstance(item.value, ast.Call):
             self.ctx.error("F119", "a stream is the result of a call", item.value.span)
             self.failed.add(name)
+        elif self._call(name, item.value, item.span):
+            self.edges[name] = span
         else:
-            edge = self._call(name, item.value, item.span, item.path.span)
-            if edge is None:
-                self.failed.add(name)
-            else:
-                self.edges[name] = edge
+            self.failed.add(name)
 
     def _effect(self, call: ast.Call) -> None:
-        method = call.function.parts[-1]
-        if method not in EFFECTS and len(call.function.parts) > 1 and self._known(call.function):
+        before = len(self.steps)
+        if self._call(None, call, call.span) and self.steps[before:][-1].op != "step":
             message = f"the result of `{call.function.text}` is not used"
             self.ctx.error("F119", message, call.span, help="give it a name: `name = ...`")
-            return
-        self._call(None, call, call.span, call.span)
-
-    def _known(self, path: ast.Path) -> bool:
-        methods = {m for group in METHODS.values() for m in group}
-        return path.parts[-1] in methods
 
     def _sync(self, item: ast.Sync) -> None:
         source = self._service(item.source)
@@ -138,72 +114,43 @@ class FlowResolver:
         if item.block is not None:
             collector = Collector(self.ctx)
             collector.fill(declared, item.block.items, Origin(layer="file", detail="", span=None))
-        settings = {"target": self._written(Ref(name=target.name), item.target.span)}
+        settings = {"target": _written(Ref(name=target.name), item.target.span)}
         for setting in SYNC.settings:
             settings[setting.name] = self.resolver.setting_of(declared, setting)
         self._emit(None, "sync", source.name, (), settings, item.span)
 
     def _service(self, path: ast.Path) -> Declared | None:
-        declared = self.resolver.table.declared.get(path.text)
+        table = self.resolver.table.declared
+        declared = table.get(path.text)
         if declared is not None and declared.kind.name == "service":
             self.resolver.used.add(path.text)
             return declared
-        services = [n for n, d in self.resolver.table.declared.items() if d.kind.name == "service"]
+        services = [n for n, d in table.items() if d.kind.name == "service"]
         self.ctx.unknown("F101", "no service is called", path.text, path.span, services)
         return None
 
-    # ---- calls
+    # ---- calls; each returns whether it could be resolved
 
-    def _call(self, name: str | None, call: ast.Call, span: Span, at: Span) -> Edge | None:
+    def _call(self, name: str | None, call: ast.Call, span: Span) -> bool:
         path = call.function
         head = path.parts[0]
-        if path.text == "replay":
-            return self._replay(name, call, span, at)
-        if len(path.parts) == 2 and head in self.edges:
-            return self._keep(name, call, span, at)
-        if len(path.parts) > 1 and head in self.failed:
-            return None
         declared = self.resolver.table.declared.get(head)
+        if path.text == "replay":
+            names = tuple(arg.name for arg in call.args if arg.name is not None)
+            return self._simple(name, "replay", "", call, ("rollout", *names), span)
+        if head in self.failed:
+            return False
+        if head in self.edges or (head in self.later and len(path.parts) == 2):
+            return self._keep(name, call, span)
         if declared is not None and len(path.parts) == 2:
-            return self._method(name, call, declared, span, at)
+            return self._method(name, call, declared, span)
         if declared is not None and declared.kind.name in {"rubric", "reward"}:
-            return self._score(name, call, declared, span, at)
+            self.resolver.used.add(head)
+            return self._simple(name, "score", head, call, PARAMETERS["score"], span)
         function = self._function(path)
-        if function is None:
-            return None
-        return self._apply(name, call, function, span, at)
+        return function is not None and self._apply(name, call, function, span)
 
-    def _function(self, path: ast.Path) -> Function | None:
-        found = self.resolver.scope.lookup(path.parts)
-        if isinstance(found, Function):
-            self.resolver.used.add(path.parts[0])
-            if found.kind == "loss":
-                message = f"a loss is named in a step: `trainer.step(batch, loss = {path.text})`"
-                self.ctx.error("F119", message, path.span)
-                return None
-            self.functions[path.text] = found
-            return found
-        if path.parts[0] in self.later and len(path.parts) > 1:
-            self._undefined(path)
-            return None
-        tables = (self.resolver.table.functions, self.resolver.table.declared, self.edges)
-        known = [name for table in tables for name in table]
-        module = self.resolver.scope.names.get(path.parts[0])
-        if len(path.parts) > 1 and hasattr(module, "names"):
-            names = module.names  # type: ignore[union-attr]
-            if names or module.module:  # type: ignore[union-attr]
-                what = f"`{path.parts[0]}` has no function"
-                self.ctx.unknown("F101", what, path.parts[-1], part_span(path, 1), names)
-            self.resolver.used.add(path.parts[0])
-            return None
-        what = "undefined name" if len(path.parts) > 1 else "undefined function"
-        span = part_span(path, 0, 0)
-        self.ctx.unknown("F101", what, path.parts[0], span, [*known, "replay"])
-        return None
-
-    def _method(
-        self, name: str | None, call: ast.Call, declared: Declared, span: Span, at: Span
-    ) -> Edge | None:
+    def _method(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
         method = call.function.parts[1]
         owner = declared.ctor or declared.kind.name
         methods = METHODS.get(owner, ())
@@ -211,220 +158,219 @@ class FlowResolver:
         if method not in methods:
             what = f"{owner} `{declared.name}` has no method"
             self.ctx.unknown("F101", what, method, part_span(call.function, 1), methods)
-            return None
-        if method in {"draw", "pairs", "batches"}:
-            return self._source(name, call, declared, method, span, at)
+            return False
         if method == "step":
             return self._step(call, declared, span)
-        wanted = ("prompts",) if method == "sample" else ("rollouts", "pairs", "batch")
-        argument = {"sample": "prompt", "logprobs": "rollout"}[method]
-        inputs, settings = self._arguments(name, call, (argument, "n")[: 2 - (method != "sample")])
-        edge = self._input(call, inputs, argument, wanted)
-        if edge is None:
-            return None
+        for column in COLUMNS.get(method, ()):
+            if method != "batches" or "prompt" not in declared.entries:
+                self.resolver.need(declared.name, column, f"`{method}` reads it")
         if method == "sample":
-            settings.setdefault("n", Value(value=1, origin=_DEFAULT))
-            settings["n"] = self._count(settings["n"], call, "n")
             self.resolver.need(declared.name, "sampling.max_tokens", "it samples")
-        self._emit(name, method, declared.name, inputs, settings, span)
-        return Edge(RESULTS[method], edge.roots, at)
+        return self._simple(name, method, declared.name, call, PARAMETERS[method], span)
 
-    def _source(
+    def _keep(self, name: str | None, call: ast.Call, span: Span) -> bool:
+        path = call.function
+        head = path.parts[0]
+        if head in self.later:
+            self._undefined(path)
+            return False
+        if path.parts[1:] != ("keep",):
+            what = f"stream `{head}` has no method"
+            self.ctx.unknown("F101", what, ".".join(path.parts[1:]), part_span(path, 1), ("keep",))
+            return False
+        return self._simple(name, "keep", head, call, PARAMETERS["keep"], span)
+
+    def _simple(
         self,
         name: str | None,
+        op: str,
+        receiver: str,
         call: ast.Call,
-        declared: Declared,
-        method: str,
+        params: tuple[str, ...],
         span: Span,
-        at: Span,
-    ) -> Edge | None:
-        params = () if method == "batches" else ("count",)
-        _, settings = self._arguments(name, call, params, aliases={"n": "count"})
-        if params:
-            if "count" not in settings:
-                message = f"`{call.function.text}` takes the number of groups per step"
-                self.ctx.error("F114", message, call.span)
-                return None
-            settings["count"] = self._count(settings["count"], call, "count")
-        columns = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejected")}
-        for column in columns[method]:
-            if method == "batches" and "prompt" in declared.entries:
-                continue  # supervised on prompt and target
-            self.resolver.need(declared.name, column, f"`{method}` reads it")
-        self._emit(name, method, declared.name, (), settings, span)
-        return Edge(RESULTS[method], frozenset({name or declared.name}), at)
+    ) -> bool:
+        """A call whose stream parameters come first and whose counts are constants."""
+        arguments = self._arguments(name, call, params)
+        if arguments is None:
+            return False
+        inputs, settings = arguments
+        first = params[0] if params else ""
+        given = settings if first == "count" else {i.argument for i in inputs}
+        if first and first not in given:
+            shown = f"{call.function.text}({', '.join(params)})"
+            self.ctx.error(
+                "F114", f"`{call.function.text}` needs its {first}", call.span, help=shown
+            )
+            return False
+        if op == "sample":
+            settings.setdefault("n", Value(value=1, origin=_DEFAULT))
+        for key in ("n", "count"):
+            if key in settings:
+                settings[key] = self._count(settings[key], call, key)
+        self._emit(name, op, receiver, inputs, settings, span)
+        return True
 
-    def _step(self, call: ast.Call, declared: Declared, span: Span) -> Edge | None:
-        loss = next((a for a in call.args if a.name == "loss"), None)
-        rest = tuple(a for a in call.args if a is not loss)
-        stripped = ast.Call(function=call.function, args=rest, span=call.span)
-        inputs, _ = self._arguments(None, stripped, ("batch",))
-        edge = self._input(call, inputs, "batch", ("batch",))
-        if loss is None:
-            message = f"`{call.function.text}` needs a loss"
-            self.ctx.error("F114", message, call.span, help="`trainer.step(batch, loss = NAME)`")
-            return None
+    def _step(self, call: ast.Call, declared: Declared, span: Span) -> bool:
+        loss = next((arg for arg in call.args if arg.name == "loss"), None)
+        rest = tuple(arg for arg in call.args if arg is not loss)
+        arguments = self._arguments(None, replace(call, args=rest), ("batch",))
         self.resolver.need(declared.name, "optimizer.lr", "it is trained")
-        found = None
-        if isinstance(loss.value, ast.Path):
-            found = self.resolver.scope.lookup(loss.value.parts)
-        if not isinstance(found, Function) or found.kind != "loss":
-            self._unknown_loss(loss.value, found)
+        if loss is None or not rest:
+            missing = "a loss" if loss is None else "a batch"
+            message = f"`{call.function.text}` needs {missing}"
+            help_text = f"`{call.function.text}(batch, loss = NAME)`"
+            self.ctx.error("F114", message, call.span, help=help_text)
+            return False
+        name = self._loss(loss.value)
+        if name is None or arguments is None:
+            return False
+        settings = {"loss": _written(Ref(name=name), loss.value.span)}
+        self._emit(None, "step", declared.name, arguments[0], settings, span)
+        return True
+
+    def _loss(self, expr: ast.Expr) -> str | None:
+        """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
+        path = expr.function if isinstance(expr, ast.Call) else expr
+        if not isinstance(path, ast.Path):
+            self.ctx.error("F109", "a loss is given by its name", expr.span)
             return None
-        assert isinstance(loss.value, ast.Path)
-        self.resolver.used.add(loss.value.parts[0])
-        self.functions[loss.value.text] = found
-        if edge is not None:
-            ref = self._written(Ref(name=loss.value.text), loss.value.span)
-            self._emit(None, "step", declared.name, inputs, {"loss": ref}, span)
+        found = self.resolver.scope.lookup(path.parts)
+        if isinstance(found, Function) and found.kind == "loss":
+            self.resolver.used.add(path.parts[0])
+            if isinstance(expr, ast.Call):
+                found = specialize(found, expr, found.name, self.resolver)
+            if found is not None:
+                self.functions[path.text] = found
+            return path.text
+        if isinstance(found, Function):
+            self.ctx.error("F109", f"`{path.text}` is a {found.kind}, not a loss", path.span)
+            return None
+        losses = [n for n, f in self.functions.items() if f.kind == "loss"]
+        scope = self.resolver.scope.names.get(path.parts[0])
+        if len(path.parts) > 1 and isinstance(scope, Scope):
+            losses = [f"{path.parts[0]}.{n}" for n, f in scope.names.items() if _is_loss(f)]
+        self.ctx.unknown("F101", "no loss is called", path.text, path.span, losses)
         return None
 
-    def _unknown_loss(self, expr: ast.Expr, found: Any) -> None:
-        if not isinstance(expr, ast.Path):
-            self.ctx.error("F109", "a loss is given by its name", expr.span)
-        elif isinstance(found, Function):
-            self.ctx.error("F109", f"`{expr.text}` is a {found.kind}, not a loss", expr.span)
-        else:
-            losses = [n for n, f in self.functions.items() if f.kind == "loss"]
-            scope = self.resolver.scope.names.get(expr.parts[0])
-            if len(expr.parts) > 1 and hasattr(scope, "names"):
-                members = scope.names.items()  # type: ignore[union-attr]
-                losses = [f"{expr.parts[0]}.{n}" for n, f in members if isinstance(f, Function)]
-            self.ctx.unknown("F101", "no loss is called", expr.text, expr.span, losses)
-
-    def _score(
-        self, name: str | None, call: ast.Call, declared: Declared, span: Span, at: Span
-    ) -> Edge | None:
-        self.resolver.used.add(declared.name)
-        inputs, _ = self._arguments(name, call, ("rollout", "target"))
-        edge = self._input(call, inputs, "rollout", ("rollouts",))
-        if edge is None or not self._joined(call, inputs):
-            return None
-        self._emit(name, "score", declared.name, inputs, {}, span)
-        return Edge("scores", edge.roots, at)
-
-    def _apply(
-        self, name: str | None, call: ast.Call, function: Function, span: Span, at: Span
-    ) -> Edge | None:
+    def _apply(self, name: str | None, call: ast.Call, function: Function, span: Span) -> bool:
         params = tuple(field.name for field in function.fields)
-        inputs, settings = self._arguments(name, call, params)
+        arguments = self._arguments(name, call, params)
+        if arguments is None:
+            return False
+        inputs, settings = arguments
         given = {i.argument for i in inputs} | set(settings)
         missing = [f.name for f in function.fields if f.default is None and f.name not in given]
-        if missing and len(call.args) == len(inputs) + len(settings):
+        if missing:
             listed = ", ".join(f"`{m}`" for m in missing)
             self.ctx.error("F114", f"`{call.function.text}` needs {listed}", call.span)
-            return None
-        if not inputs or not self._joined(call, inputs):
-            return None
+            return False
         self._emit(name, "call", call.function.text, inputs, settings, span)
-        content = "mask" if function.kind == "filter" else "values"
-        return Edge(content, self._roots(inputs), at)
+        return True
 
-    def _keep(self, name: str | None, call: ast.Call, span: Span, at: Span) -> Edge | None:
-        head, method = call.function.parts
-        if method not in METHODS["edge"]:
-            what = f"stream `{head}` has no method"
-            self.ctx.unknown("F101", what, method, part_span(call.function, 1), METHODS["edge"])
+    def _function(self, path: ast.Path) -> Function | None:
+        found = self.resolver.scope.lookup(path.parts)
+        if isinstance(found, Function):
+            self.resolver.used.add(path.parts[0])
+            if found.kind != "loss":
+                self.functions[path.text] = found
+                return found
+            message = f"a loss is named in a step: `trainer.step(batch, loss = {path.text})`"
+            self.ctx.error("F119", message, path.span)
             return None
-        inputs, _ = self._arguments(name, call, ("mask",))
-        mask = self._input(call, inputs, "mask", ("mask",))
-        if mask is None:
+        module = self.resolver.scope.names.get(path.parts[0])
+        if len(path.parts) > 1 and isinstance(module, Scope):
+            self.resolver.used.add(path.parts[0])
+            if module.names:  # else its import failed and has been reported
+                what = f"`{path.parts[0]}` has no function"
+                name, span = ".".join(path.parts[1:]), part_span(path, 1)
+                self.ctx.unknown("F101", what, name, span, module.names)
             return None
-        edge = self.edges[head]
-        if not edge.roots & mask.roots:
-            self._unrelated(call.span, (head, inputs[0].edge))
-            return None
-        self._emit(name, "keep", head, inputs, {}, span)
-        return Edge(edge.content, edge.roots, at)
-
-    def _replay(self, name: str | None, call: ast.Call, span: Span, at: Span) -> Edge | None:
-        params = ("rollout", *(a.name for a in call.args if a.name is not None))
-        inputs, _ = self._arguments(name, call, params)
-        edge = self._input(call, inputs, "rollout", ("rollouts", "pairs"))
-        if edge is None or len(inputs) < len(call.args) or not self._joined(call, inputs):
-            return None
-        self._emit(name, "replay", "", inputs, {}, span)
-        return Edge("batch", self._roots(inputs), at)
+        tables = (self.resolver.table.functions, self.resolver.table.declared, self.edges)
+        known = ("replay", *(name for table in tables for name in table))
+        what = "undefined name" if len(path.parts) > 1 else "undefined function"
+        self.ctx.unknown("F101", what, path.parts[0], part_span(path, 0, 0), known)
+        return None
 
     # ---- arguments
 
     def _arguments(
-        self,
-        name: str | None,
-        call: ast.Call,
-        params: tuple[str, ...],
-        aliases: dict[str, str] | None = None,
-    ) -> tuple[tuple[FlowInput, ...], dict[str, Value]]:
-        """Streams and constants by parameter; wrong ones are reported and left out."""
+        self, name: str | None, call: ast.Call, params: tuple[str, ...]
+    ) -> tuple[tuple[FlowInput, ...], dict[str, Value]] | None:
+        """Streams and constants by parameter; None if one of them is wrong."""
         inputs: list[FlowInput] = []
         settings: dict[str, Value] = {}
+        good = True
         for index, arg in enumerate(call.args):
-            argument = (aliases or {}).get(arg.name or "", arg.name)
-            if argument is None:
-                if index >= len(params):
-                    most = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
-                    message = f"`{call.function.text}` takes {most}"
-                    self.ctx.error("F114", message, arg.span)
-                    continue
+            argument = "count" if arg.name == "n" and params == ("count",) else arg.name
+            if argument is None and index < len(params):
                 argument = params[index]
+            if argument is None:
+                most = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
+                message = f"`{call.function.text}` takes {most}"
+                self.ctx.error("F114", message, arg.span)
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"
                 self.ctx.unknown("F114", what, argument, span, params)
+            elif argument in settings or any(i.argument == argument for i in inputs):
+                self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
+            elif self._argument(name, argument, arg, inputs, settings):
                 continue
-            self._argument(name, call, argument, arg, inputs, settings)
-        return tuple(inputs), settings
+            good = False
+        return (tuple(inputs), settings) if good else None
 
     def _argument(
         self,
         name: str | None,
-        call: ast.Call,
         argument: str,
         arg: ast.Arg,
         inputs: list[FlowInput],
         settings: dict[str, Value],
-    ) -> None:
+    ) -> bool:
         value = arg.value
         if isinstance(value, ast.Call) and argument not in {"n", "count"}:
-            suffix = arg.name or value.function.parts[-1]
-            inner = f"{name}.{suffix}" if name else suffix
-            edge = self._call(inner, value, value.span, value.span)
-            if edge is not None:
-                self.edges[inner] = edge
-                source = FlowInput(argument=argument, edge=inner, attribute=None, span=value.span)
-                inputs.append(source)
-            return
-        is_name = isinstance(value, ast.Path)
-        if is_name and self._is_stream(value.parts[0]):  # type: ignore[union-attr]
-            assert isinstance(value, ast.Path)
-            source = self._stream(argument, value)
-            if source is not None:
-                inputs.append(source)
-            return
+            inner = self._inner_name(name, arg.name or value.function.parts[-1])
+            if not self._call(inner, value, value.span):
+                return False
+            self.edges[inner] = value.span
+            source = FlowInput(argument=argument, edge=inner, attribute=None, span=value.span)
+            inputs.append(source)
+            return True
+        if isinstance(value, ast.Path) and self._is_stream(value.parts[0]):
+            if value.parts[0] not in self.edges:
+                self._undefined(value)
+                return False
+            attribute = ".".join(value.parts[1:]) or None
+            inputs.append(
+                FlowInput(
+                    argument=argument, edge=value.parts[0], attribute=attribute, span=value.span
+                )
+            )
+            return True
         found = evaluate(value, self.resolver, self.ctx)
-        if found is not ERROR:
-            settings[argument] = self._written(found, value.span)
+        if found is ERROR:
+            return False
+        if argument in STREAMS:
+            self.ctx.error("F109", f"`{argument}` is a stream, not a constant", value.span)
+            return False
+        settings[argument] = _written(found, value.span)
+        return True
+
+    def _inner_name(self, name: str | None, suffix: str) -> str:
+        """A name for the result of a nested call; user names have no dots."""
+        base = f"{name}.{suffix}" if name else suffix
+        number = 2
+        unique = base
+        while unique in self.edges:
+            unique = f"{base}{number}"
+            number += 1
+        return unique
 
     def _is_stream(self, name: str) -> bool:
-        table = self.resolver.table
         if name in self.edges or name in self.failed or name in self.later:
             return True
-        return name not in table.params and name not in table.declared and name not in table.imports
-
-    def _stream(self, argument: str, path: ast.Path) -> FlowInput | None:
-        head = path.parts[0]
-        if head not in self.edges:
-            self._undefined(path)
-            return None
-        attribute = None
-        if len(path.parts) > 1:
-            known = ATTRIBUTES.get(self.edges[head].content, ())
-            attribute = ".".join(path.parts[1:])
-            if attribute not in known:
-                what = f"`{head}` ({self.edges[head].content}) has no attribute"
-                self.ctx.unknown("F101", what, attribute, part_span(path, 1), known)
-                return None
-        return FlowInput(argument=argument, edge=head, attribute=attribute, span=path.span)
+        table = self.resolver.table
+        return not any(name in t for t in (table.params, table.declared, table.imports))
 
     def _undefined(self, path: ast.Path) -> None:
         head = path.parts[0]
@@ -439,52 +385,10 @@ class FlowResolver:
             return
         self.ctx.unknown("F101", "undefined stream", head, span, self.edges)
 
-    def _input(
-        self, call: ast.Call, inputs: tuple[FlowInput, ...], argument: str, wanted: tuple[str, ...]
-    ) -> Edge | None:
-        """The edge given for `argument`, its content checked."""
-        found = next((i for i in inputs if i.argument == argument), None)
-        if found is None:
-            if not call.args:
-                message = f"`{call.function.text}` takes {' or '.join(wanted)}"
-                self.ctx.error("F114", message, call.span)
-            return None
-        edge = self.edges[found.edge]
-        if edge.content not in wanted or found.attribute is not None:
-            content = edge.content if found.attribute is None else f"{found.attribute}s"
-            message = f"`{call.function.text}` takes {' or '.join(wanted)}, not {content}"
-            self.ctx.error("F109", message, found.span)
-            return None
-        return edge
-
-    def _roots(self, inputs: tuple[FlowInput, ...]) -> frozenset[str]:
-        return frozenset().union(*(self.edges[i.edge].roots for i in inputs))
-
-    def _joined(self, call: ast.Call, inputs: tuple[FlowInput, ...]) -> bool:
-        """All inputs descend from one draw."""
-        first = inputs[0]
-        for other in inputs[1:]:
-            if not self.edges[first.edge].roots & self.edges[other.edge].roots:
-                self._unrelated(other.span, (first.edge, other.edge))
-                return False
-        return True
-
-    def _unrelated(self, span: Span, names: tuple[str, str]) -> None:
-        roots = [" and ".join(sorted(self.edges[n].roots)) for n in names]
-        message = f"`{names[0]}` and `{names[1]}` have no common ancestor"
-        notes = tuple(f"`{n}` comes from `{r}`" for n, r in zip(names, roots, strict=True))
-        help_text = "streams join by group and rollout, so both must descend from one draw"
-        self.ctx.error("F112", message, span, notes=notes, help=help_text)
-
     def _count(self, value: Value, call: ast.Call, what: str) -> Value:
-        coercer: Coercer = self.resolver.coercer
         span = value.origin.span or call.span
-        return Value(
-            value=coercer.check(value.value, COUNT, span, f"`{what}`"), origin=value.origin
-        )
-
-    def _written(self, value: Any, span: Span) -> Value:
-        return Value(value=value, origin=Origin(layer="file", detail="", span=span))
+        found: Any = self.resolver.coercer.check(value.value, COUNT, span, f"`{what}`")
+        return Value(value=found, origin=value.origin)
 
     def _emit(
         self,
@@ -495,14 +399,21 @@ class FlowResolver:
         settings: dict[str, Value],
         span: Span,
     ) -> None:
-        self.steps.append(
-            FlowStep(
-                name=name, op=op, receiver=receiver, inputs=inputs, settings=settings, span=span
-            )
+        step = FlowStep(
+            name=name, op=op, receiver=receiver, inputs=inputs, settings=settings, span=span
         )
+        self.steps.append(step)
 
 
 _DEFAULT = Origin(layer="default", detail="default", span=None)
+
+
+def _written(value: Any, span: Span) -> Value:
+    return Value(value=value, origin=Origin(layer="file", detail="", span=span))
+
+
+def _is_loss(found: object) -> bool:
+    return isinstance(found, Function) and found.kind == "loss"
 
 
 def resolve_flow(resolver: Resolver, functions: dict[str, Function]) -> tuple[FlowStep, ...]:

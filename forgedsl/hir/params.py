@@ -7,7 +7,6 @@ one that needs itself is F117.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context

@@ -36,6 +36,7 @@ from forgedsl.hir.params import Params
 from forgedsl.hir.pyimport import python_scope
 from forgedsl.hir.rewards import resolve_rewards
 from forgedsl.hir.settings import Coercer
+from forgedsl.hir.specialize import specialize
 from forgedsl.hir.table import RANK, Collector, Declared, part_span
 from forgedsl.schema import builtins
 from forgedsl.schema.types import Derived, Required, Setting
@@ -274,13 +275,15 @@ class Resolver:
         return functions
 
     def _alias(self, decl: ast.BindDecl) -> Function | None:
-        """`loss grpo = rl.grpo`: another name for an imported function."""
-        found = None
-        if isinstance(decl.value, ast.Path):
-            found = self.scope.lookup(decl.value.parts)
-            self.used.add(decl.value.parts[0])
-        if isinstance(found, Function) and found.kind == decl.kind:
-            return found
+        """`loss grpo = rl.grpo(beta = 0.0)`: an imported function under a name of its own."""
+        path = decl.value.function if isinstance(decl.value, ast.Call) else decl.value
+        if isinstance(path, ast.Path):
+            found = self.scope.lookup(path.parts)
+            self.used.add(path.parts[0])
+            if isinstance(found, Function) and found.kind == decl.kind:
+                if isinstance(decl.value, ast.Call):
+                    return specialize(found, decl.value, decl.name, self)
+                return found
         message = f"the value of a {decl.kind} is the name of one, or it has parameters and a body"
         self.ctx.error("F109", message, decl.value.span)
         return None

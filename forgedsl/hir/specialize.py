@@ -1,0 +1,65 @@
+"""`rl.dapo(clip_low = 0.1)`: a library function with some of its scalar parameters given."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from forgedsl.hir.context import ERROR
+from forgedsl.hir.evaluate import evaluate, type_name
+from forgedsl.hir.ir import Function
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    from forgedsl.hir.resolve import Resolver
+
+
+def specialize(
+    function: Function, call: ast.Call, name: str, resolver: Resolver
+) -> Function | None:
+    """`function` with the arguments of `call` as the defaults of its scalar fields."""
+    fields = {field.name: field for field in function.fields}
+    scalars = [f.name for f in function.fields if isinstance(f.type, ast.NamedType)]
+    good = True
+    for arg in call.args:
+        if arg.name is None:
+            help_text = f"`{call.function.text}({scalars[0] if scalars else 'name'} = ...)`"
+            message = "parameters of a loss are given by name"
+            resolver.ctx.error("F114", message, arg.span, help=help_text)
+            good = False
+            continue
+        span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name))
+        if arg.name not in scalars:
+            what = f"`{call.function.text}` has no parameter"
+            resolver.ctx.unknown("F114", what, arg.name, span, scalars)
+            good = False
+            continue
+        value = evaluate(arg.value, resolver, resolver.ctx)
+        if value is ERROR:
+            good = False
+            continue
+        default = constant(value, arg.value.span)
+        if default is None:
+            message = f"`{arg.name}` is a scalar, not {type_name(value)}"
+            resolver.ctx.error("F109", message, arg.value.span)
+            good = False
+            continue
+        fields[arg.name] = replace(fields[arg.name], default=default)
+    return replace(function, name=name, fields=tuple(fields.values())) if good else None
+
+
+def constant(value: object, span: Span) -> ast.Expr | None:
+    """A folded scalar as an expression; None for anything else."""
+    match value:
+        case None:
+            return ast.NoneLiteral(span=span)
+        case bool():
+            return ast.Bool(value=value, span=span)
+        case int():
+            return ast.Integer(value=value, span=span)
+        case float():
+            return ast.Number(value=float(value), text=repr(float(value)), span=span)
+        case str():
+            return ast.String(value=value, span=span)
+    return None
