@@ -168,7 +168,7 @@ class FlowStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowInput:
-    """An edge read by a step: argument name (or position), edge name, attribute (`prompt.target`)."""
+    """An edge read by a step: its parameter there, the edge, its attribute (`prompt.target`)."""
 
     argument: str
     edge: str
@@ -196,3 +196,4 @@ class Program:
     singletons: Mapping[str, Decl]  # run cluster launcher checkpoint logging colocate
     spans: Mapping[str, Span]  # declaration name -> where it stands
     scope: Scope
+    used: frozenset[str] = frozenset()  # names of declarations that something reads

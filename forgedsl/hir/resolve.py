@@ -385,4 +385,5 @@ def _program(resolver: Resolver) -> Program:
         singletons=of(*singletons),
         spans=resolver.table.spans,
         scope=resolver.scope,
+        used=frozenset(resolver.used),
     )

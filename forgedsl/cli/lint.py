@@ -1,0 +1,99 @@
+"""`forgec lint`: check files as written and under each of their profiles.
+
+Findings are the result of the command and go to stdout in every format. Exit 0 without errors
+(warnings allowed), 1 with errors, 2 if a file cannot be read or the command line is wrong.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forgedsl.diagnostics import Diagnostic
+    from forgedsl.source import SourceFile
+
+FORMATS = ("full", "concise", "json", "jsonl")
+UNREADABLE = "S016"
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="files or folders")],
+    format_: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "full",
+    profile: Annotated[
+        str | None, typer.Option(help="check this profile only; none: only as written")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    ] = None,
+    set_file: Annotated[
+        list[Path] | None, typer.Option("--set-file", help="overrides from a TOML file")
+    ] = None,
+) -> None:
+    """Check .forge files, as written and under each of their profiles."""
+    if format_ not in FORMATS:
+        print(f"forgec lint: no format `{format_}`; known are {', '.join(FORMATS)}", file=sys.stderr)
+        raise typer.Exit(2)
+    from forgedsl.lint.engine import lint_file
+
+    diagnostics: list[Diagnostic] = []
+    sources: dict[str, SourceFile] = {}
+    paths = _expand(files)
+    for path in paths:
+        result = lint_file(path, profile=profile, overrides=set_ or (), set_files=set_file or ())
+        diagnostics += result.diagnostics
+        sources |= result.sources
+    _print(diagnostics, sources, format_, len(paths))
+    if any(d.code == UNREADABLE for d in diagnostics):
+        raise typer.Exit(2)
+    raise typer.Exit(1 if any(d.severity == "error" for d in diagnostics) else 0)
+
+
+def _expand(paths: Sequence[Path]) -> list[Path]:
+    """Folders become the .forge files in them."""
+    found: list[Path] = []
+    for path in paths:
+        found += sorted(path.rglob("*.forge")) if path.is_dir() else [path]
+    return found
+
+
+def _print(
+    diagnostics: list[Diagnostic], sources: dict[str, SourceFile], format_: str, num_files: int
+) -> None:
+    from forgedsl.report.style import style_for
+
+    style = style_for(sys.stdout)
+    if format_ in {"json", "jsonl"}:
+        from forgedsl.report import json as machine
+
+        renderer = machine.render if format_ == "json" else machine.render_lines
+        text = renderer(diagnostics, sources)
+    elif format_ == "concise":
+        from forgedsl.report import concise
+
+        text = concise.render(diagnostics, sources, style)
+    else:
+        from forgedsl.report import full
+
+        text = full.render(diagnostics, sources, style)
+        text = f"{text}\n\n{_summary(diagnostics, num_files)}" if text else _summary([], num_files)
+    if text:
+        print(text)
+
+
+def _summary(diagnostics: list[Diagnostic], num_files: int) -> str:
+    """`2 errors, 1 warning` or `3 files, no findings`."""
+    counts = {}
+    for severity in ("error", "warning", "info"):
+        number = sum(d.severity == severity for d in diagnostics)
+        if number:
+            plural = "s" if number > 1 and severity != "info" else ""
+            counts[severity] = f"{number} {severity}{plural}"
+    if counts:
+        return ", ".join(counts.values())
+    return f"{num_files} file{'' if num_files == 1 else 's'}, no findings"

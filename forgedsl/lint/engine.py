@@ -1,0 +1,150 @@
+"""Lint: a file -> every finding, as written and under each profile.
+
+    text --parse--> AST --resolve (per view)--> Program --rules, losses, graph, plan--> findings
+
+A view is the file as written or under one profile. Rules run on views that resolved without an
+error, so that one mistake gives one message. A finding of several views is reported once;
+`profiles` names the views unless the file as written shows it too. The host is never looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from forgedsl.api import overrides_of
+from forgedsl.diagnostics import Diagnostic, Reporter, Severity
+from forgedsl.hir.context import Context
+from forgedsl.hir.ir import Program
+from forgedsl.hir.modules import Loader, Module
+from forgedsl.hir.overlay import Override
+from forgedsl.hir.resolve import resolve
+from forgedsl.lint.registry import RULES
+from forgedsl.source import SourceFile
+from forgedsl.syntax import ast, parse, read_source
+
+AS_WRITTEN = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Linted:
+    """Findings in order of their place, and the texts they refer to."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    sources: dict[str, SourceFile]
+
+
+def lint_file(
+    path: Path,
+    *,
+    profile: str | None = None,
+    overrides: Iterable[str] = (),
+    set_files: Iterable[Path] = (),
+) -> Linted:
+    """Check the file at `path`; `profile` restricts it to one view."""
+    reporter = Reporter()
+    source = read_source(path, str(path), reporter)
+    if source is None:
+        return Linted(diagnostics=tuple(reporter), sources={str(path): SourceFile(str(path), "")})
+    return lint_source(
+        source, path.parent, profile=profile, overrides=overrides, set_files=set_files
+    )
+
+
+def lint_source(
+    source: SourceFile,
+    folder: Path | None,
+    *,
+    profile: str | None = None,
+    overrides: Iterable[str] = (),
+    set_files: Iterable[Path] = (),
+) -> Linted:
+    """Check a text whose imports are found in `folder`."""
+    reporter = Reporter()
+    sources = {source.name: source}
+    file = parse(source, reporter)
+    if reporter.has_errors:
+        return Linted(diagnostics=_ordered(reporter), sources=sources)
+    layered = overrides_of(overrides, set_files, Context(reporter), sources)
+    views: dict[str, Reporter] = {}
+    modules: dict[str, Module | None] = {}
+    for view in _views(file, profile):
+        views[view] = Reporter()
+        loader = Loader(views[view], sources, modules)
+        _check(file, source.name, folder, view, layered, loader)
+    merged = (*reporter, *_merge(views))
+    return Linted(diagnostics=_ordered(merged), sources=sources)
+
+
+def _views(file: ast.File, profile: str | None) -> tuple[str, ...]:
+    if profile is not None:
+        return (profile,)
+    names = [
+        decl.name
+        for decl in file.decls
+        if isinstance(decl, ast.BlockDecl) and decl.kind == "profile" and decl.name
+    ]
+    return (AS_WRITTEN, *dict.fromkeys(names))
+
+
+def _check(
+    file: ast.File,
+    name: str,
+    folder: Path | None,
+    view: str,
+    overrides: tuple[Override, ...],
+    loader: Loader,
+) -> None:
+    program = resolve(
+        file, name=name, folder=folder, loader=loader, profile=view, overrides=overrides
+    )
+    if program is None or loader.reporter.has_errors:
+        return
+    for rule in RULES:
+        for diagnostic in rule.check(program):
+            loader.reporter.report(diagnostic)
+    _semantics(program, folder, loader.reporter)
+
+
+def _semantics(program: Program, folder: Path | None, reporter: Reporter) -> None:
+    """The checks of the later stages: types of bodies, the graph, the plan."""
+    from forgedsl.losses.infer import infer
+
+    for function in program.functions.values():
+        if function.kind != "fn" and function.module == "":
+            infer(function, reporter)
+    if not program.flow or reporter.has_errors:
+        return
+    from forgedsl.graph.dataflow import build
+    from forgedsl.plan.plan import plan
+
+    graph = build(program, reporter=reporter)
+    if graph is not None:
+        plan(program, graph, reporter=reporter, base_dir=folder)
+
+
+def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
+    """Equal findings of several views once. A rule of EVERYWHERE counts only if all views agree."""
+    found: dict[Diagnostic, list[str]] = {}
+    for view, reporter in views.items():
+        for diagnostic in reporter:
+            found.setdefault(diagnostic, []).append(view)
+    everywhere = {rule.CODE for rule in RULES if getattr(rule, "EVERYWHERE", False)}
+    for diagnostic, names in found.items():
+        if diagnostic.code in everywhere:
+            if len(names) == len(views):
+                yield diagnostic
+        elif AS_WRITTEN in names or len(views) == 1:
+            yield diagnostic
+        else:
+            yield replace(diagnostic, profiles=tuple(names))
+
+
+_ORDER = {Severity.ERROR: 0, Severity.WARNING: 1, Severity.INFO: 2}
+
+
+def _ordered(diagnostics: Iterable[Diagnostic]) -> tuple[Diagnostic, ...]:
+    return tuple(
+        sorted(diagnostics, key=lambda d: (d.span.file, d.span.start, _ORDER[d.severity], d.code))
+    )

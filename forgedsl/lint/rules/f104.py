@@ -1,0 +1,45 @@
+"""F104 unused: a declaration that nothing reads.
+
+An unused reward or loss is usually a forgotten term: the run trains, only not on what was meant.
+
+    reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)
+    rubric score { score = correct, on_truncated = 0.0 }      # brevity is missing
+
+Use it, or remove the declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.hir.ir import Program
+
+CODE = "F104"
+NAME = "unused"
+EVERYWHERE = True
+
+
+def check(program: Program) -> Iterator[Diagnostic]:
+    if not program.flow:
+        return  # a module: its users are elsewhere
+    groups = {
+        "parameter": program.params,
+        "model": program.models,
+        "dataset": program.datasets,
+        "service": program.services,
+        "reward": program.rewards,
+        "rubric": program.rubrics,
+        "function": program.functions,
+    }
+    for what, group in groups.items():
+        for name in group:
+            if name not in program.used and name in program.spans:
+                kind = program.functions[name].kind if what == "function" else what
+                yield Diagnostic(
+                    code=CODE,
+                    name=NAME,
+                    severity=Severity.WARNING,
+                    message=f"{kind} `{name}` is never used",
+                    span=program.spans[name],
+                )

@@ -1,0 +1,76 @@
+"""Machine-readable diagnostics: one JSON document, or one JSON object per line.
+
+Lines and columns are 1-based and count code points; offsets are 0-based. `format_version` changes
+its first number when a field changes its meaning, its second when one is added.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.report.style import PLAIN, Style
+from forgedsl.source import SourceFile, Span
+
+FORMAT_VERSION = "1.0"
+
+
+def render(
+    diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style = PLAIN
+) -> str:
+    """The document with all diagnostics."""
+    items = [as_dict(d, sources) for d in diagnostics]
+    return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": items}, indent=2)
+
+
+def render_lines(
+    diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style = PLAIN
+) -> str:
+    """One object per line."""
+    return "\n".join(json.dumps(as_dict(d, sources)) for d in diagnostics)
+
+
+def as_dict(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
+    """One diagnostic as JSON has it."""
+    fix = diagnostic.fix
+    return {
+        "code": diagnostic.code,
+        "name": diagnostic.name,
+        "severity": str(diagnostic.severity),
+        "message": diagnostic.message,
+        "file": diagnostic.span.file,
+        "span": _span(diagnostic.span, sources),
+        "label": diagnostic.label,
+        "related": [
+            {"text": r.text, "file": r.span.file, "span": _span(r.span, sources)}
+            for r in diagnostic.related
+        ],
+        "notes": list(diagnostic.notes),
+        "help": diagnostic.help,
+        "fix": None
+        if fix is None
+        else {
+            "message": fix.message,
+            "safe": fix.safe,
+            "edits": [
+                {"text": e.text, "file": e.span.file, "span": _span(e.span, sources)}
+                for e in fix.edits
+            ],
+        },
+        "profiles": list(diagnostic.profiles),
+    }
+
+
+def _span(span: Span, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
+    return {
+        "start": _position(span.file, span.start, sources),
+        "end": _position(span.file, span.end, sources),
+    }
+
+
+def _position(file: str, offset: int, sources: Mapping[str, SourceFile]) -> dict[str, int]:
+    source = sources.get(file)
+    line, column = source.position(offset) if source is not None else (1, 1)
+    return {"line": line, "column": column, "offset": offset}
