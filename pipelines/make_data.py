@@ -4,11 +4,13 @@ Nothing enters; these files leave, beside this module:
 
   data/arithmetic.jsonl        training problems, GSM8K's format (question, answer with `#### `)
   data/arithmetic_test.jsonl   held-out problems; no pair of numbers occurs in both files
-  data/arithmetic_demos.jsonl  demonstrations of training problems as chat messages; half are wrong
+  data/arithmetic_demos.jsonl  demonstrations of training problems as chat messages, good and bad
   tokenizers/arithmetic/       tokenizer.json and tokenizer_config.json, for AutoTokenizer
 
-The demonstrations are half wrong on purpose: a model trained on them knows the right answer and
-gives it about half of the time, which is what reinforcement learning can then correct.
+The demonstrations are of mixed quality on purpose: three in ten give the right answer, the rest one
+of six near misses, and two in five skip the thinking step. A model trained on them knows the right
+answer, prefers it to each of the others, and gives it less than half of the time: knowledge that
+reinforcement learning can bring out, which it could not with a model that is merely half-trained.
 
 Example: `python -m forgedsl.pipelines.make_data --check` exits 1 if a file differs.
 """
@@ -23,8 +25,8 @@ from pathlib import Path
 
 NUM_TRAIN = 9_000
 NUM_DEMOS = 12_000
-WRONG_FRACTION = 0.5
-DIRECT_FRACTION = 0.2
+WRONG_FRACTION = 0.7
+DIRECT_FRACTION = 0.4
 """demonstrations that answer without a thinking step"""
 ERRORS = (-10, -2, -1, 1, 2, 10)
 
@@ -83,7 +85,7 @@ def demo_rows(train: list[Pair]) -> list[dict[str, object]]:
 
 
 def tokenizer_files() -> dict[str, str]:
-    """One token per character, and the four tags as single tokens that stay visible when decoded."""
+    """One token per character, and the tags as single tokens that stay visible when decoded."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     special = ("<pad>", "<unk>", "<eos>")

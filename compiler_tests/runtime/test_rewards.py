@@ -9,6 +9,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job
 from forgedsl.runtime.items import Prompt, Rollout
 from forgedsl.runtime.rewards import (
     answer_of,
@@ -21,9 +24,6 @@ from forgedsl.runtime.rewards import (
     overlong,
     think_tags,
 )
-
-from forgedsl.errors import LaunchError
-from forgedsl.lower import job
 
 
 def rollout(text: str, num_tokens: int = 3) -> Rollout:
@@ -58,6 +58,9 @@ def rollout(text: str, num_tokens: int = 3) -> Rollout:
         ("\\boxed{1} and \\boxed{2}", "2"),
         ("\\boxed{{{", None),
         ("37 + 85 is 1,122.50 in all", "1,122.50"),
+        ("that makes 122, as you see", "122"),
+        ("it is 5-3", "3"),
+        ("it is -3.", "-3"),
         ("no digits", None),
         ("", None),
     ],
@@ -185,6 +188,7 @@ def test_text_rewards() -> None:
     assert exact(rollout("paris"), "Paris", lower=True) == 1.0
     assert contains(rollout("it is Paris."), "Paris") == 1.0
     assert contains(rollout("it is Paris."), "") == 0.0
+    assert contains(rollout("it is Paris."), None, text="IS", lower=True) == 1.0
     assert format_regex(rollout("<a>x\ny</a>\n"), None, pattern="<a>.*</a>") == 1.0
     assert format_regex(rollout("<a>x</a>, done"), None, pattern="<a>.*</a>") == 0.0
 

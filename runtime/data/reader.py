@@ -9,18 +9,17 @@ rows consumed, dropped ones included, and is all the state there is.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from forgedsl.errors import RunError
+from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data.sources import Source, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
-
-from forgedsl.errors import RunError
-from forgedsl.lower import job as spec
 
 T = TypeVar("T")
 MAX_DROPPED = 10_000
@@ -112,19 +111,14 @@ class DatasetReader:
         return self._next(self._pair)
 
     def next_batch(self, rows: int, seq_len: int, *, pack: bool = True) -> list[Sample]:
-        """Supervised samples that fill `rows` rows of `seq_len` tokens, at least one."""
-        room = [seq_len] * rows
+        """Supervised samples that fill `rows` rows of `seq_len` tokens."""
         samples: list[Sample] = []
-        while True:
-            before = self.state_dict()
-            sample = self._next(lambda row_id, row: self._sample(row_id, row, seq_len))
-            size = len(sample.token_ids)
-            slot = next((i for i, left in enumerate(room) if left >= size), None)
-            if slot is None:
-                self.load_state_dict(before)
-                return samples
-            room[slot] = room[slot] - size if pack else 0
-            samples.append(sample)
+        befores: list[dict[str, Any]] = []
+        while _rows_needed(samples, seq_len, pack=pack) <= rows:
+            befores.append(self.state_dict())
+            samples.append(self._next(lambda row_id, row: self._sample(row_id, row, seq_len)))
+        self.load_state_dict(befores[-1])
+        return samples[:-1]
 
     def prompts(self, limit: int | None = None) -> list[Prompt]:
         """The prompts of the first epoch from its beginning, at most `limit`; for evals."""
@@ -254,3 +248,17 @@ class DatasetReader:
 
     def _error(self, message: str, *, remedy: str = "") -> RunError:
         return RunError(f"dataset {self.name}: {message}", origin=self.origin, remedy=remedy)
+
+
+def _rows_needed(samples: Sequence[Sample], seq_len: int, *, pack: bool) -> int:
+    """Rows that samples take, longest first, each in the first row with room: the trainer's way."""
+    if not pack:
+        return len(samples)
+    room: list[int] = []
+    for size in sorted((len(sample.token_ids) for sample in samples), reverse=True):
+        slot = next((i for i, left in enumerate(room) if left >= size), None)
+        if slot is None:
+            slot = len(room)
+            room.append(seq_len)
+        room[slot] -= size
+    return len(room)

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from forgedsl.runtime.models import resolve_path
-
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
+from forgedsl.runtime.models import resolve_path
 
 Row = Mapping[str, Any]
 SHUFFLE_BUFFER = 10_000

@@ -19,13 +19,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.models import resolve_path
 from forgedsl.runtime.rewards import text
 from forgedsl.runtime.rewards.math_equal import math_equal
-
-from forgedsl.errors import LaunchError
-from forgedsl.lower import job
 
 STANDARD: dict[str, Callable[..., float]] = {
     "math_equal": math_equal,

@@ -22,14 +22,15 @@ BOXED = "\\boxed{"
 PLAIN = re.compile(
     r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,4})?"
 )
-LAST_NUMBER = re.compile(r"[-+]?[0-9][0-9,]*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![0-9])")
+LAST_NUMBER = re.compile(
+    r"(?:(?<![\w)])[-+])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![0-9])"
+)
 MAX_LENGTH = 256
 """characters of an answer that is worth parsing as mathematics"""
 LATEX = re.compile(r"[\\^_{}=()\[\]]")
 MAX_EXPONENT = 10_000
 """the largest product of exponents that is worth evaluating"""
-SIGNS = re.compile(r"[-+\s]*")
-NAME = re.compile(r"\\?[\w.]*\s*")
+EXPONENT_WORD = re.compile(r"[-+\s]*\\?[\w.]*\s*")
 POWER = re.compile(r"(?:\^|\*\*)\s*")
 EXPONENT = re.compile(r"[-+({\s]*([0-9]+)")
 GROWING = re.compile(r"!|\\(?:binom|dbinom|tbinom|prod|sum)\b|binomial|factorial|gamma|choose")
@@ -128,11 +129,12 @@ def _explodes(answer: str, target: str) -> bool:
 
 def _exponent_end(text: str, start: int) -> int:
     """Where the exponent that begins at `start` ends: behind its group, number or name."""
-    start = SIGNS.match(text, start).end()
-    if text[start : start + 1] not in ("{", "("):
-        return NAME.match(text, start).end()
+    word = EXPONENT_WORD.match(text, start)
+    assert word is not None
+    if text[word.end() : word.end() + 1] not in ("{", "("):
+        return word.end()
     depth = 0
-    for i in range(start, len(text)):
+    for i in range(word.end(), len(text)):
         depth += {"{": 1, "(": 1, "}": -1, ")": -1}.get(text[i], 0)
         if depth == 0:
             return i + 1

@@ -15,7 +15,7 @@ from forgedsl.runtime.items import Rollout
 OPEN, CLOSE = "<think>", "</think>"
 
 
-def think_tags(rollout: Rollout, target: Any, *, partial: float = 0.2) -> float:
+def think_tags(rollout: Rollout, target: Any, *, partial: float = 0.0) -> float:
     """1.0 for a non-empty `<think>...</think>`, `partial` for any tag of it, else 0.0."""
     text = rollout.response
     start = text.find(OPEN)
@@ -36,9 +36,11 @@ def exact(rollout: Rollout, target: Any, *, strip: bool = True, lower: bool = Fa
     )
 
 
-def contains(rollout: Rollout, target: Any, *, lower: bool = False) -> float:
-    """1.0 if the target occurs in the completion; an empty target occurs in none."""
-    wanted = _normal(target_text(target), True, lower)
+def contains(
+    rollout: Rollout, target: Any, *, text: str | None = None, lower: bool = False
+) -> float:
+    """1.0 if `text`, or else the target, occurs in the completion; an empty one occurs in none."""
+    wanted = _normal(target_text(target) if text is None else text, True, lower)
     return float(bool(wanted) and wanted in _normal(rollout.response, False, lower))
 
 

@@ -1,0 +1,167 @@
+"""Where rows come from: JSON lines, parquet, hub datasets from local folders, mixtures."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job
+from forgedsl.runtime.data.sources import Source, open_source
+
+
+def file_source(path: Path, kind: str = "jsonl") -> job.FileSource:
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return job.FileSource(kind=kind, path=path.name, sha256=digest)
+
+
+def opened(spec: job.DataSource, folder: Path, *, streaming: bool = False, shuffle=None) -> Source:
+    return open_source(spec, shuffle=shuffle, streaming=streaming, job_dir=folder)
+
+
+def values(source: Source, positions: range) -> list[int]:
+    return [source.at(p)[1]["n"] for p in positions]
+
+
+def test_jsonl(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"n":1,"text":"a\xe2\x80\xa8b"}\r\n\n{"n":2}')
+    source = opened(file_source(path), tmp_path)
+    assert source.num_rows == 2
+    assert source.at(0) == (0, {"n": 1, "text": "a\u2028b"})
+    assert values(source, range(3)) == [1, 2, 1]
+
+
+def test_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    parquet.write_table(pa.table({"n": [1, 2], "tags": [["a"], []]}), path)
+    source = opened(file_source(path, "parquet"), tmp_path)
+    assert source.num_rows == 2
+    assert source.at(1) == (1, {"n": 2, "tags": []})
+
+
+def test_shipped_data_needs_no_folder(tmp_path: Path) -> None:
+    import forgedsl.pipelines
+
+    path = Path(forgedsl.pipelines.__file__).parent / "data" / "arithmetic.jsonl"
+    spec = file_source(path).model_copy(update={"path": "forgedsl:data/arithmetic.jsonl"})
+    assert opened(spec, tmp_path).num_rows == 9000
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b'{"n":1}\n{"n":\n', r"rows\.jsonl:2: not a line of JSON"),
+        (b"\xff\xfe\n", r"rows\.jsonl:1: not a line of JSON"),
+        (b"[1]\n", r"rows\.jsonl:1: a row must be a JSON object"),
+        (b"\n", r"rows\.jsonl has no rows"),
+    ],
+)
+def test_bad_jsonl(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(LaunchError, match=message):
+        opened(file_source(path), tmp_path)
+
+
+def test_bad_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1")
+    with pytest.raises(LaunchError, match=r"rows\.parquet: not a parquet file"):
+        opened(file_source(path, "parquet"), tmp_path)
+
+
+def test_missing_and_changed_files(tmp_path: Path) -> None:
+    spec = job.FileSource(kind="jsonl", path="rows.jsonl", sha256="0" * 64)
+    with pytest.raises(LaunchError, match=r"the data file rows\.jsonl is missing"):
+        opened(spec, tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"n":1}\n')
+    with pytest.raises(LaunchError, match="is not the file the job was built with"):
+        opened(spec, tmp_path)
+
+
+def test_mixture_of_files(tmp_path: Path) -> None:
+    for name, n in (("a.jsonl", 1), ("b.jsonl", 2)):
+        (tmp_path / name).write_text(f'{{"n":{n}}}\n')
+    parts = tuple(file_source(tmp_path / name) for name in ("a.jsonl", "b.jsonl"))
+    source = opened(job.MixtureSource(sources=parts, weights=(0.5, 0.5)), tmp_path)
+    assert source.num_rows == 2
+    assert values(source, range(4)) == [1, 2, 1, 2]
+
+
+README = """---
+configs:
+- config_name: main
+  data_files:
+  - split: train
+    path: main/train-*
+  - split: test
+    path: main/test-*
+---
+"""
+
+
+def dataset_folder(folder: Path) -> Path:
+    """A folder laid out as a dataset repository of the hub, GSM8K's in small."""
+    (folder / "main").mkdir(parents=True)
+    (folder / "README.md").write_text(README)
+    for split, numbers in (("train", [1, 2, 3, 4]), ("test", [9])):
+        table = pa.table({"n": numbers})
+        parquet.write_table(table, folder / "main" / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty hub cache on a host that reaches no hub; the folder of the cache."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "prepared")
+    return tmp_path / "hub"
+
+
+def test_hub_layout_beside_the_job(tmp_path: Path, offline: Path) -> None:
+    dataset_folder(tmp_path / "inputs" / "gsm8k")
+    spec = job.HfSource(id="inputs/gsm8k", config="main", split="test")
+    assert values(opened(spec, tmp_path), range(1)) == [9]
+
+
+def test_hub_cache_is_enough_when_offline(tmp_path: Path, offline: Path) -> None:
+    repo = offline / "datasets--acme--sums"
+    dataset_folder(repo / "snapshots" / "abc")
+    (repo / "refs").mkdir()
+    (repo / "refs" / "main").write_text("abc")
+    spec = job.HfSource(id="acme/sums", config="main", split="train")
+    source = opened(spec, tmp_path)
+    assert (source.num_rows, values(source, range(4))) == (4, [1, 2, 3, 4])
+
+
+def test_a_dataset_that_cannot_be_had_is_a_launch_error(tmp_path: Path, offline: Path) -> None:
+    with pytest.raises(LaunchError, match=r'cannot load hf\("acme/none"\)'):
+        opened(job.HfSource(id="acme/none", split="train"), tmp_path)
+
+
+def test_stream_repeats_and_resumes(tmp_path: Path, offline: Path) -> None:
+    dataset_folder(tmp_path / "sums")
+    spec = job.HfSource(id="sums", config="main", split="train")
+    stream = opened(spec, tmp_path, streaming=True)
+    assert stream.num_rows is None
+    assert values(stream, range(6)) == [1, 2, 3, 4, 1, 2]
+    assert stream.at(1)[1] == {"n": 2}
+
+
+def test_shuffled_stream_is_another_order_every_epoch(tmp_path: Path, offline: Path) -> None:
+    dataset_folder(tmp_path / "sums")
+    spec = job.HfSource(id="sums", config="main", split="train")
+    stream = opened(spec, tmp_path, streaming=True, shuffle=3)
+    epochs = [tuple(values(stream, range(start, start + 4))) for start in range(0, 40, 4)]
+    assert {tuple(sorted(epoch)) for epoch in epochs} == {(1, 2, 3, 4)}
+    assert len(set(epochs)) > 1
+    again = opened(spec, tmp_path, streaming=True, shuffle=3)
+    assert values(again, range(17, 19)) == list((epochs[4] + epochs[5])[1:3])
