@@ -37,7 +37,9 @@ def command(
 ) -> None:
     """Check .forge files, as written and under each of their profiles."""
     if format_ not in FORMATS:
-        print(f"forgec lint: no format `{format_}`; known are {', '.join(FORMATS)}", file=sys.stderr)
+        print(
+            f"forgec lint: no format `{format_}`; known are {', '.join(FORMATS)}", file=sys.stderr
+        )
         raise typer.Exit(2)
     from forgedsl.lint.engine import lint_file
 

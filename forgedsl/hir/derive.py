@@ -65,7 +65,7 @@ def _shuffle(resolver: Resolver, declared: Declared) -> Any:
 
 
 DERIVED: dict[tuple[str, str], Callable[[Resolver, Declared], Any]] = {
-    ("run", "name"): lambda resolver, declared: resolver.stem,
+    ("run", "name"): lambda resolver, declared: str(resolver.stem),
     ("launcher", "value"): lambda resolver, declared: Constructor(
         name="local", args={}, span=NO_SPAN
     ),

@@ -24,7 +24,13 @@ class Bytes(float):
     """A size."""
 
 
-_DIMENSIONS = {"ms": Seconds, "s": Seconds, "min": Seconds, "h": Seconds, "d": Seconds}
+_DIMENSIONS: dict[str, type[float]] = {
+    "ms": Seconds,
+    "s": Seconds,
+    "min": Seconds,
+    "h": Seconds,
+    "d": Seconds,
+}
 _DIMENSIONS |= {"KiB": Bytes, "MiB": Bytes, "GiB": Bytes, "TiB": Bytes}
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -210,10 +216,8 @@ def _arithmetic(expr: ast.Binary, left: Any, right: Any, ctx: Context) -> Any:
         return ctx.error("F113", "the result is out of range", expr.span)
     if isinstance(result, complex) or (isinstance(result, float) and not math.isfinite(result)):
         return ctx.error("F113", "the result is not a finite number", expr.span)
-    if sign == "/":
-        wrapper = None if dims[0] == dims[1] else dims[0]
-    else:
-        wrapper = dims[0] or dims[1]
+    cancels = sign == "/" and dims[0] == dims[1]
+    wrapper = None if cancels else dims[0] or dims[1]
     return wrapper(result) if wrapper else result
 
 

@@ -115,12 +115,9 @@ class Overlay:
     def override(self, override: Override, sources: dict[str, SourceFile]) -> None:
         """Apply one override; its text becomes a source of its own, for messages."""
         text = f"{override.path}={override.text}"
-        name = override.detail.removesuffix(text).strip() or override.detail
-        if override.layer == "set-file":
-            name = override.detail.partition(":")[0]
-        else:
-            name = "command line"
-        file = f"<{name} {override.path}>"
+        from_file = override.layer == "set-file"
+        name = override.detail.partition(":")[0] if from_file else "command line"
+        file = f"<{name}: {override.path}>"
         source = SourceFile(file, text)
         sources[file] = source
         span = Span(file, 0, len(override.path))

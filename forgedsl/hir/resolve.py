@@ -55,7 +55,7 @@ class Resolver:
     ) -> None:
         self.ctx = Context(loader.reporter)
         self.name = name
-        self.stem = PurePath(name).stem
+        self.stem: str = PurePath(name).stem
         self.folder = folder
         self.loader = loader
         self.host = host

@@ -110,8 +110,9 @@ class Coercer:
         return self.ctx.unknown("F101", f"no {kinds} is called", expr.text, expr.span, candidates)
 
     def _constructor(self, expr: ast.Expr, type_: Type, scope: Scope, what: str) -> Any:
+        args: tuple[ast.Arg, ...] = ()
         if isinstance(expr, ast.Path):
-            name, args = expr, ()
+            name = expr
         elif isinstance(expr, ast.Call):
             name, args = expr.function, expr.args
         else:

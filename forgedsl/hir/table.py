@@ -99,7 +99,7 @@ class Collector:
         if file.edition is not None and file.edition.number != 1:
             message = f"edition {file.edition.number} is not known"
             self.ctx.error("F118", message, file.edition.span, help="write `forge 1`")
-        assigns = []
+        assigns: list[ast.Assign] = []
         for decl in file.decls:
             match decl:
                 case ast.ImportForge() | ast.ImportPython():

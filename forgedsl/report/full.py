@@ -72,7 +72,9 @@ _Place = tuple[Span, str, bool]
 
 
 def _gutter_width(places: list[_Place], sources: Mapping[str, SourceFile]) -> int:
-    numbers = [sources[s.file].position(min(s.start, len(sources[s.file].text)))[0] for s, _, _ in places]
+    numbers = [
+        sources[s.file].position(min(s.start, len(sources[s.file].text)))[0] for s, _, _ in places
+    ]
     return len(str(max(numbers, default=1)))
 
 

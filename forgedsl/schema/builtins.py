@@ -7,21 +7,24 @@ what resolution needs: which names exist and how many arguments they take.
 
 from __future__ import annotations
 
-ELEMENTWISE = {
-    name: ("x",)
-    for name in (
-        "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid",
-        "softplus", "tanh", "is_finite", "stop",
-    )
-} | {
+_ONE = (
+    "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid", "softplus",
+    "tanh", "is_finite", "stop",
+)  # fmt: skip
+_OVER_AXIS = ("sum", "mean", "std", "var", "min", "max", "count")
+
+ELEMENTWISE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(_ONE, ("x",)),
     "clamp": ("x", "lo", "hi"),
     "clip": ("x", "lo", "hi"),
-}  # fmt: skip
+}
 
 # min and max are elementwise with two arguments and reductions over an axis.
 REDUCTIONS = {
-    name: ("x", "axis", "mask?") for name in ("sum", "mean", "std", "var", "min", "max", "count")
-} | {"batch_mean": ("x", "mask?"), "batch_std": ("x", "mask?")}
+    **dict.fromkeys(_OVER_AXIS, ("x", "axis", "mask?")),
+    "batch_mean": ("x", "mask?"),
+    "batch_std": ("x", "mask?"),
+}
 
 AGGREGATORS = {
     "token_mean": ("x", "mask"),
@@ -55,7 +58,8 @@ ROLLOUT_ATTRIBUTES = ("prompt", "response", "target", "num_tokens", "truncated",
 TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 ROLLOUT_FIELDS = ("behavior", "mask", "num_tokens", "truncated")
 
-RESERVED = frozenset(
-    "forge import python as param require else return minimize report sync diff if and or not "
-    "true false none".split()
-)
+_WORDS = (
+    "forge", "import", "python", "as", "param", "require", "else", "return", "minimize", "report",
+    "sync", "diff", "if", "and", "or", "not", "true", "false", "none",
+)  # fmt: skip
+RESERVED = frozenset(_WORDS)

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 from forgedsl.source import Span
 
-# ruff: noqa: D101  (the class names are the documentation)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
@@ -307,7 +305,7 @@ class BlockDecl(Node):
     doc: str = ""
 
 
-Decl = ImportForge | ImportPython | Param | Require | FnDecl | BindDecl | BlockDecl
+Decl = ImportForge | ImportPython | Param | Require | FnDecl | BindDecl | BlockDecl | Assign
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ class Builder:
     # ---- places
 
     def _span(self, token: Token) -> Span:
-        return Span(self.file, token.start_pos, token.end_pos)
+        return Span(self.file, token.start_pos or 0, token.end_pos or 0)
 
     def _cover(self, children: list[Any]) -> Span:
         """From the first to the last present child."""
@@ -60,7 +60,7 @@ class Builder:
         last = next(c for c in reversed(children) if c is not None)
         start = first.start_pos if isinstance(first, Token) else first.span.start
         end = last.end_pos if isinstance(last, Token) else last.span.end
-        return Span(self.file, start, end)
+        return Span(self.file, start or 0, end or 0)
 
     # ---- file and declarations
 
@@ -270,7 +270,7 @@ class Builder:
     def kwarg(self, children: list[Any]) -> ast.Arg:
         return ast.Arg(name=str(children[0]), value=children[2], span=self._cover(children))
 
-    def list(self, children: list[Any]) -> ast.List:
+    def list_(self, children: list[Any]) -> ast.List:
         return ast.List(items=_nodes(children), span=self._cover(children))
 
     def paren(self, children: list[Any]) -> Any:
@@ -338,7 +338,7 @@ class Builder:
             if len(name) == 5:
                 return chr(int(name[1:], 16))
             if name not in _ESCAPES:
-                start = token.start_pos + num_quotes + match.start()
+                start = self._span(token).start + num_quotes + match.start()
                 self.on_error(
                     "S020",
                     "escape",

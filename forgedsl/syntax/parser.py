@@ -29,6 +29,7 @@ from forgedsl.syntax.lexer import MAX_NESTING, NestingError, NewlineFilter
 
 MAX_ERRORS = 20
 MAX_DEPTH = 150
+_DOCUMENTED = ast.Param | ast.FnDecl | ast.BindDecl | ast.BlockDecl
 _OPTIONS: dict[str, Any] = {
     "parser": "lalr",
     "start": ["start", "value"],
@@ -53,7 +54,8 @@ class _Parser:
             data, memo = self.lark.memo_serialize([lark.lexer.TerminalDef, lark.grammar.Rule])
             cache.save(name, {"data": data, "memo": memo})
         else:
-            self.lark = lark.Lark._load_from_dict(compiled["data"], compiled["memo"], **callbacks)
+            load: Any = lark.Lark._load_from_dict
+            self.lark = load(compiled["data"], compiled["memo"], **callbacks)
 
 
 @functools.cache
@@ -76,7 +78,8 @@ def parse(source: SourceFile, reporter: Reporter) -> ast.File:
 
 def parse_value(source: SourceFile, reporter: Reporter) -> ast.Expr | None:
     """Parse one expression, the right side of an override."""
-    return _Run(source, reporter, ()).value()
+    value: ast.Expr | None = _Run(source, reporter, ()).value()
+    return value
 
 
 class _Run:
@@ -107,9 +110,9 @@ class _Run:
 
     def _parse(self, start: str, on_error: Any) -> Any:
         try:
-            tree = self.parser.lark.parse(self.source.text, start=start, on_error=on_error)
+            tree: Any = self.parser.lark.parse(self.source.text, start=start, on_error=on_error)
         except NestingError as error:
-            span = Span(self.source.name, error.token.start_pos, error.token.end_pos)
+            span = Span(self.source.name, error.token.start_pos or 0, error.token.end_pos or 0)
             self._report_depth(span, f"brackets nest deeper than {MAX_NESTING} levels")
             return None
         except UnexpectedInput as error:
@@ -128,7 +131,7 @@ class _Run:
         self._report(hints.explain(error, self.source))
         if self.num_errors >= MAX_ERRORS:
             return False
-        interactive: InteractiveParser = error.interactive_parser  # type: ignore[attr-defined]
+        interactive: InteractiveParser = error.interactive_parser
         state = interactive.parser_state
         in_block = recovery.cut_back(state)
         token = getattr(error, "token", None)
@@ -172,10 +175,11 @@ def _with_docs(file: ast.File, source: SourceFile) -> ast.File:
     docs = trivia.doc_by_line(source)
     if not docs:
         return file
-    decls = []
+    decls: list[ast.Decl] = []
     for decl in file.decls:
-        line, _ = source.position(decl.span.start)
-        doc = docs.get(line)
-        documented = doc is not None and hasattr(decl, "doc")
-        decls.append(replace(decl, doc=doc) if documented else decl)  # type: ignore[call-arg]
+        doc = docs.get(source.position(decl.span.start)[0])
+        if doc is not None and isinstance(decl, _DOCUMENTED):
+            decls.append(replace(decl, doc=doc))
+        else:
+            decls.append(decl)
     return replace(file, decls=tuple(decls))
