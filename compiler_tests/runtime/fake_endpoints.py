@@ -147,9 +147,9 @@ def titan(on_nan: str = "stop") -> spec.TitanService:
     )
 
 
-def evaluation(every: int) -> spec.Eval:
+def evaluation(every: int, service: str = "generator") -> spec.Eval:
     return spec.Eval(
-        dataset="data", service="generator", score="rubric", every=every,
+        dataset="data", service=service, score="rubric", every=every,
         sampling=spec.Sampling(max_tokens=4),
     )  # fmt: skip
 
@@ -369,15 +369,21 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def drive(
-    job: Job, endpoints: FakeEndpoints, *, state: dict[str, Any] | None = None, **more: Any
+    job: Job,
+    endpoints: FakeEndpoints,
+    *,
+    prepare: Callable[[Controller], None] = lambda controller: None,
+    **more: Any,
 ) -> tuple[Outcome, list[Event]]:
-    """Run a job to its end on virtual time."""
+    """Run a job to its end on virtual time; `prepare` sees the controller before it starts."""
 
     async def main() -> tuple[Outcome, list[Event]]:
         seen: list[Event] = []
         events = EventLog()
         events.subscribe(seen.append)
-        return await Controller(job, endpoints, events, state=state, **more).run(), seen
+        controller = Controller(job, endpoints, events, **more)
+        prepare(controller)
+        return await controller.run(), seen
 
     found: tuple[Outcome, list[Event]] = run(main())
     return found

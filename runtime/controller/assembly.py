@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from forgedsl.errors import RunError
+from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.flow import Flow, Stream
 from forgedsl.runtime.controller.unit import Unit
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Batch, Rollout, Sample
-
-from forgedsl.errors import RunError
-from forgedsl.lower.job import Node
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn
 
+from forgedsl.errors import GuardError, RunError
+from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
-from forgedsl.runtime.controller.evals import Evals
+from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, bounded, demand
 from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.controller.intake import Intake, Pool, Pulse
+from forgedsl.runtime.controller.intake import Intake, Pool
+from forgedsl.runtime.controller.lanes import Lanes
 from forgedsl.runtime.controller.records import Records
 from forgedsl.runtime.controller.unit import Unit
 from forgedsl.runtime.endpoints import Endpoints
@@ -40,12 +43,9 @@ from forgedsl.runtime.guards import (
     deadline,
 )
 from forgedsl.runtime.items import StepResult
-from forgedsl.runtime.meter import Meter, Record, batch_record, finite, step_record
+from forgedsl.runtime.meter import Record, batch_record, finite, step_record
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.versions import Versions
-
-from forgedsl.errors import GuardError, RunError
-from forgedsl.lower.job import Job, Node
 
 MIN_FAILURES_IN_A_ROW = 16
 
@@ -87,56 +87,42 @@ class Controller:
         self._endpoints = endpoints
         self._events = events
         self._interrupt_seconds = interrupt_seconds
-        self._flow = analyse(job)
+        self._flow = flow = analyse(job)
         self._state = ControllerState.from_json(state) if state else ControllerState()
-        resumed = self._state.step if state else None
-        self._saved_step = resumed
-        self._meter = Meter()
-        self._failures = FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits))
+        self._saved_step = self._state.step if state else None
+        self._wall_before = self._state.wall_s
+        trained = {node.target: self._state.versions.get(node.target, 0) for node in flow.steps}
+        self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
+        context = Context(
+            job=job,
+            flow=flow,
+            endpoints=endpoints,
+            events=events,
+            state=self._state,
+            versions=self._versions,
+            failures=FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits)),
+        )
+        self._context = context
+        self._meter = context.meter
         self._finite = NonFiniteGuard()
-        self._pulse = Pulse()
-        self._build(resumed=resumed is not None)
+        self._firing = Firing(context)
+        self._intakes = [Intake(context, source, self._firing) for source in flow.sources]
+        for intake in self._intakes if state else ():
+            intake.load(self._state.ledgers[intake.source.node.name], self._state.step)
+        self._pool = Pool(context, self._intakes)
+        self._records = Records(
+            events,
+            job.evals,
+            recorded=self._state.recorded,
+            held=self._state.records,
+            hold_last=job.schedule.steps is None and bool(job.evals),
+        )
         self._interrupted = asyncio.Event()
         self._commit = asyncio.Lock()
         self._stepping = False
         self._checkpoint: str | None = None
         self._ended: Literal["steps", "data", "interrupted"] | None = None
         self._began = time.monotonic()
-
-    def _build(self, *, resumed: bool) -> None:
-        job, flow, state = self._job, self._flow, self._state
-        trained = {node.target: state.versions.get(node.target, 0) for node in flow.steps}
-        served = {sync.to or "": 0 for sync in flow.syncs}
-        self._versions = Versions(trained, served)
-        shared = (job, flow, self._endpoints, self._events, self._meter, self._failures)
-        self._firing = Firing(*shared)
-        self._evals = Evals(*shared)
-        self._intakes = [
-            Intake(
-                job,
-                source,
-                flow,
-                self._endpoints,
-                self._events,
-                self._meter,
-                self._firing,
-                self._pulse,
-            )
-            for source in flow.sources
-        ]
-        if resumed:
-            for intake in self._intakes:
-                intake.load(state.ledgers[intake.source.node.name], state.step)
-        self._pool = Pool(
-            job, flow, self._endpoints, self._meter, self._versions, self._intakes, self._pulse
-        )
-        self._records = Records(
-            self._events,
-            job.evals,
-            recorded=state.recorded,
-            held=state.records,
-            hold_last=job.schedule.steps is None and bool(job.evals),
-        )
 
     def interrupt(self) -> None:
         """Stop soon: nothing more is drawn, a checkpoint is written, `run` returns."""
@@ -145,12 +131,10 @@ class Controller:
     async def run(self) -> Outcome:
         """Run to the end. Raises RunError or GuardError; see `Outcome` for the other ends."""
         self._events.emit(
-            "run.start",
-            name=self._job.name,
-            content_hash=self._job.content_hash,
-            step=self._records.recorded,
-            resumed_at=self._state.step,
-            steps=self._job.schedule.steps,
+            "controller.start",
+            step=self._state.step,
+            recorded=self._records.recorded,
+            resumed=self._saved_step is not None,
         )
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -166,18 +150,15 @@ class Controller:
             versions=dict(self._versions.trained),
             checkpoint=self._checkpoint,
         )
-        self._events.emit("run.end", ended=outcome.ended, step=outcome.step)
+        self._events.emit("controller.end", ended=outcome.ended, step=outcome.step)
         return outcome
 
     # ---- the trainer
 
     async def _train(self) -> NoReturn:
         steps = self._job.schedule.steps
-        for sync in self._flow.syncs:
-            self._order_sync(sync)
-        await self._versions.idle()
-        self._order_first_evals()
-        await self._wait_if_serial()
+        self._lanes = Lanes(self._context, self._intakes, self._records, self._tasks)
+        await self._lanes.first()
         for intake in self._intakes:
             wanted = partial(self._wanted, intake)
             self._tasks.create_task(intake.run(self._tasks, wanted), name=intake.source.node.name)
@@ -208,10 +189,14 @@ class Controller:
                 mine = [unit for unit in units if unit.source is intake.source]
                 intake.consume(mine, self._state.step)
             record = self._record(batches, results)
-            for name in self._due_evals():
+            for name in self._lanes.due(self._state.step):
                 self._records.expect(self._state.step, name)
             self._records.add(record)
-        await self._follow()
+        await self._lanes.after(self._state.step)
+        every = self._job.checkpoint.every
+        if every is not None and self._state.step % every == 0:
+            async with self._commit:
+                await self._save(SAVE_SECONDS)
 
     async def _step(self, node: Node, assembled: Assembled) -> StepResult:
         batch = assembled.batch
@@ -268,76 +253,6 @@ class Controller:
             record.update({f"{node.name}/{name}": value for name, value in fields.items()})
         return record
 
-    # ---- after a step: transfers, evaluations, checkpoints
-
-    async def _follow(self) -> None:
-        step = self._state.step
-        for sync in self._flow.syncs:
-            if step % sync.every != 0:
-                continue
-            with self._meter.idling():
-                await self._versions.settled(sync.to or "")
-                self._order_sync(sync)
-                if not sync.overlap:
-                    await self._versions.settled(sync.to or "")
-        for name in self._due_evals():
-            self._order_eval(name, record=step)
-        await self._wait_if_serial()
-        every = self._job.checkpoint.every
-        if every is not None and step % every == 0:
-            async with self._commit:
-                await self._save(SAVE_SECONDS)
-
-    async def _wait_if_serial(self) -> None:
-        if self._job.schedule.mode == "sync":
-            with self._meter.idling():
-                await self._versions.idle()
-
-    def _order_sync(self, sync: Node) -> None:
-        version = self._versions.trained[sync.target]
-        work = partial(self._sync, sync, version, self._state.step)
-        self._versions.order_sync(self._tasks, sync.to or "", work)
-
-    async def _sync(self, sync: Node, version: int, step: int) -> None:
-        fields = {"service": sync.target, "to": sync.to, "version": version}
-        with self._events.span("sync", **fields) as end:
-            result = await demand(sync, self._endpoints.sync(sync, version))
-            end.update(bytes=result.bytes, transport=result.transport, transfer_s=result.seconds)
-        self._versions.served[sync.to or ""] = version
-        self._meter.life += 1
-        for intake in self._intakes:
-            intake.pulled(sync, step)
-
-    def _due_evals(self) -> list[str]:
-        """Of this step; the last of a known number of steps is always evaluated."""
-        if self._state.step == self._job.schedule.steps:
-            return list(self._job.evals)
-        return self._evals.due(self._state.step)
-
-    def _order_first_evals(self) -> None:
-        """The untrained model; in a resumed run what the checkpoint did not wait for."""
-        step = self._state.step
-        for name in self._due_evals():
-            if self._state.evaluated.get(name) == step:
-                continue
-            record: int | None = step if self._records.holds(step) else step + 1
-            if record == step + 1 and name in self._evals.due(step + 1):
-                record = None  # that record will have an evaluation of its own
-            if record is not None:
-                self._records.expect(record, name)
-            self._order_eval(name, record=record)
-
-    def _order_eval(self, name: str, *, record: int | None) -> None:
-        work = partial(self._eval, name, self._state.step, record)
-        self._versions.order_eval(self._tasks, self._evals.sampler(name), work)
-
-    async def _eval(self, name: str, step: int, record: int | None) -> None:
-        version = self._versions.served.get(self._evals.sampler(name), 0)
-        result = await self._evals.run(name, version=version, step=step)
-        self._state.evaluated[name] = step
-        if record is not None:
-            self._records.result(record, result)
-
     async def _finish(self) -> None:
         """The last checkpoint, then what is still running, then the last evaluation."""
         step, steps = self._state.step, self._job.schedule.steps
@@ -351,17 +266,7 @@ class Controller:
         async with self._commit:
             if self._saved_step != step:
                 await self._save(SAVE_SECONDS)
-        await self._versions.idle()
-        missing = [name for name in self._job.evals if self._state.evaluated.get(name) != step]
-        samplers = {self._evals.sampler(name) for name in self._job.evals}
-        for sync in self._flow.syncs:
-            behind = self._versions.served[sync.to or ""] != self._versions.trained[sync.target]
-            if missing and behind and sync.to in samplers:
-                self._order_sync(sync)
-        for name in missing:
-            self._records.expect(step, name)
-            self._order_eval(name, record=step)
-        await self._versions.idle()
+        await self._lanes.last()
         self._records.flush()
 
     # ---- ends
@@ -423,7 +328,7 @@ class Controller:
             except RunError as error:
                 cause.add_note(f"no checkpoint of step {self._state.step}: {error}")
                 self._events.emit("warning", message=f"no last checkpoint: {error}")
-        self._events.emit("run.end", ended="failed", step=self._state.step)
+        self._events.emit("controller.end", ended="failed", step=self._state.step)
         raise cause
 
     async def _save(self, seconds: float) -> None:
@@ -454,7 +359,7 @@ class Controller:
         )
 
     def _wall(self) -> float:
-        return self._state.wall_s + time.monotonic() - self._began
+        return self._wall_before + time.monotonic() - self._began
 
 
 def _leaves(group: BaseExceptionGroup) -> list[BaseException]:

@@ -1,6 +1,6 @@
-"""Evaluations: when they are due, and one run over the held-out prompts.
+"""One evaluation: a run over the held-out prompts.
 
-    Job.evals --due(step)--> Evals.run(name) --evaluate_sample--> mean score, events
+    Job.evals --Evals.run(name) --evaluate_sample--> mean score, events
 
 An evaluation measures one version of the sampler's weights: the lane in `versions.py` keeps the
 next sync away until it is done. Completions that fail or are dropped count in `failed`, not in the
@@ -13,16 +13,13 @@ import asyncio
 import statistics
 from dataclasses import dataclass
 
-from forgedsl.runtime.controller.firing import ask, demand, span_fields
-from forgedsl.runtime.controller.flow import Flow
-from forgedsl.runtime.endpoints import DropRollout, Endpoints, RolloutError, seed_of
-from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.guards import FailureGuard, Late
-from forgedsl.runtime.items import Prompt
-from forgedsl.runtime.meter import Meter
-
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Eval, Job, Node
+from forgedsl.runtime.controller.context import Context
+from forgedsl.runtime.controller.firing import ask, demand, span_fields
+from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
+from forgedsl.runtime.guards import Late
+from forgedsl.runtime.items import Prompt
 
 MIN_RUNNING = 64
 TIMEOUT = 300.0
@@ -38,30 +35,16 @@ class EvalResult:
 class Evals:
     """Runs the evals of a job."""
 
-    def __init__(
-        self,
-        job: Job,
-        flow: Flow,
-        endpoints: Endpoints,
-        events: EventLog,
-        meter: Meter,
-        failures: FailureGuard,
-    ) -> None:
+    def __init__(self, context: Context) -> None:
+        job, flow = context.job, context.flow
         self._job = job
-        self._endpoints = endpoints
-        self._events = events
-        self._meter = meter
-        self._failures = failures
+        self._endpoints = context.endpoints
+        self._events = context.events
+        self._meter = context.meter
+        self._failures = context.failures
         samplers = [e.node for e in flow.edges.values() if e.node.op == "sample"]
         self._nodes = {name: _node(name, spec, job, samplers) for name, spec in job.evals.items()}
         self._prompts: dict[str, list[Prompt]] = {}
-
-    def due(self, step: int) -> list[str]:
-        """Before the first step and every `every` steps."""
-        return [name for name, spec in self._job.evals.items() if step % spec.every == 0]
-
-    def sampler(self, name: str) -> str:
-        return self._job.evals[name].service
 
     async def run(self, name: str, *, version: int, step: int) -> EvalResult:
         """All held-out prompts, `n` completions each, on the weights the sampler has now."""
@@ -101,7 +84,6 @@ class Evals:
         async with room:
             try:
                 with self._meter.sampling(), self._events.span("sample", **where) as end:
-                    end["running"] = self._meter.running
                     call = self._endpoints.evaluate_sample(name, prompt, sibling, seed)
                     result = await ask(node, call)
                     end.update(span_fields(result.rollout))

@@ -15,6 +15,8 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
+from forgedsl.errors import ForgeError, RunError
+from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit
 from forgedsl.runtime.endpoints import (
@@ -26,9 +28,6 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.guards import Late, deadline
 from forgedsl.runtime.items import Rollout
-
-from forgedsl.errors import ForgeError, RunError
-from forgedsl.lower.job import Node
 
 T = TypeVar("T")
 

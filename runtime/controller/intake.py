@@ -15,68 +15,37 @@ import asyncio
 from collections import Counter
 from typing import Any
 
+from forgedsl.errors import GuardError, RunError
+from forgedsl.lower.job import Node
+from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
+from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
-from forgedsl.runtime.controller.flow import Flow, Source
+from forgedsl.runtime.controller.flow import Source
 from forgedsl.runtime.controller.unit import Unit
-from forgedsl.runtime.endpoints import Endpoints
-from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import AgeGuard, Late, deadline
 from forgedsl.runtime.items import Batch
 from forgedsl.runtime.ledger import Entry, Ledger
-from forgedsl.runtime.meter import Meter
-from forgedsl.runtime.versions import Versions
-
-from forgedsl.errors import GuardError, RunError
-from forgedsl.lower.job import Job, Node
-from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
 
 HEALTH_SECONDS = 10.0
-
-
-class Pulse:
-    """Wakes everybody who waits for a change; they look for themselves whether it matters."""
-
-    def __init__(self) -> None:
-        self._next: asyncio.Future[None] | None = None
-
-    def fire(self) -> None:
-        if self._next is not None:
-            self._next.set_result(None)
-            self._next = None
-
-    async def wait(self) -> None:
-        if self._next is None:
-            self._next = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._next)
 
 
 class Intake:
     """One source: draws while credits last, works each group through its nodes."""
 
-    def __init__(
-        self,
-        job: Job,
-        source: Source,
-        flow: Flow,
-        endpoints: Endpoints,
-        events: EventLog,
-        meter: Meter,
-        firing: Firing,
-        pulse: Pulse,
-    ) -> None:
+    def __init__(self, context: Context, source: Source, firing: Firing) -> None:
         self.source = source
         self.ledger = Ledger()
         self.ended = False
         self.waiting: dict[int, Unit] = {}
         self.in_flight: dict[int, Unit] = {}
         self._pulled = {sync.name: 0 for sync in source.syncs}
-        self._flow = flow
-        self._endpoints = endpoints
-        self._events = events
-        self._meter = meter
+        self._flow = context.flow
+        self._endpoints = context.endpoints
+        self._events = context.events
+        self._meter = context.meter
+        self._pulse = context.pulse
         self._firing = firing
-        self._pulse = pulse
-        share, schedule = source.quota, job.schedule
+        share, schedule = source.quota, context.job.schedule
         every = max((sync.every for sync in source.syncs), default=None)
         self.credits = Credits(
             prompts=share,
@@ -200,28 +169,21 @@ class Intake:
 class Pool:
     """Batches out of all sources, in the order of admission within each."""
 
-    def __init__(
-        self,
-        job: Job,
-        flow: Flow,
-        endpoints: Endpoints,
-        meter: Meter,
-        versions: Versions,
-        intakes: list[Intake],
-        pulse: Pulse,
-    ) -> None:
+    def __init__(self, context: Context, intakes: list[Intake]) -> None:
         self.intakes = intakes
-        self._job = job
-        self._flow = flow
-        self._endpoints = endpoints
-        self._meter = meter
-        self._versions = versions
-        self._pulse = pulse
-        targets = [node.target for node in flow.steps]
+        self._job = context.job
+        self._flow = context.flow
+        self._endpoints = context.endpoints
+        self._meter = context.meter
+        self._versions = context.versions
+        self._pulse = context.pulse
+        targets = [node.target for node in self._flow.steps]
         per_version = max(targets.count(target) for target in targets)
-        self._ages = AgeGuard(job.schedule, steps_per_version=per_version)
+        self._ages = AgeGuard(context.job.schedule, steps_per_version=per_version)
         nodes = [node for intake in intakes for node in (intake.source.node, *intake.source.nodes)]
-        self._patience = job.schedule.starve_timeout or 2 * sum(node.timeout for node in nodes)
+        self._patience = context.job.schedule.starve_timeout or 2 * sum(
+            node.timeout for node in nodes
+        )
 
     async def next_batch(self, step: int) -> list[Unit] | None:
         """The groups of the next optimizer step; None at the end of the data."""

@@ -13,11 +13,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forgedsl.lower.job import Input, Node
 from forgedsl.runtime.controller.flow import Flow, Source
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Batch
-
-from forgedsl.lower.job import Input, Node
 
 
 class DropGroup(Exception):

@@ -1,0 +1,45 @@
+"""What all parts of one run share: the job and its flow, the services, and the live state."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from forgedsl.lower.job import Job
+from forgedsl.runtime.controller.flow import Flow
+from forgedsl.runtime.endpoints import Endpoints
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import FailureGuard
+from forgedsl.runtime.meter import Meter
+from forgedsl.runtime.state import ControllerState
+from forgedsl.runtime.versions import Versions
+
+
+class Pulse:
+    """Wakes everybody who waits for a change; they look for themselves whether it matters."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    def fire(self) -> None:
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None
+
+    async def wait(self) -> None:
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._next)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    job: Job
+    flow: Flow
+    endpoints: Endpoints
+    events: EventLog
+    state: ControllerState
+    versions: Versions
+    failures: FailureGuard
+    meter: Meter = field(default_factory=Meter)
+    pulse: Pulse = field(default_factory=Pulse)

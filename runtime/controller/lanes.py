@@ -1,0 +1,134 @@
+"""What follows an optimizer step on the samplers: weight transfers and evaluations.
+
+    step done --after(step)--> sync to each sampler that is due, evals that are due
+                                  `--> credits return, records get their evaluations
+
+`versions.py` keeps the order per sampler. Every sampler starts from the trainer's weights, also in
+a fresh run: the first transfer comes before the first completion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from forgedsl.lower.job import Node
+from forgedsl.runtime.controller.context import Context
+from forgedsl.runtime.controller.evals import Evals
+from forgedsl.runtime.controller.firing import demand
+from forgedsl.runtime.controller.intake import Intake
+from forgedsl.runtime.controller.records import Records
+
+
+class Lanes:
+    """Orders transfers and evaluations, and runs them in the task group of the run."""
+
+    def __init__(
+        self,
+        context: Context,
+        intakes: Sequence[Intake],
+        records: Records,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._context = context
+        self._intakes = intakes
+        self._records = records
+        self._tasks = tasks
+        self._evals = Evals(context)
+        self._measured = {spec.service for spec in context.job.evals.values()}
+
+    async def first(self) -> None:
+        """Bring the samplers to the trainer's version; evaluate it where that is still to do."""
+        for sync in self._context.flow.syncs:
+            self._order_sync(sync)
+        await self._context.versions.idle()
+        step = self._context.state.step
+        for name in self.due(step):
+            if self._context.state.evaluated.get(name) == step:
+                continue
+            # of an untrained model there is no record: its result goes to the first step's,
+            # unless that has an evaluation of its own; a resumed run may still hold the record
+            record: int | None = step if self._records.holds(step) else step + 1
+            if record == step + 1 and name in self.due(step + 1):
+                record = None
+            if record is not None:
+                self._records.expect(record, name)
+            self._order_eval(name, record=record)
+        await self._wait_if_serial()
+
+    async def after(self, step: int) -> None:
+        """What is due after `step`; waits where the schedule or the order says so."""
+        context = self._context
+        last = step == context.job.schedule.steps
+        for sync in context.flow.syncs:
+            if step % sync.every != 0 and not (last and sync.to in self._measured):
+                continue
+            with context.meter.idling():
+                await context.versions.settled(sync.to or "")
+                # an evaluation may hold the transfer up: the next step must not replace these
+                # weights before the transfer has begun to copy them
+                await self._order_sync(sync).wait()
+                if not sync.overlap:
+                    await context.versions.settled(sync.to or "")
+        for name in self.due(step):
+            self._order_eval(name, record=step)
+        await self._wait_if_serial()
+
+    async def last(self) -> None:
+        """Finish what runs, then evaluate the final weights if that was not done."""
+        context, step = self._context, self._context.state.step
+        await context.versions.idle()
+        missing = [n for n in context.job.evals if context.state.evaluated.get(n) != step]
+        for sync in context.flow.syncs:
+            behind = context.versions.served[sync.to or ""] != context.versions.trained[sync.target]
+            if missing and behind and sync.to in self._measured:
+                self._order_sync(sync)
+        for name in missing:
+            self._records.expect(step, name)
+            self._order_eval(name, record=step)
+        await context.versions.idle()
+
+    def due(self, step: int) -> list[str]:
+        """Evals before the first step, every `every` steps, and of the last step if it is known."""
+        evals = self._context.job.evals
+        if step == self._context.job.schedule.steps:
+            return list(evals)
+        return [name for name, spec in evals.items() if step % spec.every == 0]
+
+    async def _wait_if_serial(self) -> None:
+        if self._context.job.schedule.mode == "sync":
+            with self._context.meter.idling():
+                await self._context.versions.idle()
+
+    def _order_sync(self, sync: Node) -> asyncio.Event:
+        """Order the transfer of the trainer's weights; the event says that it has begun."""
+        versions, step, begun = self._context.versions, self._context.state.step, asyncio.Event()
+        work = partial(self._sync, sync, versions.trained[sync.target], step, begun)
+        versions.order_sync(self._tasks, sync.to or "", work)
+        return begun
+
+    async def _sync(self, sync: Node, version: int, step: int, begun: asyncio.Event) -> None:
+        context = self._context
+        fields = {"service": sync.target, "to": sync.to, "version": version}
+        begun.set()
+        with context.events.span("sync", **fields) as end:
+            result = await demand(sync, context.endpoints.sync(sync, version))
+            end.update(bytes=result.bytes, transport=result.transport, transfer_s=result.seconds)
+        context.versions.served[sync.to or ""] = version
+        context.meter.life += 1
+        for intake in self._intakes:
+            intake.pulled(sync, step)
+
+    def _order_eval(self, name: str, *, record: int | None) -> None:
+        work = partial(self._eval, name, self._context.state.step, record)
+        sampler = self._context.job.evals[name].service
+        self._context.versions.order_eval(self._tasks, sampler, work)
+
+    async def _eval(self, name: str, step: int, record: int | None) -> None:
+        context = self._context
+        version = context.versions.served.get(context.job.evals[name].service, 0)
+        result = await self._evals.run(name, version=version, step=step)
+        context.state.evaluated[name] = step
+        if record is not None:
+            self._records.result(record, result)
