@@ -225,12 +225,14 @@ class Run:
         self.metrics: dict[str, Tensor] = {}
         self.statistics: dict[str, Tensor] = {}
         self.cotangents: dict[str, Tensor] | None = None
+        self.needed: tuple[bool, ...] = ()
 
     def forward(self, needed: tuple[bool, ...]) -> Tensor:
         """The loss and the metrics; the gradients too where one pass suffices."""
         fused = self.head.single or self.module.PHASE == "token-local"
         differentiate = any(needed)
-        if differentiate:
+        self.needed = needed
+        if differentiate and fused:
             self.head.start(needed)
         parts = []
         for rows in self.head.chunks():
@@ -255,11 +257,12 @@ class Run:
     def backward(self) -> tuple[Tensor | None, ...]:
         """The gradients for a loss of weight one."""
         if self.cotangents is not None:
+            self.head.start(self.needed)
             for rows in self.head.chunks():
                 logp, found = self._statistics(rows)
                 part = {name: value[rows] for name, value in self.cotangents.items()}
                 self._push(rows, logp, found, part)
-        return heads.finish(self.head)
+        return self.head.gradients
 
     @functools.cached_property
     def _sums(self) -> dict[str, Tensor]:
@@ -292,6 +295,7 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Run, *sources: Tensor) -> Tensor:
         ctx.run = run
+        ctx.dtypes = [source.dtype for source in sources]
         with torch.no_grad():
             return run.forward(tuple(ctx.needs_input_grad[1:]))
 
@@ -299,8 +303,11 @@ class _Apply(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         gradients = ctx.run.backward()
-        ctx.run = None
-        return (None, *(g if g is None else g.mul_(grad.to(g.dtype)) for g in gradients))
+        scaled = [
+            None if gradient is None else (gradient * grad).to(dtype)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+        ]
+        return None, *scaled
 
 
 def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:

@@ -30,6 +30,7 @@ class Head:
     def __init__(self, num_rows: int, vocabulary: int, device: torch.device, chunk: int | None):
         self.num_rows = num_rows
         self.chunk = chunk or max(64, CHUNK_ELEMENTS.get(device.type, 1 << 22) // vocabulary)
+        self.gradients: tuple[Tensor | None, ...] = ()
 
     def chunks(self) -> Iterator[slice]:
         for start in range(0, self.num_rows, self.chunk):
@@ -41,6 +42,10 @@ class Head:
 
     def logits(self, rows: slice) -> Tensor:
         """A fresh float tensor of logits, free to be overwritten."""
+        raise NotImplementedError
+
+    def start(self, needed: tuple[bool, ...]) -> None:
+        """Clear the gradients of what made the logits; those not needed are None."""
         raise NotImplementedError
 
     def push(self, rows: slice, gradient: Tensor) -> None:
@@ -56,7 +61,6 @@ class LogitsHead(Head):
     def __init__(self, logits: Tensor, index: Tensor, dtype: torch.dtype, chunk: int | None):
         super().__init__(index.numel(), logits.shape[1], logits.device, chunk)
         self.source, self.index, self.dtype = logits, index, dtype
-        self.gradients: tuple[Tensor | None, ...] = (None,)
 
     def start(self, needed: tuple[bool, ...]) -> None:
         self.gradients = (torch.zeros_like(self.source) if needed[0] else None,)
@@ -86,11 +90,12 @@ class LinearHead(Head):
         self.hidden, self.weight, self.index, self.dtype = hidden, weight, index, dtype
         self.fast = hidden.is_cuda and hidden.dtype == weight.dtype != dtype
         self.weight_compute = weight if self.fast else weight.to(dtype)
-        self.gradients: tuple[Tensor | None, ...] = (None, None)
 
     def start(self, needed: tuple[bool, ...]) -> None:
-        self.d_hidden = torch.zeros_like(self.hidden) if needed[0] else None
-        self.d_weight = torch.zeros_like(self.weight, dtype=self.dtype) if needed[1] else None
+        self.gradients = (
+            torch.zeros_like(self.hidden) if needed[0] else None,
+            torch.zeros_like(self.weight, dtype=self.dtype) if needed[1] else None,
+        )
 
     def rows(self, rows: slice) -> Tensor:
         return self.hidden[self.index[rows]]
@@ -103,24 +108,16 @@ class LinearHead(Head):
     def push(self, rows: slice, gradient: Tensor) -> None:
         if self.fast:
             gradient = gradient.to(self.weight.dtype)
-        if self.d_hidden is not None:
+        d_hidden, d_weight = self.gradients
+        if d_hidden is not None:
             d_rows = gradient @ self.weight_compute
-            self.d_hidden[self.index[rows]] = d_rows.to(self.hidden.dtype)
-        if self.d_weight is None:
+            d_hidden[self.index[rows]] = d_rows.to(self.hidden.dtype)
+        if d_weight is None:
             return
         if self.fast:
-            self.d_weight += torch.mm(gradient.t(), self.rows(rows), out_dtype=self.dtype)
+            d_weight += torch.mm(gradient.t(), self.rows(rows), out_dtype=self.dtype)
         else:
-            self.d_weight.addmm_(gradient.t(), self.rows(rows).to(self.dtype))
-
-
-def finish(head: Head) -> tuple[Tensor | None, ...]:
-    """The collected gradients, in the dtypes of what they belong to."""
-    if isinstance(head, LinearHead):
-        weight = None if head.d_weight is None else head.d_weight.to(head.weight.dtype)
-        return head.d_hidden, weight
-    assert isinstance(head, LogitsHead)
-    return head.gradients
+            d_weight.addmm_(gradient.t(), self.rows(rows).to(self.dtype))
 
 
 def statistics(z: Tensor, labels: Tensor, wanted: tuple[str, ...]) -> dict[str, Tensor]:
