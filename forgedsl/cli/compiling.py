@@ -15,8 +15,12 @@ if TYPE_CHECKING:
     from forgedsl.lower.build import Lowered
 
 
-def compile_file(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Lowered | None:
-    """The lowered program; None when it has errors, which are printed."""
+UNREADABLE = "S016"
+"""the file cannot be read: bad usage, not an error in the file"""
+
+
+def compile_file(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Lowered | int:
+    """The lowered program, or the exit code after its errors were printed."""
     from forgedsl import api
     from forgedsl.cli.host import detect_host
     from forgedsl.hir.context import Host as ProgramHost
@@ -38,7 +42,9 @@ def compile_file(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Low
             host=Host(**found),
         )
     print_diagnostics(loaded)
-    return None if loaded.reporter.has_errors else lowered
+    if lowered is None or loaded.reporter.has_errors:
+        return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
+    return lowered
 
 
 def gpu_words(gpus: int) -> str:
@@ -51,7 +57,8 @@ def print_diagnostics(loaded: Any) -> None:
     """Errors and warnings on stderr, as `forgec lint` shows them."""
     from forgedsl.diagnostics import Severity
     from forgedsl.report import full
+    from forgedsl.report.style import style_for
 
     shown = [d for d in loaded.reporter if d.severity is not Severity.INFO]
     if shown:
-        print(full.render(shown, loaded.sources), file=sys.stderr)
+        print(full.render(shown, loaded.sources, style_for(sys.stderr)), file=sys.stderr)

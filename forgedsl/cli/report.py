@@ -16,6 +16,6 @@ def command(
     if not (run / "job.json").is_file():
         print(f"forgec report: {run} is no run folder: it has no job.json", file=sys.stderr)
         raise typer.Exit(2)
-    from forgedsl.runtime.report import write_report
+    from forgedsl.runs import write_report
 
     print(write_report(run))

@@ -118,22 +118,22 @@ def execute(request: Request) -> int:
     if request.file is None:
         raise UsageError("needs a .forge file or a job.json (or --resume RUN)")
     prepared = prepare(request, request.file)
-    if prepared is None:
-        return 1
+    if isinstance(prepared, int):
+        return prepared
     run_dir = new_run_dir(request.run_dir, prepared.job.name)
     write_run_dir(run_dir, prepared)
     return launch(prepared.job, run_dir, resume=False, quiet=request.quiet)
 
 
-def prepare(request: Request, file: Path) -> Prepared | None:
-    """The job of a .forge file or job.json; None after printing diagnostics."""
+def prepare(request: Request, file: Path) -> Prepared | int:
+    """The job of a .forge file or job.json, or the exit code after diagnostics were printed."""
     if file.suffix == ".json":
         return _from_json(request, file)
     from forgedsl.cli.compiling import compile_file
 
     lowered = compile_file(file, profile=request.profile, overrides=request.overrides)
-    if lowered is None:
-        return None
+    if isinstance(lowered, int):
+        return lowered
     return Prepared(job=lowered.job, inputs={name: source for source, name in lowered.files})
 
 
@@ -217,8 +217,8 @@ def _resume(request: Request) -> int:
             raise UsageError("overrides on --resume need the .forge file as well")
     else:
         prepared = prepare(request, request.file)
-        if prepared is None:
-            return 1
+        if isinstance(prepared, int):
+            return prepared
         found = differences(job, prepared.job)
         if found:
             lines = "\n".join(f"  {line}" for line in found[:12])
@@ -233,10 +233,10 @@ def _resume(request: Request) -> int:
 
 def launch(job: Job, run_dir: Path, *, resume: bool, quiet: bool) -> int:
     """Hand over to the runtime, then write the report and say where everything is."""
+    from forgedsl.runs import write_report
+    from forgedsl.runs.summary import summary
     from forgedsl.runtime.launch import run
     from forgedsl.runtime.readers import close_readers, open_readers
-    from forgedsl.runtime.readers.summary import summary
-    from forgedsl.runtime.report import write_report
 
     if not quiet:
         print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)

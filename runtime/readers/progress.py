@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from forgedsl.lower.job import Job
+from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl.runtime.events import Event
-from forgedsl.runtime.readers.text import clock, duration, number, sparkline
 from forgedsl.runtime.readers.view import View
 
 PLAIN_STEPS, PLAIN_SECONDS = 10, 10.0

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from forgedsl.runtime.readers.text import duration, number
-from forgedsl.runtime.report.charts import ticks
-from forgedsl.runtime.report.data import RunData, Span
+from forgedsl.runs.charts import ticks
+from forgedsl.runs.data import RunData, Span
+from forgedsl.runs.text import duration, number
 
 STEPS_SHOWN = 12
 WIDTH, LEFT, LANE, TALL = 1080, 92, 26, 64

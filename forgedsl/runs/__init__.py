@@ -18,8 +18,8 @@ def write_report(run_dir: Path) -> Path:
     Example:
         write_report(Path("runs/grpo_math-20261120-101500"))
     """
-    from forgedsl.runtime.report.data import load_run
-    from forgedsl.runtime.report.page import render
+    from forgedsl.runs.data import load_run
+    from forgedsl.runs.page import render
 
     path = run_dir / "report.html"
     path.write_text(render(load_run(run_dir)), encoding="utf-8")

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from forgedsl.runtime.readers.text import number
+from forgedsl.runs.text import number
 
 Point = tuple[float, float]
 MAX_POINTS = 400

@@ -12,11 +12,11 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
-from forgedsl.runtime.readers.text import clock, duration, number
-from forgedsl.runtime.report.charts import Chart, Series, chart
-from forgedsl.runtime.report.data import RunData, overlap
-from forgedsl.runtime.report.timeline import timeline
-from forgedsl.runtime.report.topology import topology_svg
+from forgedsl.runs.charts import Chart, Series, chart
+from forgedsl.runs.data import RunData, overlap
+from forgedsl.runs.text import clock, duration, number
+from forgedsl.runs.timeline import timeline
+from forgedsl.runs.topology import topology_svg
 
 EDGE = 20
 """steps whose mean stands for the begin and the end of a curve"""
@@ -49,12 +49,12 @@ def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
 
 def evals(data: RunData) -> dict[str, tuple[tuple[float, float], ...]]:
     """Points of every eval, placed at the step whose weights were evaluated."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[str, dict[int, float]] = {}
     for span in data.spans["eval"]:
-        if "value" in span.fields:
-            step = span.fields.get("step", span.fields.get("version", 0))
-            found.setdefault(span.fields["name"], []).append((step, span.fields["value"]))
-    return {name: tuple(sorted(pts)) for name, pts in found.items()}
+        if span.fields.get("value") is not None:
+            values = found.setdefault(span.fields["name"], {})
+            values[span.fields["step"]] = span.fields["value"]
+    return {name: tuple(sorted(values.items())) for name, values in found.items()}
 
 
 def hero(data: RunData) -> Chart | None:
@@ -219,7 +219,7 @@ def render(data: RunData) -> str:
     """The page."""
     from jinja2 import Environment, StrictUndefined
 
-    text = resources.files("forgedsl.runtime").joinpath("templates/report.html.j2").read_text()
+    text = resources.files("forgedsl.runs").joinpath("templates/report.html.j2").read_text()
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forgedsl.runtime.readers.text import duration, number
-from forgedsl.runtime.report.data import RunData, load_run
-from forgedsl.runtime.report.page import EDGE, edges, evals, points
+from forgedsl.runs.data import RunData, load_run
+from forgedsl.runs.page import EDGE, edges, evals, points
+from forgedsl.runs.text import duration, number
 
 
 def summary(run_dir: Path, code: int) -> str:

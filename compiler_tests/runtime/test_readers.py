@@ -1,0 +1,153 @@
+"""Readers of the event stream, fed with the events of a made-up run (synthetic.py)."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from synthetic import make_events, make_job
+
+from forgedsl.lower import job as spec
+from forgedsl.runs.text import clock, duration, number, sparkline
+from forgedsl.runtime.readers import close_readers, open_readers
+from forgedsl.runtime.readers.progress import Live, Plain, eval_line
+from forgedsl.runtime.readers.sinks import open_sinks
+from forgedsl.runtime.readers.view import View
+
+CONTRACT = (
+    "step", "policy_version", "reward_mean", "reward_std", "loss", "grad_norm", "entropy",
+    "tokens", "tokens_per_s", "age_max", "age_mean", "step_s", "wall_s", "loss/clip_frac",
+)  # fmt: skip
+
+
+def feed(folder: Path, job: spec.Job, *, steps: int | None = None, resumed: int = 0) -> None:
+    readers = open_readers(job, folder, quiet=True)
+    for event in make_events(job, steps=steps):
+        if event["kind"] == "run.start" and "step" in event:
+            event = event | {"step": resumed, "resumed_at": resumed}
+        for reader in readers:
+            reader.on_event(event)
+    close_readers(readers)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_metrics_jsonl_has_the_fields_of_the_contract(tmp_path: Path) -> None:
+    feed(tmp_path, make_job(steps=5))
+    rows = lines(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
+    assert not set(CONTRACT) - rows[0].keys()
+
+
+def test_a_resumed_run_replaces_rows_after_its_checkpoint(tmp_path: Path) -> None:
+    job = make_job(steps=9)
+    feed(tmp_path, job, steps=7)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 8, "lo')  # killed in the middle of a line
+    readers = open_readers(job, tmp_path, quiet=True)
+    start = {"time": 0.0, "kind": "run.start", "step": 4, "resumed_at": 4}
+    for reader in readers:
+        reader.on_event(start)
+    close_readers(readers)
+    assert [row["step"] for row in lines(tmp_path / "metrics.jsonl")] == [1, 2, 3, 4]
+    assert {row["step"] for row in lines(tmp_path / "samples.jsonl")} == {1, 2, 3, 4}
+
+
+def test_samples_carry_their_step(tmp_path: Path) -> None:
+    feed(tmp_path, make_job(steps=2))
+    samples = lines(tmp_path / "samples.jsonl")
+    assert [sample["step"] for sample in samples] == [1, 1, 1, 2, 2, 2]
+    assert samples[0].keys() >= {"prompt", "response", "target", "score", "version"}
+
+
+def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
+    feed(tmp_path, make_job(steps=3, tensorboard=True))
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(str(tmp_path / "tensorboard"))
+    found.Reload()
+    rows = lines(tmp_path / "metrics.jsonl")
+    written = [(e.step, e.value) for e in found.Scalars("run/reward_mean")]
+    assert written == [(r["step"], pytest.approx(r["reward_mean"])) for r in rows]
+    assert "loss/clip_frac" in found.Tags()["scalars"]
+
+
+def test_wandb_without_a_key_is_one_notice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    job = make_job(wandb=spec.Wandb(project="p", mode="online"))
+    sinks, notices = open_sinks(job, tmp_path)
+    assert len(sinks) == 1
+    assert len(notices) == 1
+    assert "wandb" in notices[0]
+
+
+def test_wandb_without_its_package_is_one_notice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    _, notices = open_sinks(make_job(wandb=spec.Wandb(project="p")), tmp_path)
+    assert notices == ["wandb is not installed, so nothing is sent (pip install wandb)"]
+
+
+def plain_lines(steps: int) -> list[str]:
+    stream = io.StringIO()
+    plain = Plain(View("example", steps), stream)
+    for event in make_events(make_job(steps=steps)):
+        plain.on_event(event)
+    return stream.getvalue().splitlines()
+
+
+def test_plain_progress_says_what_it_waits_for_then_each_tenth_step() -> None:
+    said = plain_lines(25)
+    assert said[0].endswith("starting services: trainer, generator, reference")
+    assert said[1].endswith("trainer is ready (3.0 s)")
+    steps = [line.split("step ")[1].split("/")[0] for line in said if "] step " in line]
+    assert steps == ["1", "10", "20", "25"]
+    assert all(word in said[-1] for word in ("reward", "loss", "entropy", "tok/s", "age", "left"))
+
+
+def test_an_eval_says_how_far_it_has_come() -> None:
+    view = View("example", 60)
+    for event in make_events(make_job(steps=60)):
+        view.on_event(event)
+    assert eval_line(view) == "eval held_out at step 50: 0.808 (+0.278 since step 0)"
+
+
+def test_live_progress_shows_the_figures_and_gives_the_terminal_back() -> None:
+    from rich.console import Console
+
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=120)
+    live = Live(View("example", 30), console)
+    for event in make_events(make_job(steps=30)):
+        live.on_event(event)
+    with console.capture() as drawn:
+        console.print(live._draw())
+    live.close()
+    assert "step 30/30" in drawn.get()
+    assert "clip_frac" in drawn.get()
+    assert stream.getvalue().count("\x1b[?25h") == 1  # the cursor is shown again
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"), (0.0, "0.000"), (0.5713, "0.571"), (0.01321, "0.0132"), (16204.3, "16,204"),
+        (2, "2"), (1.2e-7, "1.2e-07"), (12.34, "12.3"), (345.6, "346"), (-0.25, "-0.250"),
+    ],
+)  # fmt: skip
+def test_numbers_are_short(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_times_are_readable() -> None:
+    assert (clock(7), clock(750), clock(11100)) == ("0:07", "12:30", "3:05:00")
+    assert (duration(7.41), duration(58), duration(750)) == ("7.4 s", "58 s", "12 min 30 s")
+
+
+def test_sparkline_averages_down_to_its_width() -> None:
+    assert sparkline([0, 0, 1, 1], 2) == "\u2581\u2588"
+    assert sparkline([3.0], 10) == "\u2581"

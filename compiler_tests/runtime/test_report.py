@@ -1,0 +1,198 @@
+"""report.html, made from the folder of a made-up run (synthetic.py) and nothing else."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from synthetic import make_events, make_job
+
+from forgedsl.lower import job as spec
+from forgedsl.runs import write_report
+from forgedsl.runs.charts import Series, chart, thin, ticks, trend
+from forgedsl.runs.data import load_run, overlap
+from forgedsl.runs.summary import summary
+from forgedsl.runs.topology import place, topology_svg
+from forgedsl.runtime.readers import close_readers, open_readers
+
+VOID = {"meta", "link", "br", "img", "input", "hr"}
+
+
+def run_folder(folder: Path, job: spec.Job, *, steps: int | None = None) -> Path:
+    (folder / "job.json").write_text(job.model_dump_json())
+    readers = open_readers(job, folder, quiet=True)
+    with (folder / "events.jsonl").open("w") as file:
+        for event in make_events(job, steps=steps):
+            file.write(json.dumps(event) + "\n")
+            for reader in readers:
+                reader.on_event(event)
+    close_readers(readers)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = run_folder(tmp_path_factory.mktemp("run"), make_job())
+    return write_report(folder).read_text()
+
+
+class Balance(HTMLParser):
+    """Notes tags that are closed in the wrong order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.wrong: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        pass
+
+
+def test_page_is_well_formed(page: str) -> None:
+    balance = Balance()
+    balance.feed(page)
+    assert (balance.wrong, balance.open) == ([], [])
+
+
+def test_page_needs_no_network(page: str) -> None:
+    assert re.findall(r"https?://|src=|@import|url\((?!#)", page) == []
+
+
+def test_page_shows_every_part(page: str) -> None:
+    titles = re.findall(r"<h2>(.*?)</h2>", page)
+    assert titles == ["Training", "Who worked when", "Topology", "Completions", "Set-up"]
+    charts = re.findall(r"<h3>(.*?)</h3>", page)
+    assert charts[:5] == ["Reward", "Loss", "Entropy", "Gradient norm", "Policy age"]
+    assert {"clip_frac", "kl_ref"} <= set(charts)
+
+
+def test_svgs_are_xml(page: str) -> None:
+    drawings = re.findall(r"<svg.*?</svg>", page, re.S)
+    assert len(drawings) == 11
+    assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 11
+
+
+def test_text_of_a_completion_cannot_become_markup(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=3))
+    evil = {"step": 4, "prompt": "<script>x</script>", "response": "&", "target": None,
+            "score": None, "version": 1}  # fmt: skip
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        file.write(json.dumps(evil) + "\n")
+    assert "<script>x" not in write_report(tmp_path).read_text()
+
+
+def test_report_of_a_killed_run(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=30)
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "ki')
+    text = write_report(tmp_path).read_text()
+    assert "not finished" in text
+    assert "of 120" in text
+
+
+def test_report_of_a_run_without_a_step(tmp_path: Path) -> None:
+    text = write_report(run_folder(tmp_path, make_job(), steps=0)).read_text()
+    assert "No optimizer step was finished" in text
+
+
+def test_report_without_rewards_leads_with_the_loss(tmp_path: Path) -> None:
+    job = make_job(steps=30, rewards=False)
+    run_folder(tmp_path, job)
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    nulls = dict.fromkeys(("reward_mean", "reward_std", "age_max", "age_mean"))
+    bare = [json.dumps(row | nulls) + "\n" for row in rows]
+    (tmp_path / "metrics.jsonl").write_text("".join(bare))
+    charts = re.findall(r"<h3>(.*?)</h3>", write_report(tmp_path).read_text())
+    assert charts[0] == "Loss"
+    assert "Reward" not in charts
+    assert "Policy age" not in charts
+
+
+def test_report_does_not_change_when_made_again(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=20))
+    first = write_report(tmp_path).read_bytes()
+    assert write_report(tmp_path).read_bytes() == first
+
+
+def test_summary_has_before_and_after_and_where(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job())
+    write_report(tmp_path)
+    text = summary(tmp_path, 0)
+    assert text.startswith("example (profile cpu) finished: 120 steps in")
+    assert "reward       0.633 -> 0.903   (first and last 20 steps)" in text
+    assert "held_out     0.530 -> 0.888   (step 0 and 100)" in text
+    assert f"report       {tmp_path / 'report.html'}" in text
+
+
+def test_summary_of_a_failure_names_cause_and_place(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=5)
+    end = {"time": 2e9, "kind": "run.end", "code": 5, "status": "failed",
+           "message": "service generator failed: process died", "origin": "x.forge:39:1",
+           "remedy": "see the log"}  # fmt: skip
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write(json.dumps(end) + "\n")
+    text = summary(tmp_path, 5)
+    assert "example (profile cpu) failed: 5 steps" in text
+    assert "service generator failed: process died" in text
+    assert "x.forge:39:1" in text
+
+
+def test_overlap_counts_steps_during_which_something_was_sampled(tmp_path: Path) -> None:
+    events = [
+        {"time": 0.0, "kind": "sample.start", "id": 1},
+        {"time": 2.0, "kind": "sample.end", "id": 1},
+        {"time": 1.0, "kind": "step.start", "id": 2, "step": 1},
+        {"time": 3.0, "kind": "step.end", "id": 2, "step": 1},
+        {"time": 4.0, "kind": "step.start", "id": 3, "step": 2},
+        {"time": 5.0, "kind": "step.end", "id": 3, "step": 2},
+    ]  # fmt: skip
+    (tmp_path / "job.json").write_text(make_job().model_dump_json())
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    assert overlap(load_run(tmp_path)) == 0.5
+
+
+def test_long_curves_are_thinned_without_losing_their_mean() -> None:
+    points = tuple((float(i), float(i % 7)) for i in range(5000))
+    few = thin(Series(name="x", points=points)).points
+    assert len(few) == 400
+    assert sum(y for _, y in few) / 400 == pytest.approx(sum(y for _, y in points) / 5000, abs=0.01)
+    assert few[-1][0] == 4999.0
+
+
+def test_trend_of_a_straight_line_does_not_lag() -> None:
+    line = [(float(i), 2.0 * i) for i in range(200)]
+    assert trend(line)[100] == (100.0, pytest.approx(200.0))
+
+
+def test_a_constant_curve_can_be_drawn() -> None:
+    drawn = chart("flat", [Series(name="x", points=((1, 0.5), (2, 0.5)))])
+    assert ET.fromstring(drawn.svg).get("aria-label") == "flat: x from 0.500 to 0.500"
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (-3e-4, 5e-4), (0, 123456), (0.98, 1.01)])
+def test_ticks_are_round_and_inside(low: float, high: float) -> None:
+    found = ticks(low, high, 4)
+    assert 2 <= len(found) <= 7
+    assert all(low - 1e-9 <= value <= high + 1e-9 for value in found)
+
+
+def test_no_box_of_the_topology_overlaps_another() -> None:
+    nodes = tuple(node for node in make_job().nodes if node.op != "sync")
+    boxes = [p for p in place(nodes).places.values() if p.node]
+    pairs = [(a, b) for a in boxes for b in boxes if a is not b and a.x == b.x]
+    assert pairs
+    assert all(abs(a.y - b.y) >= 54 for a, b in pairs)
+
+
+def test_topology_names_the_weight_sync() -> None:
+    assert "sync trainer \u2192 generator, every 1" in topology_svg(make_job())
