@@ -5,7 +5,7 @@ Nothing enters; these files leave, beside this module:
   data/arithmetic.jsonl        training problems, GSM8K's format (question, answer with `#### `)
   data/arithmetic_test.jsonl   held-out problems; no pair of numbers occurs in both files
   data/arithmetic_demos.jsonl  demonstrations of training problems as chat messages, good and bad
-  tokenizers/arithmetic/       tokenizer.json and tokenizer_config.json, for AutoTokenizer
+  tokenizers/arithmetic/       tokenizer files, for AutoTokenizer, and generation_config.json
 
 The demonstrations are of mixed quality on purpose: three in ten give the right answer, the rest one
 of six near misses, and two in five skip the thinking step. A model trained on them knows the right
@@ -103,9 +103,11 @@ def tokenizer_files() -> dict[str, str]:
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
     }
+    generation = {"eos_token_id": vocab["<eos>"], "pad_token_id": vocab["<pad>"]}
     return {
         "tokenizer.json": tokenizer.to_str(pretty=True) + "\n",
         "tokenizer_config.json": json.dumps(config, indent=2) + "\n",
+        "generation_config.json": json.dumps(generation, indent=2) + "\n",
     }
 
 
