@@ -43,6 +43,16 @@ def function_name(kind: str, *parts: str) -> str:
     return "_".join((kind, *(part.replace(".", "_") for part in parts)))
 
 
+def call_name(kind: str, name: str, constants: Mapping[str, object]) -> str:
+    """The name of an advantage or filter for one set of constant arguments.
+
+    Example:
+        call_name("advantage", "scaled", {"by": 3.0}) == "advantage_scaled_by_3_0"
+    """
+    words = (f"{key}_{value}".replace("-", "minus_") for key, value in sorted(constants.items()))
+    return function_name(kind, name, *(re.sub(r"\W", "_", word) for word in words))
+
+
 def emit_program(program: ir.Program, sources: Mapping[str, SourceFile] | None = None) -> str:
     """The text of the program module.
 
@@ -85,7 +95,9 @@ class ProgramWriter:
             self._rubric(name, rubric)
         for name, function in sorted(self.program.functions.items()):
             if function.kind in TENSOR_KINDS:
-                self._tensor_function(function_name(function.kind, name), function)
+                for constants in self._constants(name):
+                    called = call_name(function.kind, name, constants)
+                    self._tensor_function(called, function, constants)
         body = "\n\n\n".join(self.functions)
         used = [name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", body)]
         imports = ["import torch"] if "torch." in body else []
@@ -169,8 +181,16 @@ class ProgramWriter:
         doc = summary(function)
         self._define(f"{name}({', '.join(params)})", docstring(doc), lines)
 
-    def _tensor_function(self, name: str, function: ir.Function) -> None:
-        tree = infer(function, self.reporter)
+    def _constants(self, name: str) -> list[dict[str, object]]:
+        """The sets of constant arguments that the flow calls a function with."""
+        calls = [step for step in self.program.flow if step.op == "call" and step.receiver == name]
+        found = [{key: value.value for key, value in step.settings.items()} for step in calls]
+        return [c for i, c in enumerate(found) if c not in found[:i]] or [{}]
+
+    def _tensor_function(
+        self, name: str, function: ir.Function, constants: Mapping[str, object]
+    ) -> None:
+        tree = infer(function, self.reporter, constants)
         if tree is None:
             return
         scalars = [f for f in function.fields if isinstance(f.type, ast.TensorType)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forgedsl.emit.python import function_name
+from forgedsl.emit.python import call_name
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Auto, Decl, Program, Ref
 from forgedsl.lower import job
@@ -32,7 +32,7 @@ def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
     settings = node.settings
     target = node.target
     if node.op in ("call", "mask"):
-        target = function_name(program.functions[target].kind, target)
+        target = call_name(program.functions[target].kind, target, settings)
     return job.Node(
         id=node.id,
         name=node.name,
@@ -45,7 +45,6 @@ def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
         slots=plan.slots[node.name],
         count=settings["count"] if node.op in ("draw", "pairs") else None,
         n=settings["n"] if node.op == "sample" else None,
-        args=dict(settings) if node.op in ("call", "mask") else {},
         loss=settings["loss"] if node.op == "step" else None,
         to=settings["target"] if node.op == "sync" else None,
         every=settings.get("every", 1),

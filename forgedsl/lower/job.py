@@ -328,8 +328,6 @@ class Node(Spec):
     """draw: groups per optimizer step"""
     n: int | None = None
     """sample: completions per prompt"""
-    args: dict[str, Any] = {}
-    """call, mask: constant arguments of the function, by name"""
     loss: str | None = None
     to: str | None = None
     every: int = 1

@@ -245,8 +245,7 @@ def span_fields(rollout: Rollout) -> dict[str, Any]:
 
 
 def _named(node: Node, values: list[Any]) -> dict[str, Any]:
-    given = {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
-    return {**node.args, **given}
+    return {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
 
 
 def _joint(node: Node) -> bool:

@@ -1,0 +1,155 @@
+"""Lowering: files, hashes, datasets of evals, rewards, constants, origins, and the lock."""
+
+import hashlib
+import tomllib
+
+from forge_texts import GRPO, SFT, changed, lower_of
+
+from forgedsl.lower.lock import lock_text
+
+EVAL = 'eval held_out { dataset = gsm8k, split = "test", score = correct, every = 50 }\n'
+JSONL = ('hf("openai/gsm8k", split = "train")', 'jsonl("data/rows.jsonl")')
+
+
+def job_of(text, folder, *overrides):
+    lowered, diagnostics = lower_of(text, *overrides, folder=folder)
+    assert lowered is not None, diagnostics
+    return lowered.job
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def rows_in(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "rows.jsonl"
+    path.write_text('{"question": "1+1", "answer": "2"}\n')
+    return path
+
+
+def test_local_file_becomes_an_input(tmp_path):
+    path = rows_in(tmp_path / "data")
+    lowered, _ = lower_of(changed(GRPO, JSONL), folder=tmp_path)
+    source = lowered.job.datasets["gsm8k"].source
+    assert (source.path, source.sha256) == ("inputs/data/rows.jsonl", sha256(path))
+    assert lowered.files == ((tmp_path / "data/rows.jsonl", "inputs/data/rows.jsonl"),)
+
+
+def test_file_above_the_folder_stays_inside_inputs(tmp_path):
+    rows_in(tmp_path / "data")
+    (tmp_path / "pipes").mkdir()
+    text = changed(GRPO, JSONL, ("data/rows", "../data/rows"))
+    lowered, _ = lower_of(text, folder=tmp_path / "pipes")
+    assert lowered.job.datasets["gsm8k"].source.path == "inputs/up/data/rows.jsonl"
+
+
+def test_shipped_file_is_named_not_copied(tmp_path):
+    text = changed(GRPO, JSONL, ("data/rows.jsonl", "forgedsl:data/arithmetic.jsonl"))
+    lowered, _ = lower_of(text, folder=tmp_path)
+    assert lowered.job.datasets["gsm8k"].source.path == "forgedsl:data/arithmetic.jsonl"
+    assert lowered.files == ()
+
+
+def test_missing_file(tmp_path):
+    text = changed(GRPO, JSONL)
+    lowered, diagnostics = lower_of(text, folder=tmp_path)
+    assert lowered is None
+    assert [(d.code, d.message) for d in diagnostics] == [
+        ("P210", "`data/rows.jsonl` does not exist")
+    ]
+    span = diagnostics[0].span
+    assert text[span.start : span.end] == 'jsonl("data/rows.jsonl")'
+
+
+def test_eval_with_a_split_has_a_dataset_of_its_own(tmp_path):
+    job = job_of(GRPO + EVAL, tmp_path)
+    assert job.evals["held_out"].dataset == "gsm8k.held_out"
+    assert job.datasets["gsm8k.held_out"].source.split == "test"
+    assert job.datasets["gsm8k.held_out"].shuffle is None
+    assert job.datasets["gsm8k"].source.split == "train"
+    assert job.evals["held_out"].service == "generator"
+
+
+def test_split_of_a_file(tmp_path):
+    rows_in(tmp_path / "data")
+    lowered, diagnostics = lower_of(changed(GRPO + EVAL, JSONL), folder=tmp_path)
+    assert lowered is None
+    assert [d.code for d in diagnostics] == ["P211"]
+
+
+def test_python_reward(tmp_path):
+    path = tmp_path / "sandbox.py"
+    path.write_text("def check(prompt, response, target):\n    return 1.0\n")
+    text = changed(
+        GRPO,
+        ("as rl\n", 'as rl\nimport python "sandbox.py" as sandbox\n'),
+        ("rl.math_equal(tolerance = 1e-6)", "sandbox.check { procs = 3, timeout = 20s }"),
+    )
+    reward = job_of(text, tmp_path).rewards["correct"]
+    assert (reward.kind, reward.function, reward.path) == ("python", "check", "inputs/sandbox.py")
+    assert (reward.sha256, reward.passes_rollout) == (sha256(path), False)
+    assert (reward.procs, reward.timeout) == (3, 20.0)
+
+
+def test_constant_arguments_of_a_call(tmp_path):
+    text = changed(
+        GRPO,
+        ("filter mixed", "advantage scaled(r: [G] f32, by: float) -> [G] f32 = r * by\nfilter mixed"),
+        ("rl.mean_baseline(score)", "scaled(score, by = 3.0)"),
+    )
+    job = job_of(text, tmp_path)
+    node = next(n for n in job.nodes if n.name == "batch.adv")
+    assert node.target == "advantage_scaled_by_3_0"
+    assert [i.argument for i in node.inputs] == ["r"]
+    assert "def advantage_scaled_by_3_0(r):" in job.program
+    assert "r * 3.0" in job.program
+
+
+def test_unused_declarations_stay_out_of_the_job(tmp_path):
+    text = GRPO + "reward idle(r: Rollout) -> f32 = 1.0\n"
+    job = job_of(text, tmp_path, "beta=0.0")
+    assert set(job.services) == {"trainer", "generator"}
+    assert set(job.rewards) == {"correct"}
+    assert [field.name for field in job.losses["grpo"].fields] == [
+        "logprob", "behavior", "adv", "mask"
+    ]  # fmt: skip
+
+
+def test_origins_point_into_the_file(tmp_path):
+    job = job_of(GRPO, tmp_path)
+    line = 1 + GRPO[: GRPO.index("service generator")].count("\n")
+    assert job.origins["generator"] == f"test.forge:{line}:9"
+    assert job.origins["rollout"] == next(n.origin for n in job.nodes if n.name == "rollout")
+
+
+def test_only_the_stepped_service_has_an_optimizer(tmp_path):
+    services = job_of(GRPO, tmp_path).services
+    assert services["trainer"].optimizer.lr == 1e-6
+    assert services["reference"].optimizer is None
+
+
+def test_supervised_job(tmp_path):
+    job = job_of(SFT, tmp_path)
+    assert [node.op for node in job.nodes] == ["batches", "step"]
+    assert (job.schedule.epochs, job.schedule.steps, job.schedule.age_bound) == (1, None, 0)
+    assert job.datasets["tulu"].learn == "assistant_turns"
+    assert job.datasets["tulu"].prompt is None
+
+
+def test_job_round_trips_and_names_no_folder(tmp_path):
+    job = job_of(GRPO, tmp_path)
+    assert type(job).model_validate_json(job.model_dump_json()) == job
+    assert str(tmp_path) not in job.model_dump_json()
+
+
+def test_lock_is_toml_and_holds_the_hashes(tmp_path):
+    path = rows_in(tmp_path / "data")
+    job = job_of(changed(GRPO, JSONL), tmp_path)
+    lock = tomllib.loads(lock_text(job))
+    assert lock["job"] == job.content_hash
+    assert lock["datasets"]["gsm8k"]["sha256"] == sha256(path)
+    assert lock["models"]["policy"]["id"] == "Qwen/Qwen3-1.7B"
+    assert lock["losses"]["grpo"] == hashlib.sha256(job.losses["grpo"].source.encode()).hexdigest()
+    assert lock["packages"]["lark"] == "1.2.2"
+    assert len(lock["defaults"]["sha256"]) == 64

@@ -1,0 +1,193 @@
+"""Meshes, placement, divisibility, context and the schedule of a plan."""
+
+import pytest
+from forge_texts import GRPO, SFT, changed, plan_of, text_at
+
+from forgedsl.hir.context import Host
+
+BARE = Host(gpus=0, gpu=None, gpu_memory=0, cpus=2)
+
+
+def only(diagnostics, code):
+    found = [d for d in diagnostics if d.code == code]
+    assert len(found) == 1, diagnostics
+    return found[0]
+
+
+def test_meshes_are_placed_first_fit():
+    plan, _ = plan_of(GRPO)
+    places = {m.service: [(p.host, p.gpus) for p in m.places] for m in plan.meshes}
+    assert places["trainer"] == [(0, (0, 1, 2, 3))]
+    assert places["generator"] == [(0, (4, 5)), (0, (6, 7))]
+    assert places["reference"] == [(0, ())]
+
+
+def test_autos_are_resolved():
+    plan, _ = plan_of(GRPO)
+    assert plan.mesh("trainer").degrees["dp_shard"] == 4
+    assert plan.mesh("generator").procs == 2
+    assert plan.mesh("reference").device == "cpu"
+    assert (plan.rows["trainer"].seq_len, plan.rows["trainer"].rows) == (4096, 4)
+
+
+def test_rows_follow_from_tokens():
+    plan, _ = plan_of(SFT)
+    assert plan.rows["trainer"].rows == 64_000 // 4096
+
+
+def test_host_without_gpus_runs_on_cpu():
+    plan, _ = plan_of(changed(GRPO, ("procs = 4,", "")), host=BARE)
+    assert {m.device for m in plan.meshes} == {"cpu"}
+    assert {m.total_gpus for m in plan.meshes} == {0}
+
+
+def test_gpus_exceed_host():
+    plan, diagnostics = plan_of(GRPO, "generator.replicas=4")
+    assert plan is None
+    found = only(diagnostics, "P203")
+    assert found.message == "the host has 8 GPUs, the plan needs 12"
+    assert found.help == "`generator.replicas = 2` fits"
+    assert [" ".join(note.split()) for note in found.notes] == [
+        "trainer 4 procs x 1 gpu = 4",
+        "generator 4 replicas x 2 procs x 1 gpu = 8 --set generator.replicas=4",
+    ]
+
+
+def test_many_replicas():
+    found = only(plan_of(GRPO, "generator.replicas=999")[1], "P203")
+    assert found.message == "the host has 8 GPUs, the plan needs 2002"
+
+
+def test_gpus_on_a_bare_host():
+    found = only(plan_of(GRPO, "trainer.gpus=1", host=BARE)[1], "P203")
+    assert found.message == "the host has no GPU, the plan needs 4"
+
+
+def test_more_hosts_than_there_are():
+    found = only(plan_of(GRPO, "trainer.hosts=2")[1], "P203")
+    assert found.message == "service `trainer` needs 2 hosts, there are 1"
+
+
+def test_colocated_services_share_gpus():
+    text = changed(GRPO, ("schedule async { steps = 500, max_policy_age = 1 }", "colocate = "
+                          "[trainer, generator]\nschedule sync { steps = 5 }"))  # fmt: skip
+    plan, _ = plan_of(text, host=Host(gpus=4))
+    used = {m.service: {g for p in m.places for g in p.gpus} for m in plan.meshes}
+    assert used["trainer"] == used["generator"] == {0, 1, 2, 3}
+
+
+def test_colocated_and_asynchronous():
+    text = changed(GRPO, ("schedule async", "colocate = [trainer, generator]\nschedule async"))
+    assert "take turns" in only(plan_of(text)[1], "P208").message
+
+
+def test_parallel_product():
+    text = changed(GRPO, ("procs = 4,", "procs = 4, parallel { dp_shard = 3, tp = 1 },"))
+    found = only(plan_of(text)[1], "P201")
+    assert found.message == "service `trainer` has 4 processes, its parallel degrees make 3"
+    assert found.help == "`parallel.dp_shard = 4` (or `auto`) fits 4 processes"
+    assert text_at(text, found) == "3"
+
+
+def test_cpu_device_with_gpus():
+    text = changed(GRPO, ("device = cpu, procs = 2", "device = cpu, gpus = 1, procs = 2"))
+    found = only(plan_of(text)[1], "P202")
+    assert found.message == "service `reference` has `device = cpu` and gpus = 1"
+
+
+def test_heads_not_divisible():
+    text = changed(
+        GRPO, ("procs = 4,", "procs = 3, parallel.tp = 3,"), ("4096, rows", "4095, rows")
+    )
+    found = only(plan_of(text)[1], "P204")
+    heads = "16 heads and 8 kv heads and 151936 vocabulary entries"
+    assert found.message == f"tp = 3 does not divide {heads} of model `policy`"
+    assert found.help == "tp = 1, 2, 4, 8 do"
+
+
+def test_sequence_shard():
+    text = changed(
+        GRPO, ("procs = 4,", "parallel.tp = 4, procs = 4,"), ("4096, rows", "4095, rows")
+    )
+    assert only(plan_of(text)[1], "P206").help == "`batch.seq_len = 4096`"
+
+
+def test_mesh_name():
+    text = changed(GRPO, ("procs = 4,", 'mesh_name = "my mesh", procs = 4,'))
+    assert only(plan_of(text)[1], "P207").message == "mesh name `my mesh` is not an identifier"
+
+
+def test_several_hosts_need_a_launcher():
+    text = changed(GRPO, ("schedule async", "cluster { hosts = 2 }\nschedule async"))
+    found = only(plan_of(text, "trainer.hosts=2")[1], "P209")
+    assert "slurm" in found.help
+
+
+def test_prompt_and_completion_over_context():
+    found = only(plan_of(GRPO, "generator.sampling.max_tokens=8192")[1], "D605")
+    assert found.message == (
+        "512 prompt + 8192 completion = 8704 tokens exceed the context 4096 of model `policy`"
+    )
+
+
+def test_prompt_and_completion_over_a_row():
+    found = only(plan_of(GRPO, "trainer.batch.seq_len=1024")[1], "D605")
+    assert found.message == (
+        "512 prompt + 1024 completion = 1536 tokens exceed the 1024 tokens of a row of `trainer`"
+    )
+
+
+# ---- schedule
+
+
+def test_credits_of_an_asynchronous_schedule():
+    plan, _ = plan_of(GRPO)
+    staleness = plan.schedule.staleness
+    assert (staleness.lag, staleness.credits, staleness.window, staleness.age_bound) == (
+        1,
+        32,
+        1,
+        1,
+    )
+    assert plan.slots["rollout"] == 32
+    assert plan.capacities["rollout"] == 32
+    assert plan.capacities["batch"] == 1
+
+
+def test_synchronous_schedule_holds_one_batch():
+    text = changed(GRPO, ("schedule async { steps = 500, max_policy_age = 1 }",
+                          "schedule sync { steps = 5 }"))  # fmt: skip
+    staleness = plan_of(text)[0].schedule.staleness
+    assert (staleness.credits, staleness.age_bound) == (16, 0)
+
+
+def test_supervised_schedule_has_no_age():
+    schedule = plan_of(SFT)[0].schedule
+    assert (schedule.epochs, schedule.every, schedule.staleness.age_bound) == (1, None, 0)
+
+
+def test_age_zero_with_an_asynchronous_schedule():
+    found = only(plan_of(GRPO, "schedule.max_policy_age=0")[1], "A302")
+    assert found.message == (
+        "no overlap keeps the policy age within 0; the least reachable worst age is 1"
+    )
+    assert found.notes[1] == "worst age = (B + W - 2) // P = (32 + 1 - 2) // 16 = 1"
+    assert found.help == "allow `max_policy_age = 1`, or write `schedule sync`"
+
+
+def test_sync_interval_counts():
+    text = changed(GRPO, ("every = 1", "every = 3"))
+    assert "+ 2 = 3" in only(plan_of(text)[1], "A302").notes[1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("steps = 500, max_policy_age = 1", "steps = 500", "A301"),
+        ("steps = 500, max_policy_age = 1", "max_policy_age = 1", "F110"),
+    ],
+)
+def test_incomplete_schedule(old, new, code):
+    plan, diagnostics = plan_of(changed(GRPO, (old, new)))
+    assert plan is None
+    assert only(diagnostics, code)
