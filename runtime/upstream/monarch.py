@@ -133,8 +133,15 @@ class Mesh:
         return f" (pid {pids})" if pids else ""
 
     async def stop(self) -> None:
-        """Stop the processes; Monarch kills those that do not react."""
-        await asyncio.wait_for(_done(self.procs.stop("end of run")), STOP_SECONDS)
+        """Stop the processes.
+
+        Raises:
+            TimeoutError: they did not stop in time.
+            ServiceError: they are gone already.
+        """
+        async with asyncio.timeout(STOP_SECONDS):
+            await self.call("leave")
+            await self.procs.stop("end of run")
 
     def log_tail(self, lines: int = 12) -> str:
         """The last lines its processes wrote, for error messages."""
@@ -148,7 +155,3 @@ def cause_of(error: BaseException) -> str:
     """The last line of an actor's error, which is the error itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__
-
-
-async def _done(future: Any) -> Any:
-    return await future

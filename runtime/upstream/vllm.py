@@ -21,6 +21,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 
 CPU_KV_CACHE_GIB = 1
+CPU_BATCHED_TOKENS = 8192
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +71,10 @@ class Engine:
             "disable_log_stats": True,
             "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
         }
+        if on_cpu:
+            # a prefill in pieces rewinds the request's random generator, which only CUDA's can
+            arguments["enable_chunked_prefill"] = False
+            arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
         if service.parallel.tp * service.parallel.pp > 1:
             arguments["distributed_executor_backend"] = "external_launcher"
         if service.gpu_memory is not None:
