@@ -20,9 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
-
 from forgedsl.lower.job import Node
+from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 
 
 class RolloutError(Exception):
@@ -41,8 +40,11 @@ class RewardError(DropRollout):
     """A reward failed after its retries, and its `on_error` is drop."""
 
     def __init__(self, reward: str, message: str) -> None:
-        self.message = message
         super().__init__(f"reward {reward}")
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,9 +42,6 @@ class Meter:
     def group_dropped(self, reason: str) -> None:
         self.groups_dropped[reason] += 1
 
-    def rollout_dropped(self, reason: str) -> None:
-        self.rollouts_dropped += 1
-
     @contextmanager
     def sampling(self) -> Iterator[None]:
         """Around every completion."""

@@ -92,7 +92,7 @@ class Evals:
                 message = f"{type(error).__name__}: {error}"
                 self._events.emit("warning", **where, message=message)
             except DropRollout as drop:
-                self._meter.rollout_dropped(drop.reason)
+                self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             else:
                 self._failures.succeeded(node)
                 scores.append(result.score)

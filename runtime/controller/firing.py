@@ -21,6 +21,7 @@ from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit
 from forgedsl.runtime.endpoints import (
     DropRollout,
+    RewardError,
     RolloutError,
     Score,
     ServiceError,
@@ -117,7 +118,13 @@ class Firing:
     async def _rest(self, unit: Unit, nodes: Sequence[Node]) -> None:
         reason = await self._all(unit, nodes)
         if reason is not None:
-            unit.abandon(reason)
+            self._abandon(unit, reason)
+
+    def _abandon(self, unit: Unit, reason: str) -> None:
+        """A group that is already in a batch adds nothing to it."""
+        unit.abandon(reason)
+        self._meter.group_dropped(reason)
+        self._events.emit("group.dropped", group=unit.group, reason=reason)
 
     async def _fire(self, unit: Unit, node: Node) -> None:
         if node.op == "keep":
@@ -128,6 +135,7 @@ class Firing:
             siblings, values = await unit.joined(node.inputs)
             async with self._slots[node.name]:
                 result = await self._group_call(unit, node, values)
+            _check_length(node, result, len(siblings))
             unit.put_result(node, siblings, result)
 
     async def _group_call(self, unit: Unit, node: Node, values: list[Any]) -> Any:
@@ -160,7 +168,9 @@ class Firing:
                 value = await self._rollout_call(unit, node, sibling, args)
             except DropRollout as drop:
                 value = Dead(drop.reason)
-                self._meter.rollout_dropped(drop.reason)
+                self._meter.rollouts_dropped += 1
+                where = {"node": node.name, "group": unit.group, "sibling": sibling}
+                self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
         unit.put(node.name, value, sibling)
 
     async def _rollout_call(self, unit: Unit, node: Node, sibling: int, args: list[Any]) -> Any:
@@ -176,6 +186,9 @@ class Firing:
             except (Late, RolloutError) as error:
                 self._failures.failed(node, error)
                 raise DropRollout(f"{node.op} {node.target}") from error
+            except RewardError as error:
+                self._failures.failed(node, error)
+                raise
             self._failures.succeeded(node)
             end["value"] = score.value
         unit.scores.setdefault(node.name, {})[sibling] = score
@@ -209,14 +222,17 @@ class Firing:
             try:
                 siblings, values = await unit.joined(node.inputs)
             except DropGroup as drop:
-                unit.abandon(drop.reason)
+                self._abandon(unit, drop.reason)
             if not unit.abandoned:
                 parts.append((unit, siblings, values))
+        if not parts:
+            return
         columns = [
             [item for _, siblings, values in parts for item in _spread(values[index], siblings)]
             for index in range(len(node.inputs))
         ]
         result = await self._batch_call(node, columns)
+        _check_length(node, result, sum(len(siblings) for _, siblings, _ in parts))
         for unit, siblings, _ in parts:
             if isinstance(result, list):
                 mine_of_it, result = result[: len(siblings)], result[len(siblings) :]
@@ -246,6 +262,16 @@ def span_fields(rollout: Rollout) -> dict[str, Any]:
 
 def _named(node: Node, values: list[Any]) -> dict[str, Any]:
     return {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
+
+
+def _check_length(node: Node, result: Any, count: int) -> None:
+    """A list has one entry per completion."""
+    if isinstance(result, list) and len(result) != count:
+        raise RunError(
+            f"{node.op} {node.name} returned {len(result)} values for {count} completions",
+            origin=node.origin,
+            service=node.target,
+        )
 
 
 def _joint(node: Node) -> bool:

@@ -1,0 +1,335 @@
+"""How runs end that do not go well: failures, guards, interrupts; and how they are resumed."""
+
+import asyncio
+import math
+
+import pytest
+from fake_endpoints import (
+    DropRollout,
+    FakeEndpoints,
+    RolloutError,
+    ServiceFailure,
+    drive,
+    job,
+    math_nodes,
+    metrics,
+    node,
+    titan,
+)
+
+from forgedsl.errors import GuardError, RunError
+from forgedsl.runtime.endpoints import RewardError, ServiceError
+from forgedsl.runtime.items import StepResult
+
+
+def failing(op, error, *, after=0, only=lambda about: True):
+    """Raise `error` from the call number `after` on."""
+    count = iter(range(10**9))
+
+    def fail(called, about):
+        if called == op and only(about) and next(count) >= after:
+            raise error
+
+    return fail
+
+
+def later(seconds, act):
+    """Do something while the controller runs."""
+
+    def prepare(controller):
+        asyncio.get_running_loop().call_later(seconds, act, controller)
+
+    return prepare
+
+
+# ---- failures
+
+
+def test_a_service_that_dies_ends_the_run_with_its_name_and_origin():
+    the_job = job(steps=50)
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 1.0)
+    failure = ServiceFailure(service="generator", origin="a.forge:9:3", message="killed")
+    die = later(20.0, lambda controller: endpoints.failures.put_nowait(failure))
+    with pytest.raises(RunError, match="service generator failed: killed") as caught:
+        drive(the_job, endpoints, prepare=die)
+    assert (caught.value.service, caught.value.origin) == ("generator", "a.forge:9:3")
+    assert endpoints.saved[-1]["step"] == len(endpoints.trained) > 0, "the trainer still answers"
+
+
+def test_a_call_to_a_dead_service_names_it():
+    failure = ServiceFailure(service="reference", origin="a.forge:7:1", message="gone")
+    the_job = job()
+    endpoints = FakeEndpoints(the_job, fail=failing("logprobs", ServiceError(failure)))
+    with pytest.raises(RunError, match=r"reference failed during logprobs ref_lp.*gone") as caught:
+        drive(the_job, endpoints)
+    assert caught.value.origin == "a.forge:7:1"
+
+
+def test_a_dead_trainer_is_not_asked_for_a_checkpoint():
+    the_job = job(checkpoint={"every": 1})
+    failure = ServiceFailure(service="trainer", origin="a.forge:1:1", message="gone")
+    endpoints = FakeEndpoints(the_job, fail=failing("step", ServiceError(failure), after=2))
+    with pytest.raises(RunError, match="trainer failed"):
+        drive(the_job, endpoints)
+    assert [state["step"] for state in endpoints.saved] == [1, 2]
+
+
+def test_unknown_exceptions_are_reported_with_the_node_and_its_line():
+    the_job = job()
+    endpoints = FakeEndpoints(the_job, fail=failing("call", KeyError("adv")))
+    with pytest.raises(RunError, match="call adv on centered failed: KeyError: 'adv'") as caught:
+        drive(the_job, endpoints)
+    assert caught.value.origin == "test.forge:adv"
+
+
+def test_the_original_error_survives_a_checkpoint_that_fails_too():
+    the_job = job()
+    failures = {"call": KeyError("adv"), "save": OSError("disk full")}
+
+    def fail(op, about):
+        if op in failures and endpoints.trained:
+            raise failures[op]
+
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 0.1, fail=fail)
+    with pytest.raises(RunError, match="KeyError") as caught:
+        drive(the_job, endpoints)
+    assert "disk full" in caught.value.__notes__[0]
+
+
+def test_a_completion_that_fails_once_is_tried_again():
+    the_job = job(steps=2)
+    broken = set()
+
+    def fail(op, about):
+        key = (about.get("group"), about.get("sibling"))
+        if op == "sample" and key not in broken:
+            broken.add(key)
+            raise RolloutError("connection lost")
+
+    healthy = FakeEndpoints(the_job)
+    drive(the_job, healthy)
+    endpoints = FakeEndpoints(the_job, fail=lambda *a: fail(*a) if len(broken) < 9 else None)
+    _, events = drive(the_job, endpoints)
+    assert len([e for e in events if e["kind"] == "warning"]) == 9
+    assert endpoints.trained == healthy.trained
+
+
+def test_a_completion_that_stays_broken_is_dropped_and_its_credit_returns():
+    broken = failing("sample", RolloutError("bad"), only=lambda about: about["group"] == 1)
+    the_job = job(steps=3)
+    endpoints = FakeEndpoints(the_job, fail=broken)
+    _, events = drive(the_job, endpoints)
+    dropped = [e for e in events if e["kind"] == "group.dropped"]
+    assert [(e["group"], e["reason"]) for e in dropped] == [(1, "sample generator")]
+    assert [len(step["groups"]) for step in endpoints.trained] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("op", "error"),
+    [("sample", RolloutError("no memory")), ("score", RewardError("tests", "no memory"))],
+)
+def test_failures_without_end_stop_the_run(op, error):
+    the_job = job()
+    endpoints = FakeEndpoints(the_job, fail=failing(op, error), jitter=1)
+    with pytest.raises(RunError, match=r"failed 16 times in a row.*no memory"):
+        drive(the_job, endpoints)
+
+
+@pytest.mark.parametrize("op", ["draw", "logprobs", "call", "step", "sync", "save"])
+def test_no_wait_is_without_end(op):
+    the_job = job(checkpoint={"every": 1})
+    endpoints = FakeEndpoints(the_job, latency=lambda called: 1e9 if called == op else 0.1)
+    with pytest.raises(RunError, match=r"gave no answer within \d+ s"):
+        drive(the_job, endpoints)
+
+
+def test_a_function_that_returns_too_few_values_is_named():
+    nodes = [
+        each if each.name != "adv" else node("adv", "call", "r=score", target="short")
+        for each in math_nodes()
+    ]
+    from fake_endpoints import FUNCTIONS
+
+    FUNCTIONS["short"] = lambda scores: scores[1:]
+    with pytest.raises(RunError, match="call adv returned 3 values for 4 completions"):
+        drive(job(nodes), FakeEndpoints(job(nodes)))
+
+
+# ---- guards
+
+
+def test_starvation_says_where_the_groups_went():
+    nodes = math_nodes()
+    nodes = [
+        *nodes[:5],
+        node("mask", "mask", "score", target="never"),
+        node("kept", "keep", "rollout", "mask"),
+        node("batch", "replay", "kept", "adv=adv", "ref=ref_lp"),
+        *nodes[6:],
+    ]
+    the_job = job(nodes, starve_timeout=120.0)
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 1.0)
+    with pytest.raises(GuardError) as caught:
+        drive(the_job, endpoints)
+    message = str(caught.value)
+    assert "starved at step 1: no group became ready for 120 s" in message
+    assert "filter never: " in message
+    assert "generator: ok" in message
+    assert caught.value.origin == "test.forge:schedule"
+
+
+def test_slow_progress_is_not_starvation():
+    the_job = job(starve_timeout=30.0, steps=2)
+    times = {"draw": 25.0}
+    outcome, _ = drive(the_job, FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.0)))
+    assert outcome.step == 2
+
+
+class Poisoned(FakeEndpoints):
+    """A trainer whose loss is not a number from step 3 on."""
+
+    async def step(self, node, batch):
+        result = await super().step(node, batch)
+        if len(self.trained) < 3:
+            return result
+        fields = {name: getattr(result, name) for name in StepResult.__dataclass_fields__}
+        return StepResult(**{**fields, "loss": math.nan, "skipped": True})
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run():
+    the_job = job(checkpoint={"every": 1})
+    endpoints = Poisoned(the_job)
+    with pytest.raises(GuardError, match=r"loss nan.* at step 3") as caught:
+        drive(the_job, endpoints)
+    assert caught.value.origin == "test.forge:step"
+    assert endpoints.saved[-1]["step"] == 2, "spoiled weights are not saved"
+
+
+def test_steps_may_be_skipped_but_not_for_ever():
+    the_job = job(steps=30, services={"trainer": titan("skip")})
+    seen = Poisoned(the_job)
+    with pytest.raises(GuardError, match="step 10, the 8th step in a row left out"):
+        drive(the_job, seen)
+
+
+def test_an_age_beyond_the_proved_bound_is_a_bug():
+    the_job = job(age_bound=0)
+    with pytest.raises(RunError, match="1 versions old, the plan proved at most 0: a bug"):
+        drive(the_job, FakeEndpoints(the_job, jitter=1))
+
+
+def test_stale_groups_are_dropped_or_an_error_as_declared():
+    dropping = job(max_policy_age=0, steps=8)
+    endpoints = FakeEndpoints(dropping, jitter=1)
+    _, events = drive(dropping, endpoints)
+    assert {e["reason"] for e in events if e["kind"] == "group.dropped"} == {"stale"}
+    assert {age for step in endpoints.trained for age in step["ages"]} == {0}
+    strict = job(max_policy_age=0, on_stale="error")
+    with pytest.raises(RunError, match="1 versions old, max_policy_age is 0"):
+        drive(strict, FakeEndpoints(strict, jitter=1))
+
+
+def test_data_that_ends_before_the_first_step_is_an_error():
+    the_job = job(steps=None, epochs=1.0)
+    with pytest.raises(GuardError, match="data ended before the first step"):
+        drive(the_job, FakeEndpoints(the_job, rows=0))
+
+
+# ---- interrupts and resume
+
+
+def test_an_interrupt_waits_for_the_step_and_saves():
+    the_job = job(steps=50)
+    times = {"step": 8.0, "sample": 1.0}
+    endpoints = FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.0))
+    outcome, events = drive(the_job, endpoints, prepare=later(12.0, lambda c: c.interrupt()))
+    assert outcome.ended == "interrupted"
+    assert outcome.checkpoint == f"checkpoints/step-{outcome.step}"
+    assert endpoints.saved[-1]["step"] == outcome.step == len(endpoints.trained) == 2
+    assert [m["step"] for m in metrics(events)] == [1, 2]
+
+
+def test_an_interrupt_does_not_wait_for_a_step_that_hangs():
+    the_job = job(steps=50)
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 250.0 if op == "step" else 0.0)
+    outcome, events = drive(the_job, endpoints, prepare=later(5.0, lambda c: c.interrupt()))
+    assert (outcome.ended, outcome.checkpoint, endpoints.saved) == ("interrupted", None, [])
+    assert "within 10 s; it is lost" in next(
+        event["message"] for event in events if event["kind"] == "warning"
+    )
+
+
+def test_an_interrupt_before_the_first_step_saves_what_was_drawn():
+    the_job = job()
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 0.0 if op == "draw" else 5.0)
+    drive(the_job, endpoints, prepare=later(7.0, lambda c: c.interrupt()))
+    (state,) = endpoints.saved
+    assert state["step"] == 0
+    assert [entry["row"] for entry in state["ledgers"]["prompt"]["open"]] == list(range(8))
+
+
+def test_nothing_is_left_running_after_an_interrupt():
+    async def main():
+        from forgedsl.runtime.controller import Controller
+        from forgedsl.runtime.events import EventLog
+
+        the_job = job(steps=50)
+        controller = Controller(the_job, FakeEndpoints(the_job, jitter=1), EventLog())
+        asyncio.get_running_loop().call_later(30.0, controller.interrupt)
+        await controller.run()
+        return asyncio.all_tasks() - {asyncio.current_task()}
+
+    from fake_endpoints import run
+
+    assert run(main()) == set()
+
+
+def test_resume_continues_steps_versions_and_groups():
+    the_job = job(steps=8, checkpoint={"every": 3})
+    first = FakeEndpoints(the_job, jitter=1)
+    drive(the_job, first)
+    state = first.saved[0]
+    second = first.restarted(state, jitter=2)
+    outcome, events = drive(the_job, second, state=state)
+    assert (outcome.step, outcome.versions) == (8, {"trainer": 8})
+    assert [m["step"] for m in metrics(events)] == [4, 5, 6, 7, 8]
+    assert second.synced[0] == ("generator", 3), "samplers start from the restored weights"
+    before = {group for step in first.trained[:3] for group in step["groups"]}
+    after = [group for step in second.trained for group in step["groups"]]
+    assert before.isdisjoint(after)
+    assert sorted(before | set(after)) == list(range(32))
+
+
+def test_a_record_that_waits_for_its_evaluation_survives_a_crash():
+    from fake_endpoints import evaluation
+
+    the_job = job(steps=4, checkpoint={"every": 2}, evals={"held_out": evaluation(2)})
+    times = {"eval": 90.0}
+    first = FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.0))
+    drive(the_job, first)
+    state = first.saved[0]
+    assert (state["step"], state["recorded"]) == (2, 1)
+    _, events = drive(the_job, first.restarted(state), state=state)
+    seen = {m["step"]: m["eval/held_out"] for m in metrics(events)}
+    assert seen == {2: 2, 3: None, 4: 4}
+
+
+def test_data_that_changed_since_the_checkpoint_is_refused():
+    the_job = job(checkpoint={"every": 1})
+    first = FakeEndpoints(the_job, jitter=1)
+    drive(the_job, first)
+    state = first.saved[0]
+    state["ledgers"]["prompt"]["open"][0]["row"] += 1
+    with pytest.raises(RunError, match="dataset data changed since the checkpoint"):
+        drive(the_job, first.restarted(state), state=state)
+
+
+def test_a_dropped_reward_is_told_with_its_message():
+    the_job = job(steps=1)
+    broken = failing(
+        "score", RewardError("tests", "exit 3"), only=lambda about: about["sibling"] == 0
+    )
+    _, events = drive(the_job, FakeEndpoints(the_job, fail=broken))
+    dropped = next(event for event in events if event["kind"] == "rollout.dropped")
+    assert (dropped["reason"], dropped["message"]) == ("reward tests", "reward tests: exit 3")
+    assert issubclass(RewardError, DropRollout)
