@@ -95,7 +95,10 @@ def test_python_reward(tmp_path):
 def test_constant_arguments_of_a_call(tmp_path):
     text = changed(
         GRPO,
-        ("filter mixed", "advantage scaled(r: [G] f32, by: float) -> [G] f32 = r * by\nfilter mixed"),
+        (
+            "filter mixed",
+            "advantage scaled(r: [G] f32, by: float) -> [G] f32 = r * by\nfilter mixed",
+        ),
         ("rl.mean_baseline(score)", "scaled(score, by = 3.0)"),
     )
     job = job_of(text, tmp_path)

@@ -137,6 +137,14 @@ def test_prompt_and_completion_over_a_row():
     )
 
 
+def test_eval_without_a_generator():
+    reward = 'import "std/rl" as rl\nreward exact = rl.exact\n'
+    text = SFT.replace("forge 1\n", "forge 1\n" + reward) + (
+        "eval held_out { dataset = tulu, score = exact, every = 5 }\n"
+    )
+    assert only(plan_of(text)[1], "F131").help == "add a vllm service and `sync trainer -> NAME`"
+
+
 # ---- schedule
 
 

@@ -25,10 +25,7 @@ def _source(source: Constructor) -> str:
 
 def _rates(graph: Graph, plan: Plan) -> str:
     schedule = plan.schedule
-    length = (
-        f"{schedule.steps} steps" if schedule.steps is not None else f"{schedule.epochs} epochs"
-    )
-    parts = [length, schedule.mode]
+    parts = [schedule.length, schedule.mode]
     prompts = schedule.staleness.prompts
     for node in graph.of("sample"):
         parts.append(f"{prompts} prompts x {node.settings['n']} completions a step")

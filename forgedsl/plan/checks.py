@@ -1,7 +1,8 @@
 """Checks of a plan against the models and the hosts, each one small function.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
-D605 context-overflow. A model whose dimensions are unknown is not checked for them.
+D605 context-overflow, F131 no-generator. A model whose dimensions are unknown is not checked for
+them.
 """
 
 from __future__ import annotations
@@ -160,6 +161,22 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
             decl.name_span,
             help='add `launcher = slurm(partition = "gpu", time = 12h)`, or ssh, kubernetes',
         )
+    ]
+
+
+def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
+    """F131: an eval samples, so some generator must be in the flow or synced to."""
+    if graph.syncs or graph.of("sample"):
+        return []
+    return [
+        error(
+            "F131",
+            "no-generator",
+            f"eval `{name}` needs a generator, and the flow updates none",
+            decl.name_span,
+            help=f"add a vllm service and `sync {graph.trainer} -> NAME`",
+        )
+        for name, decl in program.evals.items()
     ]
 
 

@@ -78,6 +78,7 @@ def plan(
     rows = {name: _rows(decl, contexts) for name, decl in decls.items() if decl.ctor == "titan"}
     by_service = {mesh.service: mesh for mesh in meshes}
     found = checks.check_names(program, meshes) + checks.check_launcher(program, meshes)
+    found += checks.check_evals(program, graph)
     found += checks.check_context(program, graph, contexts, rows[graph.trainer].seq_len)
     if schedule is not None:
         found += checks.check_colocation(program, graph, colocate, schedule.mode)

@@ -33,10 +33,16 @@ class SchedulePlan:
     starve_timeout: float | None
 
     @property
+    def length(self) -> str:
+        """How long the run is, e.g. "500 steps"."""
+        if self.steps is not None:
+            return f"{self.steps} steps"
+        return f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
+
+    @property
     def text(self) -> str:
         """Lines for people: length, credits, bound."""
-        length = f"{self.steps} steps" if self.steps is not None else f"{self.epochs:g} epochs"
-        head = f"{self.mode}, {length}"
+        head = f"{self.mode}, {self.length}"
         if self.every is None:
             return f"{head}; no weight sync, so nothing is ever stale"
         limit = "" if self.max_policy_age is None else f", allowed {self.max_policy_age}"
