@@ -22,7 +22,8 @@ from monarch.actor import ActorError, Channel, Port, PortReceiver, this_host
 
 __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
 
-STOP_SECONDS = 5.0
+STOP_SECONDS = 8.0
+LEFT_SECONDS = 0.5
 
 
 def install_fault_hook(report: Callable[[str], None]) -> None:
@@ -141,6 +142,7 @@ class Mesh:
         """
         async with asyncio.timeout(STOP_SECONDS):
             await self.call("leave")
+            await asyncio.sleep(LEFT_SECONDS)  # a stop that overtakes the exit waits in vain
             await self.procs.stop("end of run")
 
     def log_tail(self, lines: int = 12) -> str:
