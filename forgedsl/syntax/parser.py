@@ -69,9 +69,12 @@ def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     if file is not None:
         return _with_docs(file, source)
     unclosed = recovery.unclosed_blocks(source)
-    for block in unclosed:
+    for block in unclosed[:MAX_ERRORS]:
         reporter.report(block.diagnostic(source))
     run = _Run(source, reporter, tuple(block.close_before for block in unclosed))
+    run.num_errors = len(unclosed)
+    if run.num_errors >= MAX_ERRORS:
+        return run.partial
     file = run.file()
     return _with_docs(file or run.partial, source)
 
@@ -128,14 +131,16 @@ class _Run:
 
     def _recover(self, error: UnexpectedInput) -> bool:
         """Report, cut the stack back, move the lexer on. False stops the parse."""
-        self._report(hints.explain(error, self.source))
+        token = getattr(error, "token", None)
+        at_end = token is not None and token.type == "$END"
+        if not (at_end and self.num_errors):  # an end inside of something already reported
+            self._report(hints.explain(error, self.source))
         if self.num_errors >= MAX_ERRORS:
             return False
         interactive: InteractiveParser = error.interactive_parser
         state = interactive.parser_state
         in_block = recovery.cut_back(state)
-        token = getattr(error, "token", None)
-        if token is not None and token.type == "$END":
+        if at_end:
             if self.resumed_at == len(self.source.text):
                 return False
             self.resumed_at = len(self.source.text)

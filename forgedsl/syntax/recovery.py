@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
+from lark.parsers.lalr_analysis import Shift
+
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
@@ -40,6 +42,34 @@ def cut_back(state: Any) -> bool:
     return False
 
 
+def acceptable(state: Any) -> frozenset[str]:
+    """The terminals the parser can really shift here; its table alone lists more."""
+    states = state.parse_conf.states
+    good = set()
+    for terminal in states[state.state_stack[-1]]:
+        if not terminal.isupper():
+            continue
+        stack = list(state.state_stack)
+        while True:
+            action = states[stack[-1]].get(terminal)
+            if action is None:
+                break
+            kind, argument = action
+            if kind is Shift:
+                good.add(terminal)
+                break
+            if argument.expansion:
+                del stack[-len(argument.expansion) :]
+            goto = states[stack[-1]].get(argument.origin.name)
+            if goto is None:
+                break
+            stack.append(goto[1])
+            if stack[-1] == state.parse_conf.end_state:
+                good.add(terminal)
+                break
+    return frozenset(good)
+
+
 def end_of_statement(text: str, start: int, *, in_block: bool) -> int:
     """The offset after the line end that closes the statement around `start`, or of the `}` that
     closes its block. Blocks on the way are skipped whole."""
@@ -53,34 +83,38 @@ def end_of_statement(text: str, start: int, *, in_block: bool) -> int:
                 return match.start()
             depth = max(depth - 1, 0)
         elif char == "\n" and depth == 0:
-            return match.end()
+            indented = text[match.end() : match.end() + 1] in {" ", "\t"}
+            if in_block or not indented:  # an indented line belongs to the declaration above
+                return match.end()
     return len(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnclosedBlock:
-    """The `{` at `opened`; a `}` is missing before offset `close_before`."""
+    """The `{` at `opened`; a `}` is missing before offset `close_before`. `evidence` says what
+    stands there instead."""
 
     opened: int
     close_before: int
-    at_end: bool
+    evidence: str = ""
 
     def diagnostic(self, source: SourceFile) -> Diagnostic:
         """S003 with the place of the `{`, the evidence, and the edit that closes the block."""
         related: tuple[Label, ...] = ()
-        if not self.at_end:
+        if self.evidence:
             end = source.text.find("\n", self.close_before)
             line = source.text[self.close_before : end if end >= 0 else None]
             header = re.match(r"[\w \t]*\w", line)
-            length = header.end() if header else 1
-            place = Span(source.name, self.close_before, self.close_before + length)
-            text = "a declaration at column 1 cannot be inside a block"
-            related = (Label(text=text, span=place),)
+            place = Span(
+                source.name, self.close_before, self.close_before + (header.end() if header else 1)
+            )
+            related = (Label(text=self.evidence, span=place),)
         body = source.text[: self.close_before].rstrip()
         line_number, _ = source.position(len(body))
         insert = Span(source.name, len(body), len(body))
         fix = Fix(
-            message=f"insert `}}` after line {line_number}", edits=(Edit(text="\n}", span=insert),)
+            message=f"insert `}}` after line {line_number}",
+            edits=(Edit(text="\n" + self._indent(source) + "}", span=insert),),
         )
         return Diagnostic(
             code="S003",
@@ -93,34 +127,58 @@ class UnclosedBlock:
             fix=fix,
         )
 
+    def _indent(self, source: SourceFile) -> str:
+        return " " * _indentation(source.text, self.opened)
+
 
 def unclosed_blocks(source: SourceFile) -> list[UnclosedBlock]:
-    """The blocks without `}`, if braces do not balance."""
+    """The blocks without `}`, if braces do not balance. A string without an end may hide braces,
+    so nothing is concluded then."""
     text = source.text
+    braces = [m for m in _SCAN.finditer(text) if m[0][0] in '{}\n"']
+    num_open = sum(m[0] == "{" for m in braces)
+    num_close = sum(m[0] == "}" for m in braces)
+    open_string = any(m[0][0] == '"' and (len(m[0]) < 2 or m[0][-1] != '"') for m in braces)
+    if num_open <= num_close or open_string:
+        return []
     opened: list[int] = []
     found: list[UnclosedBlock] = []
-    stray = 0
-    for match in _SCAN.finditer(text):
+    for match in braces:
         char = match[0]
         if char == "{":
             opened.append(match.start())
-        elif char == "}":
-            if opened:
-                opened.pop()
-            else:
-                stray += 1
+        elif char == "}" and opened:
+            found += _outdented(text, opened, match.start())
+            opened.pop()
         elif char == "\n" and opened and _DECLARATION.match(text, match.end()):
-            found.extend(
-                UnclosedBlock(opened=o, close_before=match.end(), at_end=False)
+            evidence = "a declaration at column 1 cannot be inside a block"
+            found += [
+                UnclosedBlock(opened=o, close_before=match.end(), evidence=evidence)
                 for o in reversed(opened)
-            )
+            ]
             opened.clear()
-    if stray and not opened:
-        return []  # the file is written without indentation; nothing is missing
-    found.extend(
-        UnclosedBlock(opened=o, close_before=len(text), at_end=True) for o in reversed(opened)
-    )
+    found += [UnclosedBlock(opened=o, close_before=len(text)) for o in reversed(opened)]
     return found
+
+
+def _outdented(text: str, opened: list[int], close: int) -> list[UnclosedBlock]:
+    """Blocks indented deeper than the `}` at `close`, which belongs to one further out."""
+    line_start = text.rfind("\n", 0, close) + 1
+    if text[line_start:close].strip():
+        return []
+    column = close - line_start
+    found = []
+    while len(opened) > 1 and _indentation(text, opened[-1]) > column:
+        evidence = "this `}` stands under the block outside"
+        found.append(UnclosedBlock(opened=opened.pop(), close_before=close, evidence=evidence))
+    return found
+
+
+def _indentation(text: str, offset: int) -> int:
+    """Blanks at the start of the line of `offset`."""
+    line_start = text.rfind("\n", 0, offset) + 1
+    line = text[line_start:offset]
+    return len(line) - len(line.lstrip())
 
 
 def too_deep(root: ast.Node, limit: int) -> Span | None:

@@ -1,0 +1,159 @@
+"""Syntax errors: which code, at which text, with which fix."""
+
+import pytest
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.report import full
+from forgedsl.source import SourceFile
+from forgedsl.syntax import decode, parse
+
+
+def errors(text):
+    reporter = Reporter()
+    parse(SourceFile("t.forge", text), reporter)
+    return [(d.code, text[d.span.start : d.span.end]) for d in reporter]
+
+
+def fixed(text):
+    """The text with the fixes of all diagnostics applied."""
+    reporter = Reporter()
+    parse(SourceFile("t.forge", text), reporter)
+    edits = [edit for d in reporter for edit in d.fix.edits]
+    for edit in sorted(edits, key=lambda e: -e.span.start):
+        text = text[: edit.span.start] + edit.text + text[edit.span.end :]
+    return text
+
+
+SLIPS = [
+    ("model m { source = 'x' }\n", "S002", "'"),
+    ("param x : int = 1;\n", "S002", ";"),
+    ("model m {\n  source = a\n\nparam x : int = 1\n", "S003", "{"),
+    ("model m {\n  source = a\n", "S003", "{"),
+    ('model m { source = "abc }\n', "S004", '"abc }'),
+    ('param a : str = """abc\n\n', "S004", '"""'),
+    ("service s : titan(m) { lr = \n }\n", "S005", "lr ="),
+    ("param x : int = 1 +\nparam y : int = 2\n", "S005", "+"),
+    ("require a = 2\n", "S006", "="),
+    ("schedule async { timeout = 10 min }\n", "S007", "10 min"),
+    ("schedule async { timeout = 10mins }\n", "S007", "10mins"),
+    ("model m { source = hf(\"x\" }\n", "S008", "("),
+    ("fn f(a: [B] f32 { return a }\n", "S008", "("),
+    ("fn f(a: [B] f32) {\n  b = a\n  + 1\n}\n", "S010", "+"),
+    ("param a : int = 1\n}\nparam b : int = 2\n", "S017", "}"),
+    ("param a : list[int] = [1, 2)\n", "S017", ")"),
+    ("param x : float = 1e999\n", "S019", "1e999"),
+    (r'param x : str = "a\qb"' + "\n", "S020", r"\q"),
+    ("model m { optimizer = { lr = 1 } }\n", "S021", "{"),
+    ("model m { lr: 3 }\n", "S022", ":"),
+    ("flow t {\n  x = f(y).g()\n}\n", "S023", "."),
+    ("service s : titan(m) { procs = 1 gpus = 2 }\n", "S024", "gpus"),
+    ("param x = 3\n", "S025", "="),
+    ("require 1 < x < 2\n", "S026", "<"),
+    ("for i in range(3) { }\n", "S027", "for"),
+    ("def f(x):\n  return x\n", "S027", "def"),
+    ("model policy source = 1\n", "S001", "source"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "code", "where"), SLIPS)
+def test_one_slip_gives_one_error_at_its_place(text, code, where):
+    assert errors(text) == [(code, where)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("require a = 2\n", "require a == 2\n"),
+        ("schedule async { timeout = 10 min }\n", "schedule async { timeout = 10min }\n"),
+        ("model m { lr: 3 }\n", "model m { lr = 3 }\n"),
+        ("model m { optimizer = { lr = 1 } }\n", "model m { optimizer { lr = 1 } }\n"),
+        ("run { seed = 1 name = 2 }\n", "run { seed = 1, name = 2 }\n"),
+        ("fn f(a: [B] f32) {\n  b = a\n  + 1\n  return b\n}\n",
+         "fn f(a: [B] f32) {\n  b = (a\n  + 1)\n  return b\n}\n"),
+        ("model m {\n  source = a\n\nparam x : int = 1\n",
+         "model m {\n  source = a\n}\n\nparam x : int = 1\n"),
+        ("service s : titan(m) {\n  parallel {\n    tp = 2\n  procs = 1\n}\n",
+         "service s : titan(m) {\n  parallel {\n    tp = 2\n  procs = 1\n  }\n}\n"),
+    ],
+)  # fmt: skip
+def test_fixes_give_a_file_without_errors(text, expected):
+    assert fixed(text) == expected
+    assert errors(expected) == []
+
+
+def test_several_mistakes_in_one_pass_without_cascades():
+    text = """\
+param a : int =
+model m { source = 'x', context = 3 }
+service s : titan(m) {
+  procs = 1 2
+  parallel { tp = = 2 }
+  gpus = 1
+}
+require a = 2
+flow t {
+  x = f(
+  y = g(x)
+}
+param ok : int = 1
+"""
+    assert [code for code, _ in errors(text)] == ["S005", "S002", "S001", "S001", "S006", "S008"]
+
+
+def test_the_rest_of_the_file_is_still_read():
+    reporter = Reporter()
+    text = "param a : int = \nmodel m { source = }\nparam b : int = 2\nmodel n { context = 1 }\n"
+    file = parse(SourceFile("t.forge", text), reporter)
+    assert [getattr(d, "name", None) for d in file.decls] == ["m", "b", "n"]
+
+
+def test_at_most_twenty_errors():
+    assert len(errors("param a : int =\n" * 100)) == 20
+
+
+def test_an_unclosed_block_does_not_hide_the_file_below():
+    text = "model m {\n  source = a\n\nparam x = 1\n\nloss f(a: [B] f32) { minimize }\n"
+    assert [code for code, _ in errors(text)] == ["S003", "S025", "S005"]
+
+
+@pytest.mark.parametrize("opening", ["(", "[", "f(", "-("])
+def test_deep_brackets_are_one_error(opening):
+    assert [code for code, _ in errors("param x : int = " + opening * 10_000)] == ["S011"]
+
+
+@pytest.mark.parametrize("part", ["1 + ", "- ", "not ", "1 ** ", "1 if a else "])
+def test_deep_expressions_without_brackets_are_one_error(part):
+    assert [code for code, _ in errors("param x : int = " + part * 10_000 + "1\n")] == ["S011"]
+
+
+def test_deep_blocks_give_few_errors():
+    assert 1 <= len(errors("service s : titan(m) " + "{ a " * 10_000)) <= 20
+
+
+def test_a_long_flat_list_is_fine():
+    assert errors("param x : list[int] = [" + "1, " * 5000 + "]\n") == []
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"", "S015"),
+        (b" \n\t\n", "S015"),
+        (b"\xef\xbb\xbf", "S015"),
+        (b"param a\0", "S014"),
+        (b"param \xff", "S013"),
+        (b"x" * (8 * 2**20 + 1), "S012"),
+    ],
+)
+def test_what_is_not_source_text_is_one_error(data, code):
+    reporter = Reporter()
+    assert decode(data, "t.forge", reporter) is None
+    assert [d.code for d in reporter] == [code]
+
+
+def test_rendering_of_an_unclosed_block(golden):
+    text = "dataset gsm8k {\n  source = a\n\nservice trainer : titan(policy) {\n  procs = 4\n}\n"
+    source = SourceFile("grpo_math.forge", text)
+    reporter = Reporter()
+    parse(source, reporter)
+    golden("syntax/unclosed_block.txt", full.render(reporter, {source.name: source}) + "\n")

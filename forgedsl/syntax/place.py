@@ -1,0 +1,133 @@
+"""Where the parser stopped: the token there, what it could have taken, and the text before."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from lark.exceptions import UnexpectedInput, UnexpectedToken
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
+from forgedsl.source import SourceFile, Span
+from forgedsl.syntax.recovery import acceptable
+
+_TOKEN_TEXT = {
+    "_NL": "the end of the line",
+    "$END": "the end of the file",
+    "STRING": "a string",
+    "TEXT": "a string",
+    "RAW": "a string",
+    "INT": "a number",
+    "NUMBER": "a number",
+    "QUANTITY": "a number",
+}
+BRACKETS = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*|[()\[\]{}]', re.DOTALL
+)
+PAIRS = {")": "(", "]": "[", "}": "{"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where the parser stopped: the token there and the text before it."""
+
+    source: SourceFile
+    start: int
+    end: int
+    kind: str  # token type; "" for a character no token starts with
+    text: str
+    expected: frozenset[str]
+
+    @property
+    def span(self) -> Span:
+        return Span(self.source.name, self.start, self.end)
+
+    @property
+    def before(self) -> str:
+        """The line of the error up to the error."""
+        return self.source.text[self.source.text.rfind("\n", 0, self.start) + 1 : self.start]
+
+    @property
+    def previous(self) -> int:
+        """Offset after the last character before the error that is neither space nor comment."""
+        text = self.source.text
+        at = self.start
+        while True:
+            at = len(text[:at].rstrip())
+            line_start = text.rfind("\n", 0, at) + 1
+            comment = comment_start(text[line_start:at])
+            if comment is None:
+                return at
+            at = line_start + comment
+
+    def error(
+        self,
+        code: str,
+        name: str,
+        message: str,
+        *,
+        span: Span | None = None,
+        label: str = "",
+        help: str = "",
+        related: tuple[Label, ...] = (),
+        fix: Fix | None = None,
+    ) -> Diagnostic:
+        return Diagnostic(
+            code=code,
+            name=name,
+            severity=Severity.ERROR,
+            message=message,
+            span=span or self.span,
+            label=label,
+            help=help,
+            related=related,
+            fix=fix,
+        )
+
+    def replace_by(self, text: str, message: str) -> Fix:
+        return Fix(message=message, edits=(Edit(text=text, span=self.span),))
+
+
+def comment_start(line: str) -> int | None:
+    if "#" not in line:
+        return None
+    for match in BRACKETS.finditer(line):
+        if match[0].startswith("#"):
+            return match.start()
+    return None
+
+
+def place_of(error: UnexpectedInput, source: SourceFile) -> Place:
+    if isinstance(error, UnexpectedToken):
+        token = error.token
+        if token.type == "$END":
+            end = len(source.text.rstrip())
+            start, end, text = end, min(end + 1, len(source.text)), ""
+        else:
+            start, end, text = token.start_pos or 0, token.end_pos or 0, str(token)
+        if token.type == "_NL":
+            end = start + 1
+        kind = token.type
+        interactive: Any = error.interactive_parser
+        expected = acceptable(interactive.parser_state)
+    else:
+        start = error.pos_in_stream or 0
+        end, text, kind, expected = start + 1, source.text[start], "", frozenset()
+    return Place(source=source, start=start, end=end, kind=kind, text=text, expected=expected)
+
+
+def open_bracket(place: Place) -> tuple[int, str] | None:
+    """The innermost bracket open at the error."""
+    stack: list[tuple[int, str]] = []
+    for match in BRACKETS.finditer(place.source.text, 0, place.start):
+        char = match[0]
+        if char in "([{":
+            stack.append((match.start(), char))
+        elif char in PAIRS and stack and stack[-1][1] == PAIRS[char]:
+            stack.pop()
+    return stack[-1] if stack else None
+
+
+def describe(place: Place) -> str:
+    return _TOKEN_TEXT.get(place.kind) or f"`{place.text}`"

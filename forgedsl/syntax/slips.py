@@ -1,0 +1,333 @@
+"""Common slips, recognised at the place of a syntax error.
+
+`SLIPS` is tried in order; each entry looks at the place and either gives its diagnostic or passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
+from forgedsl.source import Span
+from forgedsl.syntax.build import UNITS
+from forgedsl.syntax.place import PAIRS, Place, comment_start, describe, open_bracket
+
+_CHARACTERS = {
+    "'": ("strings are written in double quotes", '"'),
+    ";": ("a statement ends at the end of its line, without `;`", ""),
+    "&": ("write `and`", "and"),
+    "|": ("write `or`", "or"),
+    "!": ("write `not`", "not"),
+    "\u201c": ('this is a typographic quote; strings use `"`', '"'),
+    "\u201d": ('this is a typographic quote; strings use `"`', '"'),
+    "\u2018": ('this is a typographic quote; strings use `"`', '"'),
+    "\u2019": ('this is a typographic quote; strings use `"`', '"'),
+    "\u2013": ("this is an en dash; minus is `-`", "-"),
+    "\u2212": ("this is a minus sign of typography; write `-`", "-"),
+    "\u00a0": ("this is a no-break space", " "),
+    "^": ("a power is written `**`", "**"),
+    "\\": ("a statement goes on over the line end inside parentheses, without `\\`", ""),
+}
+_OPERATORS = {"SUM", "PROD", "CMP", "AND", "OR", "POW", "RANGE", "IF", "DOT"}
+
+
+def _open_string(place: Place) -> Diagnostic | None:
+    if place.kind or place.text != '"':
+        return None
+    text = place.source.text
+    if text.startswith('"""', place.start):
+        span = Span(place.source.name, place.start, place.start + 3)
+        message = "this text is never closed"
+        return place.error(
+            "S004", "unclosed-string", message, span=span, help='close it with `"""`'
+        )
+    end = text.find("\n", place.start)
+    end = len(text.rstrip()) if end < 0 else end
+    return place.error(
+        "S004",
+        "unclosed-string",
+        "this string is never closed",
+        span=Span(place.source.name, place.start, max(end, place.start + 1)),
+        help='close it with `"`; text over several lines is written between `"""`',
+    )
+
+
+def _character(place: Place) -> Diagnostic | None:
+    if place.kind:
+        return None
+    if place.text in _CHARACTERS:
+        help_text, replacement = _CHARACTERS[place.text]
+        return place.error(
+            "S002",
+            "unexpected-character",
+            f"unexpected character {_show(place.text)}",
+            help=help_text,
+            fix=place.replace_by(replacement, help_text) if replacement else None,
+        )
+    return place.error("S002", "unexpected-character", f"unexpected character {_show(place.text)}")
+
+
+def _show(char: str) -> str:
+    return f"`{char}`" if char.isprintable() and char != "`" else f"U+{ord(char):04X}"
+
+
+def _missing_value(place: Place) -> Diagnostic | None:
+    if place.kind not in {"_NL", "RBRACE", "COMMA", "RPAR", "$END"}:
+        return None
+    at = place.previous
+    text = place.source.text[:at]
+    match = re.search(
+        r"([\w.]+)\s*=$|(?<![=!<>])([-+*/%]|\*\*|==|!=|<=|>=|<|>|\b(?:and|or|not|minimize|return|require))$",
+        text,
+    )
+    if match is None:
+        return None
+    span = Span(place.source.name, match.start(), at)
+    if match[1]:
+        message = f"the value of `{match[1]}` is missing"
+        help_text = f"write `{match[1]} = ...` on one line, or remove the line"
+    else:
+        message = f"nothing follows `{match[2]}`"
+        help_text = "an expression over several lines is wrapped in parentheses"
+    return place.error("S005", "value-missing", message, span=span, help=help_text)
+
+
+def _operator_at_line_start(place: Place) -> Diagnostic | None:
+    if place.kind not in _OPERATORS or place.before.strip():
+        return None
+    return place.error(
+        "S010",
+        "operator-at-line-start",
+        f"a line cannot begin with `{place.text}`",
+        help="a newline ends the statement; wrap the whole expression in parentheses",
+        fix=_wrap_in_parentheses(place),
+    )
+
+
+def _wrap_in_parentheses(place: Place) -> Fix | None:
+    """`x = a` NL `+ b` -> `x = (a` NL `+ b)`."""
+    text = place.source.text
+    end_above = place.previous
+    start_above = text.rfind("\n", 0, end_above) + 1
+    equals = re.compile(r"(?<![=!<>])=(?!=)\s*|\b(?:require|return|minimize)\s+").search(
+        text, start_above, end_above
+    )
+    if equals is None:
+        return None
+    end = text.find("\n", place.start)
+    end = len(text) if end < 0 else end
+    comment = comment_start(text[place.start : end])
+    end = place.start + len(text[place.start : place.start + comment if comment else end].rstrip())
+    name = place.source.name
+    edits = (
+        Edit(text="(", span=Span(name, equals.end(), equals.end())),
+        Edit(text=")", span=Span(name, end, end)),
+    )
+    return Fix(message="wrap the expression in parentheses", edits=edits)
+
+
+def _assignment_as_comparison(place: Place) -> Diagnostic | None:
+    if place.kind != "EQUAL" or "COLON" in place.expected:
+        return None
+    before = place.before
+    if before.rstrip().endswith(("=", "!", "<", ">")):
+        return None
+    condition = re.search(r"\b(require|when|if|and|or|not)\b", before) or "=" in before
+    if not condition:
+        return None
+    return place.error(
+        "S006",
+        "assignment-as-comparison",
+        "`=` gives a value, it does not compare",
+        help="write `==`",
+        fix=place.replace_by("==", "replace `=` by `==`"),
+    )
+
+
+def _quantity_with_space(place: Place) -> Diagnostic | None:
+    if place.kind != "NAME":
+        return None
+    match = re.search(r"(?<![\w.])([0-9][0-9_.]*)([ \t]*)$", place.before)
+    if match is None:
+        return None
+    span = Span(place.source.name, place.start - len(match[0]), place.end)
+    if place.text in UNITS:
+        fixed = match[1] + place.text
+        edit = Edit(text=fixed, span=span)
+        return place.error(
+            "S007",
+            "space-before-unit",
+            "a number and its unit are written together",
+            span=span,
+            help=f"write `{fixed}`",
+            fix=Fix(message=f"write `{fixed}`", edits=(edit,)),
+        )
+    if match[2]:
+        return None
+    return place.error(
+        "S007",
+        "unknown-unit",
+        f"`{match[1]}{place.text}` is neither a number nor a quantity",
+        span=span,
+        help="units are " + " ".join(UNITS),
+    )
+
+
+def _block_after_equals(place: Place) -> Diagnostic | None:
+    match = re.search(r"([A-Za-z_]\w*)\s*=\s*$", place.before)
+    if place.kind != "LBRACE" or match is None:
+        return None
+    span = Span(place.source.name, place.start - len(match[0]) + len(match[1]), place.start)
+    fix = Fix(message="remove the `=`", edits=(Edit(text=" ", span=span),))
+    return place.error(
+        "S021", "block-as-value", f"write `{match[1]} {{ ... }}` without `=`", fix=fix
+    )
+
+
+def _colon_for_equals(place: Place) -> Diagnostic | None:
+    match = re.search(r"(?:^|[{,])\s*([A-Za-z_]\w*)\s*(:)\s*$", place.before)
+    if match is None or place.kind not in {"INT", "NUMBER", "STRING", "QUANTITY", "TRUE", "FALSE"}:
+        return None
+    colon = Span(place.source.name, place.start - len(place.before) + match.start(2), place.start)
+    return place.error(
+        "S022",
+        "colon-for-equals",
+        f"a setting is written `{match[1]} = {place.text}`",
+        span=Span(place.source.name, colon.start, colon.start + 1),
+        fix=Fix(message="replace `:` by `=`", edits=(Edit(text=" = ", span=colon),)),
+    )
+
+
+def _chained_call(place: Place) -> Diagnostic | None:
+    if place.kind not in {"DOT", "LPAR"} or not place.before.rstrip().endswith(")"):
+        return None
+    return place.error(
+        "S023",
+        "chained-call",
+        "calls do not chain",
+        help="give the first result a name, then call on that name: every edge has a name",
+    )
+
+
+def _unclosed_bracket(place: Place) -> Diagnostic | None:
+    opened = open_bracket(place)
+    if opened is None or opened[1] == "{" or place.kind in {"RPAR", "RSQB"}:
+        return None
+    start, char = opened
+    on_same_line = "\n" not in place.source.text[start : place.start]
+    if on_same_line and place.kind not in {"_NL", "RBRACE", "LBRACE", "$END"}:
+        return None
+    found = "the file ends" if place.kind == "$END" else f"{describe(place)} cannot stand inside it"
+    return place.error(
+        "S008",
+        "unclosed-bracket",
+        f"this `{char}` is never closed",
+        span=Span(place.source.name, start, start + 1),
+        label="opened here",
+        related=() if place.kind == "$END" else (Label(text=found, span=place.span),),
+    )
+
+
+_PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|let|var|const|function)\b")
+
+
+def _foreign_statement(place: Place) -> Diagnostic | None:
+    """The line begins as in another language."""
+    match = _PYTHON.match(place.before)
+    if match is None:
+        return None
+    word = match[1]
+    start = place.start - len(place.before) + match.start(1)
+    advice = {
+        "for": "there are no loops: a flow states each edge once, reductions are over named axes",
+        "while": "there are no loops: a flow states each edge once",
+        "if": "a choice is an expression: `a if condition else b`",
+        "elif": "a choice is an expression: `a if condition else b`",
+        "def": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
+        "function": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
+        "class": "declarations are `model`, `dataset`, `service`, ...",
+    }
+    return place.error(
+        "S027",
+        "foreign-statement",
+        f"there is no `{word}` statement",
+        span=Span(place.source.name, start, start + len(word)),
+        help=advice.get(word, "a value is named by `name = expression`"),
+    )
+
+
+def _param_without_type(place: Place) -> Diagnostic | None:
+    match = re.match(r"\s*param\s+(\w+)\s*$", place.before)
+    if match is None or place.kind != "EQUAL":
+        return None
+    return place.error(
+        "S025",
+        "parameter-without-type",
+        f"parameter `{match[1]}` has no type",
+        help=f"`param {match[1]} : int = ...`; types are str, int, float, bool, duration, bytes",
+    )
+
+
+def _chained_comparison(place: Place) -> Diagnostic | None:
+    if place.kind != "CMP" or not re.search(r"[<>]=?|[=!]=", place.before):
+        return None
+    return place.error(
+        "S026",
+        "chained-comparison",
+        "comparisons do not chain",
+        help="write `a < b and b < c`",
+    )
+
+
+def _missing_separator(place: Place) -> Diagnostic | None:
+    """`procs = 1 gpus = 2`."""
+    follows = re.match(r"[\w.]*\s*(=(?!=)|\{)", place.source.text[place.start :])
+    if place.kind != "NAME" or follows is None or "COMMA" not in place.expected:
+        return None
+    at = place.previous
+    return place.error(
+        "S024",
+        "missing-separator",
+        "two settings on one line are separated by a comma",
+        fix=Fix(
+            message="insert `,`", edits=(Edit(text=",", span=Span(place.source.name, at, at)),)
+        ),
+    )
+
+
+def _stray_bracket(place: Place) -> Diagnostic | None:
+    if place.kind not in {"RPAR", "RSQB", "RBRACE"}:
+        return None
+    opened = open_bracket(place)
+    wanted = PAIRS[place.text]
+    if opened is not None and opened[1] == wanted:
+        return None
+    if opened is None or opened[1] == "{":
+        return place.error("S017", "stray-bracket", f"no `{wanted}` is open here")
+    span = Span(place.source.name, opened[0], opened[0] + 1)
+    return place.error(
+        "S017",
+        "stray-bracket",
+        f"`{place.text}` does not close `{opened[1]}`",
+        related=(Label(text="opened here", span=span),),
+    )
+
+
+SLIPS: tuple[Callable[[Place], Diagnostic | None], ...] = (
+    _open_string,
+    _character,
+    _missing_value,
+    _operator_at_line_start,
+    _assignment_as_comparison,
+    _quantity_with_space,
+    _block_after_equals,
+    _colon_for_equals,
+    _chained_call,
+    _foreign_statement,
+    _param_without_type,
+    _chained_comparison,
+    _missing_separator,
+    _unclosed_bracket,
+    _stray_bracket,
+)
