@@ -44,6 +44,15 @@ def test_file_above_the_folder_stays_inside_inputs(tmp_path):
     assert lowered.job.datasets["gsm8k"].source.path == "inputs/up/data/rows.jsonl"
 
 
+def test_absolute_path_keeps_only_its_name(tmp_path):
+    path = rows_in(tmp_path / "elsewhere")
+    text = changed(GRPO, JSONL, ("data/rows.jsonl", str(path)))
+    lowered, _ = lower_of(text, folder=tmp_path)
+    name = f"inputs/{sha256(path)[:8]}-rows.jsonl"
+    assert lowered.job.datasets["gsm8k"].source.path == name
+    assert lowered.files == ((path, name),)
+
+
 def test_shipped_file_is_named_not_copied(tmp_path):
     text = changed(GRPO, JSONL, ("data/rows.jsonl", "forgedsl:data/arithmetic.jsonl"))
     lowered, _ = lower_of(text, folder=tmp_path)

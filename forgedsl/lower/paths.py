@@ -2,6 +2,7 @@
 
     shipped with the package    forgedsl:data/arithmetic.jsonl
     any other file or folder    inputs/data/problems.jsonl    (`..` becomes `up`)
+    an absolute path            inputs/3f2a9c01-problems.jsonl
 
 A job names no absolute path. `InputFiles` resolves, hashes and collects; a missing file is P210.
 """
@@ -57,16 +58,19 @@ class InputFiles:
         resolved = source.resolve()
         if resolved.is_relative_to(root):
             return SHIPPED + resolved.relative_to(root).as_posix(), digest(source)
-        name = self._job_name(source)
+        sha256 = digest(source)
+        name = self._job_name(source, sha256, absolute=Path(path).is_absolute())
         self._copies[name] = source
-        return name, digest(source)
+        return name, sha256
 
     def _locate(self, path: str) -> Path:
         if path.startswith(SHIPPED):
             return shipped_root() / path.removeprefix(SHIPPED)
         return self.base_dir / path
 
-    def _job_name(self, source: Path) -> str:
+    def _job_name(self, source: Path, sha256: str, *, absolute: bool) -> str:
+        if absolute:  # where it lies on this machine is nobody's business
+            return f"inputs/{sha256[:8]}-{source.name}"
         relative = Path(os.path.relpath(source.absolute(), self.base_dir.absolute()))
         return Path(
             "inputs", *("up" if part == ".." else part for part in relative.parts)

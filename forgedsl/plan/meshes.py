@@ -241,10 +241,11 @@ def _exceeds(
     shared = max((m.total_gpus for m in rows if m.service in colocate), default=0)
     need = shared + sum(m.total_gpus for m in rows if m.service not in colocate)
     have = host.hosts * host.gpus
-    width = max(len(mesh.service) for mesh in rows)
+    name = max(len(m.service) for m in rows)
+    size = max(len(m.text) for m in rows)
     notes = [
-        f"{mesh.service:<{width}}  {mesh.text:<34} = {mesh.total_gpus:>3}{_whence(decls, mesh)}"
-        for mesh in rows
+        f"{m.service:<{name}}  {m.text:<{size}} = {m.total_gpus:>3}{_whence(decls, m)}"
+        for m in rows
     ]
     where = f"host has {have} GPUs" if host.hosts == 1 else f"{host.hosts} hosts have {have} GPUs"
     if host.gpus == 0:

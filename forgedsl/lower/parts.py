@@ -1,0 +1,224 @@
+"""What a job is made of before its flow: sources, models, datasets, services.
+
+`forgedsl.lower.job` re-exports everything here; import it from there.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Spec(BaseModel):
+    """Base of all parts: immutable, unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+# ---- sources
+
+
+class HfSource(Spec):
+    """A model or dataset of the Hugging Face hub."""
+
+    kind: Literal["hf"] = "hf"
+    id: str
+    config: str | None = None
+    split: str | None = None
+    revision: str | None = None
+
+
+class FileSource(Spec):
+    """A local file of rows."""
+
+    kind: Literal["jsonl", "parquet"]
+    path: str
+    sha256: str
+
+
+class MixtureSource(Spec):
+    """Rows drawn from several sources with the given weights."""
+
+    kind: Literal["mixture"] = "mixture"
+    sources: tuple[DataSource, ...]
+    weights: tuple[float, ...]
+
+
+class LocalModel(Spec):
+    """A folder in Hugging Face layout (config.json, *.safetensors, tokenizer)."""
+
+    kind: Literal["local"] = "local"
+    path: str
+    sha256: str
+
+
+class RandomModel(Spec):
+    """Random weights."""
+
+    kind: Literal["random"] = "random"
+    seed: int
+
+
+DataSource = Annotated[HfSource | FileSource | MixtureSource, Field(discriminator="kind")]
+ModelSource = Annotated[HfSource | LocalModel | RandomModel, Field(discriminator="kind")]
+
+
+class Arch(Spec):
+    """A model family with a named size (`qwen3("1.7B")`) or explicit dimensions."""
+
+    family: str
+    size: str | None = None
+    dims: dict[str, int | float | bool] = {}
+    """layers, hidden, heads, kv_heads, head_dim, ffn, vocab, rope_theta, tied"""
+
+
+class Model(Spec):
+    source: ModelSource
+    arch: Arch | None = None
+    """None: read from the source's config.json"""
+    dtype: Literal["f32", "bf16", "f16"]
+    context: int | None
+    tokenizer: ModelSource | None = None
+    """None: the source's own"""
+    chat_template: str | None = None
+
+
+# ---- data
+
+
+class Dataset(Spec):
+    """Rows and the functions that turn a row into what the flow draws.
+
+    `prompt`, `target`, `chat`, `chosen`, `rejected` name functions `f(row) -> value` of
+    `Job.program`. A prompt is a list of chat messages `{"role", "content"}` or a string.
+    """
+
+    source: DataSource
+    tokenizer: str
+    """name of the model whose tokenizer and chat template are used"""
+    prompt: str | None = None
+    target: str | None = None
+    chat: str | None = None
+    learn: Literal["assistant_turns", "last_turn", "all"] | None = None
+    chosen: str | None = None
+    rejected: str | None = None
+    shuffle: int | None
+    streaming: bool = False
+    max_prompt_tokens: int | None = None
+    on_long: Literal["drop", "truncate", "error"] = "drop"
+
+
+# ---- services
+
+
+class Place(Spec):
+    """One host of one replica, and the GPUs that its processes use there, in rank order."""
+
+    replica: int
+    host: int
+    gpus: tuple[int, ...]
+
+
+class Mesh(Spec):
+    """Processes of a service: `replicas` meshes of `hosts` x `procs` processes each."""
+
+    name: str
+    hosts: int = 1
+    procs: int = 1
+    gpus: int = 0
+    """per process"""
+    cpus: int | None = None
+    device: Literal["cpu", "gpu"]
+    replicas: int = 1
+    places: tuple[Place, ...] = ()
+    """where the plan puts the GPUs; empty for services without"""
+
+
+class Optimizer(Spec):
+    kind: Literal["adamw", "adam"] = "adamw"
+    lr: float
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    warmup: int = 0
+    """steps"""
+    decay: Literal["none", "linear", "cosine"] = "none"
+    max_norm: float = 1.0
+    on_nan: Literal["stop", "skip"] = "stop"
+
+
+class BatchShape(Spec):
+    """One microbatch of one rank: `rows` packed rows of `seq_len` tokens."""
+
+    seq_len: int
+    rows: int
+    pack: bool = True
+    accumulate: int | None = None
+    """None: as many microbatches as the data needs"""
+
+
+class TitanParallel(Spec):
+    dp_shard: int = 1
+    dp_replicate: int = 1
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    ep: int = 1
+
+
+class TitanService(Spec):
+    """A torchtitan model: trained if the flow steps it, else frozen (reference)."""
+
+    kind: Literal["titan"] = "titan"
+    model: str
+    mesh: Mesh
+    dtype: Literal["f32", "bf16", "f16"]
+    temperature: float = 1.0
+    parallel: TitanParallel = TitanParallel()
+    optimizer: Optimizer | None = None
+    """None: never stepped"""
+    batch: BatchShape
+    activation_checkpoint: Literal["none", "selective", "full"] = "none"
+    offload: Literal["none"] = "none"
+    logits: str = "auto"
+    compile: bool = False
+
+
+class Sampling(Spec):
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int | None = None
+    min_p: float = 0.0
+    max_tokens: int
+    min_tokens: int = 0
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+
+
+class VllmParallel(Spec):
+    tp: int = 1
+    pp: int = 1
+    dp: int = 1
+
+
+class VllmService(Spec):
+    kind: Literal["vllm"] = "vllm"
+    model: str
+    mesh: Mesh
+    dtype: Literal["f32", "bf16", "f16"]
+    parallel: VllmParallel = VllmParallel()
+    sampling: Sampling
+    route: Literal["least_loaded", "round_robin", "sticky"] = "least_loaded"
+    gpu_memory: float | None = None
+    """fraction of the device; None: auto"""
+    prefix_caching: bool = True
+    cuda_graphs: bool = True
+    max_running: int | None = None
+    extra: dict[str, Any] = {}
+
+
+Service = Annotated[TitanService | VllmService, Field(discriminator="kind")]
+
+
+MixtureSource.model_rebuild()
