@@ -132,8 +132,7 @@ def _clamp(value: Value, args: list[Text], owner: str) -> Text:
 def _where(value: Value, args: list[Text], owner: str) -> Text:
     test, then, otherwise = args
     if then.constant and otherwise.constant and value.type.dtype != "bool":
-        where = f"dtype={owner}.dtype, device={test.inside(ATOM)}.device"
-        then = Text(f"torch.tensor({then.code}, {where})")
+        then = Text(f"torch.tensor({then.code}, dtype={owner}.dtype)")
     return Text(f"torch.where({test.code}, {then.code}, {otherwise.code})")
 
 

@@ -176,8 +176,8 @@ class ProgramWriter:
                     if function.kind == "reward" and type_ in ("str", "list", "none"):
                         message = f"a reward is a number, not a {type_}"
                         scalars.error("T702", "dtype", message, statement.value.span)
-                    code = f"float({text.code})" if function.kind == "reward" else text.code
-                    lines.append(self._line(f"return {code}", statement.span))
+                    wrap = "float({})" if function.kind == "reward" else "{}"
+                    lines += self._returning(scalars, statement.value, wrap)
         doc = summary(function)
         self._define(f"{name}({', '.join(params)})", docstring(doc), lines)
 
@@ -186,6 +186,15 @@ class ProgramWriter:
         calls = [step for step in self.program.flow if step.op == "call" and step.receiver == name]
         found = [{key: value.value for key, value in step.settings.items()} for step in calls]
         return [c for i, c in enumerate(found) if c not in found[:i]] or [{}]
+
+    def _returning(self, scalars: Scalars, value: ast.Expr, wrap: str) -> list[str]:
+        """`return value`, a conditional as an `if` statement."""
+        if not isinstance(value, ast.Conditional):
+            return [self._line(f"return {wrap.format(scalars.expr(value)[0].code)}", value.span)]
+        test = self._line(f"if {scalars.expr(value.test)[0].code}:", value.test.span)
+        then = "\n".join(self._returning(scalars, value.then, wrap))
+        indented = "\n".join(f"    {line}" for line in then.splitlines())
+        return [test, indented, *self._returning(scalars, value.otherwise, wrap)]
 
     def _tensor_function(
         self, name: str, function: ir.Function, constants: Mapping[str, object]

@@ -233,6 +233,9 @@ def quoted(value: str) -> str:
 
 
 def long_text(name: str, value: str) -> list[str]:
-    """`TEXT_1 = (...)` over several lines."""
+    """`TEXT_1 = ...`, over several lines if it is long."""
+    line = f"{name} = {quoted(value)}"
+    if len(line) <= 100:
+        return [line]
     pieces = [value[start : start + 80] for start in range(0, len(value), 80)]
     return [f"{name} = (", *(f"    {quoted(piece)}" for piece in pieces), ")"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from forgedsl.losses.simplify import Constant, Same, fold
+from forgedsl.losses.simplify import Constant, Negative, Same, fold
 from forgedsl.losses.tree import COMPARISONS, ELEMENTWISE, REDUCTIONS, Value
 from forgedsl.source import NO_SPAN, Span
 from forgedsl.types.tensors import TensorType
@@ -65,6 +65,8 @@ class Builder:
             return self.const(result.value)
         if isinstance(result, Same):
             return args[result.index]
+        if isinstance(result, Negative):
+            return self("neg", args[result.index])
         return self._add(op, args, None, self._type(op, args))
 
     def expand(self, value: int, axes: frozenset[str]) -> int:

@@ -239,6 +239,9 @@ class Inference:
         self.build.span = span
         if not op:
             return args[0]
+        divisor = self.build.values[args[-1].value]
+        if op in ("div", "mod") and divisor.op == "const" and divisor.attr == 0:
+            return self.error("L407", "zero-division", "this divides by zero", args[-1].span)
         try:
             value = self.build(op, *(arg.value for arg in args))
         except (ArithmeticError, ValueError) as error:

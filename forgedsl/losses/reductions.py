@@ -95,8 +95,16 @@ def _over_tokens(
             centred = build("sub", value, result)
             square = build("mul", centred, centred)
             result = build("div", build("seq_sum", square, mask.value), size)
-            result = build("sqrt", result) if name == "std" else result
+            result = _safe_sqrt(inference, result) if name == "std" else result
     return _typed(inference, result, x.type.axes - {x.type.tokens}, node.span)
+
+
+def _safe_sqrt(inference: Inference, variance: int) -> int:
+    """The square root with gradient 0 at 0, where sequences of one token are."""
+    build = inference.build
+    positive = build("gt", variance, build.const(0.0))
+    root = build("sqrt", build("where", positive, variance, build.const(1.0)))
+    return build("where", positive, root, build.const(0.0))
 
 
 def _over_group(inference: Inference, name: str, x: Typed, span: Span) -> Typed:

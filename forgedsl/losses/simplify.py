@@ -30,6 +30,13 @@ class Constant:
     value: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """The operation equals minus its operand number `index`."""
+
+    index: int
+
+
 def sigmoid(x: float) -> float:
     """The logistic function, without overflow for large negative x."""
     return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
@@ -78,7 +85,7 @@ PYTHON: dict[str, Callable[..., Any]] = {
 }
 
 
-def fold(op: str, args: Sequence[Value]) -> Same | Constant | None:
+def fold(op: str, args: Sequence[Value]) -> Same | Negative | Constant | None:
     """What `op(args)` equals. Raises ArithmeticError or ValueError if a constant is undefined."""
     if op in PYTHON and all(arg.op == "const" for arg in args):
         return Constant(PYTHON[op](*(arg.attr for arg in args)))
@@ -95,7 +102,7 @@ def fold(op: str, args: Sequence[Value]) -> Same | Constant | None:
     return None
 
 
-def _fold_binary(op: str, left: Value, right: Value) -> Same | Constant | None:
+def _fold_binary(op: str, left: Value, right: Value) -> Same | Negative | Constant | None:
     def left_is(constant: float | bool) -> bool:
         return left.op == "const" and left.attr == constant
 
@@ -112,6 +119,8 @@ def _fold_binary(op: str, left: Value, right: Value) -> Same | Constant | None:
         return Same(0)
     if (op, True) in (("add", left_is(0.0)), ("mul", left_is(1.0))):
         return Same(1)
+    if op == "mul" and (left_is(-1.0) or right_is(-1.0)):
+        return Negative(1 if left_is(-1.0) else 0)
     if op in ("and", "or"):
         for value, other in ((left, Same(1)), (right, Same(0))):
             if value.op == "const":

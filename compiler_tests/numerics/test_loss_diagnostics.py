@@ -1,0 +1,101 @@
+"""What the loss compiler says about mistakes: one message each, at the right word."""
+
+from __future__ import annotations
+
+import pytest
+
+from forgedsl.api import load_functions
+from forgedsl.diagnostics import Reporter
+from forgedsl.losses.infer import infer
+
+HEAD = "loss l(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {\n"
+GROUP = "advantage a(r: [G] f32) -> [G] f32 = "
+FILTER = "filter f(r: [G] f32) -> bool = "
+
+
+def problems(text):
+    functions, sources = load_functions(f"forge 1\n{text}\n")
+    reporter = Reporter()
+    tree = infer(functions[next(iter(functions))], reporter)
+    found = [(d.code, sources[d.span.file].text[d.span.start : d.span.end]) for d in reporter]
+    assert (tree is None) == bool(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "word"),
+    [
+        ("minimize token_mean(adv, mask)", "T701", "adv"),
+        ("minimize seq_mean(mean(adv, T, mask))", "T701", "adv"),
+        ("minimize token_mean(mask * logprob, mask)", "T702", "mask"),
+        ("minimize token_mean(logprob if adv else 0.0, mask)", "T702", "adv"),
+        ("minimize token_mean(-logprob, behavior)", "T702", "behavior"),
+        ("minimize seq_mean(sum(logprob, T))", "L401", "sum(logprob, T)"),
+        ("minimize seq_mean(logprob)", "L401", "logprob"),
+        ("minimize token_mean(-logprob, adv > 0)", "L401", "adv > 0"),
+        ("minimize -sum(logprob, B)", "L403", "sum(logprob, B)"),
+        ("minimize token_mean(behavior * adv, mask)", "L404", None),
+        ("minimize token_mean(stop(logprob), mask)", "L404", None),
+        ("minimize token_mean(logprob / (1 - 1), mask)", "L407", "(1 - 1)"),
+        ("minimize token_mean(logprob + log(0.0), mask)", "L407", "log(0.0)"),
+        ("minimize logprob", "L416", "logprob"),
+        ("minimize exp(token_mean(logprob, mask))", "L416", "token_mean(logprob, mask)"),
+        ("minimize token_mean(logprob, mask) + 1.0", "L416", "1.0"),
+        ("minimize token_mean(logprob, mask) * adv", "L416", "adv"),
+        ("minimize token_mean(logprob, mask and logprob > -5)", "L417", "mask and logprob > -5"),
+        ("minimize token_mean(clamp(behavior, logprob, 1.0), mask)", "T702", "logprob"),
+    ],
+)
+def test_one_mistake_one_message(body, code, word):
+    found = problems(f"{HEAD}  {body}\n}}")
+    assert [c for c, _ in found] == [code]
+    assert word is None or found[0][1] == word
+
+
+@pytest.mark.parametrize(
+    ("declaration", "code"),
+    [
+        ("behavior: diff [B, T] f32", "L406"),
+        ("behavior: [B] f32", "T701"),
+        ("behavior: [B, T] i64", "T702"),
+        ("behavior: [G] f32", "T704"),
+        ("behavior: [B, T, G] f32", "T701"),
+        ("seq_id: [B, T] f32", "F102"),
+    ],
+)
+def test_fields(declaration, code):
+    body = "minimize token_mean(-logprob, mask)"
+    text = f"loss l(logprob: diff [B, T] f32, {declaration}, mask: [B, T] bool) {{ {body} }}"
+    assert [c for c, _ in problems(text)] == [code]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (FILTER + "r > 0", "T701"),
+        (FILTER + "mean(r, G)", "T702"),
+        (GROUP + "r > mean(r, G)", "T702"),
+        (GROUP + "sum(r, T)", "L401"),
+        (GROUP + "r / (1 - 1)", "L407"),
+    ],
+)
+def test_advantages_and_filters(text, code):
+    assert [c for c, _ in problems(text)] == [code]
+
+
+def test_sides_of_a_pair_have_their_own_tokens():
+    text = (
+        "loss l(logprob: diff [P, T] f32, mask: [P, T] bool) {\n"
+        "  minimize pair_mean(sum(logprob.chosen - logprob.rejected, T, mask.chosen))\n}"
+    )
+    assert [c for c, _ in problems(text)] == ["T701"]
+
+
+def test_recursion_is_reported():
+    text = (
+        "fn f(x: [G] f32) -> [G] f32 = g(x)\nfn g(x: [G] f32) -> [G] f32 = f(x)\n" + GROUP + "f(r)"
+    )
+    functions, _ = load_functions(f"forge 1\n{text}\n")
+    reporter = Reporter()
+    assert infer(functions["a"], reporter) is None
+    assert [d.code for d in reporter] == ["F105"]
