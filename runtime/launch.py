@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forgedsl.runtime.events import EventLog, Reader
-
 from forgedsl.errors import GuardError, LaunchError, RunError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.events import EventLog, Reader
 
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD, EXIT_INTERRUPTED = 0, 4, 5, 6, 130
 INTERRUPT_SECONDS = 10.0
@@ -97,6 +96,7 @@ def run(
             content_hash=job.content_hash,
             run_dir=run_dir.name,
             resumed_from=step,
+            recorded=_recorded(run_dir, step),
         )
         outcome = asyncio.run(_guarded(this))
         events.emit(
@@ -110,6 +110,18 @@ def run(
         )
     kill_children()
     return outcome.code
+
+
+def _recorded(run_dir: Path, resume: int | None) -> int:
+    """The last step whose metrics were written before the checkpoint that is resumed."""
+    return 0 if resume is None else int(read_state(run_dir, resume)["recorded"])
+
+
+def read_state(run_dir: Path, step: int) -> dict[str, Any]:
+    """What the controller put into the checkpoint of `step`."""
+    path = run_dir / f"checkpoints/step-{step}/controller.json"
+    state: dict[str, Any] = json.loads(path.read_text())
+    return state
 
 
 def latest_checkpoint(run_dir: Path) -> int | None:
@@ -193,7 +205,7 @@ async def _control(this: Run, fleet: Any, interrupt: Interrupt) -> Outcome:
     from forgedsl.runtime.controller import Controller
     from forgedsl.runtime.services.build import build_endpoints, watch
 
-    state = _controller_state(this)
+    state = None if this.resume is None else read_state(this.run_dir, this.resume)
     endpoints = await build_endpoints(this.job, fleet, this.run_dir, this.job_dir)
     watchers = watch(fleet, endpoints)
     try:
@@ -208,13 +220,6 @@ async def _control(this: Run, fleet: Any, interrupt: Interrupt) -> Outcome:
         for task in watchers:
             task.cancel()
         await endpoints.close()
-
-
-def _controller_state(this: Run) -> dict[str, Any] | None:
-    if this.resume is None:
-        return None
-    path = this.run_dir / f"checkpoints/step-{this.resume}/controller.json"
-    return json.loads(path.read_text())
 
 
 async def _export(this: Run, endpoints: Any) -> None:

@@ -83,7 +83,7 @@ def make_events(job: spec.Job, *, steps: int | None = None) -> Iterator[dict[str
 def _start(job: spec.Job) -> Iterator[dict[str, Any]]:
     yield {
         "time": BEGIN, "kind": "run.start", "name": job.name, "steps": job.schedule.steps,
-        "resumed_from": None,
+        "resumed_from": None, "recorded": 0,
     }  # fmt: skip
     services = list(job.services)
     yield {"time": BEGIN + 0.1, "kind": "phase", "text": "starting services", "services": services}
@@ -97,7 +97,6 @@ def _start(job: spec.Job) -> Iterator[dict[str, Any]]:
             "rank": 0, "pid": 4000 + i, "actor": name.title(),
             "versions": {"torch": "2.13.0", "vllm": "0.32.0"}, "classes": {"model": "torchtitan.M"},
         }  # fmt: skip
-    yield {"time": BEGIN + 7.5, "kind": "run.start", "name": job.name, "step": 0, "resumed_at": 0}
 
 
 def _steps(rng: random.Random, total: int) -> Iterator[dict[str, Any]]:

@@ -23,8 +23,8 @@ CONTRACT = (
 def feed(folder: Path, job: spec.Job, *, steps: int | None = None, resumed: int = 0) -> None:
     readers = open_readers(job, folder, quiet=True)
     for event in make_events(job, steps=steps):
-        if event["kind"] == "run.start" and "step" in event:
-            event = event | {"step": resumed, "resumed_at": resumed}
+        if event["kind"] == "run.start" and resumed:
+            event = event | {"resumed_from": resumed, "recorded": resumed}
         for reader in readers:
             reader.on_event(event)
     close_readers(readers)
@@ -47,7 +47,7 @@ def test_a_resumed_run_replaces_rows_after_its_checkpoint(tmp_path: Path) -> Non
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 8, "lo')  # killed in the middle of a line
     readers = open_readers(job, tmp_path, quiet=True)
-    start = {"time": 0.0, "kind": "run.start", "step": 4, "resumed_at": 4}
+    start = {"time": 0.0, "kind": "run.start", "resumed_from": 4, "recorded": 4}
     for reader in readers:
         reader.on_event(start)
     close_readers(readers)

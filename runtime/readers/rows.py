@@ -43,9 +43,9 @@ class Rows:
         self._sinks = sinks
 
     def on_event(self, event: Event) -> None:
-        if event["kind"] == "run.start" and "step" in event:
+        if event["kind"] == "run.start":
             for sink in self._sinks:
-                sink.resume(event["step"])
+                sink.resume(event["recorded"])
         elif event["kind"] == "metrics":
             for sink in self._sinks:
                 sink.write(row_of(event))

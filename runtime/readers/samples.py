@@ -21,9 +21,9 @@ class Samples:
         self._file = path.open("a", encoding="utf-8")
 
     def on_event(self, event: Event) -> None:
-        if event["kind"] == "run.start" and "step" in event:
+        if event["kind"] == "run.start":
             self._file.close()
-            keep_rows(self._path, event["resumed_at"])
+            keep_rows(self._path, event["resumed_from"] or 0)
             self._file = self._path.open("a", encoding="utf-8")
         elif event["kind"] == "step.end" and event.get("examples"):
             for example in event["examples"]:
