@@ -16,6 +16,19 @@ def command(
     if not (run / "job.json").is_file():
         print(f"forgec report: {run} is no run folder: it has no job.json", file=sys.stderr)
         raise typer.Exit(2)
+    from pydantic import ValidationError
+
     from forgedsl.runs import write_report
 
-    print(write_report(run))
+    try:
+        path = write_report(run)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        print(
+            f"forgec report: {run / 'job.json'} is not a job of this version of ForgeDSL "
+            f"({where}: {first['msg']})",
+            file=sys.stderr,
+        )
+        raise typer.Exit(2) from error
+    print(path)

@@ -21,13 +21,21 @@ from forgedsl.runs.topology import topology_svg
 EDGE = 20
 """steps whose mean stands for the begin and the end of a curve"""
 
+CARDS = 6
+"""completions shown of a step"""
+
 CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     ("Loss", "", ("loss",), None),
     ("Entropy", "nats per token", ("entropy",), 0.0),
     ("Gradient norm", "before clipping", ("grad_norm",), 0.0),
     ("Policy age", "in policy versions", ("age_mean", "age_max"), 0.0),
     ("Throughput", "trained tokens per second", ("tokens_per_s",), 0.0),
-    ("Step time", "seconds", ("step_s", "train_s"), 0.0),
+    (
+        "Step time",
+        "seconds, and of these idle",
+        ("step_s", "trainer_idle_s", "sampler_idle_s"),
+        0.0,
+    ),
     ("Learning rate", "", ("lr",), 0.0),
 )
 """(title, note, fields, floor of the y axis)"""
@@ -154,15 +162,19 @@ def startup(data: RunData) -> str:
 
 
 def completions(data: RunData) -> list[dict[str, Any]]:
-    """Completions at the begin, the middle and the end: best and worst of the step."""
+    """Completions at the begin, the middle and the end, over the range of scores of the step."""
     steps = sorted({sample["step"] for sample in data.samples})
     if not steps:
         return []
-    chosen = list(dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1])))
-    return [
-        {"step": step, "samples": [s for s in data.samples if s["step"] == step][:6]}
-        for step in chosen
-    ]
+    chosen = dict.fromkeys((steps[0], steps[len(steps) // 2], steps[-1]))
+    return [{"step": step, "samples": spread(data.samples, step)} for step in chosen]
+
+
+def spread(samples: tuple[dict[str, Any], ...], step: int) -> list[dict[str, Any]]:
+    """CARDS of the completions of a step, evenly over their order (best first)."""
+    mine = [sample for sample in samples if sample["step"] == step]
+    count = min(CARDS, len(mine))
+    return [mine[round(i * (len(mine) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def outcome(data: RunData) -> tuple[str, str]:

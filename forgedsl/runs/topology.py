@@ -12,6 +12,8 @@ from html import escape
 from forgedsl.lower.job import Job, Node
 
 BOX_W, BOX_H, LANE_H, GAP_X, GAP_Y, PAD = 172, 54, 4, 50, 20, 8
+TITLE = 22
+"""characters that fit into a box"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,16 +92,23 @@ def colors(job: Job) -> dict[str, str]:
     return {name: f"c{i % 6 + 1}" for i, name in enumerate(job.services)}
 
 
+def words(node: Node, shade: dict[str, str]) -> tuple[str, str]:
+    """(title, note) of a box: who works, then the edge it makes and how much of it."""
+    target = node.target.removeprefix("advantage_").removeprefix("filter_")
+    title = f"{target}.{node.op}" if node.target in shade else target or node.op
+    size = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.loss
+    note = f"{node.name} \u00b7 {size}" if size else node.name
+    return (title if len(title) <= TITLE else title[: TITLE - 1] + "\u2026"), note
+
+
 def box(node: Node, x: float, y: float, shade: dict[str, str]) -> str:
-    title = f"{node.target}.{node.op}" if node.target in shade else node.target or node.op
-    count = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.op
-    note = node.loss or (count if count not in title else node.level)
+    title, note = words(node, shade)
     return (
         f'<g><rect class="box {shade.get(node.target, "plain")}" x="{x:.0f}" y="{y:.0f}" '
         f'width="{BOX_W}" height="{BOX_H}" rx="8"/>'
         f'<text class="t1" x="{x + 12:.0f}" y="{y + 22:.0f}">{escape(title)}</text>'
         f'<text class="t2" x="{x + 12:.0f}" y="{y + 41:.0f}">'
-        f"{escape(node.name)} \u00b7 {escape(note)}</text></g>"
+        f"{escape(note)}</text></g>"
     )
 
 

@@ -42,7 +42,8 @@ def news(view: View, event: Event) -> tuple[str, str] | None:
     """(style, text) of an event that deserves a line of its own."""
     match event["kind"]:
         case "warning":
-            return "yellow", f"warning: {event.get('text') or event['message']}"
+            service = f"{event['service']}: " if event.get("service") else ""
+            return "yellow", f"warning: {service}{event.get('text') or event['message']}"
         case "failure":
             return "bold red", f"failure: {event.get('service', '')} {event['message']}".strip()
         case "service.ready":
