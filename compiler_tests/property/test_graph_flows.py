@@ -1,6 +1,7 @@
 """Random legal flows: the graph, its plan, its drawings and its job keep their invariants."""
 
 import itertools
+import os
 import re
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def planned(text):
     return found.program, graph, made
 
 
-slow = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+NUM_FLOWS = 1_000 if os.environ.get("FORGE_DEEP") == "1" else 25
+slow = settings(max_examples=NUM_FLOWS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @slow
