@@ -1,7 +1,7 @@
 """`compile_loss`: from .forge text, a file, or a standard name to a LossFunction.
 
 Example:
-    loss = forgedsl.compile_loss("dapo", params={"clip_high": 0.3})
+    loss = forgedsl.compile_loss("my_losses.forge", "clipped", params={"eps": 0.3})
     out = loss(logits=logits, labels=labels, mask=mask, behavior=behavior, adv=adv)
     out.loss.backward()
 """
@@ -84,7 +84,7 @@ def _choose(functions: Mapping[str, Function], name: str | None) -> Function:
     losses = {key: found for key, found in functions.items() if found.kind == "loss"}
     if name is None and len(losses) == 1:
         return next(iter(losses.values()))
-    # the advantage `rloo` has the plain name, so the loss is `rloo_loss`
+    # where an advantage has the plain name, the loss is NAME_loss
     found = losses.get(name or "") or losses.get(f"{name}_loss")
     if found is not None:
         return found

@@ -94,7 +94,7 @@ class LossFunction:
         step = self._step(rows, num_tokens, num_sequences, totals)
         flat = logits.reshape(-1, logits.shape[-1])
         source = heads.LogitsHead(flat.detach(), rows.index, dtype, chunk_rows)
-        return self._apply(Run(self.module, rows, step, source, temperature), flat)
+        return self._apply(Run(self, rows, step, source, temperature), flat)
 
     def linear(
         self,
@@ -123,7 +123,7 @@ class LossFunction:
         rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype)
         step = self._step(rows, num_tokens, num_sequences, totals)
         source = heads.LinearHead(flat.detach(), weight.detach(), rows.index, dtype, chunk_rows)
-        return self._apply(Run(self.module, rows, step, source, temperature), flat, weight)
+        return self._apply(Run(self, rows, step, source, temperature), flat, weight)
 
     def totals(
         self,
@@ -211,13 +211,14 @@ class Run:
 
     def __init__(
         self,
-        module: ModuleType,
+        loss: LossFunction,
         rows: Rows,
         step: SimpleNamespace,
         head: heads.Head,
         temperature: float,
     ) -> None:
-        self.module = module
+        self.module = loss.module
+        self.mean_logprob = "x.mean_logprob" in loss.source
         self.rows = rows
         self.step = step
         self.head = head
@@ -236,9 +237,9 @@ class Run:
             self.head.start(needed)
         parts = []
         for rows in self.head.chunks():
-            logp, found = self._statistics(rows)
+            softmax, found = self._statistics(rows)
             if differentiate and fused:
-                self._push(rows, logp, found, self._gradient(found, rows))
+                self._push(rows, softmax, self._gradient(found, rows))
             parts.append(found)
         empty = self.rows.seq_id.new_zeros(0, dtype=self.rows.dtype)
         self.statistics = {
@@ -259,9 +260,9 @@ class Run:
         if self.cotangents is not None:
             self.head.start(self.needed)
             for rows in self.head.chunks():
-                logp, found = self._statistics(rows)
+                softmax, _ = self._statistics(rows)
                 part = {name: value[rows] for name, value in self.cotangents.items()}
-                self._push(rows, logp, found, part)
+                self._push(rows, softmax, part)
         return self.head.gradients
 
     @functools.cached_property
@@ -269,21 +270,19 @@ class Run:
         sums: dict[str, Tensor] = self.module.prepare(self.rows.namespace(self.step, {}))
         return sums
 
-    def _statistics(self, rows: slice) -> tuple[Tensor, dict[str, Tensor]]:
+    def _statistics(self, rows: slice) -> tuple[heads.Softmax, dict[str, Tensor]]:
         z = self.head.logits(rows)
         if self.temperature != 1.0:
             z /= self.temperature
-        return z, heads.statistics(z, self.rows.labels[rows], self.module.STATISTICS)
+        return heads.Softmax.of(z, self.rows.labels[rows], mean_logprob=self.mean_logprob)
 
     def _gradient(self, found: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
         x = self.rows.namespace(self.step, found, rows)
         gradient: dict[str, Tensor] = self.module.gradient(x, self._sums)
         return gradient
 
-    def _push(
-        self, rows: slice, logp: Tensor, found: Mapping[str, Tensor], part: Mapping[str, Tensor]
-    ) -> None:
-        gradient = heads.d_logits(logp, self.rows.labels[rows], found["entropy"], part)
+    def _push(self, rows: slice, softmax: heads.Softmax, part: Mapping[str, Tensor]) -> None:
+        gradient = softmax.gradient(self.rows.labels[rows], part)
         if self.temperature != 1.0:
             gradient /= self.temperature
         self.head.push(rows, gradient)

@@ -12,11 +12,10 @@ in chunks in float32; logits are never kept.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from forgedsl.runtime.losses.batch import ROW_STATISTICS
 
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
 """Logits of one chunk: 16 MiB on a CPU (near its caches), 2 GiB on a GPU (large products)."""
@@ -27,14 +26,24 @@ class Head:
 
     kernel = ""
 
-    def __init__(self, num_rows: int, vocabulary: int, device: torch.device, chunk: int | None):
-        self.num_rows = num_rows
-        self.chunk = chunk or max(64, CHUNK_ELEMENTS.get(device.type, 1 << 22) // vocabulary)
+    def __init__(self, index: Tensor, num_source: int, vocabulary: int, chunk: int | None):
+        self.index = index
+        self.num_rows = index.numel()
+        self.dense = self.num_rows == num_source
         self.gradients: tuple[Tensor | None, ...] = ()
+        self.chunk = chunk or max(64, CHUNK_ELEMENTS.get(index.device.type, 1 << 22) // vocabulary)
 
     def chunks(self) -> Iterator[slice]:
         for start in range(0, self.num_rows, self.chunk):
             yield slice(start, min(start + self.chunk, self.num_rows))
+
+    def at(self, rows: slice) -> slice | Tensor:
+        """Where these rows stand in the source."""
+        return rows if self.dense else self.index[rows]
+
+    def blank(self, like: Tensor) -> Tensor:
+        """Room for the gradient of the source; rows that do not count are zero."""
+        return torch.empty_like(like) if self.dense else torch.zeros_like(like)
 
     @property
     def single(self) -> bool:
@@ -59,18 +68,18 @@ class LogitsHead(Head):
     kernel = "torch/logits"
 
     def __init__(self, logits: Tensor, index: Tensor, dtype: torch.dtype, chunk: int | None):
-        super().__init__(index.numel(), logits.shape[1], logits.device, chunk)
-        self.source, self.index, self.dtype = logits, index, dtype
+        super().__init__(index, logits.shape[0], logits.shape[1], chunk)
+        self.source, self.dtype = logits, dtype
 
     def start(self, needed: tuple[bool, ...]) -> None:
-        self.gradients = (torch.zeros_like(self.source) if needed[0] else None,)
+        self.gradients = (self.blank(self.source) if needed[0] else None,)
 
     def logits(self, rows: slice) -> Tensor:
-        return self.source[self.index[rows]].to(self.dtype)
+        return self.source[self.at(rows)].to(self.dtype, copy=self.dense)
 
     def push(self, rows: slice, gradient: Tensor) -> None:
         assert self.gradients[0] is not None
-        self.gradients[0][self.index[rows]] = gradient.to(self.source.dtype)
+        self.gradients[0][self.at(rows)] = gradient.to(self.source.dtype)
 
 
 class LinearHead(Head):
@@ -86,19 +95,19 @@ class LinearHead(Head):
         dtype: torch.dtype,
         chunk: int | None,
     ):
-        super().__init__(index.numel(), weight.shape[0], hidden.device, chunk)
-        self.hidden, self.weight, self.index, self.dtype = hidden, weight, index, dtype
+        super().__init__(index, hidden.shape[0], weight.shape[0], chunk)
+        self.hidden, self.weight, self.dtype = hidden, weight, dtype
         self.fast = hidden.is_cuda and hidden.dtype == weight.dtype != dtype
         self.weight_compute = weight if self.fast else weight.to(dtype)
 
     def start(self, needed: tuple[bool, ...]) -> None:
         self.gradients = (
-            torch.zeros_like(self.hidden) if needed[0] else None,
+            self.blank(self.hidden) if needed[0] else None,
             torch.zeros_like(self.weight, dtype=self.dtype) if needed[1] else None,
         )
 
     def rows(self, rows: slice) -> Tensor:
-        return self.hidden[self.index[rows]]
+        return self.hidden[self.at(rows)]
 
     def logits(self, rows: slice) -> Tensor:
         if self.fast:
@@ -111,7 +120,7 @@ class LinearHead(Head):
         d_hidden, d_weight = self.gradients
         if d_hidden is not None:
             d_rows = gradient @ self.weight_compute
-            d_hidden[self.index[rows]] = d_rows.to(self.hidden.dtype)
+            d_hidden[self.at(rows)] = d_rows.to(self.hidden.dtype)
         if d_weight is None:
             return
         if self.fast:
@@ -120,33 +129,55 @@ class LinearHead(Head):
             d_weight.addmm_(gradient.t(), self.rows(rows).to(self.dtype))
 
 
-def statistics(z: Tensor, labels: Tensor, wanted: tuple[str, ...]) -> dict[str, Tensor]:
-    """Row statistics of scaled logits `z [n, V]`; overwrites `z` with log p."""
-    logsumexp = torch.logsumexp(z, dim=1)
-    found = {"logsumexp": logsumexp}
-    if "mean_logprob" in wanted:
-        found["mean_logprob"] = z.mean(dim=1) - logsumexp
-    z.sub_(logsumexp.unsqueeze(1))
-    found["logprob"] = z.gather(1, labels.unsqueeze(1)).squeeze(1)
-    p = z.exp()
-    found["entropy"] = -torch.where(p > 0, p * z, 0.0).sum(dim=1)
-    return {name: found[name] for name in ROW_STATISTICS if name in found}
+@dataclass(slots=True)
+class Softmax:
+    """The softmax of a chunk, unnormalised: `weights = exp(shifted)`, `total` their row sums.
 
+    `shifted` are the scaled logits minus the row maximum, kept finite so that 0 log 0 is 0.
+    """
 
-def d_logits(
-    logp: Tensor, labels: Tensor, entropy: Tensor, cotangents: Mapping[str, Tensor]
-) -> Tensor:
-    """The gradient of the scaled logits from the gradients of the row statistics."""
-    p = logp.exp()
-    zero = torch.zeros_like(entropy)
-    g = cotangents.get("logprob", zero)
-    m = cotangents.get("mean_logprob", zero)
-    slope = cotangents.get("logsumexp", zero) - g - m
-    gradient = p * slope.unsqueeze(1)
-    if "entropy" in cotangents:
-        e = cotangents["entropy"].unsqueeze(1)
-        surprise = torch.where(p > 0, p * (logp + entropy.unsqueeze(1)), 0.0)
-        gradient -= e * surprise
-    if "mean_logprob" in cotangents:
-        gradient += (m / logp.shape[1]).unsqueeze(1)
-    return gradient.scatter_add_(1, labels.unsqueeze(1), g.unsqueeze(1))
+    shifted: Tensor
+    weights: Tensor
+    total: Tensor
+    log_total: Tensor
+    entropy: Tensor
+
+    @classmethod
+    def of(
+        cls, z: Tensor, labels: Tensor, *, mean_logprob: bool
+    ) -> tuple[Softmax, dict[str, Tensor]]:
+        """The softmax of scaled logits `z [n, V]`, overwritten, and the row statistics."""
+        peak = z.amax(dim=1)
+        mean = z.mean(dim=1) if mean_logprob else None
+        z.sub_(peak.unsqueeze(1))
+        chosen = z.gather(1, labels.unsqueeze(1)).squeeze(1)
+        z.clamp_(min=torch.finfo(z.dtype).min)
+        weights = z.exp()
+        total = weights.sum(dim=1)
+        log_total = total.log()
+        entropy = log_total - torch.einsum("nv,nv->n", weights, z) / total
+        found = {
+            "logprob": chosen - log_total,
+            "entropy": entropy,
+            "logsumexp": peak + log_total,
+        }
+        if mean is not None:
+            found["mean_logprob"] = mean - peak - log_total
+        return cls(z, weights, total, log_total, entropy), found
+
+    def gradient(self, labels: Tensor, cotangents: Mapping[str, Tensor]) -> Tensor:
+        """d loss / d z from the gradients of the row statistics; the softmax is used up."""
+        zero = torch.zeros_like(self.entropy)
+        g = cotangents.get("logprob", zero)
+        m = cotangents.get("mean_logprob", zero)
+        slope = cotangents.get("logsumexp", zero) - g - m
+        if "entropy" in cotangents:
+            e = cotangents["entropy"]
+            slope = (slope - e * (self.entropy - self.log_total)) / self.total
+            tilted = self.shifted.mul_((-e / self.total).unsqueeze(1)).add_(slope.unsqueeze(1))
+            gradient = self.weights.mul_(tilted)
+        else:
+            gradient = self.weights.mul_((slope / self.total).unsqueeze(1))
+        if "mean_logprob" in cotangents:
+            gradient.add_((m / gradient.shape[1]).unsqueeze(1))
+        return gradient.scatter_add_(1, labels.unsqueeze(1), g.unsqueeze(1))
