@@ -1,0 +1,137 @@
+"""`forgec run`: command line, run folder, job.json, resume. Nothing is launched here."""
+
+from pathlib import Path
+
+import pytest
+from synthetic import make_job
+
+from forgedsl.cli import run as command
+from forgedsl.cli.compiling import gpu_words
+from forgedsl.cli.host import detect_gpus, detect_host
+from forgedsl.cli.resuming import differences, load_run_job, with_changes
+from forgedsl.cli.run import Prepared, Request, UsageError, split_tokens
+from forgedsl.lower.job import Job
+
+
+def request(**parts: object) -> Request:
+    empty = {"file": None, "overrides": (), "profile": "auto", "run_dir": None, "resume": None}
+    return Request(**(empty | {"quiet": True} | parts))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "overrides"),
+    [
+        (["x.forge"], []),
+        (["x.forge", "trainer.procs=2"], ["trainer.procs=2"]),
+        (["--trainer.procs", "2", "x.forge"], ["trainer.procs=2"]),
+        (["x.forge", "--trainer.procs=2", "--max_new", "8"], ["trainer.procs=2", "max_new=8"]),
+        (["x.forge", "--optimizer.lr", "-1e-3"], ["optimizer.lr=-1e-3"]),
+    ],
+)
+def test_overrides_may_be_written_in_three_ways(tokens: list[str], overrides: list[str]) -> None:
+    assert split_tokens(tokens) == (Path("x.forge"), overrides)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [(["a.forge", "b.forge"], "one file at a time"), (["a.forge", "--x"], "--x needs a value")],
+)
+def test_a_command_line_that_means_nothing_is_refused(tokens: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        split_tokens(tokens)
+
+
+def test_run_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = {command.new_run_dir(None, "example") for _ in range(3)}
+    assert len(folders) == 3
+    assert all(folder.parent == Path("runs") for folder in folders)
+
+
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    with pytest.raises(UsageError, match="continue it with --resume"):
+        command.new_run_dir(tmp_path, "example")
+
+
+def test_a_run_folder_is_enough_to_run_the_job_again(tmp_path: Path) -> None:
+    source = tmp_path / "grading.py"
+    source.write_text("x = 1\n")
+    job = make_job()
+    first, second = tmp_path / "first", tmp_path / "second"
+    command.write_run_dir(first, Prepared(job=job, inputs={"inputs/rewards/grading.py": source}))
+    again = command.prepare(request(), first / "job.json")
+    assert isinstance(again, Prepared)
+    command.write_run_dir(second, again)
+    names = [sorted(p.relative_to(f) for f2 in [f] for p in f2.rglob("*")) for f in (first, second)]
+    assert names[0] == names[1]
+    assert again.job == job
+
+
+def test_a_compiled_job_takes_no_overrides(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="compiled and final, so a.b=1 cannot apply"):
+        command.prepare(request(overrides=("a.b=1",)), tmp_path / "job.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "is not a job"),
+        (make_job().model_copy(update={"seed": 3}).model_dump_json(), "was changed after"),
+    ],
+)
+def test_a_broken_job_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "job.json").write_text(text)
+    with pytest.raises(UsageError, match=message):
+        command.prepare(request(), tmp_path / "job.json")
+
+
+def test_a_missing_job_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read"):
+        command.prepare(request(), tmp_path / "job.json")
+
+
+def test_resume_needs_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "job.json").write_text(make_job().model_dump_json())
+    with pytest.raises(UsageError, match="no checkpoint to continue from"):
+        load_run_job(tmp_path)
+
+
+def longer(job: Job) -> Job:
+    schedule = job.schedule.model_copy(update={"steps": 300})
+    return job.model_copy(update={"schedule": schedule, "summary": ("other words",)}).sealed()
+
+
+def test_resume_may_run_longer() -> None:
+    job = make_job()
+    assert differences(job, longer(job)) == []
+    changed = with_changes(job, longer(job))
+    assert changed.schedule.steps == 300
+    assert changed.content_hash == changed.digest()
+
+
+def test_resume_may_not_change_what_is_trained() -> None:
+    job = make_job()
+    other = job.model_copy(update={"seed": 3, "params": job.params | {"eps": 0.3}})
+    assert differences(job, other) == ["params.eps: 0.2 -> 0.3", "seed: 17 -> 3"]
+
+
+def test_host_has_what_a_plan_asks_for() -> None:
+    found = detect_host()
+    assert found["cpus"] >= 1
+    assert found["memory"] > 2**28
+    assert found["gpus"] == len(detect_gpus())
+
+
+def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\necho 'NVIDIA H200, 143771'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert detect_gpus() == [("H200", 143771 * 2**20)] * 2
+
+
+def test_the_reason_for_a_profile_is_said_in_words() -> None:
+    assert [gpu_words(n) for n in (0, 1, 8)] == [
+        "this host has no GPU", "this host has one GPU", "this host has 8 GPUs",
+    ]  # fmt: skip
