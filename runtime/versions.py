@@ -6,9 +6,8 @@ Per sampler there is one lane of syncs and evaluations:
 
 A sync begins after the sync before it and after the evaluations that were ordered before it (they
 pin the version they measure); an evaluation begins after the last sync ordered before it.
-Evaluations of one version run side by side. The trainer waits for the sync before the one it wants
-to order (`settled`), and until its own has begun: at most one version is on its way, and none is
-overwritten before it was sent.
+Evaluations of one version run side by side. The trainer waits until the sync that it ordered has
+begun: at most one version is on its way, and none is overwritten before it was sent.
 """
 
 from __future__ import annotations

@@ -194,13 +194,13 @@ def services(case, the_job, **more):
     return FakeEndpoints(the_job, rows=case.rows, jitter=case.seed, fail=fail, **more)
 
 
-def rows_of(run):
+def groups_of(run):
     """Group ids that a run trained on, in order."""
     return [group for step in run.trained for group in step["groups"]]
 
 
 def check(case, the_job, endpoints, outcome, events):
-    trained = rows_of(endpoints)
+    trained = groups_of(endpoints)
     assert len(trained) == len(set(trained)), "a group was trained on twice"
     assert all(step["samples"] for step in endpoints.trained)
     ages = [age for step in endpoints.trained for age in step["ages"]]
@@ -235,19 +235,31 @@ def interrupted(case, the_job, at):
     def plan_interrupt(controller):
         asyncio.get_running_loop().call_later(at, controller.interrupt)
 
-    before, _ = drive(the_job, first, prepare=plan_interrupt, **PATIENT)
+    before, seen = drive(the_job, first, prepare=plan_interrupt, **PATIENT)
     second = first.restarted(first.saved[-1], jitter=case.seed + 1)
-    after, _ = drive(the_job, second, state=first.saved[-1])
-    return before, first, after, second
+    after, more = drive(the_job, second, state=first.saved[-1])
+    return before, first, after, second, [*seen, *more]
+
+
+def rows_by_group(events):
+    """Where in its dataset each drawn group begins; drawn twice it must be the same row."""
+    found = {}
+    for event in events:
+        if event["kind"] == "group.drawn" and event["row"] is not None:
+            place = (event["source"], event["row"])
+            assert found.setdefault(event["group"], place) == place
+    return found
 
 
 @settings(max_examples=EXAMPLES // 2, deadline=None, derandomize=True)
 @given(cases, st.floats(0.1, 200.0))
 def test_resumed_runs_train_on_every_group_exactly_once(case, at):
     the_job = job_of(case)
-    before, first, after, second = interrupted(case, the_job, at)
-    trained = rows_of(first) + rows_of(second)
+    before, first, after, second, events = interrupted(case, the_job, at)
+    trained = groups_of(first) + groups_of(second)
     assert len(trained) == len(set(trained))
+    rows = rows_by_group(events)
+    assert len(set(rows.values())) == len(rows), "no row is in two groups"
     assert after.step >= before.step
     if case.steps is not None:
         assert len(first.trained) + len(second.trained) == case.steps
@@ -269,5 +281,5 @@ def test_a_resumed_synchronous_run_trains_on_the_same_batches(at):
     the_job = job_of(case)
     whole = services(case, the_job)
     drive(the_job, whole)
-    _, first, _, second = interrupted(case, the_job, at)
+    _, first, _, second, _ = interrupted(case, the_job, at)
     assert first.trained + second.trained == whole.trained

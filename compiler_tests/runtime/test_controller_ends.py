@@ -110,7 +110,7 @@ def test_a_completion_that_fails_once_is_tried_again():
     drive(the_job, healthy)
     endpoints = FakeEndpoints(the_job, fail=lambda *a: fail(*a) if len(broken) < 9 else None)
     _, events = drive(the_job, endpoints)
-    assert len([e for e in events if e["kind"] == "warning"]) == 9
+    assert len([e for e in events if e["kind"] == "rollout.failed"]) == 9
     assert endpoints.trained == healthy.trained
 
 

@@ -90,7 +90,7 @@ class Evals:
             except (Late, RolloutError) as error:
                 self._failures.failed(node, error)
                 message = f"{type(error).__name__}: {error}"
-                self._events.emit("warning", **where, message=message)
+                self._events.emit("rollout.failed", **where, message=message)
             except DropRollout as drop:
                 self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             else:

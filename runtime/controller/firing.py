@@ -208,7 +208,7 @@ class Firing:
             except (Late, RolloutError) as error:
                 self._failures.failed(node, error)
                 failed = {"message": f"{type(error).__name__}: {error}", "attempt": attempt}
-                self._events.emit("warning", **where, **failed)
+                self._events.emit("rollout.failed", **where, **failed)
             else:
                 self._failures.succeeded(node)
                 return rollout

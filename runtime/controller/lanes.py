@@ -65,9 +65,8 @@ class Lanes:
             if step % sync.every != 0 and not (last and sync.to in self._measured):
                 continue
             with context.meter.idling():
-                await context.versions.settled(sync.to or "")
-                # an evaluation may hold the transfer up: the next step must not replace these
-                # weights before the transfer has begun to copy them
+                # the transfer before it or an evaluation may hold it up: the next step must not
+                # replace these weights before the transfer has begun to copy them
                 await self._order_sync(sync).wait()
                 if not sync.overlap:
                     await context.versions.settled(sync.to or "")
