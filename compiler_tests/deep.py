@@ -1,6 +1,6 @@
 """`make deep`: the tests with their full counts, and docs/deep.md with what came out.
 
-    FORGE_DEEP=1 pytest compiler_tests --junitxml --> totals, tests by folder, slowest --> docs/deep.md
+    FORGE_DEEP=1 pytest compiler_tests --junitxml--> totals, folders, slowest --> docs/deep.md
 
 Further arguments go to pytest; a run that was narrowed by them leaves docs/deep.md alone.
 """

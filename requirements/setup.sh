@@ -45,8 +45,10 @@ case $lock in
     gpu) say "$gpus GPU(s) found: requirements/gpu.txt" ;;
     cpu) say "no GPU found: requirements/cpu.txt" ;;
 esac
+doing=installing
+[ ! -f $stamp ] || doing="something changed since the last set-up: checking"
 count=$(cat "requirements/$lock.txt" requirements/dev.txt | grep -c ==)
-say "installing $count pinned packages (1 to 3 minutes, about 3 GB; log: .venv/install.log)"
+say "$doing $count pinned packages (1 to 3 minutes, about 3 GB; log: .venv/install.log)"
 rm -f $stamp
 started=$(date +%s)
 .venv/bin/python requirements/check.py repair

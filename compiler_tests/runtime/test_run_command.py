@@ -69,7 +69,7 @@ def test_a_run_folder_is_enough_to_run_the_job_again(tmp_path: Path) -> None:
 
 
 def test_a_compiled_job_takes_no_overrides(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="compiled and final, so a.b=1 cannot apply"):
+    with pytest.raises(UsageError, match=r"compiled and final, so a\.b=1 cannot apply"):
         command.prepare(request(overrides=("a.b=1",)), tmp_path / "job.json")
 
 
