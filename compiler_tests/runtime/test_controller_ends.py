@@ -49,11 +49,22 @@ def test_a_service_that_dies_ends_the_run_with_its_name_and_origin():
     the_job = job(steps=50)
     endpoints = FakeEndpoints(the_job, latency=lambda op: 1.0)
     failure = ServiceFailure(service="generator", origin="a.forge:9:3", message="killed")
-    die = later(20.0, lambda controller: endpoints.failures.put_nowait(failure))
+    die = later(21.5, lambda controller: endpoints.failures.put_nowait(failure))
     with pytest.raises(RunError, match="service generator failed: killed") as caught:
         drive(the_job, endpoints, prepare=die)
     assert (caught.value.service, caught.value.origin) == ("generator", "a.forge:9:3")
     assert endpoints.saved[-1]["step"] == len(endpoints.trained) > 0, "the trainer still answers"
+
+
+def test_a_failure_elsewhere_lets_the_step_in_progress_end():
+    the_job = job(steps=50)
+    times = {"step": 9.0, "save": 1.0}
+    endpoints = FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.1))
+    failure = ServiceFailure(service="generator", origin="a.forge:9:3", message="killed")
+    die = later(13.0, lambda controller: endpoints.failures.put_nowait(failure))
+    with pytest.raises(RunError, match="killed"):
+        drive(the_job, endpoints, prepare=die)
+    assert [state["step"] for state in endpoints.saved] == [2] == [len(endpoints.trained)]
 
 
 def test_a_call_to_a_dead_service_names_it():

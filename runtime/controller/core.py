@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NoReturn
@@ -118,7 +118,7 @@ class Controller:
             hold_last=job.schedule.steps is None and bool(job.evals),
         )
         self._interrupted = asyncio.Event()
-        self._commit = asyncio.Lock()
+        self._uncut: asyncio.Task[None] | None = None
         self._stepping = False
         self._checkpoint: str | None = None
         self._ended: Literal["steps", "data", "interrupted"] | None = None
@@ -143,6 +143,9 @@ class Controller:
                 self._tasks.create_task(self._watch_interrupt(), name="interrupt")
         except BaseExceptionGroup as group:
             await self._close(group)
+        finally:
+            if self._uncut is not None:
+                self._uncut.cancel()
         assert self._ended is not None, "the trainer ends with an outcome"
         outcome = Outcome(
             ended=self._ended,
@@ -180,23 +183,30 @@ class Controller:
             node.name: await assemble(self._flow, node.inputs[0].edge, units, ages)
             for node in self._flow.steps
         }
-        async with self._commit:
-            results = {
-                node.name: await self._step(node, batches[node.name]) for node in self._flow.steps
-            }
-            self._state.step += 1
-            for intake in self._intakes:
-                mine = [unit for unit in units if unit.source is intake.source]
-                intake.consume(mine, self._state.step)
-            record = self._record(batches, results)
-            for name in self._lanes.due(self._state.step):
-                self._records.expect(self._state.step, name)
-            self._records.add(record)
+        await self._whole(self._commit(units, batches))
         await self._lanes.after(self._state.step)
         every = self._job.checkpoint.every
         if every is not None and self._state.step % every == 0:
-            async with self._commit:
-                await self._save(SAVE_SECONDS)
+            await self._whole(self._save(SAVE_SECONDS))
+
+    async def _commit(self, units: Sequence[Unit], batches: dict[str, Assembled]) -> None:
+        """The step and its entries in the books."""
+        results = {
+            node.name: await self._step(node, batches[node.name]) for node in self._flow.steps
+        }
+        self._state.step += 1
+        for intake in self._intakes:
+            mine = [unit for unit in units if unit.source is intake.source]
+            intake.consume(mine, self._state.step)
+        record = self._record(batches, results)
+        for name in self._lanes.due(self._state.step):
+            self._records.expect(self._state.step, name)
+        self._records.add(record)
+
+    async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do what must not be cut in half when the run is cancelled; `_settle` waits for it."""
+        self._uncut = asyncio.create_task(work)
+        await asyncio.shield(self._uncut)
 
     async def _step(self, node: Node, assembled: Assembled) -> StepResult:
         batch = assembled.batch
@@ -263,9 +273,8 @@ class Controller:
                 origin=self._flow.sources[0].node.origin,
                 remedy="check the dataset, its filters and rewards",
             )
-        async with self._commit:
-            if self._saved_step != step:
-                await self._save(SAVE_SECONDS)
+        if self._saved_step != step:
+            await self._whole(self._save(SAVE_SECONDS))
         await self._lanes.last()
         self._records.flush()
 
@@ -289,11 +298,6 @@ class Controller:
     async def _watch_interrupt(self) -> NoReturn:
         await self._interrupted.wait()
         self._events.emit("interrupt", step=self._state.step)
-        try:
-            async with deadline("the step in progress", self._interrupt_seconds):
-                await self._commit.acquire()
-        except Late as late:
-            self._events.emit("warning", message=f"{late}; it is lost")
         self._ended = "interrupted"
         raise _Stop
 
@@ -305,14 +309,32 @@ class Controller:
         for error in errors:  # said while everything was being cancelled
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
         if self._ended == "interrupted":
+            await self._settle(self._interrupt_seconds)
             self._records.flush()
             if self._stepping:
                 self._checkpoint = None
             elif self._saved_step != self._state.step:
                 await self._save(SAVE_SECONDS)
 
+    async def _settle(self, seconds: float) -> None:
+        """Let the step or checkpoint in progress end, or give it up after `seconds`."""
+        task = self._uncut
+        if task is None or task.done():
+            return
+        try:
+            async with deadline("the step or checkpoint in progress", seconds):
+                await asyncio.wait([task])
+        except Late as late:
+            task.cancel()
+            await asyncio.wait([task])
+            self._events.emit("warning", message=f"{late}; it is lost")
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._events.emit("warning", message=f"{type(error).__name__}: {error}")
+
     async def _fail(self, errors: list[BaseException]) -> NoReturn:
         cause = next((error for error in errors if isinstance(error, RunError)), errors[0])
+        dead_trainer = getattr(cause, "service", "") in self._versions.trained
+        await self._settle(0.0 if dead_trainer else self._interrupt_seconds)
         self._records.flush()
         self._events.emit(
             "failure",
@@ -320,7 +342,6 @@ class Controller:
             origin=getattr(cause, "origin", ""),
             message=f"{type(cause).__name__}: {cause}",
         )
-        dead_trainer = getattr(cause, "service", "") in self._versions.trained
         spoiled = self._stepping or dead_trainer or isinstance(cause, NonFiniteError)
         if not spoiled and self._saved_step != self._state.step:
             try:
