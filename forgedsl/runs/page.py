@@ -102,10 +102,15 @@ def grid(data: RunData) -> list[Chart]:
     return made
 
 
+def edge_size(pts: tuple[tuple[float, float], ...]) -> int:
+    """How many values stand for each end: EDGE, fewer in a short run."""
+    return min(EDGE, len(pts) // 2)
+
+
 def edges(pts: tuple[tuple[float, float], ...]) -> tuple[float, float] | None:
     """Mean of the first and of the last EDGE values; None if they would overlap."""
     values = [y for _, y in pts]
-    size = min(EDGE, len(values) // 2)
+    size = edge_size(pts)
     if size == 0:
         return None
     return sum(values[:size]) / size, sum(values[-size:]) / size
@@ -114,11 +119,11 @@ def edges(pts: tuple[tuple[float, float], ...]) -> tuple[float, float] | None:
 def tiles(data: RunData) -> list[dict[str, str]]:
     """The headline figures."""
     shown: list[dict[str, str]] = []
-    pair = edges(points(data, "reward_mean"))
+    reward = points(data, "reward_mean")
+    pair = edges(reward)
     if pair:
-        shown.append(
-            change("Reward", *pair, title=f"mean of the first and of the last {EDGE} steps")
-        )
+        title = f"mean of the first and of the last {edge_size(reward)} steps"
+        shown.append(change("Reward", *pair, title=title))
     for name, pts in evals(data).items():
         if len(pts) > 1:
             title = f"held-out data, at step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from forgedsl.runs.data import RunData, load_run
-from forgedsl.runs.page import EDGE, edges, evals, points
+from forgedsl.runs.page import edge_size, edges, evals, points
 from forgedsl.runs.text import duration, number
 
 
@@ -26,9 +26,10 @@ def summary(run_dir: Path, code: int) -> str:
     for label in ("origin", "remedy"):
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
-    pair = edges(points(data, "reward_mean"))
+    reward = points(data, "reward_mean")
+    pair = edges(reward)
     if pair:
-        note = f"first and last {EDGE} steps"
+        note = f"first and last {edge_size(reward)} steps"
         lines.append(f"  {'reward':<12} {number(pair[0])} -> {number(pair[1])}   ({note})")
     for name, pts in evals(data).items():
         if len(pts) > 1:
