@@ -2,13 +2,17 @@
 
 Findings are the result of the command and go to stdout in every format. Exit 0 without errors
 (warnings allowed), 1 with errors, 2 if a file cannot be read or the command line is wrong.
+
+The options are parsed by argparse: Typer's own conversion of arguments loads pydantic, which takes
+as long as the whole check.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -20,40 +24,50 @@ if TYPE_CHECKING:
 
 FORMATS = ("full", "concise", "json", "jsonl")
 UNREADABLE = "S016"
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
-def command(
-    files: Annotated[list[Path], typer.Argument(metavar="FILES...", help="files or folders")],
-    format_: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))] = "full",
-    profile: Annotated[
-        str | None, typer.Option(help="check this profile only; none: only as written")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
-    set_file: Annotated[
-        list[Path] | None, typer.Option("--set-file", help="overrides from a TOML file")
-    ] = None,
-) -> None:
+def command(ctx: typer.Context) -> None:
     """Check .forge files, as written and under each of their profiles."""
-    if format_ not in FORMATS:
-        print(
-            f"forgec lint: no format `{format_}`; known are {', '.join(FORMATS)}", file=sys.stderr
-        )
-        raise typer.Exit(2)
+    raise typer.Exit(main(ctx.args))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="forgec lint",
+        description="Check .forge files, as written and under each of their profiles.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file or a folder")
+    parser.add_argument("--format", choices=FORMATS, default="full", help="how findings are shown")
+    parser.add_argument("--profile", help="check this profile only; none: only as written")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="a.b=v", help="override a setting"
+    )
+    parser.add_argument(
+        "--set-file", action="append", default=[], metavar="FILE", help="overrides from TOML"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    options = _parser().parse_args(arguments)
     from forgedsl.lint.engine import lint_file
 
     diagnostics: list[Diagnostic] = []
     sources: dict[str, SourceFile] = {}
-    paths = _expand(files)
+    paths = _expand(options.files)
     for path in paths:
-        result = lint_file(path, profile=profile, overrides=set_ or (), set_files=set_file or ())
+        result = lint_file(
+            path, profile=options.profile, overrides=options.set, set_files=options.set_file
+        )
         diagnostics += result.diagnostics
         sources |= result.sources
-    _print(diagnostics, sources, format_, len(paths))
+    _print(diagnostics, sources, options.format, len(paths))
     if any(d.code == UNREADABLE for d in diagnostics):
-        raise typer.Exit(2)
-    raise typer.Exit(1 if any(d.severity == "error" for d in diagnostics) else 0)
+        return 2
+    return 1 if any(d.severity == "error" for d in diagnostics) else 0
 
 
 def _expand(paths: Sequence[Path]) -> list[Path]:

@@ -62,15 +62,15 @@ def _load(name: str, module: str, summary: str) -> Any:
 app = typer.Typer(
     name="forgec",
     cls=_LazyGroup,
-    help="Compile, check and run ForgeDSL programs.",
+    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    add_help_option=False,
 )
 
 
-def _version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         from forgedsl import __version__
 
@@ -78,10 +78,20 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _print_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+# `--help` is declared as a flag, because Typer converts its own one by loading pydantic.
 @app.callback()
 def _root(
     version: bool = typer.Option(
-        False, "--version", callback=_version, is_eager=True, help="print the version"
+        False, "--version", callback=_print_version, is_eager=True, help="print the version"
+    ),
+    help_: bool = typer.Option(
+        False, "--help", "-h", callback=_print_help, is_eager=True, help="print this text"
     ),
 ) -> None:
     """Compile, check and run ForgeDSL programs."""

@@ -67,6 +67,8 @@ class Names(Protocol):
 
     def value_of(self, path: ast.Path) -> Any: ...
 
+    def knows(self, name: str) -> bool: ...
+
 
 def type_name(value: Any) -> str:
     """The type of a folded value, in words."""

@@ -23,6 +23,9 @@ class ModuleNames:
         self.ctx = ctx
         self.params: Params
 
+    def knows(self, name: str) -> bool:
+        return name in self.params.params or name in self.scope.names
+
     def value_of(self, path: ast.Path) -> Any:
         if len(path.parts) == 1 and path.text in self.params.params:
             return self.params.fold(path.text).value

@@ -71,6 +71,13 @@ class Resolver:
 
     # ---- names in constant expressions
 
+    def knows(self, name: str) -> bool:
+        """Whether `name` is declared, whatever it is."""
+        table = self.table
+        return any(
+            name in t for t in (table.params, table.declared, table.functions, table.imports)
+        )
+
     def value_of(self, path: ast.Path) -> Any:
         head, rest = path.parts[0], path.parts[1:]
         if head in self.table.params and not rest:

@@ -50,6 +50,10 @@ class Coercer:
         if type_.base == "word" and isinstance(expr, ast.Path):
             what = f"{what} is one of {', '.join(f'`{w}`' for w in type_.words)}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, type_.words)
+        words = (*type_.words, *(("auto",) if type_.auto else ()))
+        if isinstance(expr, ast.Path) and words and not self.names.knows(expr.parts[0]):
+            what = f"{what} is {type_.text}, not"
+            return self.ctx.unknown("F113", what, expr.text, expr.span, words)
         found = evaluate(expr, self.names, self.ctx)
         return found if found is ERROR else self.check(found, type_, expr.span, what)
 

@@ -40,7 +40,7 @@ def lint_file(
     *,
     profile: str | None = None,
     overrides: Iterable[str] = (),
-    set_files: Iterable[Path] = (),
+    set_files: Iterable[str | Path] = (),
 ) -> Linted:
     """Check the file at `path`; `profile` restricts it to one view."""
     reporter = Reporter()
@@ -58,7 +58,7 @@ def lint_source(
     *,
     profile: str | None = None,
     overrides: Iterable[str] = (),
-    set_files: Iterable[Path] = (),
+    set_files: Iterable[str | Path] = (),
 ) -> Linted:
     """Check a text whose imports are found in `folder`."""
     reporter = Reporter()
