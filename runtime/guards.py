@@ -15,10 +15,9 @@ import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from forgedsl.runtime.items import StepResult
-
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node, Schedule
+from forgedsl.runtime.items import StepResult
 
 SAVE_SECONDS = 1800.0
 LAST_SAVE_SECONDS = 30.0

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from forgedsl.errors import LaunchError, RunError
+from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
-
-from forgedsl.errors import LaunchError, RunError
-from forgedsl.lower import job as spec
 
 SETUP_SECONDS = 600.0
 POOL = "rewards"
@@ -118,10 +117,10 @@ async def _setup(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
 
 
 def place(job: spec.Job) -> dict[str, list[Placement]]:
-    """Threads and GPUs of every replica of every service.
+    """Threads and GPUs of every replica of every service; the plan has chosen the GPUs.
 
     Raises:
-        LaunchError: more GPUs are asked for than the host has.
+        LaunchError: the plan needs GPUs that this host does not have.
     """
     busy = sum(
         s.mesh.procs * s.mesh.replicas
@@ -129,23 +128,20 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         if not (isinstance(s, spec.TitanService) and s.optimizer is None)
     )
     threads = max(1, (os.cpu_count() or 1) // max(1, busy))
-    available = _num_gpus() if any(s.mesh.gpus for s in job.services.values()) else 0
-    shared = {name: group for group in job.colocate for name in group}
-    taken: dict[tuple[str, ...], tuple[int, ...]] = {}
-    free = 0
     found: dict[str, list[Placement]] = {}
     for name, service in job.services.items():
         mesh = service.mesh
-        need = mesh.gpus * mesh.procs if mesh.device == "gpu" else 0
-        for _ in range(mesh.replicas):
-            group = shared.get(name, (name, str(len(found.get(name, [])))))
-            if need and group not in taken:
-                taken[group] = tuple(range(free, free + need))
-                free += need
-            gpus = taken.get(group, ()) if need else ()
-            found.setdefault(name, []).append(Placement(threads=threads, gpus=gpus))
-    if free > available:
-        raise LaunchError(f"the job needs {free} GPUs on this host, which has {available}")
+        gpus = {spot.replica: spot.gpus for spot in mesh.places}
+        found[name] = [
+            Placement(threads=threads, gpus=gpus.get(replica, ()))
+            for replica in range(mesh.replicas)
+        ]
+    needed = {gpu for spots in found.values() for spot in spots for gpu in spot.gpus}
+    if needed and (available := _num_gpus()) <= max(needed):
+        raise LaunchError(
+            f"the job uses GPUs 0 to {max(needed)} of this host, which has {available}; "
+            "choose a profile for this host, or `device = cpu`"
+        )
     return found
 
 

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from forgedsl.runtime.items import Sample
 from torch import Tensor
+
+from forgedsl.runtime.items import Sample
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.upstream import vllm as upstream
-from forgedsl.runtime.weight_sync import Manifest, open_weights
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.upstream import vllm as upstream
+from forgedsl.runtime.weight_sync import Manifest, open_weights
 
 
 @dataclass(slots=True, kw_only=True)

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.modules import load_module
 from monarch.actor import concurrent_endpoint
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.modules import load_module
 
 GRACE = 1.0
 """seconds an interrupted call has to end before its thread is left behind"""

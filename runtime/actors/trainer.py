@@ -18,16 +18,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from monarch.actor import concurrent_endpoint
+from torch import Tensor
+
+from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.upstream import titan
 from forgedsl.runtime.weight_sync import Manifest, Publisher
-from monarch.actor import concurrent_endpoint
-from torch import Tensor
-
-from forgedsl.lower import job as spec
 
 
 class TitanActor(ForgeActor):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from forgedsl.lower import job as spec
 from forgedsl.runtime.data import open_dataset
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.meshes import Fleet
@@ -14,8 +15,6 @@ from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import Mesh
-
-from forgedsl.lower import job as spec
 
 
 async def build_endpoints(

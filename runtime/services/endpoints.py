@@ -14,6 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Completion
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import EvalSample, Score, ServiceFailure, SyncResult
@@ -22,8 +23,6 @@ from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import Mesh
-
-from forgedsl.lower import job as spec
 
 
 class MonarchEndpoints:
@@ -185,12 +184,27 @@ class MonarchEndpoints:
         self,
         client: GeneratorClient,
         sampling: spec.Sampling,
-        prompt: Prompt,
+        prompt: Prompt | Rollout,
         sibling: int,
         seed: int,
     ) -> Rollout:
-        done = await client.sample(prompt.token_ids, sampling, seed)
-        return _rollout(done, prompt, sibling)
+        asked = as_prompt(prompt)
+        done = await client.sample(asked.token_ids, sampling, seed)
+        return _rollout(done, asked, sibling)
+
+
+def as_prompt(item: Prompt | Rollout) -> Prompt:
+    """What a sampler continues: a prompt, or (for a judge) a prompt with its completion."""
+    if isinstance(item, Prompt):
+        return item
+    return Prompt(
+        group=item.group,
+        row=item.prompt.row,
+        text=item.prompt.text + item.text,
+        token_ids=[*item.prompt.token_ids, *item.token_ids],
+        target=item.prompt.target,
+        cursor=item.prompt.cursor,
+    )
 
 
 def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:

@@ -14,12 +14,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Completion, Message, Request
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 from forgedsl.runtime.weight_sync import Manifest
-
-from forgedsl.lower import job as spec
 
 
 @dataclass(slots=True)

@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
+from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.reward import Item, Outcome
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import RewardError, Score
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.upstream.monarch import Mesh
-
-from forgedsl.lower import job as spec
 
 PYTHON_BATCH = 8
 """calls of a Python reward that travel together; few, so that all processes get some"""

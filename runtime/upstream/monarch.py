@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import monarch.actor
-from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
 from monarch.actor import ActorError, Channel, Port, PortReceiver, this_host
+
+from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 
 __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
 
