@@ -96,7 +96,7 @@ def plan(
         host=resolved,
         meshes=meshes,
         schedule=schedule,
-        slots={node.name: slots_of(node, schedule.staleness, by_service) for node in graph.nodes},
+        slots={node.name: slots_of(node, schedule.staleness) for node in graph.nodes},
         capacities=capacities(graph, schedule.staleness),
         dims=dims,
         contexts=contexts,

@@ -3,27 +3,24 @@
 Credits bound everything: no more than B groups are alive, so an edge of groups never holds more
 than B and needs no lock of its own; an edge of batches holds one. Slots say how much of that a node
 takes up at once: a sampler everything (the engine batches continuously), a scorer everything
-(rewards start as rollouts finish, the pool is the limit), a frozen model one batch of groups per
-replica with as many queued, the trainer one batch.
+(rewards start as rollouts finish, the pool is the limit), a frozen model everything too (its
+client sends what waits in one call), the trainer one batch.
 """
 
 from __future__ import annotations
 
 from forgedsl.graph.ir import Graph, Level, Node
-from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.staleness import Staleness
 
 PREFETCH = 2
 
 
-def slots_of(node: Node, staleness: Staleness, meshes: dict[str, MeshPlan]) -> int:
+def slots_of(node: Node, staleness: Staleness) -> int:
     """Groups (or batches) that `node` works on at once."""
     if node.op == "batches":
         return PREFETCH
-    if node.op in ("sample", "score"):
+    if node.op in ("sample", "score") or (node.op == "logprobs" and not node.at_step):
         return staleness.credits
-    if node.op == "logprobs" and not node.at_step:
-        return min(staleness.credits, PREFETCH * meshes[node.target].replicas)
     return 1
 
 
