@@ -21,6 +21,7 @@ from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import resolve
 from forgedsl.lint.registry import RULES
+from forgedsl.lint.suppress import suppress
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 
@@ -73,7 +74,7 @@ def lint_source(
         views[view] = Reporter()
         loader = Loader(views[view], sources, modules)
         _check(file, source.name, folder, view, layered, loader)
-    merged = (*reporter, *_merge(views))
+    merged = suppress((*reporter, *_merge(views)), sources)
     return Linted(diagnostics=_ordered(merged), sources=sources)
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Program
-from forgedsl.lint.rules import f104
+from forgedsl.lint.rules import a303, a304, a306, d601, d602, d603, d604, f104, r504, r509
 
 
 class Rule(Protocol):
@@ -23,4 +23,4 @@ class Rule(Protocol):
     def check(self, program: Program) -> Iterable[Diagnostic]: ...
 
 
-RULES: tuple[Rule, ...] = (f104,)
+RULES: tuple[Rule, ...] = (f104, a303, a304, a306, d601, d602, d603, d604, r504, r509)

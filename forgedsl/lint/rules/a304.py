@@ -1,0 +1,39 @@
+"""A304 stale-prefix-cache: new weights, old KV.
+
+Without a reset the generator goes on decoding from KV computed by older weights: in NeMo-RL #4018
+it was up to 17 updates old. Log-probs and tokens then belong to no policy at all.
+
+    sync trainer -> generator { reset_prefix_cache = false }          # fires
+
+Leave `reset_prefix_cache` at true, or switch `engine.prefix_caching` off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
+from forgedsl.hir.ir import Program
+
+CODE = "A304"
+NAME = "stale-prefix-cache"
+
+
+def check(program: Program) -> Iterator[Diagnostic]:
+    for step in program.flow:
+        if step.op != "sync" or step.settings["reset_prefix_cache"].value:
+            continue
+        target = program.services[step.settings["target"].value.name]
+        caching = target.settings.get("engine.prefix_caching")
+        if caching is None or not caching.value:
+            continue
+        span = step.settings["reset_prefix_cache"].origin.span or step.span
+        yield Diagnostic(
+            code=CODE,
+            name=NAME,
+            severity=Severity.ERROR,
+            message=f"`{target.name}` would mix KV of old weights with new weights",
+            span=span,
+            help="reset the prefix cache on sync, or set `engine.prefix_caching = false`",
+            fix=Fix(message="reset it", edits=(Edit(text="true", span=span),), safe=False),
+        )

@@ -1,0 +1,36 @@
+"""A306 starvation: a filter may drop every group, and nothing would end the wait.
+
+Dynamic sampling keeps only groups with mixed results. When the policy solves all prompts, or none,
+no group passes, the trainer waits, and the run hangs silently.
+
+    kept = rollout.keep(mixed(score))
+    schedule async { steps = 100, max_policy_age = 1 }         # fires: no starve_timeout
+
+Set `starve_timeout`: the run then ends with exit code 6 and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.hir.ir import Program
+
+CODE = "A306"
+NAME = "starvation"
+
+
+def check(program: Program) -> Iterator[Diagnostic]:
+    schedule = program.schedule
+    keep = next((step for step in program.flow if step.op == "keep"), None)
+    if schedule is None or keep is None or schedule.settings["starve_timeout"].value is not None:
+        return
+    yield Diagnostic(
+        code=CODE,
+        name=NAME,
+        severity=Severity.ERROR,
+        message="the filter may drop every group, and the trainer would wait for ever",
+        span=keep.span,
+        related=(Label(text="has no starve_timeout", span=schedule.name_span),),
+        help="`starve_timeout = 30min` in the schedule",
+    )

@@ -1,0 +1,43 @@
+"""D601 truncated-sampling: top_p, top_k or min_p in a sampler that is trained on.
+
+A truncated sampler renormalises over the tokens it keeps; the trainer's log-probs are over all of
+them. The ratio is then off by the kept mass: with top_p = 0.8 TRL #7269 measured a mean ratio of
+0.896 and 52 % of the tokens more than 10 % off.
+
+    sampling { temperature = 1.0, top_p = 0.95, max_tokens = 512 }      # fires
+
+Sample on the full support. Evaluation may truncate (`sample { top_p = ... }` of an eval).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
+from forgedsl.hir.evaluate import show
+from forgedsl.hir.ir import Program
+from forgedsl.lint import facts
+
+CODE = "D601"
+NAME = "truncated-sampling"
+FULL = {"sampling.top_p": 1.0, "sampling.top_k": None, "sampling.min_p": 0.0}
+
+
+def check(program: Program) -> Iterator[Diagnostic]:
+    for service in facts.samplers(program):
+        for name, full in FULL.items():
+            value = service.settings[name]
+            if value.value == full:
+                continue
+            span = facts.place(value, service)
+            edit = Edit(text=show(full) if full is None else f"{full}", span=span)
+            shown = f"{name} = {show(value.value)}"
+            yield Diagnostic(
+                code=CODE,
+                name=NAME,
+                severity=Severity.ERROR,
+                message=f"`{shown}` truncates what the trainer's log-probs cover",
+                span=span,
+                help="sample on the full support; an eval may truncate",
+                fix=Fix(message=f"set it to {edit.text}", edits=(edit,), safe=False),
+            )

@@ -1,0 +1,41 @@
+"""D604 eval-overlap: an evaluation on the rows the policy is trained on.
+
+    eval held_out { dataset = gsm8k, score = correct, every = 50 }     # fires: same rows
+
+Give it another `split` or another `source`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.hir.ir import Constructor, Decl, Program
+
+CODE = "D604"
+NAME = "eval-overlap"
+
+
+def check(program: Program) -> Iterator[Diagnostic]:
+    trained = {step.receiver for step in program.flow if step.op in {"draw", "batches", "pairs"}}
+    for evaluation in program.evals.values():
+        dataset = program.datasets[evaluation.settings["dataset"].value.name]
+        if dataset.name in trained and _same_rows(evaluation, dataset):
+            yield Diagnostic(
+                code=CODE,
+                name=NAME,
+                severity=Severity.ERROR,
+                message=f"`{evaluation.name}` evaluates on the rows `{dataset.name}` trains on",
+                span=evaluation.name_span,
+                related=(Label(text="trained on", span=dataset.name_span),),
+                help='`split = "test"`, or a `source` of its own',
+            )
+
+
+def _same_rows(evaluation: Decl, dataset: Decl) -> bool:
+    source = evaluation.settings["source"].value
+    trained: Constructor = dataset.settings["source"].value
+    if isinstance(source, Constructor):
+        return (source.name, dict(source.args)) == (trained.name, dict(trained.args))
+    split = evaluation.settings["split"].value
+    return split is None or split == trained.args.get("split")

@@ -1,0 +1,120 @@
+"""`# forge: allow[L405] reason`: findings a person has decided to live with.
+
+A suppression at the end of a line is for findings on that line; one on a line of its own is for
+the next line with code. Errors can be suppressed only where the rule says so (SUPPRESSIBLE: what
+is merely usually wrong); warnings and infos always. A suppression without a reason is N902, one
+that matches nothing N903.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
+from forgedsl.source import SourceFile, Span
+from forgedsl.syntax.trivia import Comment, comments
+
+SUPPRESSIBLE = frozenset(
+    {
+        "A301", "A303", "A304", "D601", "D603", "F107", "L403", "L405", "L406", "L407", "L409",
+        "L411", "P208", "R503", "R506", "X803",
+    }
+)  # fmt: skip
+STANDARD = "forgedsl:"  # texts of the standard library; its suppressions are its own affair
+_ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
+
+
+@dataclass(slots=True)
+class Suppression:
+    """One `allow` comment: its codes, the line it is for, and the codes it was used for."""
+
+    codes: tuple[str, ...]
+    reason: str
+    line: int
+    span: Span
+    used: set[str] = field(default_factory=set)
+
+
+def suppress(
+    diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile]
+) -> Iterator[Diagnostic]:
+    """The findings that stay, and what is wrong with the suppressions themselves."""
+    kept = list(diagnostics)
+    by_place: dict[tuple[str, int], list[Suppression]] = {}
+    for source in sources.values():
+        if "forge:" in source.text:
+            for found in _suppressions(source):
+                by_place.setdefault((source.name, found.line), []).append(found)
+    if not by_place:
+        yield from kept
+        return
+    for diagnostic in kept:
+        source_of = sources.get(diagnostic.span.file)
+        line = source_of.position(diagnostic.span.start)[0] if source_of else 0
+        matching = [
+            s
+            for s in by_place.get((diagnostic.span.file, line), ())
+            if diagnostic.code in s.codes and _may_be_suppressed(diagnostic)
+        ]
+        for suppression in matching:
+            suppression.used.add(diagnostic.code)
+        if not matching:
+            yield diagnostic
+    complete = not any(d.severity is Severity.ERROR and d.code[0] in "FSX" for d in kept)
+    for suppressions in by_place.values():
+        for suppression in suppressions:
+            if not suppression.span.file.startswith(STANDARD):
+                yield from _problems(suppression, complete)
+
+
+def _may_be_suppressed(diagnostic: Diagnostic) -> bool:
+    return diagnostic.severity is not Severity.ERROR or diagnostic.code in SUPPRESSIBLE
+
+
+def _suppressions(source: SourceFile) -> Iterator[Suppression]:
+    for comment in comments(source):
+        match = _ALLOW.match(comment.text)
+        if match is not None:
+            codes = tuple(code.strip() for code in match[1].split(",") if code.strip())
+            line = source.position(comment.span.start)[0]
+            target = _next_code_line(source, line) if comment.own_line else line
+            yield Suppression(codes, match[2].strip(), target, _shown(comment))
+
+
+def _shown(comment: Comment) -> Span:
+    return Span(comment.span.file, comment.span.start, comment.span.start + len(comment.text))
+
+
+def _next_code_line(source: SourceFile, line: int) -> int:
+    for number in range(line + 1, source.num_lines + 1):
+        text = source.line(number).strip()
+        if text and not text.startswith("#"):
+            return number
+    return line
+
+
+def _problems(suppression: Suppression, complete: bool) -> Iterator[Diagnostic]:
+    """`complete`: the rules have run, so that what matched nothing is known."""
+    if not suppression.reason:
+        yield Diagnostic(
+            code="N902",
+            name="bare-suppression",
+            severity=Severity.WARNING,
+            message="this suppression gives no reason",
+            span=suppression.span,
+            help="`# forge: allow[CODE] why it is right here`",
+        )
+    unused = [code for code in suppression.codes if code not in suppression.used]
+    if unused and complete:
+        edit = Edit(text="", span=suppression.span)
+        whole = len(unused) == len(suppression.codes)
+        yield Diagnostic(
+            code="N903",
+            name="unused-suppression",
+            severity=Severity.WARNING,
+            message=f"nothing here gives {', '.join(unused)}",
+            span=suppression.span,
+            fix=Fix(message="remove the comment", edits=(edit,)) if whole else None,
+        )
