@@ -64,7 +64,7 @@ def test_a_misspelt_name_is_pointed_at_with_the_right_suggestion(tmp_path):
         (" math_score(", " math_scor(", "F101", "did you mean `math_score`?"),
         ("loss = grpo)", "loss = grop)", "F101", "did you mean `grpo`?"),
         ("generator.sample(", "generator.smaple(", "F101", "did you mean `sample`?"),
-        ("sync trainer -> generator", "sync trainer -> generatr", "F101", "did you mean `generator`?"),
+        (" -> generator", " -> generatr", "F101", "did you mean `generator`?"),
         ("rl.math_equal", "rl.math_eqaul", "F101", "did you mean `math_equal`?"),
         ("r.num_tokens", "r.num_token", "F101", "did you mean `num_tokens`?"),
         ("split = \"train\"", "spilt = \"train\"", "F114", "did you mean `split`?"),

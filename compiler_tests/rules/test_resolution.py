@@ -2,6 +2,7 @@
 
 import pytest
 
+SCHEDULE = "schedule async { steps = 10, max_policy_age = 1, starve_timeout = 1min }"
 CASES = [
     # names
     ("F101", [("= qwen3(", "= qwen4(")], "qwen4"),
@@ -20,7 +21,7 @@ CASES = [
     ("F103", [("lr = 1e-4", "lr = 1e-4, betaz = [0.9, 0.95]")], "betaz"),
     ("F103", [("{ optimizer { lr = 1e-4 }", "{ lr = 1e-4")], "lr"),
     ("F103", [("schedule async", "schedule sync")], "max_policy_age"),
-    ("F105", [("sums.draw(8)", "sums.draw(8)\n  early = generator.sample(late)\n  late = sums.draw(1)")],
+    ("F105", [("  prompt  =", "  early = generator.sample(late)\n  late = sums.draw(1)\n  prompt =")],
      "late"),
     # types and values
     ("F109", [("dtype = f32", 'dtype = 3')], "3"),
@@ -41,7 +42,7 @@ CASES = [
     ("F110", [(", max_tokens = 16", "")], "generator"),
     ("F110", [("  prompt = row.question\n", "")], "sums"),
     ("F110", [("param group : int = 4", "param group : int")], "group"),
-    ("F110", [("schedule async { steps = 10, max_policy_age = 1, starve_timeout = 1min }", "")], "flow"),
+    ("F110", [(SCHEDULE, "")], "flow"),
     ("F114", [("clamp(logprob - behavior, -10.0, 10.0)", "clamp(logprob - behavior, 10.0)")],
      "clamp(logprob - behavior, 10.0)"),
     ("F114", [("random(1)", "random(1, 2)")], "2"),
@@ -49,8 +50,9 @@ CASES = [
     ("F114", [("rl.exact", "rl.exact(strpi = true)")], "strpi"),
     ("F114", [("trainer.step(batch, loss = pg)", "trainer.step(batch)")], "trainer.step(batch)"),
     # declarations
-    ("F119", [("score = correct, on_truncated", "minimize 1\n  score = correct, on_truncated")], "minimize 1"),
-    ("F119", [("trainer.step(batch, loss = pg)", "generator.sample(prompt)\n  trainer.step(batch, loss = pg)")],
+    ("F119", [("score = correct, on_truncated", "minimize 1\n  score = correct, on_truncated")],
+     "minimize 1"),
+    ("F119", [("  trainer.step", "  generator.sample(prompt)\n  trainer.step")],
      "generator.sample(prompt)"),
     ("F118", [("forge 1", "forge 2")], "forge 2"),
     ("S018", [("param group : int = 4", "param group : int = 4\nparam not : int = 4")], "not"),
@@ -61,7 +63,8 @@ CASES = [
     # cycles and requirements
     ("F117", [("param group : int = 4", "param group : int = group + 1")], "group"),
     ("F117", [("param group : int = 4", "param group : int = b\nparam b : int = group")], "group"),
-    ("F120", [("param group : int = 4", "param group : int = 4\nrequire group > 4")], "require group > 4"),
+    ("F120", [("param group : int = 4", "param group : int = 4\nrequire group > 4")],
+     "require group > 4"),
 ]  # fmt: skip
 
 

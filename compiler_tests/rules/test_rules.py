@@ -5,7 +5,8 @@ import pytest
 from forgedsl.lint.registry import RULES
 
 FIRES = [
-    ("F104", [("score = correct, on", "score = 1.0, on"), ("score = correct, every", "score = points, every")],
+    ("F104", [("score = correct, on", "score = 1.0, on"),
+              ("score = correct, every", "score = points, every")],
      "correct"),
     ("F104", [("param group : int = 4", "param group : int = 4\nparam extra : int = 1")], "extra"),
     ("F104", [("rubric points", "reward other = rl.contains\nrubric points")], "other"),
