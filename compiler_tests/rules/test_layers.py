@@ -159,17 +159,12 @@ def test_modules_that_import_each_other_are_one_error(tmp_path):
 
 
 def test_python_rewards_are_read_and_never_run(tmp_path):
-    (tmp_path / "r.py").write_text(
-        "raise SystemExit\ndef score(prompt, response, target):\n  pass\n"
-    )
-    text = 'import python "r.py" as r\nreward a = r.score\nreward b(r: Rollout) -> f32 = r.num_tokens\n'
-    program = api.load_text(text.replace("b(r:", "b(q:").replace("r.num", "q.num"), folder=tmp_path)
-    body = program.checked.rewards["a"].body
-    assert (body.module, body.name, body.params) == (
-        "r.py",
-        "score",
-        ("prompt", "response", "target"),
-    )
+    source = "raise SystemExit\ndef score(prompt, response, target):\n  pass\n"
+    (tmp_path / "r.py").write_text(source)
+    text = 'import python "r.py" as r\nreward a = r.score\n'
+    body = api.load_text(text, folder=tmp_path).checked.rewards["a"].body
+    assert (body.module, body.name) == ("r.py", "score")
+    assert body.params == ("prompt", "response", "target")
 
 
 def test_a_loss_takes_its_parameters_by_name():

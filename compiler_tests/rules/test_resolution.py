@@ -21,7 +21,7 @@ CASES = [
     ("F103", [("lr = 1e-4", "lr = 1e-4, betaz = [0.9, 0.95]")], "betaz"),
     ("F103", [("{ optimizer { lr = 1e-4 }", "{ lr = 1e-4")], "lr"),
     ("F103", [("schedule async", "schedule sync")], "max_policy_age"),
-    ("F105", [("  prompt  =", "  early = generator.sample(late)\n  late = sums.draw(1)\n  prompt =")],
+    ("F105", [("  prompt  =", "  a = generator.sample(late)\n  late = sums.draw(1)\n  prompt =")],
      "late"),
     # types and values
     ("F109", [("dtype = f32", 'dtype = 3')], "3"),

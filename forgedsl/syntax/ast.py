@@ -11,13 +11,26 @@ Nodes are frozen; sequences are tuples; `span` covers the node's own text.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from forgedsl.source import Span
+
+
+def _rebuild(cls: type[Node], values: tuple[Any, ...]) -> Node:
+    node = object.__new__(cls)
+    for name, value in zip(cls.__dataclass_fields__, values, strict=True):
+        object.__setattr__(node, name, value)
+    return node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     span: Span
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The pickling of frozen dataclasses looks up the fields of every single node.
+        values = tuple(getattr(self, name) for name in self.__dataclass_fields__)
+        return _rebuild, (type(self), values)
 
 
 # ---- expressions
