@@ -115,7 +115,8 @@ def _semantics(program: Program, folder: Path | None, reporter: Reporter) -> Non
     for function in program.functions.values():
         if function.kind != "fn" and function.module == "":
             infer(function, reporter)
-    if not program.flow or reporter.has_errors:
+    is_module = not program.flow and not program.services
+    if is_module or reporter.has_errors:
         return
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
