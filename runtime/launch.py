@@ -64,6 +64,7 @@ class Run:
     job_dir: Path
     events: EventLog
     resume: int | None
+    record_batches: int
     run_key: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns() % 10**9}")
 
 
@@ -74,8 +75,11 @@ def run(
     job_dir: Path | None = None,
     resume: bool = False,
     readers: Sequence[Reader] = (),
+    record_batches: int = 1,
 ) -> int:
     """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
+
+    The batches of the first `record_batches` steps are kept for `forgec replay`.
 
     Returns the exit code. Errors are reported as the event `run.end`, not raised.
     """
@@ -86,7 +90,14 @@ def run(
         for reader in readers:
             events.subscribe(reader)
         step = latest_checkpoint(run_dir) if resume else None
-        this = Run(job=job, run_dir=run_dir, job_dir=job_dir or run_dir, events=events, resume=step)
+        this = Run(
+            job=job,
+            run_dir=run_dir,
+            job_dir=job_dir or run_dir,
+            events=events,
+            resume=step,
+            record_batches=record_batches,
+        )
         start = time.monotonic()
         events.emit(
             "run.start",
@@ -206,7 +217,9 @@ async def _control(this: Run, fleet: Any, interrupt: Interrupt) -> Outcome:
     from forgedsl.runtime.services.build import build_endpoints, watch
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
-    endpoints = await build_endpoints(this.job, fleet, this.run_dir, this.job_dir)
+    endpoints = await build_endpoints(
+        this.job, fleet, this.run_dir, this.job_dir, this.record_batches
+    )
     watchers = watch(fleet, endpoints)
     try:
         controller = Controller(this.job, endpoints, this.events, state=state)

@@ -20,6 +20,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lint", "forgedsl.cli.lint", "check .forge files"),
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
     ("run", "forgedsl.cli.run", "train"),
+    ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),
 )
 

@@ -39,6 +39,7 @@ class Request:
     run_dir: Path | None
     resume: Path | None
     quiet: bool
+    record_batches: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,9 @@ def command(
         Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    record_batches: Annotated[
+        int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
+    ] = 1,
 ) -> None:
     """Train. Overrides may be written --set a.b=v, a.b=v or --a.b v."""
     try:
@@ -76,6 +80,7 @@ def command(
             run_dir=run_dir,
             resume=resume,
             quiet=quiet,
+            record_batches=record_batches,
         )
         code = execute(request)
     except UsageError as error:
@@ -122,7 +127,7 @@ def execute(request: Request) -> int:
         return prepared
     run_dir = new_run_dir(request.run_dir, prepared.job.name)
     write_run_dir(run_dir, prepared)
-    return launch(prepared.job, run_dir, resume=False, quiet=request.quiet)
+    return launch(prepared.job, run_dir, resume=False, request=request)
 
 
 def prepare(request: Request, file: Path) -> Prepared | int:
@@ -228,22 +233,28 @@ def _resume(request: Request) -> int:
             )
         job = with_changes(job, prepared.job)
         (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
-    return launch(job, run_dir, resume=True, quiet=request.quiet)
+    return launch(job, run_dir, resume=True, request=request)
 
 
-def launch(job: Job, run_dir: Path, *, resume: bool, quiet: bool) -> int:
+def launch(job: Job, run_dir: Path, *, resume: bool, request: Request) -> int:
     """Hand over to the runtime, then write the report and say where everything is."""
     from forgedsl.runs import write_report
     from forgedsl.runs.summary import summary
     from forgedsl.runtime.launch import run
     from forgedsl.runtime.readers import close_readers, open_readers
 
-    if not quiet:
+    if not request.quiet:
         print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
-    readers = open_readers(job, run_dir, quiet=quiet)
+    readers = open_readers(job, run_dir, quiet=request.quiet)
     try:
         handlers = [reader.on_event for reader in readers]
-        code: int = run(job, run_dir, resume=resume, readers=handlers)
+        code: int = run(
+            job,
+            run_dir,
+            resume=resume,
+            readers=handlers,
+            record_batches=request.record_batches,
+        )
     finally:
         close_readers(readers)
     write_report(run_dir)

@@ -299,6 +299,7 @@ class TitanTrainer(TitanActor):
             target / "model.safetensors",
             metadata={"format": "pt"},
         )
+        (target / "model.safetensors").chmod(0o644)  # safetensors makes it private
         for file in self.folder.glob("*"):
             if file.is_file() and file.suffix != ".safetensors":
                 shutil.copyfile(file, target / file.name)

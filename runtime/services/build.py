@@ -18,7 +18,7 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 
 async def build_endpoints(
-    job: spec.Job, fleet: Fleet, run_dir: Path, job_dir: Path
+    job: spec.Job, fleet: Fleet, run_dir: Path, job_dir: Path, record_batches: int
 ) -> MonarchEndpoints:
     """Open the datasets and connect a client to every mesh."""
     program = load_module("program", job.program)
@@ -36,6 +36,7 @@ async def build_endpoints(
         titans={name: TitanClient(mesh) for name, mesh in fleet.titans.items()},
         rewards=RewardClient(job, fleet.rewards, program),
         program=program,
+        record_batches=record_batches,
     )
     for name, meshes in fleet.generators.items():
         service = job.services[name]

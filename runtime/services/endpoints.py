@@ -19,6 +19,7 @@ from forgedsl.runtime.actors.generator import Completion
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import EvalSample, Score, ServiceFailure, SyncResult
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl.runtime.replay import record
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
@@ -26,7 +27,8 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 
 class MonarchEndpoints:
-    """Services of a running job. `datasets` holds an open reader per dataset."""
+    """Services of a running job. `datasets` holds an open reader per dataset; the batches of the
+    first `record_batches` steps are kept for `forgec replay`."""
 
     def __init__(
         self,
@@ -38,6 +40,7 @@ class MonarchEndpoints:
         titans: Mapping[str, TitanClient],
         rewards: RewardClient,
         program: ModuleType,
+        record_batches: int,
     ) -> None:
         self.job = job
         self.run_dir = run_dir
@@ -47,6 +50,7 @@ class MonarchEndpoints:
         self._titans = titans
         self._rewards = rewards
         self._program = program
+        self._to_record = record_batches
 
     # ---- data
 
@@ -94,7 +98,11 @@ class MonarchEndpoints:
 
     async def step(self, node: spec.Node, batch: Batch) -> StepResult:
         assert node.loss is not None
-        return await self._titans[node.target].step(batch, node.loss)
+        result = await self._titans[node.target].step(batch, node.loss)
+        if self._to_record > 0 and not result.skipped:
+            self._to_record -= 1
+            record(self.run_dir, node.target, node.loss, batch, result)
+        return result
 
     async def sync(self, node: spec.Node, version: int) -> SyncResult:
         assert node.to is not None

@@ -1,0 +1,34 @@
+"""`forgec replay RUN`: repeat a recorded optimizer step, for example on another number of ranks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    step: Annotated[int, typer.Option(help="which recorded step")] = 1,
+    procs: Annotated[int | None, typer.Option(help="ranks of the trainer")] = None,
+    out: Annotated[Path | None, typer.Option(help="where the weights go")] = None,
+) -> None:
+    """Repeat a recorded step and print what it returned then and now, as JSON.
+
+    Example: forgec replay runs/grpo_math-20261120-120000 --procs 2
+
+    A run keeps the batch of its first step; `forgec run --record-batches N` keeps N.
+    """
+    from forgedsl.errors import LaunchError, RunError
+    from forgedsl.runtime.replay import replay
+
+    target = out or run / "replays" / f"step-{step}-procs-{procs or 'same'}"
+    try:
+        found = replay(run, step, procs=procs, out=target)
+    except (LaunchError, RunError) as error:
+        print(f"forgec replay: {error}", file=sys.stderr)
+        raise typer.Exit(4 if isinstance(error, LaunchError) else 5) from error
+    print(json.dumps(found | {"weights": str(target / "weights")}, indent=1))

@@ -1,0 +1,98 @@
+"""One recorded optimizer step, again: on other ranks, after an edit, under a debugger.
+
+    RUN/batches/step-K.json + RUN/job.json --trainer mesh only--> the step's result and weights
+
+The step starts where it started in the run: from the model's source for step 1, else from the
+checkpoint of the step before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime import meshes
+from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.upstream.monarch import install_fault_hook
+
+FOLDER = "batches"
+
+
+def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepResult) -> None:
+    """Write a batch and what its step returned; the file is named by the version it made."""
+    folder = run_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    content = {
+        "service": service,
+        "loss": loss,
+        "batch": asdict(batch),
+        "result": asdict(result),
+    }
+    (folder / f"step-{result.version}.json").write_text(json.dumps(content))
+
+
+def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[str, Any]:
+    """Repeat recorded step `step` on `procs` ranks (None: as in the run); weights go to `out`.
+
+    Returns the recorded and the repeated result.
+
+    Raises:
+        LaunchError: the batch, or the checkpoint it starts from, is not there.
+    """
+    file = run_dir / FOLDER / f"step-{step}.json"
+    if not file.is_file():
+        there = ", ".join(sorted(p.stem for p in (run_dir / FOLDER).glob("step-*.json"))) or "none"
+        raise LaunchError(
+            f"{file} does not exist (recorded: {there}); record more with --record-batches N"
+        )
+    content = json.loads(file.read_text())
+    job = spec.Job.model_validate_json((run_dir / "job.json").read_text())
+    batch = Batch(
+        **content["batch"] | {"samples": [Sample(**s) for s in content["batch"]["samples"]]}
+    )
+    alone = trainer_only(job, content["service"], procs)
+    result = asyncio.run(_replay(alone, run_dir, step, batch, content["loss"], out))
+    return {"recorded": content["result"], "replayed": asdict(result)}
+
+
+def trainer_only(job: spec.Job, name: str, procs: int | None) -> spec.Job:
+    """The job with nothing but its trainer, on `procs` ranks."""
+    service = job.services[name]
+    assert isinstance(service, spec.TitanService)
+    if procs is not None:
+        mesh = service.mesh.model_copy(update={"procs": procs, "places": ()})
+        parallel = service.parallel.model_copy(update={"dp_shard": procs})
+        service = service.model_copy(update={"mesh": mesh, "parallel": parallel})
+    return job.model_copy(
+        update={"services": {name: service}, "rewards": {}, "rubrics": {}, "nodes": ()}
+    )
+
+
+async def _replay(
+    job: spec.Job, run_dir: Path, step: int, batch: Batch, loss: str, out: Path
+) -> StepResult:
+    resume = step - 1 or None
+    if resume and not (run_dir / f"checkpoints/step-{resume}/controller.json").is_file():
+        raise LaunchError(f"step {step} starts from checkpoints/step-{resume}, which is not there")
+    install_fault_hook(lambda text: None)  # the calls below raise
+    out.mkdir(parents=True, exist_ok=True)
+    fleet = meshes.spawn(job, out, run_dir)
+    ((name, mesh),) = fleet.titans.items()
+    client = TitanClient(mesh)
+    try:
+        home = run_dir if resume else out
+        await meshes.setup(fleet, home, f"replay-{os.getpid()}", resume, lambda *_: None)
+        result = await client.step(batch, loss)
+        dtype = job.models[job.services[name].model].dtype
+        await client.export(str(out / "weights"), dtype)
+        await client.close()
+        return result
+    finally:
+        await mesh.stop()
