@@ -18,8 +18,9 @@ from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
-from forgedsl.hir.specialize import specialize
+from forgedsl.hir.specialize import resolve_loss
 from forgedsl.hir.table import Collector, Declared, part_span
+from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS, STREAMS
 from forgedsl.schema.kinds import SYNC
 from forgedsl.schema.types import COUNT
 from forgedsl.source import Span
@@ -27,24 +28,6 @@ from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
     from forgedsl.hir.resolve import Resolver
-
-METHODS = {
-    "dataset": ("draw", "batches", "pairs"),
-    "titan": ("step", "logprobs"),
-    "vllm": ("sample",),
-}
-COLUMNS = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejected")}
-PARAMETERS = {
-    "draw": ("count",),
-    "pairs": ("count",),
-    "batches": (),
-    "sample": ("prompt", "n"),
-    "logprobs": ("rollout",),
-    "step": ("batch", "loss"),
-    "score": ("rollout", "target"),
-    "keep": ("mask",),
-}
-STREAMS = frozenset({"prompt", "rollout", "batch", "mask"})
 
 
 class FlowResolver:
@@ -221,36 +204,12 @@ class FlowResolver:
             help_text = f"`{call.function.text}(batch, loss = NAME)`"
             self.ctx.error("F114", message, call.span, help=help_text)
             return False
-        name = self._loss(loss.value)
+        name = resolve_loss(loss.value, self.resolver, self.functions)
         if name is None or arguments is None:
             return False
         settings = {"loss": _written(Ref(name=name), loss.value.span)}
         self._emit(None, "step", declared.name, arguments[0], settings, span)
         return True
-
-    def _loss(self, expr: ast.Expr) -> str | None:
-        """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
-        path = expr.function if isinstance(expr, ast.Call) else expr
-        if not isinstance(path, ast.Path):
-            self.ctx.error("F109", "a loss is given by its name", expr.span)
-            return None
-        found = self.resolver.scope.lookup(path.parts)
-        if isinstance(found, Function) and found.kind == "loss":
-            self.resolver.used.add(path.parts[0])
-            if isinstance(expr, ast.Call):
-                found = specialize(found, expr, found.name, self.resolver)
-            if found is not None:
-                self.functions[path.text] = found
-            return path.text
-        if isinstance(found, Function):
-            self.ctx.error("F109", f"`{path.text}` is a {found.kind}, not a loss", path.span)
-            return None
-        losses = [n for n, f in self.functions.items() if f.kind == "loss"]
-        scope = self.resolver.scope.names.get(path.parts[0])
-        if len(path.parts) > 1 and isinstance(scope, Scope):
-            losses = [f"{path.parts[0]}.{n}" for n, f in scope.names.items() if _is_loss(f)]
-        self.ctx.unknown("F101", "no loss is called", path.text, path.span, losses)
-        return None
 
     def _apply(self, name: str | None, call: ast.Call, function: Function, span: Span) -> bool:
         params = tuple(field.name for field in function.fields)
@@ -410,10 +369,6 @@ _DEFAULT = Origin(layer="default", detail="default", span=None)
 
 def _written(value: Any, span: Span) -> Value:
     return Value(value=value, origin=Origin(layer="file", detail="", span=span))
-
-
-def _is_loss(found: object) -> bool:
-    return isinstance(found, Function) and found.kind == "loss"
 
 
 def resolve_flow(resolver: Resolver, functions: dict[str, Function]) -> tuple[FlowStep, ...]:

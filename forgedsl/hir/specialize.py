@@ -1,4 +1,4 @@
-"""`rl.dapo(clip_low = 0.1)`: a library function with some of its scalar parameters given."""
+"""Losses by name, and `rl.dapo(clip_low = 0.1)`: one with some of its scalar parameters given."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, type_name
-from forgedsl.hir.ir import Function
+from forgedsl.hir.ir import Function, Scope
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -63,3 +63,32 @@ def constant(value: object, span: Span) -> ast.Expr | None:
         case str():
             return ast.String(value=value, span=span)
     return None
+
+
+def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Function]) -> str | None:
+    """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
+    path = expr.function if isinstance(expr, ast.Call) else expr
+    if not isinstance(path, ast.Path):
+        resolver.ctx.error("F109", "a loss is given by its name", expr.span)
+        return None
+    found = resolver.scope.lookup(path.parts)
+    if isinstance(found, Function) and found.kind == "loss":
+        resolver.used.add(path.parts[0])
+        if isinstance(expr, ast.Call):
+            found = specialize(found, expr, found.name, resolver)
+        if found is not None:
+            functions[path.text] = found
+        return path.text
+    if isinstance(found, Function):
+        resolver.ctx.error("F109", f"`{path.text}` is a {found.kind}, not a loss", path.span)
+        return None
+    losses = [n for n, f in functions.items() if f.kind == "loss"]
+    scope = resolver.scope.names.get(path.parts[0])
+    if len(path.parts) > 1 and isinstance(scope, Scope):
+        losses = [f"{path.parts[0]}.{n}" for n, f in scope.names.items() if _is_loss(f)]
+    resolver.ctx.unknown("F101", "no loss is called", path.text, path.span, losses)
+    return None
+
+
+def _is_loss(found: object) -> bool:
+    return isinstance(found, Function) and found.kind == "loss"
