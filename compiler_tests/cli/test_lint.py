@@ -39,6 +39,11 @@ def test_shipped_pipelines_are_clean():
     assert "warning" not in result.stdout
 
 
+def test_the_standard_library_is_clean():
+    result = forgec("lint", "pipelines")
+    assert (result.returncode, result.stdout.strip()[-11:]) == (0, "no findings")
+
+
 def test_a_misspelt_name_is_pointed_at_with_the_right_suggestion(tmp_path):
     path = edited(tmp_path, "1 - eps", "1 - epss")
     result = forgec("lint", path, "--format", "json")

@@ -16,7 +16,7 @@ from pathlib import Path
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import Context
-from forgedsl.hir.ir import Program
+from forgedsl.hir.ir import Function, Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import resolve
@@ -113,7 +113,7 @@ def _semantics(program: Program, folder: Path | None, reporter: Reporter) -> Non
     from forgedsl.losses.infer import infer
 
     for function in program.functions.values():
-        if function.kind != "fn" and function.module == "":
+        if function.kind != "fn" and function.module == "" and _is_closed(function):
             infer(function, reporter)
     is_module = not program.flow and not program.services
     if is_module or reporter.has_errors:
@@ -124,6 +124,12 @@ def _semantics(program: Program, folder: Path | None, reporter: Reporter) -> Non
     graph = build(program, reporter=reporter)
     if graph is not None:
         plan(program, graph, reporter=reporter, base_dir=folder)
+
+
+def _is_closed(function: Function) -> bool:
+    """Whether all scalar parameters have values; a library may leave one to its users."""
+    scalars = [f for f in function.fields if isinstance(f.type, ast.NamedType)]
+    return all(f.default is not None for f in scalars)
 
 
 def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
