@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
+from forgedsl.lint.registry import RULES
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 
@@ -106,7 +107,8 @@ def _problems(suppression: Suppression, complete: bool) -> Iterator[Diagnostic]:
             span=suppression.span,
             help="`# forge: allow[CODE] why it is right here`",
         )
-    unused = [code for code in suppression.codes if code not in suppression.used]
+    known = {rule.CODE for rule in RULES}  # of other codes it is not known here when they fire
+    unused = [c for c in suppression.codes if c in known and c not in suppression.used]
     if unused and complete:
         edit = Edit(text="", span=suppression.span)
         whole = len(unused) == len(suppression.codes)
