@@ -16,7 +16,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Outcome:
 class Interrupt:
     """Ctrl-C and SIGTERM: the first asks the run to stop, the second stops at once."""
 
+    run_key: str
     act: Callable[[], None] = lambda: None
     count: int = 0
 
@@ -51,6 +52,7 @@ class Interrupt:
         self.count += 1
         if self.count > 1:
             kill_children()
+            remove_buffers(self.run_key)
             os._exit(EXIT_INTERRUPTED)
         self.act()
 
@@ -84,43 +86,39 @@ def run(
     Returns the exit code. Errors are reported as the event `run.end`, not raised.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
-    # Monarch and torch read these when they are first imported
+    # Monarch and torch read this when they are first imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     with EventLog(run_dir / "events.jsonl") as events:
         for reader in readers:
             events.subscribe(reader)
-        step = latest_checkpoint(run_dir) if resume else None
         this = Run(
             job=job,
             run_dir=run_dir,
             job_dir=job_dir or run_dir,
             events=events,
-            resume=step,
+            resume=latest_checkpoint(run_dir) if resume else None,
             record_batches=record_batches,
         )
+        _announce(this)
         start = time.monotonic()
-        events.emit(
-            "run.start",
-            name=job.name,
-            steps=job.schedule.steps,
-            profile=job.profile,
-            content_hash=job.content_hash,
-            run_dir=run_dir.name,
-            resumed_from=step,
-            recorded=_recorded(run_dir, step),
-        )
         outcome = asyncio.run(_guarded(this))
-        events.emit(
-            "run.end",
-            code=outcome.code,
-            status=outcome.status,
-            message=outcome.message,
-            origin=outcome.origin,
-            remedy=outcome.remedy,
-            seconds=round(time.monotonic() - start, 3),
-        )
+        seconds = round(time.monotonic() - start, 3)
+        events.emit("run.end", **asdict(outcome), seconds=seconds)
     kill_children()
     return outcome.code
+
+
+def _announce(this: Run) -> None:
+    this.events.emit(
+        "run.start",
+        name=this.job.name,
+        steps=this.job.schedule.steps,
+        profile=this.job.profile,
+        content_hash=this.job.content_hash,
+        run_dir=this.run_dir.name,
+        resumed_from=this.resume,
+        recorded=_recorded(this.run_dir, this.resume),
+    )
 
 
 def _recorded(run_dir: Path, resume: int | None) -> int:
@@ -146,7 +144,7 @@ def latest_checkpoint(run_dir: Path) -> int | None:
 
 async def _guarded(this: Run) -> Outcome:
     """Run to an outcome; no exception of a run leaves here."""
-    interrupt = Interrupt()
+    interrupt = Interrupt(this.run_key)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
@@ -251,8 +249,7 @@ async def _stop(this: Run, fleet: Any) -> None:
             this.events.emit(
                 "warning", service=mesh.service, text=f"did not stop by itself: {result!r:.200}"
             )
-    for file in Path("/dev/shm").glob(f"forgedsl-{this.run_key}-*"):
-        file.unlink(missing_ok=True)
+    remove_buffers(this.run_key)
 
 
 def check_launcher(job: spec.Job) -> None:
@@ -267,6 +264,12 @@ def check_launcher(job: spec.Job) -> None:
             f"launcher {job.launcher.kind} with {hosts} hosts: this version launches on one host "
             "only; choose a profile with `launcher = local`"
         )
+
+
+def remove_buffers(run_key: str) -> None:
+    """Unlink the shared memory of a run, whose trainer may have died before it could."""
+    for file in Path("/dev/shm").glob(f"forgedsl-{run_key}-*"):
+        file.unlink(missing_ok=True)
 
 
 def kill_children() -> None:

@@ -146,6 +146,12 @@ def build_model(
     with torch.no_grad():
         module.init_states(buffer_device=None)
     _plain_sum_reduction(module)
+    return _wrap(module, config, dims, arch, folder, device)
+
+
+def _wrap(
+    module: nn.Module, config: Any, dims: Any, arch: Any, folder: Path, device: torch.device
+) -> TitanModel:
     batch_mesh = dims.get_optional_mesh("batch")
     return TitanModel(
         model=module,

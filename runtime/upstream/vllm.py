@@ -56,7 +56,7 @@ class Engine:
         self._prompt = TokensPrompt
         self._params = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
-        on_cpu = service.mesh.device == "cpu"
+        self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments: dict[str, Any] = {
             "model": str(folder),
             "dtype": {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[service.dtype],
@@ -127,8 +127,20 @@ class Engine:
         """
         named = list(weights)
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+        if self._on_cpu:
+            self._engine.apply_model(_repack_tied_head)
         if reset_prefix_cache:
             self._engine.reset_prefix_cache(reset_running_requests=True)
+
+
+def _repack_tied_head(model: Any) -> None:
+    """Give a tied lm_head the embedding's new weights.
+
+    On CPU vLLM multiplies by a packed copy made at start-up; a reload packs anew what it loads, and
+    of tied weights it loads only the embedding.
+    """
+    if model.config.tie_word_embeddings:
+        model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
 
 
 def _finished(output: Any) -> Finished:
