@@ -9,7 +9,7 @@ no push before the pull before the previous one has ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,21 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """What the published weights make of a fixed text: `logprobs[t]` of `token_ids[t + 1]`.
+
+    A receiver that computes something else did not load what was sent.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+    def gap(self, logprobs: Sequence[float]) -> float:
+        """The largest difference to what a receiver computed."""
+        return max(abs(a - b) for a, b in zip(self.logprobs, logprobs, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A published set of weights. `buffer` is the name of the shared-memory file."""
 
@@ -39,6 +54,7 @@ class Manifest:
     num_bytes: int
     entries: tuple[Entry, ...]
     transport: str = "shm"
+    probe: Probe | None = None
 
 
 class Publisher:
@@ -50,7 +66,9 @@ class Publisher:
         self._dtype = dtype
         self._turn = 0
 
-    def publish(self, state: dict[str, Tensor], version: int) -> Manifest:
+    def publish(
+        self, state: dict[str, Tensor], version: int, probe: Probe | None = None
+    ) -> Manifest:
         """Copy `state` (cast to the generator's dtype) into the next buffer."""
         entries, end = self._layout(state)
         name = self._names[self._turn]
@@ -58,7 +76,7 @@ class Publisher:
         buffer = self._buffer(name, end)
         for entry in entries:
             _view(buffer, entry).copy_(state[entry.name])
-        return Manifest(version=version, buffer=name, num_bytes=end, entries=entries)
+        return Manifest(version=version, buffer=name, num_bytes=end, entries=entries, probe=probe)
 
     def close(self) -> None:
         """Unlink the buffers; readers that have them mapped keep them."""

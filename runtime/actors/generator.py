@@ -104,16 +104,20 @@ class Generator(ForgeActor):
         self._inbox.put(lambda: self._add(requests))
 
     @concurrent_endpoint
-    async def load(self, manifest: Manifest, reset_prefix_cache: bool) -> float:
-        """Swap in published weights between two engine steps; returns the seconds it took."""
+    async def load(self, manifest: Manifest, reset_prefix_cache: bool) -> float | None:
+        """Swap in published weights between two engine steps.
+
+        Returns the gap to the manifest's probe, if it has one: the largest difference between the
+        log-probs that sender and receiver compute with these weights.
+        """
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[float] = loop.create_future()
+        done: asyncio.Future[float | None] = loop.create_future()
 
         def swap() -> None:
-            start = time.monotonic()
             self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset_prefix_cache)
             self._version = manifest.version
-            loop.call_soon_threadsafe(done.set_result, time.monotonic() - start)
+            gap = self._check(manifest) if manifest.probe is not None else None
+            loop.call_soon_threadsafe(done.set_result, gap)
 
         self._inbox.put(swap)
         return await done
@@ -145,9 +149,8 @@ class Generator(ForgeActor):
         try:
             while True:
                 self._take_inbox(block=not self._engine.num_running)
-                finished = self._engine.step() if self._engine.num_running else []
-                if finished:
-                    self._port.send(Message(completions=[self._complete(f) for f in finished]))
+                if self._engine.num_running:
+                    self._send(self._engine.step())
         except Exception:
             self._port.send(Message(error=traceback.format_exc()))
 
@@ -166,6 +169,19 @@ class Generator(ForgeActor):
             running = self._engine.num_running
             self._in_flight[request.id] = _InFlight(self._version, time.time(), running)
             self._engine.add(request.id, request.token_ids, request.sampling, request.seed)
+
+    def _check(self, manifest: Manifest) -> float:
+        """Compute the manifest's probe here; completions that finish meanwhile are sent."""
+        assert manifest.probe is not None
+        name = f"probe-{manifest.version}"
+        logprobs, finished = self._engine.score(name, list(manifest.probe.token_ids))
+        self._send(finished)
+        return manifest.probe.gap(logprobs)
+
+    def _send(self, finished: list[upstream.Finished]) -> None:
+        if finished:
+            assert self._port is not None
+            self._port.send(Message(completions=[self._complete(f) for f in finished]))
 
     def _abort(self) -> None:
         self._engine.abort_all(self._in_flight)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import random
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +28,11 @@ from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.upstream import titan
-from forgedsl.runtime.weight_sync import Manifest, Publisher
+from forgedsl.runtime.weight_sync import Manifest, Probe, Publisher
+
+PROBED = range(3)
+"""publications that carry a probe: the start, and the first two that a step has changed"""
+PROBE_SEED, PROBE_TOKENS = 5, 12
 
 
 class TitanActor(ForgeActor):
@@ -92,7 +97,10 @@ class TitanActor(ForgeActor):
             world=self.titan.dp_size,
         )
 
-    def _logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+    def _logprobs(
+        self, samples: Sequence[Sample], temperature: float | None = None
+    ) -> list[list[float]]:
+        divisor = self.service.temperature if temperature is None else temperature
         plain = [
             Sample(token_ids=s.token_ids, num_prompt=s.num_prompt, mask=[True] * len(s.mask))
             for s in samples
@@ -101,7 +109,7 @@ class TitanActor(ForgeActor):
         with torch.no_grad():
             for micro in self._pack(plain):
                 micro = micro.to(self.titan.device)
-                values = self._run(micro, lambda h, w, m=micro: self._token_logprobs(h, w, m))
+                values = self._run(micro, lambda h, w, m=micro: _token_logprobs(h, w, m, divisor))
                 for i, value in zip(
                     (micro.members[s] for s in micro.seq_id.tolist()), values.tolist(), strict=True
                 ):
@@ -117,11 +125,6 @@ class TitanActor(ForgeActor):
     def _run(self, micro: Microbatch, head: titan.HeadFn) -> Any:
         return self.titan.hidden_to(head, micro.tokens, micro.positions, micro.attention)
 
-    def _token_logprobs(self, hidden: Tensor, weight: Tensor, micro: Microbatch) -> Tensor:
-        return token_logprobs(
-            hidden.flatten(0, 1)[micro.index], weight, micro.labels, self.service.temperature
-        )
-
     def _dp_group(self) -> dist.ProcessGroup:
         return self.titan.parallel_dims.get_mesh("batch").get_group()
 
@@ -134,6 +137,7 @@ class TitanTrainer(TitanActor):
     """A model that is trained. `version` counts optimizer steps."""
 
     version = 0
+    _publications = 0
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
@@ -279,8 +283,18 @@ class TitanTrainer(TitanActor):
         return dict(zip(names, stacked.tolist(), strict=True))
 
     def _publish(self) -> Manifest | None:
+        probe = self._probe() if self._publications in PROBED else None
+        self._publications += 1
         state = self.titan.hf_state()
-        return self.publisher.publish(state, self.version) if self.rank == 0 else None
+        return self.publisher.publish(state, self.version, probe) if self.rank == 0 else None
+
+    def _probe(self) -> Probe:
+        """Log-probs of a fixed text at temperature 1, for the generators to compare with."""
+        draw = random.Random(PROBE_SEED)
+        token_ids = [draw.randrange(self.titan.config.vocab_size) for _ in range(PROBE_TOKENS)]
+        sample = Sample(token_ids=token_ids, num_prompt=1, mask=[True] * (PROBE_TOKENS - 1))
+        (logprobs,) = self._logprobs([sample], temperature=1.0)
+        return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs))
 
     def _save(self, step: int) -> str:
         self.checkpointer.save(step, last_step=True)
@@ -313,6 +327,12 @@ class TitanTrainer(TitanActor):
     def _close(self) -> None:
         self.publisher.close()
         self.checkpointer.close()
+
+
+def _token_logprobs(
+    hidden: Tensor, weight: Tensor, micro: Microbatch, temperature: float
+) -> Tensor:
+    return token_logprobs(hidden.flatten(0, 1)[micro.index], weight, micro.labels, temperature)
 
 
 def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Tensor]:

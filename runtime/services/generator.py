@@ -17,8 +17,12 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Completion, Message, Request
 from forgedsl.runtime.coalesce import Coalescer
+from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 from forgedsl.runtime.weight_sync import Manifest
+
+PROBE_GAPS = {"f32": 2e-3, "bf16": 0.5, "f16": 0.1}
+"""largest difference in log-prob between two correct implementations of one model"""
 
 
 @dataclass(slots=True)
@@ -71,10 +75,25 @@ class GeneratorClient:
             replica.outstanding.pop(request.id, None)
 
     async def load(self, manifest: Manifest, *, reset_prefix_cache: bool) -> None:
-        """Swap weights in all replicas; returns when all have them."""
-        await asyncio.gather(
-            *(r.mesh.call("load", manifest, reset_prefix_cache) for r in self.replicas)
+        """Swap weights in all replicas; returns when all have them.
+
+        Raises:
+            ServiceError: a replica computes other log-probs than the trainer with these weights.
+        """
+        gaps = await asyncio.gather(
+            *(r.mesh.first("load", manifest, reset_prefix_cache) for r in self.replicas)
         )
+        limit = PROBE_GAPS[self.service.dtype]
+        for replica, gap in zip(self.replicas, gaps, strict=True):
+            if gap is not None and not gap <= limit:
+                mesh = replica.mesh
+                message = (
+                    f"version {manifest.version} did not arrive whole: its log-probs of a fixed "
+                    f"text are off by {gap:.3g} (allowed {limit:g}) from the trainer's"
+                )
+                raise ServiceError(
+                    ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
+                )
 
     async def abort(self) -> None:
         """Drop all requests in flight, here and in the engines."""

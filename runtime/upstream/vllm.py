@@ -116,6 +116,26 @@ class Engine:
         """One engine step; returns the requests that finished in it."""
         return [_finished(output) for output in self._engine.step() if output.finished]
 
+    def score(self, request_id: str, token_ids: list[int]) -> tuple[list[float], list[Finished]]:
+        """Log-probs of `token_ids[1:]` at temperature 1, and what else finished meanwhile."""
+        params = self._params(
+            max_tokens=1,
+            temperature=0.0,
+            prompt_logprobs=0,
+            skip_reading_prefix_cache=True,
+            output_kind=self._final_only,
+        )
+        prompt = self._prompt(prompt_token_ids=token_ids)
+        self._engine.add_request(request_id, prompt, params)
+        others: list[Finished] = []
+        while True:
+            for output in self._engine.step():
+                if output.request_id != request_id:
+                    others += [_finished(output)] if output.finished else []
+                elif output.finished:
+                    steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
+                    return [step[token].logprob for token, step in steps], others
+
     def abort_all(self, request_ids: Iterable[str]) -> None:
         self._engine.abort_request(list(request_ids))
 
