@@ -133,7 +133,7 @@ def first_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
   report mean_drift = token_mean(drift, mask)
 """
     for name in ("models", "data"):
-        (folder / name).symlink_to(PIPELINES / name)
+        shutil.copytree(PIPELINES / name, folder / name)
     (folder / "other.forge").write_text(text[:begin] + body + text[end:])
     done = forgec("run", "other.forge", "--run-dir", "run", "schedule.steps=3", *SMALL, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -197,7 +197,7 @@ def test_job_json_runs_in_an_empty_folder(first_run: Path, tmp_path: Path) -> No
 def test_resume_continues_with_the_next_step(first_run: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(first_run, run)
-    shutil.copytree(first_run.parent, tmp_path / "source", symlinks=True)
+    shutil.copytree(first_run.parent, tmp_path / "source")
     done = forgec(
         "run", "source/other.forge", "--resume", "run", "schedule.steps=5", *SMALL, cwd=tmp_path
     )
@@ -205,8 +205,8 @@ def test_resume_continues_with_the_next_step(first_run: Path, tmp_path: Path) ->
     found = rows(run / "metrics.jsonl")
     assert [row["step"] for row in found] == [1, 2, 3, 4, 5]
     assert [row["policy_version"] for row in found] == [1, 2, 3, 4, 5]
-    drawn = [e["group"] for e in rows(run / "events.jsonl") if e["kind"] == "step.end" for e in [e]
-             for e in [{"group": g} for g in e["groups"]]]  # fmt: skip
+    ends = [event for event in rows(run / "events.jsonl") if event["kind"] == "step.end"]
+    drawn = [group for event in ends for group in event["groups"]]
     assert len(drawn) == len(set(drawn)), "a group was trained on twice"
 
 
