@@ -70,9 +70,11 @@ def test_mistakes_in_the_source(source, params, message):
         forgedsl.compile_loss(source, params=params)
 
 
-def test_triton_never_falls_back():
-    with pytest.raises(NotImplementedError, match="Triton"):
-        forgedsl.compile_loss("dapo", backend="triton")
+def test_triton_never_falls_back(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    loss = forgedsl.compile_loss(TEXT, backend="triton")
+    with pytest.raises(RuntimeError, match="backend='triton' needs tensors on a GPU"):
+        call(loss)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A loss function of the HIR -> the `Loss` of a job: torch module, tree text, fields, reports."""
+"""A loss function of the HIR -> the `Loss` of a job: torch and Triton modules, tree text."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.emit.torch import emit_loss
+from forgedsl.emit.triton import emit_kernels
 from forgedsl.hir import ir
 from forgedsl.losses.infer import infer
 from forgedsl.losses.text import write
@@ -47,4 +48,5 @@ def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
             for field in tree.fields
         ),
         reports=tree.reports,
+        kernels=emit_kernels(tree, sources),
     )

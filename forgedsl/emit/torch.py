@@ -29,12 +29,13 @@ LINE_LIMIT = 72
 INLINE_LIMIT = 20
 """In a longer line, operands of at least this length get a line of their own."""
 
-ALIASES = ("side", "unside")
-"""Operations that are the identity on packed rows."""
 
 RESERVED = frozenset(
     ("x", "sums", "torch", "functional", "loss", "gradient", "prepare", "totals", *HELPERS)
 )
+
+Render = Callable[[Value, list[Text], list[Value], str], Text]
+"""(value, texts of its operands, operands, owner of the dtype) -> text of the value"""
 
 
 def place(span: Span, sources: Mapping[str, SourceFile]) -> str:
@@ -45,9 +46,9 @@ def place(span: Span, sources: Mapping[str, SourceFile]) -> str:
     return f"{PurePath(span.file).name}:{line}:{column}"
 
 
-def located(line: str, where: str) -> list[str]:
+def located(line: str, where: str, width: int = 90) -> list[str]:
     """A statement with the place it came from, behind it or above."""
-    if where and len(line) + len(where) > 90:
+    if where and len(line) + len(where) > width:
         return [f"# {where}", line]
     return [f"{line}  # {where}" if where else line]
 
@@ -90,14 +91,15 @@ def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
         *imports,
         "",
         f'PHASE = "{phase(derivative)}"',
-        f"STATISTICS = {_names(name for name, _ in derivative.outputs)}",
-        f"TOTALS = {_names(name for name, _ in tree.totals)}",
+        f"STATISTICS = {tuple_of(name for name, _ in derivative.outputs)}",
+        f"TOTALS = {tuple_of(name for name, _ in tree.totals)}",
     ]
     parts = ["\n".join(header), *(code.strip("\n") for code in helpers), *bodies]
     return "\n\n\n".join(parts) + "\n"
 
 
-def _names(names: Iterable[str]) -> str:
+def tuple_of(names: Iterable[str]) -> str:
+    """The display of a tuple of strings."""
     items = [f'"{name}"' for name in names]
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
@@ -176,6 +178,9 @@ class Writer:
         given: Mapping[int, Text] | None = None,
         leaf: Callable[[Value], Text] | None = None,
         owner: str = "x",
+        render: Render = render,
+        reserved: Iterable[str] = RESERVED,
+        width: int = 90,
     ) -> None:
         self.tree = tree
         self.sources = sources
@@ -183,7 +188,9 @@ class Writer:
         self.texts: dict[int, Text] = dict(given or {})
         self.leaf = leaf or packed_leaf
         self.owner = owner
-        self.taken: set[str] = set()
+        self.render = render
+        self.width = width
+        self.taken: set[str] = set(reserved)
 
     def write(self, ends: list[int], names: Mapping[int, str] | None = None) -> None:
         """The statements for `ends`, those in `names` under the given name."""
@@ -209,21 +216,24 @@ class Writer:
             self.texts[node] = literal(value.attr) if value.op == "const" else self.leaf(value)
             return
         operands = [self.tree.values[arg] for arg in value.args]
-        text = render(value, [self.texts[arg] for arg in value.args], operands, self.owner)
+        text = self.render(value, [self.texts[arg] for arg in value.args], operands, self.owner)
         while len(text.code) > LINE_LIMIT:
             longest = max(value.args, key=lambda arg: len(self.texts[arg].code))
             if len(self.texts[longest].code) < INLINE_LIMIT:
                 break
             self._statement(longest, self.texts[longest], "")
-            text = render(value, [self.texts[arg] for arg in value.args], operands, self.owner)
+            text = self.render(value, [self.texts[arg] for arg in value.args], operands, self.owner)
         self.texts[node] = text
-        if end or (value.op not in ALIASES and (value.name or uses > 1)):
+        if end or (
+            not any(text is self.texts[arg] for arg in value.args) and (value.name or uses > 1)
+        ):
             self._statement(node, text, end)
 
     def _statement(self, node: int, text: Text, end: str) -> None:
         value = self.tree.values[node]
         name = self._name(value, end)
-        self.lines += located(f"{name} = {text.code}", place(value.span, self.sources))
+        where = place(value.span, self.sources)
+        self.lines += located(f"{name} = {text.code}", where, self.width)
         self.texts[node] = Text(name)
 
     def _name(self, value: Value, end: str) -> str:
@@ -232,7 +242,7 @@ class Writer:
         if not base and value.op == "expand":
             base = f"{operands[0].name or operands[0].attr or operands[0].op}_T"
         name, number = base or f"{value.op}_1", 1
-        while name in self.taken or name in RESERVED or keyword.iskeyword(name):
+        while name in self.taken or keyword.iskeyword(name):
             number += 1
             name = f"{base or value.op}_{number}"
         self.taken.add(name)

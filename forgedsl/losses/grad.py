@@ -34,6 +34,19 @@ class Cotangent:
 def differentiate(tree: Tree) -> Tree:
     """The gradient of `loss` with respect to each row statistic it depends on."""
     build = Builder(tree.values)
+    outputs, names = _sweep(tree, build)
+    return _tree(tree, build, outputs, names)
+
+
+def with_gradient(tree: Tree) -> Tree:
+    """The outputs of `tree` and its gradient as `d_logprob`, ..., sharing common values."""
+    build = Builder(tree.values)
+    outputs, names = _sweep(tree, build)
+    return _tree(tree, build, [*tree.outputs, *((f"d_{n}", v) for n, v in outputs)], names)
+
+
+def _sweep(tree: Tree, build: Builder) -> tuple[list[tuple[str, int]], dict[int, str]]:
+    """Reverse mode: the gradients by row statistic, and names for what is new."""
     loss = tree.output("loss")
     pending: dict[int, list[Cotangent]] = {loss: [Cotangent(build.const(1.0), None)]}
     names: dict[int, str] = {}
@@ -53,8 +66,13 @@ def differentiate(tree: Tree) -> Tree:
             if tree.values[arg].type.diff and not is_zero(build, contribution):
                 pending.setdefault(arg, []).append(contribution)
     outputs.sort(key=lambda output: ROW_STATISTICS.index(output[0]))
-    kept = {node: name for node, name in names.items() if not build.values[node].name}
-    values, number = compact(build.values, [value for _, value in outputs], kept)
+    return outputs, {node: name for node, name in names.items() if not build.values[node].name}
+
+
+def _tree(
+    tree: Tree, build: Builder, outputs: list[tuple[str, int]], names: dict[int, str]
+) -> Tree:
+    values, number = compact(build.values, [value for _, value in outputs], names)
     used = {value.attr for value in values if value.op == "input"}
     return Tree(
         name=tree.name,

@@ -122,10 +122,10 @@ class LossField(Spec):
 
 
 class Loss(Spec):
-    """The loss module generated from the declared expression (torch emission).
+    """The modules generated from the declared expression; see `forgedsl.runtime.losses`.
 
-    `source` is the text of a Python module; see `forgedsl.runtime.losses` for its contract.
-    `tree` is the typed expression in its text form, for other back ends.
+    `source` is the text of a torch module, `kernels` of a Triton module; `tree` is the typed
+    expression that both come from, in its text form.
     """
 
     name: str
@@ -133,6 +133,7 @@ class Loss(Spec):
     tree: str
     fields: tuple[LossField, ...]
     reports: tuple[str, ...]
+    kernels: str = ""
 
 
 # ---- flow

@@ -3,14 +3,17 @@
     logits or hidden, labels, mask, seq_id, fields   ->  pack  ->  Rows
 
 Inputs come padded (`[B, T]`, sequence fields `[B]`) or packed (`[N]` with `seq_id [N]`), pairs as
-sequences 2p (chosen) and 2p + 1 (rejected). Rows whose mask is false are left out: they cost
-nothing and nothing they hold can reach the loss.
+sequences 2p (chosen) and 2p + 1 (rejected). On a CPU rows whose mask is false are left out and cost
+nothing. On a GPU their number is not known without waiting for the device, so all rows stay
+(`valid` says which count) and kernels select them away: nothing that a masked row holds can reach
+the loss.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import torch
@@ -22,19 +25,46 @@ ROW_STATISTICS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 IGNORE_INDEX = -100
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Rows:
-    """The valid rows of a batch. `index` are their positions among all `num_rows` packed rows."""
+    """Rows of a batch. `index` are the positions of the rows kept among all `num_rows` rows, None
+    if all are; `valid` says which of the kept ones count. `seq_len` is 0 if rows are packed."""
 
-    index: Tensor
+    index: Tensor | None
+    valid: Tensor
     num_rows: int
     labels: Tensor
-    seq_id: Tensor
-    seq_valid: Tensor
+    packed_id: Tensor | None
+    seq_len: int
+    num_sequences: int
     tokens: dict[str, Tensor]
     sequences: dict[str, Tensor]
     dtype: torch.dtype
     paired: bool
+
+    @property
+    def num_kept(self) -> int:
+        return self.labels.numel()
+
+    @functools.cached_property
+    def seq_id(self) -> Tensor:
+        """The sequence of each row."""
+        if self.packed_id is not None:
+            return self.packed_id
+        numbers = torch.arange(self.num_sequences, device=self.labels.device)
+        return numbers.repeat_interleave(self.seq_len)
+
+    @functools.cached_property
+    def seq_valid(self) -> Tensor:
+        """Which sequences have a row that counts."""
+        found = torch.zeros(self.num_sequences, dtype=self.dtype, device=self.labels.device)
+        return found.scatter_reduce_(0, self.seq_id, self.valid.to(self.dtype), "amax") > 0
+
+    @functools.cached_property
+    def starts(self) -> Tensor:
+        """The first row of each sequence, and the end of the last."""
+        edges = torch.arange(self.num_sequences + 1, device=self.labels.device)
+        return torch.searchsorted(self.seq_id, edges, out_int32=True)
 
     def namespace(
         self, step: SimpleNamespace, statistics: Mapping[str, Tensor], rows: slice = slice(None)
@@ -44,6 +74,7 @@ class Rows:
             **{name: value[rows] for name, value in self.tokens.items()},
             **self.sequences,
             **statistics,
+            mask=self.valid[rows],
             seq_id=self.seq_id[rows],
             seq_valid=self.seq_valid,
             step=step,
@@ -60,8 +91,9 @@ def pack(
     seq_id: Tensor | None,
     ignore_index: int,
     dtype: torch.dtype,
+    compact: bool,
 ) -> Rows:
-    """Check the shapes and dtypes of a batch and pack its valid rows."""
+    """Check the shapes and dtypes of a batch and pack its rows; `compact` drops masked ones."""
     shape, device = labels.shape, labels.device
     if labels.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"labels are token ids (int64), not {labels.dtype}")
@@ -69,40 +101,49 @@ def pack(
     if mask is not None:
         check("mask", mask, shape, torch.bool)
         valid = valid & mask
+    seq_len = 0
     if labels.dim() == 2:
         if seq_id is not None:
             raise ValueError("seq_id is for packed rows [N]; padded rows [B, T] need none")
-        seq_id = torch.arange(shape[0], device=device).repeat_interleave(shape[1])
-        num_sequences = shape[0]
+        num_sequences, seq_len = shape
     else:
         num_sequences = count_sequences(fields, given, seq_id, shape)
         if seq_id is None:
             seq_id = torch.zeros(shape, dtype=torch.int64, device=device)
         check("seq_id", seq_id, shape, torch.int64)
-    valid = valid.reshape(-1)
-    index = valid.nonzero().squeeze(1)
-    seq_id = seq_id[index]
     paired = any("P" in field.axes for field in fields)
     if paired and num_sequences % 2:
         raise ValueError(
             f"{num_sequences} sequences are no pairs: 2p is chosen, 2p + 1 is rejected"
         )
-    seq_valid = torch.zeros(num_sequences, dtype=torch.bool, device=device)
-    seq_valid[seq_id] = True
     tokens, sequences = check_fields(fields, given, shape, num_sequences, dtype)
-    return Rows(
-        index=index,
+    rows = Rows(
+        index=None,
+        valid=valid.reshape(-1),
         num_rows=labels.numel(),
-        labels=labels.reshape(-1)[index].long(),
-        seq_id=seq_id,
-        seq_valid=seq_valid,
-        tokens={
-            "mask": torch.ones_like(seq_id, dtype=torch.bool),
-            **{name: value.reshape(-1)[index] for name, value in tokens.items()},
-        },
+        labels=labels.reshape(-1),
+        packed_id=seq_id,
+        seq_len=seq_len,
+        num_sequences=num_sequences,
+        tokens={name: value.reshape(-1) for name, value in tokens.items()},
         sequences=sequences,
         dtype=dtype,
         paired=paired,
+    )
+    return compacted(rows) if compact else rows
+
+
+def compacted(rows: Rows) -> Rows:
+    """Only the rows that count. Waits for the device."""
+    index = rows.valid.nonzero().squeeze(1)
+    return replace(
+        rows,
+        index=index if index.numel() < rows.num_rows else None,
+        valid=rows.valid[index],
+        labels=rows.labels[index],
+        packed_id=rows.seq_id[index],
+        seq_len=0,
+        tokens={name: value[index] for name, value in rows.tokens.items()},
     )
 
 
@@ -126,6 +167,9 @@ def count_sequences(
             return given[field.name].shape[0] * (2 if "P" in field.axes else 1)
     if seq_id is None or seq_id.numel() == 0:
         return 2 if any("P" in field.axes for field in fields) else 1
+    if seq_id.is_cuda:  # a bound, checked on the device: reading the number would wait for it
+        torch._assert_async(seq_id[-1] < seq_id.numel(), "seq_id exceeds the number of rows")
+        return seq_id.numel() + seq_id.numel() % 2
     return int(seq_id[-1]) + 1
 
 

@@ -36,23 +36,20 @@ def compile_loss(
     """The loss `name` of `source`: .forge text, a path to it, or the name of a standard loss.
 
     `params` sets parameters of the loss and `param`s of the file. Without `name` the source must
-    declare exactly one loss. `backend` is "torch" or "triton" ("auto" picks one that can run).
+    declare exactly one loss. `backend` is "torch", "triton", or "auto": kernels on a GPU, torch on
+    a CPU. "triton" never falls back.
 
     Raises:
         SourceError: the source has mistakes; `diagnostics` holds them.
     """
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
-    if backend == "triton":
-        raise NotImplementedError(
-            "the Triton back end is not built yet; backend='torch' runs on CPU and GPU"
-        )
-    return _compile(source, name, tuple(sorted((params or {}).items())))
+    return _compile(source, name, tuple(sorted((params or {}).items())), backend)
 
 
 @functools.cache
 def _compile(
-    source: str | Path, name: str | None, params: tuple[tuple[str, Any], ...]
+    source: str | Path, name: str | None, params: tuple[tuple[str, Any], ...], backend: str
 ) -> LossFunction:
     own = _file_params(source)
     functions, sources = load_functions(source, params={k: v for k, v in params if k in own})
@@ -63,7 +60,7 @@ def _compile(
     lowered = lower_loss(function, reporter, sources, given)
     if lowered is None:
         raise SourceError(tuple(d for d in reporter if d.severity is Severity.ERROR))
-    return LossFunction(lowered)
+    return LossFunction(lowered, backend)
 
 
 def _file_params(source: str | Path) -> frozenset[str]:

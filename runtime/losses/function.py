@@ -3,9 +3,8 @@
     loss(logits=..., labels=..., ...)            ->  LossOutput(loss, metrics, kernel)
     loss.linear(hidden=..., weight=..., ...)     ->  the same, without ever holding the logits
 
-A token-local loss is differentiated while its logits are at hand: forward already forms the
-gradients of hidden and weight, three products in all. A sequence-coupled one needs the log-probs
-of whole sequences first and computes the logits again in backward.
+By the generated Triton kernels on a GPU (`fused`, `linear`), by the torch module elsewhere
+(`chunked`).
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from torch import Tensor
 from forgedsl.lower import job
 from forgedsl.runtime.losses import head as heads
 from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, pack
+from forgedsl.runtime.losses.chunked import Run
+from forgedsl.runtime.losses.kernels import Kernels, require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,11 @@ class LossOutput:
 class LossFunction:
     """A loss that was declared in the language."""
 
-    def __init__(self, spec: job.Loss) -> None:
+    def __init__(self, spec: job.Loss, backend: str = "auto") -> None:
         self.name = spec.name
+        self.spec = spec
+        self.backend = backend
+        self.kernels = Kernels(spec.name, spec.kernels)
         self.source = spec.source
         self.tree = spec.tree
         self.fields = spec.fields
@@ -48,8 +52,13 @@ class LossFunction:
         self.paired = any("P" in field.axes for field in spec.fields)
 
     @classmethod
-    def from_job(cls, spec: job.Loss) -> Self:
-        return cls(spec)
+    def from_job(cls, spec: job.Loss, backend: str = "auto") -> Self:
+        """`backend` is "torch", "triton", or "auto": kernels on a GPU, torch elsewhere."""
+        return cls(spec, backend)
+
+    def using(self, backend: str) -> Self:
+        """The same loss by another back end."""
+        return type(self)(self.spec, backend)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -76,13 +85,15 @@ class LossFunction:
         temperature: float = 1.0,
         ignore_index: int = IGNORE_INDEX,
         chunk_rows: int | None = None,
+        inplace: bool = False,
         **inputs: Tensor,
     ) -> LossOutput:
         """The loss of logits `[B, T, V]` or packed `[N, V]`; `logits[b, t]` scores `labels[b, t]`.
 
         Inputs are `[B, T]` or `[B]` as declared (packed: `[N]`, with `seq_id [N]`). `num_tokens`
         and `num_sequences` count the valid tokens, and the sequences that have one, of the whole
-        optimizer step; without them this call is the whole step.
+        optimizer step; without them this call is the whole step. `inplace` lets the kernels write
+        the gradient over the logits: half the memory, and the logits are gone.
         """
         if logits.shape[:-1] != labels.shape:
             raise ValueError(
@@ -90,11 +101,22 @@ class LossFunction:
                 "[B, T, V] and [B, T], or [N, V] and [N]"
             )
         dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype)
+        fused = self._fused(logits.device)
+        compact = not (fused or logits.is_cuda)
+        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype, compact)
         step = self._step(rows, num_tokens, num_sequences, totals)
         flat = logits.reshape(-1, logits.shape[-1])
-        source = heads.LogitsHead(flat.detach(), rows.index, dtype, chunk_rows)
-        return self._apply(Run(self, rows, step, source, temperature), flat)
+        if not fused:
+            source = heads.LogitsHead(flat.detach(), rows, dtype, chunk_rows)
+            return self._apply(self._run(rows, step, source, temperature), flat)
+        from forgedsl.runtime.losses.fused import LogitsEvaluation
+
+        if inplace and logits.requires_grad:
+            torch.autograd.graph.increment_version(logits)  # whoever saved it must notice
+        data = flat.detach()
+        data = data if data.stride(-1) == 1 else data.contiguous()
+        run = LogitsEvaluation(self.kernels, rows, step, temperature, logits=data, inplace=inplace)
+        return self._apply(run, flat)
 
     def linear(
         self,
@@ -110,20 +132,48 @@ class LossFunction:
         temperature: float = 1.0,
         ignore_index: int = IGNORE_INDEX,
         chunk_rows: int | None = None,
+        compact: bool = False,
+        logits_dtype: torch.dtype | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
         """The loss of logits `hidden @ weight.T`: hidden `[N, H]` or `[B, T, H]`, weight `[V, H]`.
 
-        The gradient of `weight` is that of a plain tensor; under FSDP pass the gathered weight.
+        Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
+        otherwise. `compact` leaves rows without gradient out of the products, exactly; it waits
+        for the device once a chunk. The gradient of `weight` is that of a plain tensor; under FSDP
+        pass the gathered weight.
         """
         check_linear(hidden, weight, labels)
         wide = torch.float64 in (hidden.dtype, weight.dtype)
         dtype = torch.float64 if wide else torch.float32
         flat = hidden.reshape(-1, hidden.shape[-1])
-        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype)
+        fused = self._fused(hidden.device)
+        drop = compact if fused else not hidden.is_cuda
+        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype, drop)
         step = self._step(rows, num_tokens, num_sequences, totals)
-        source = heads.LinearHead(flat.detach(), weight.detach(), rows.index, dtype, chunk_rows)
-        return self._apply(Run(self, rows, step, source, temperature), flat, weight)
+        if not fused:
+            source = heads.LinearHead(flat.detach(), weight.detach(), rows, dtype, chunk_rows)
+            return self._apply(self._run(rows, step, source, temperature), flat, weight)
+        from forgedsl.runtime.losses.linear import LinearEvaluation
+
+        run = LinearEvaluation(
+            self.kernels,
+            rows,
+            step,
+            temperature,
+            hidden=flat.detach(),
+            weight=weight.detach(),
+            chunk_rows=chunk_rows,
+            compact=compact,
+            logits_dtype=logits_dtype,
+        )
+        return self._apply(run, flat, weight)
+
+    def _fused(self, device: torch.device) -> bool:
+        """Whether the generated kernels run; raises if they must and cannot."""
+        if self.backend == "triton":
+            require(device)
+        return self.backend == "triton" or (self.backend == "auto" and device.type == "cuda")
 
     def totals(
         self,
@@ -135,7 +185,8 @@ class LossFunction:
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
         """The counts of this microbatch. Their sums over the step are the `totals` of a call."""
-        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, torch.float32)
+        compact = not labels.is_cuda
+        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, torch.float32, compact)
         return self._counts(rows)
 
     def _pack(
@@ -146,6 +197,7 @@ class LossFunction:
         seq_id: Tensor | None,
         ignore_index: int,
         dtype: torch.dtype,
+        compact: bool,
     ) -> Rows:
         if seq_id is None and labels.dim() == 1 and "x.seq" in self.source:
             raise TypeError(f"loss {self.name} works on sequences: packed rows need seq_id [N]")
@@ -157,6 +209,7 @@ class LossFunction:
             seq_id=seq_id,
             ignore_index=ignore_index,
             dtype=dtype,
+            compact=compact,
         )
 
     def _counts(self, rows: Rows) -> dict[str, Tensor]:
@@ -164,7 +217,7 @@ class LossFunction:
         if rows.paired:
             valid = valid.view(-1, 2).all(1).repeat_interleave(2)
         counts = {
-            "num_tokens": torch.tensor(float(rows.index.numel()), device=valid.device),
+            "num_tokens": rows.valid.sum().float(),
             "num_sequences": valid.sum().float(),
         }
         if self.module.TOTALS:
@@ -192,107 +245,33 @@ class LossFunction:
                 f"loss {self.name} also needs {', '.join(missing)} of the whole step: "
                 "add up LossFunction.totals(...) of its microbatches and pass totals="
             )
-        device = rows.seq_id.device
+        device = rows.labels.device
         step = {
-            name: torch.as_tensor(value, dtype=rows.dtype, device=device)
+            name: value.to(device, rows.dtype)
+            if isinstance(value, Tensor)
+            else torch.full((), value, dtype=rows.dtype, device=device)
             for name, value in given.items()
         }
         return SimpleNamespace(
             **{n: v if n.startswith("batch_sum") else v.clamp(min=1) for n, v in step.items()}
         )
 
-    def _apply(self, run: Run, *sources: Tensor) -> LossOutput:
+    def _run(
+        self, rows: Rows, step: SimpleNamespace, source: heads.Head, temperature: float
+    ) -> Run:
+        mean = "x.mean_logprob" in self.source
+        return Run(self.module, rows, step, source, temperature, mean_logprob=mean)
+
+    def _apply(self, run: Any, *sources: Tensor) -> LossOutput:
         loss = _Apply.apply(run, *sources)
-        return LossOutput(loss=loss, metrics=run.metrics, kernel=run.head.kernel)
-
-
-class Run:
-    """One evaluation of a loss: rows, counts, and where logits come from."""
-
-    def __init__(
-        self,
-        loss: LossFunction,
-        rows: Rows,
-        step: SimpleNamespace,
-        head: heads.Head,
-        temperature: float,
-    ) -> None:
-        self.module = loss.module
-        self.mean_logprob = "x.mean_logprob" in loss.source
-        self.rows = rows
-        self.step = step
-        self.head = head
-        self.temperature = temperature
-        self.metrics: dict[str, Tensor] = {}
-        self.statistics: dict[str, Tensor] = {}
-        self.cotangents: dict[str, Tensor] | None = None
-        self.needed: tuple[bool, ...] = ()
-
-    def forward(self, needed: tuple[bool, ...]) -> Tensor:
-        """The loss and the metrics; the gradients too where one pass suffices."""
-        fused = self.head.single or self.module.PHASE == "token-local"
-        differentiate = any(needed)
-        self.needed = needed
-        if differentiate and fused:
-            self.head.start(needed)
-        parts = []
-        for rows in self.head.chunks():
-            softmax, found = self._statistics(rows)
-            if differentiate and fused:
-                self._push(rows, softmax, self._gradient(found, rows))
-            parts.append(found)
-        empty = self.rows.seq_id.new_zeros(0, dtype=self.rows.dtype)
-        self.statistics = {
-            name: torch.cat([part[name] for part in parts] or [empty])
-            for name in (parts[0] if parts else ROW_STATISTICS)
-        }
-        if differentiate and not fused:
-            self.cotangents = self._gradient(self.statistics, slice(None))
-        loss, reports = self.module.loss(self.rows.namespace(self.step, self.statistics))
-        entropy = self.statistics["entropy"].sum() / self.step.num_tokens
-        self.metrics = {"entropy": entropy}
-        for name, value in reports.items():
-            self.metrics[name] = torch.as_tensor(value, dtype=self.rows.dtype)
-        return torch.as_tensor(loss, dtype=self.rows.dtype, device=entropy.device)
-
-    def backward(self) -> tuple[Tensor | None, ...]:
-        """The gradients for a loss of weight one."""
-        if self.cotangents is not None:
-            self.head.start(self.needed)
-            for rows in self.head.chunks():
-                softmax, _ = self._statistics(rows)
-                part = {name: value[rows] for name, value in self.cotangents.items()}
-                self._push(rows, softmax, part)
-        return self.head.gradients
-
-    @functools.cached_property
-    def _sums(self) -> dict[str, Tensor]:
-        sums: dict[str, Tensor] = self.module.prepare(self.rows.namespace(self.step, {}))
-        return sums
-
-    def _statistics(self, rows: slice) -> tuple[heads.Softmax, dict[str, Tensor]]:
-        z = self.head.logits(rows)
-        if self.temperature != 1.0:
-            z /= self.temperature
-        return heads.Softmax.of(z, self.rows.labels[rows], mean_logprob=self.mean_logprob)
-
-    def _gradient(self, found: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
-        x = self.rows.namespace(self.step, found, rows)
-        gradient: dict[str, Tensor] = self.module.gradient(x, self._sums)
-        return gradient
-
-    def _push(self, rows: slice, softmax: heads.Softmax, part: Mapping[str, Tensor]) -> None:
-        gradient = softmax.gradient(self.rows.labels[rows], part)
-        if self.temperature != 1.0:
-            gradient /= self.temperature
-        self.head.push(rows, gradient)
+        return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel)
 
 
 class _Apply(torch.autograd.Function):
     """Hands the gradients of a run to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, *sources: Tensor) -> Tensor:
+    def forward(ctx: Any, run: Any, *sources: Tensor) -> Tensor:
         ctx.run = run
         ctx.dtypes = [source.dtype for source in sources]
         with torch.no_grad():
@@ -301,12 +280,12 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = ctx.run.backward()
-        scaled = [
-            None if gradient is None else (gradient * grad).to(dtype)
+        gradients = ctx.run.backward(grad)
+        typed = [
+            None if gradient is None else gradient.to(dtype)
             for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         ]
-        return None, *scaled
+        return None, *typed
 
 
 def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
@@ -346,8 +325,8 @@ def token_logprobs(
     check_linear(hidden, weight, labels)
     wide = torch.float64 in (hidden.dtype, weight.dtype)
     dtype = torch.float64 if wide else torch.float32
-    index = torch.arange(labels.shape[0], device=labels.device)
-    source = heads.LinearHead(hidden.detach(), weight.detach(), index, dtype, chunk_rows)
+    rows = heads.every_row(labels)
+    source = heads.LinearHead(hidden.detach(), weight.detach(), rows, dtype, chunk_rows)
     found = hidden.new_empty(labels.shape, dtype=dtype)
     with torch.no_grad():
         for rows in source.chunks():

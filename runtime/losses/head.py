@@ -17,8 +17,27 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from forgedsl.runtime.losses.batch import Rows
+
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
 """Logits of one chunk: 16 MiB on a CPU (near its caches), 2 GiB on a GPU (large products)."""
+
+
+def every_row(labels: Tensor) -> Rows:
+    """Packed rows that all count, without inputs."""
+    return Rows(
+        index=None,
+        valid=torch.ones_like(labels, dtype=torch.bool),
+        num_rows=labels.numel(),
+        labels=labels,
+        packed_id=torch.zeros_like(labels),
+        seq_len=0,
+        num_sequences=1,
+        tokens={},
+        sequences={},
+        dtype=torch.float32,
+        paired=False,
+    )
 
 
 class Head:
@@ -26,12 +45,12 @@ class Head:
 
     kernel = ""
 
-    def __init__(self, index: Tensor, num_source: int, vocabulary: int, chunk: int | None):
-        self.index = index
-        self.num_rows = index.numel()
-        self.dense = self.num_rows == num_source
+    def __init__(self, rows: Rows, vocabulary: int, chunk: int | None):
+        self.index = rows.index
+        self.num_rows = rows.num_kept
         self.gradients: tuple[Tensor | None, ...] = ()
-        self.chunk = chunk or max(64, CHUNK_ELEMENTS.get(index.device.type, 1 << 22) // vocabulary)
+        device = rows.labels.device.type
+        self.chunk = chunk or max(64, CHUNK_ELEMENTS.get(device, 1 << 22) // vocabulary)
 
     def chunks(self) -> Iterator[slice]:
         for start in range(0, self.num_rows, self.chunk):
@@ -39,11 +58,11 @@ class Head:
 
     def at(self, rows: slice) -> slice | Tensor:
         """Where these rows stand in the source."""
-        return rows if self.dense else self.index[rows]
+        return rows if self.index is None else self.index[rows]
 
     def blank(self, like: Tensor) -> Tensor:
         """Room for the gradient of the source; rows that do not count are zero."""
-        return torch.empty_like(like) if self.dense else torch.zeros_like(like)
+        return torch.empty_like(like) if self.index is None else torch.zeros_like(like)
 
     @property
     def single(self) -> bool:
@@ -67,15 +86,15 @@ class LogitsHead(Head):
 
     kernel = "torch/logits"
 
-    def __init__(self, logits: Tensor, index: Tensor, dtype: torch.dtype, chunk: int | None):
-        super().__init__(index, logits.shape[0], logits.shape[1], chunk)
+    def __init__(self, logits: Tensor, rows: Rows, dtype: torch.dtype, chunk: int | None):
+        super().__init__(rows, logits.shape[1], chunk)
         self.source, self.dtype = logits, dtype
 
     def start(self, needed: tuple[bool, ...]) -> None:
         self.gradients = (self.blank(self.source) if needed[0] else None,)
 
     def logits(self, rows: slice) -> Tensor:
-        return self.source[self.at(rows)].to(self.dtype, copy=self.dense)
+        return self.source[self.at(rows)].to(self.dtype, copy=self.index is None)
 
     def push(self, rows: slice, gradient: Tensor) -> None:
         assert self.gradients[0] is not None
@@ -91,11 +110,13 @@ class LinearHead(Head):
         self,
         hidden: Tensor,
         weight: Tensor,
-        index: Tensor,
+        rows: Rows,
         dtype: torch.dtype,
         chunk: int | None,
     ):
-        super().__init__(index, hidden.shape[0], weight.shape[0], chunk)
+        super().__init__(rows, weight.shape[0], chunk)
+        if rows.index is None:  # masked rows are still there, and nothing they hold may pass
+            hidden = hidden.masked_fill(~rows.valid.unsqueeze(1), 0.0)
         self.hidden, self.weight, self.dtype = hidden, weight, dtype
         self.fast = hidden.is_cuda and hidden.dtype == weight.dtype != dtype
         self.weight_compute = weight if self.fast else weight.to(dtype)

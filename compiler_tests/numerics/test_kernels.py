@@ -1,0 +1,138 @@
+"""Generated Triton kernels under the interpreter: they agree with autograd in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import forgedsl
+
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+TOKENS = "logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool"
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    """Kernels are loaded on first use and see this then."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+@pytest.fixture
+def kernels(standard_loss):
+    """The standard loss by its kernels."""
+    return standard_loss.using("triton")
+
+
+def near(name):
+    """Old log-probs so near that sequence-level clips at 3e-4 leave gradient."""
+    return 1e-4 if name.startswith(("gspo", "luspo")) else 0.3
+
+
+@pytest.mark.parametrize("call", [{}, {"chunk_rows": 7}, {"chunk_rows": 7, "compact": True}])
+def test_linear_agrees_with_autograd(standard_loss, kernels, losses, call):
+    case = losses.make_case(standard_loss, noise=near(standard_loss.name))
+    want = losses.reference(standard_loss, case)
+    got = kernels.linear(
+        hidden=case.hidden, weight=case.weight, temperature=0.7, **case.batch, **case.inputs, **call
+    ).loss
+    torch.testing.assert_close(got, want, **EXACT)
+    torch.testing.assert_close(
+        losses.gradients(3 * got, case), losses.gradients(3 * want, case), **EXACT
+    )
+
+
+def test_logits_agree_with_torch(standard_loss, kernels, losses):
+    case = losses.make_case(standard_loss, seed=2, noise=near(standard_loss.name))
+    call = {"temperature": 0.7, **case.batch, **case.inputs}
+    got = kernels(logits=case.hidden @ case.weight.t(), **call)
+    want = standard_loss(logits=case.hidden @ case.weight.t(), **call)
+    torch.testing.assert_close(got.metrics, want.metrics, **EXACT)
+    torch.testing.assert_close(
+        losses.gradients(got.loss, case), losses.gradients(want.loss, case), **EXACT
+    )
+
+
+def test_padded_sequences(standard_loss, kernels, losses):
+    case = losses.make_case(standard_loss, seed=3, lengths=(4, 4, 4, 4), noise=1e-4)
+    inputs = {
+        name: value.view(4, 4) if value.numel() == 16 else value
+        for name, value in case.inputs.items()
+    }
+    call = {"labels": case.labels.view(4, 4), "mask": case.mask.view(4, 4), **inputs}
+    hidden = case.hidden.view(4, 4, -1)
+    got = kernels.linear(hidden=hidden, weight=case.weight, chunk_rows=9, **call).loss
+    want = standard_loss.linear(hidden=hidden, weight=case.weight, **call).loss
+    torch.testing.assert_close(got, want, **EXACT)
+    torch.testing.assert_close(losses.gradients(got, case), losses.gradients(want, case), **EXACT)
+
+
+def test_the_kernel_that_ran_is_named(kernels, losses):
+    case = losses.make_case(kernels)
+    call = {**case.batch, **case.inputs}
+    logits = (case.hidden @ case.weight.t()).detach()
+    trained = kernels(logits=logits.requires_grad_(), **call)
+    local = kernels.phase == "token-local"
+    assert trained.kernel == f"triton/logits/{'fused' if local else 'two-phase'}"
+    assert kernels(logits=logits.detach(), **call).kernel == "triton/logits/statistics"
+
+
+def test_in_place_the_gradient_replaces_the_logits(losses):
+    loss = losses.standard("dapo").using("triton")
+    case = losses.make_case(loss)
+    call = {**case.batch, **case.inputs}
+    logits = (case.hidden @ case.weight.t()).detach()
+    apart, taken = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    (want,) = torch.autograd.grad(loss(logits=apart, **call).loss, apart)
+    out = loss(logits=taken, inplace=True, **call)
+    (got,) = torch.autograd.grad(out.loss, taken)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(taken.detach(), want)
+
+
+def test_masked_rows_may_hold_nan(kernels, losses):
+    case = losses.make_case(kernels, seed=5)
+    call = {**case.batch, **case.inputs}
+    logits = (case.hidden @ case.weight.t()).detach()
+    clean, poisoned = logits.clone(), logits.clone()
+    poisoned[~case.mask] = torch.nan
+    (want,) = torch.autograd.grad(kernels(logits=clean.requires_grad_(), **call).loss, clean)
+    (got,) = torch.autograd.grad(kernels(logits=poisoned.requires_grad_(), **call).loss, poisoned)
+    torch.testing.assert_close(got, want)
+    assert (got[~case.mask] == 0).all()
+
+
+@pytest.mark.parametrize("vocabulary", [1, 15, 1024, 1025])
+@pytest.mark.parametrize("shift", [0.0, -300.0])
+def test_extreme_rows(vocabulary, shift):
+    text = f"loss f({TOKENS}) {{ minimize token_mean(-adv * logprob, mask) }}"
+    loss = forgedsl.compile_loss(text, backend="triton")
+    rng = torch.Generator().manual_seed(vocabulary)
+    logits = 30 * torch.randn(4, vocabulary, generator=rng, dtype=torch.float64) + shift
+    logits[1, : vocabulary - 1] = -torch.inf
+    labels = torch.tensor([0, vocabulary - 1, vocabulary // 2, vocabulary - 1])
+    adv = torch.randn(1, generator=rng, dtype=torch.float64)
+    ours, plain = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    out = loss(logits=ours, labels=labels, seq_id=torch.zeros(4, dtype=torch.int64), adv=adv)
+    chosen = torch.log_softmax(plain, 1).gather(1, labels.unsqueeze(1))
+    (-adv * chosen).mean().backward()
+    out.loss.backward()
+    torch.testing.assert_close(ours.grad, plain.grad.nan_to_num(0.0), rtol=1e-9, atol=1e-12)
+
+
+def test_lengths_and_counts_do_not_recompile(losses):
+    """Whatever varies from batch to batch is an argument, not a constant of the kernel."""
+    fixed = {"V", "BLOCK", "ACC", "PADDED", "NARROW"}
+    for name in losses.names:
+        text = losses.standard(name).kernels.text
+        assert {
+            line.split(":")[0].strip() for line in text.splitlines() if "tl.constexpr," in line
+        } <= fixed
+
+
+def test_backward_hands_the_gradient_over_once(losses):
+    loss = losses.standard("dapo").using("triton")
+    case = losses.make_case(loss)
+    out = loss.linear(hidden=case.hidden, weight=case.weight, **case.batch, **case.inputs)
+    torch.autograd.grad(out.loss, case.hidden, retain_graph=True)
+    with pytest.raises(RuntimeError, match="already differentiated"):
+        torch.autograd.grad(out.loss, case.hidden)

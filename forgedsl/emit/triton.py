@@ -1,0 +1,239 @@
+"""The Triton emission: the kernels of a loss, from the same tree as the torch module.
+
+    Tree  ->  emit_kernels  ->  text of a Python module (deterministic, formatted)
+
+The part over the vocabulary is fixed and comes from `templates/`; what the loss says is generated:
+`row_gradient` (token-local losses) maps the statistics of a row to their gradients, and programs
+over sequences hold everything with a reduction. The kernels of a module:
+
+    statistics      logits -> row statistics
+    fused           logits -> row statistics and d loss / d logits in one pass (token-local)
+    fused_shared    the same for Hopper, rows kept in shared memory
+    prepare         sums over data that `row_gradient` needs, for each sequence
+    sequences       row statistics -> loss, reports, and where tokens are coupled their gradients
+    apply           logits and gradients of the statistics -> d loss / d logits
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forgedsl.emit.expressions import Text
+from forgedsl.emit.sequences import Program, measured, program
+from forgedsl.emit.torch import Writer, mapping, place, tuple_of
+from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
+from forgedsl.losses.grad import differentiate, with_gradient
+from forgedsl.losses.phases import TOKEN_LOCAL, phase, prepared
+from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value
+from forgedsl.source import SourceFile
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A value that a row needs: where it is loaded from."""
+
+    name: str
+    index: str
+    """row, seq, pair, side (of its pair), or nothing for a number"""
+    is_bool: bool = False
+
+    @property
+    def value(self) -> str:
+        """Its name in a kernel over the vocabulary, which has names of its own."""
+        return f"in_{self.name}"
+
+    @property
+    def kind(self) -> str:
+        """`("seq", "bool")`, as the module lists it."""
+        return f'("{self.index}", "{"bool" if self.is_bool else "f32"}")'
+
+    @property
+    def load(self) -> str:
+        if self.index == "side":
+            return f"seq % 2 == {int(self.name == 'is_rejected')}"
+        at = f"{self.name}_ptr + {self.index}" if self.index else f"{self.name}_ptr"
+        if self.is_bool:
+            return f"tl.load({at}).to(tl.int1)"
+        if self.name.startswith(("step_num_tokens", "step_num_sequences")):
+            return f"tl.maximum(tl.load({at}), 1.0)"
+        return f"tl.load({at})"
+
+
+def emit_kernels(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
+    """The text of the module with the kernels of `tree`, a loss."""
+    derivative = differentiate(tree)
+    local = phase(derivative) == TOKEN_LOCAL
+    paired = any("P" in field.type.axes for field in tree.fields)
+    sums = prepared(derivative) if local else ()
+    valid = tuple(n for n, v in enumerate(derivative.values) if v.op == "valid") if local else ()
+    programs = []
+    if sums or valid:
+        ends = [(f"sum_{i + 1}", n) for i, n in enumerate((*sums, *valid))]
+        programs.append(program("prepare", derivative, ends, paired, sources))
+    whole = measured(tree) if local else measured(with_gradient(tree))
+    programs.append(program("sequences", whole, whole.outputs, paired, sources))
+    row = row_function(derivative, (*sums, *valid), sources) if local else None
+    return _render(
+        tree,
+        derivative,
+        local=local,
+        paired=paired,
+        programs=programs,
+        row=row,
+        where=place(tree.span, sources),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """`row_gradient`: its inputs, statements and results."""
+
+    inputs: tuple[Input, ...]
+    statistics: tuple[str, ...]
+    lines: tuple[str, ...]
+    results: tuple[str, ...]
+
+    @property
+    def pointers(self) -> list[str]:
+        return [item.name for item in self.inputs if item.index != "side"]
+
+    @property
+    def per_pair(self) -> bool:
+        return any(item.index == "pair" for item in self.inputs)
+
+    @property
+    def per_sequence(self) -> bool:
+        return any(item.index in ("seq", "pair", "side") for item in self.inputs)
+
+    @property
+    def call(self) -> str:
+        """The statement that calls it, over several lines if it is long."""
+        loaded = [item.value for item in self.inputs]
+        names = ", ".join((*self.statistics, *loaded, "ACC"))
+        line = f"{', '.join(self.results)} = row_gradient({names})"
+        if len(line) <= 88:
+            return line
+        inner = "\n".join(f"{' ' * 16}{name}," for name in names.split(", "))
+        if len(names) <= 84:
+            inner = f"{' ' * 16}{names}"
+        return f"{', '.join(self.results)} = row_gradient(\n{inner}\n{' ' * 12})"
+
+
+def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, SourceFile]) -> Row:
+    """The gradient of the row statistics, for one row of a token-local loss."""
+    inputs: dict[str, Input] = {}
+    given = {}
+    for number, node in enumerate(sums):
+        type_ = derivative.values[node].type
+        index = "pair" if "P" in type_.axes else "seq" if type_.axes else ""
+        given[node] = Text(f"sum_{number + 1}")
+        inputs[given[node].code] = Input(given[node].code, index, type_.dtype == "bool")
+    for value in derivative.values:
+        if value.op == "total":
+            inputs[local(value)] = Input(local(value), "")
+        elif value.op == "input" and value.attr not in (*ROW_STATISTICS, "mask"):
+            index = "row" if value.type.tokens else "pair" if "P" in value.type.axes else "seq"
+            inputs[local(value)] = Input(local(value), index, value.type.dtype == "bool")
+        elif value.op == "in_side":
+            inputs[f"is_{value.attr}"] = Input(f"is_{value.attr}", "side")
+    writer = Writer(
+        derivative, sources, given, leaf=row_leaf, owner="ACC", render=row_render,
+        reserved={*RESERVED, *ROW_STATISTICS, *inputs},
+    )  # fmt: skip
+    results = {value: f"d_{name}" for name, value in derivative.outputs}
+    writer.write([*results], results)
+    read = {str(v.attr) for v in derivative.values if v.op == "input"}
+    return Row(
+        inputs=tuple(inputs.values()),
+        statistics=tuple(name for name in ROW_STATISTICS if name in read),
+        lines=tuple(writer.lines),
+        results=tuple(writer.text(value).code for _, value in derivative.outputs),
+    )
+
+
+TRUE = Text("True")
+
+
+def row_leaf(value: Value) -> Text:
+    """An input of `row_gradient`; its rows are those that count."""
+    if value.op == "input" and value.attr == "mask":
+        return TRUE
+    if value.op == "in_side":
+        return Text(f"is_{value.attr}")
+    return Text(local(value))
+
+
+def row_render(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
+    """`render`, without the mask that is always true."""
+    if value.op in ("where", "and") and args[0] == TRUE:
+        return args[1]
+    if value.op == "and" and args[1] == TRUE:
+        return args[0]
+    if value.op == "or" and TRUE in args:
+        return TRUE
+    if value.op == "not" and args[0] == TRUE:
+        return Text("False")
+    if value.op == "float" and args[0] == TRUE:
+        return Text("1.0", constant=True)
+    return render(value, args, operands, owner)
+
+
+def _render(
+    tree: Tree, derivative: Tree, *, local: bool, paired: bool, programs: list[Program],
+    row: Row | None, where: str,
+) -> str:  # fmt: skip
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("forgedsl.emit"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["names"] = tuple_of
+    environment.filters["sums"] = lambda sums: mapping([(i.name, i.kind) for i in sums])[0]
+    cotangents = [name for name, _ in derivative.outputs]
+    mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)
+    names = {
+        "name": tree.name,
+        "where": where,
+        "paired": paired,
+        "local": local,
+        "phase": phase(derivative),
+        "row": row,
+        "cotangents": cotangents,
+        "gradient_names": [f"d_{name}" for name in cotangents],
+        "slope": slope(cotangents),
+        "statistics": [n for n in ROW_STATISTICS if mean or n != "mean_logprob"],
+        "mean": mean,
+        "tilted": "entropy" in cotangents,
+        "level": "mean_logprob" in cotangents,
+        "programs": programs,
+        "results": [name for name, _ in programs[-1].results],
+        "sums": [item for item in row.inputs if item.name.startswith("sum_")] if row else [],
+        "num_parts": len(programs[-1].parts),
+    }
+    bodies = environment.get_template("kernels.py.j2").render(names)
+    names["helpers"] = helpers(bodies)
+    names["bodies"] = bodies
+    return tidy(environment.get_template("module.py.j2").render(names))
+
+
+def slope(cotangents: list[str]) -> str:
+    """The factor of p in d loss / d logits, from the gradients of the row statistics."""
+    plus = ["d_logsumexp"] if "logsumexp" in cotangents else []
+    minus = [f"d_{name}" for name in ("logprob", "mean_logprob") if name in cotangents]
+    minus += ["d_entropy * entropy"] if "entropy" in cotangents else []
+    terms = " - ".join((*(plus or [""]), *minus)).strip()
+    terms = f"-{terms[2:]}" if terms.startswith("- ") else terms
+    return f"{terms} * inverse" if len(plus + minus) == 1 else f"({terms}) * inverse"
+
+
+def tidy(text: str) -> str:
+    """Blank lines as the formatter wants them; a template cannot know what stands before it."""
+    text = re.sub(r"\n\n+(?=    )", "\n", text)
+    text = re.sub(r"\n{3,}(?=@|[A-Z]|def )", "\n\n\n", text)
+    return text.rstrip("\n") + "\n"

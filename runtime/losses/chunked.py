@@ -1,0 +1,114 @@
+"""A loss by its torch module: chunks of rows, in plain torch, on any device.
+
+A token-local loss is differentiated while its logits are at hand: forward already forms the
+gradients of hidden and weight, three products in all. A sequence-coupled one needs the log-probs
+of whole sequences first and computes the logits again in backward.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from types import ModuleType, SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.losses import head as heads
+from forgedsl.runtime.losses.batch import ROW_STATISTICS, Rows
+
+
+class Run:
+    """One evaluation of a loss: rows, counts, and where logits come from."""
+
+    def __init__(
+        self,
+        module: ModuleType,
+        rows: Rows,
+        step: SimpleNamespace,
+        head: heads.Head,
+        temperature: float,
+        *,
+        mean_logprob: bool,
+    ) -> None:
+        self.module = module
+        self.mean_logprob = mean_logprob
+        self.rows = rows
+        self.step = step
+        self.head = head
+        self.temperature = temperature
+        self.metrics: dict[str, Tensor] = {}
+        self.statistics: dict[str, Tensor] = {}
+        self.cotangents: dict[str, Tensor] | None = None
+        self.needed: tuple[bool, ...] = ()
+
+    def forward(self, needed: tuple[bool, ...]) -> Tensor:
+        """The loss and the metrics; the gradients too where one pass suffices."""
+        fused = self.head.single or self.module.PHASE == "token-local"
+        differentiate = any(needed)
+        self.needed = needed
+        if differentiate and fused:
+            self.head.start(needed)
+        parts = []
+        for rows in self.head.chunks():
+            softmax, found = self._statistics(rows)
+            if differentiate and fused:
+                self._push(rows, softmax, self._gradient(found, rows))
+            parts.append(found)
+        empty = self.rows.labels.new_zeros(0, dtype=self.rows.dtype)
+        self.statistics = {
+            name: torch.cat([part[name] for part in parts] or [empty])
+            for name in (parts[0] if parts else ROW_STATISTICS)
+        }
+        if differentiate and not fused:
+            self.cotangents = self._gradient(self.statistics, slice(None))
+        loss, reports = self.module.loss(self.rows.namespace(self.step, self.statistics))
+        entropy = self.statistics["entropy"].where(self.rows.valid, 0.0).sum()
+        entropy = entropy / self.step.num_tokens
+        self.metrics = {"entropy": entropy}
+        for name, value in reports.items():
+            self.metrics[name] = torch.as_tensor(value, dtype=self.rows.dtype)
+        return torch.as_tensor(loss, dtype=self.rows.dtype, device=entropy.device)
+
+    @property
+    def kernel(self) -> str:
+        return self.head.kernel
+
+    def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients for a loss of weight `grad`."""
+        if self.cotangents is not None:
+            self.head.start(self.needed)
+            for rows in self.head.chunks():
+                softmax, _ = self._statistics(rows)
+                part = {name: value[rows] for name, value in self.cotangents.items()}
+                self._push(rows, softmax, part)
+        return tuple(None if part is None else part * grad for part in self.head.gradients)
+
+    @functools.cached_property
+    def _sums(self) -> dict[str, Tensor]:
+        sums: dict[str, Tensor] = self.module.prepare(self.rows.namespace(self.step, {}))
+        return sums
+
+    def _statistics(self, rows: slice) -> tuple[heads.Softmax, dict[str, Tensor]]:
+        z = self.head.logits(rows)
+        if self.temperature != 1.0:
+            z /= self.temperature
+        labels = self.rows.labels[rows].long()
+        if self.rows.index is None:  # masked rows are still there: what they hold is cut off here
+            dropped = ~self.rows.valid[rows]
+            labels = labels.masked_fill(dropped, 0)
+            z.masked_fill_(dropped.unsqueeze(1), 0.0)
+        return heads.Softmax.of(z, labels, mean_logprob=self.mean_logprob)
+
+    def _gradient(self, found: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
+        x = self.rows.namespace(self.step, found, rows)
+        gradient: dict[str, Tensor] = self.module.gradient(x, self._sums)
+        return gradient
+
+    def _push(self, rows: slice, softmax: heads.Softmax, part: Mapping[str, Tensor]) -> None:
+        labels = self.rows.labels[rows].long()
+        labels = labels.masked_fill(~self.rows.valid[rows], 0)
+        gradient = softmax.gradient(labels, part)
+        if self.temperature != 1.0:
+            gradient /= self.temperature
+        self.head.push(rows, gradient)

@@ -1,0 +1,195 @@
+"""A loss by its generated kernels, from logits or from hidden states and lm_head.
+
+    token-local       fused: a row is read, its gradient decided, and written back
+    coupled           statistics, then `sequences` over the tokens, then apply
+
+    from logits       one launch over all rows, the gradient in a tensor of its own or in place
+    linear            chunks of rows: logits in float32, their gradient in the same memory, then
+                      the two products; coupled losses whose sequences do not fit in a chunk
+                      compute the logits twice
+
+The gradient of a loss of weight one is known at the end of forward. Backward hands it over,
+rescaled in place by a kernel that returns at once where the weight is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.losses.batch import Rows
+from forgedsl.runtime.losses.kernels import (
+    SEQUENCE_BLOCK,
+    Config,
+    Kernels,
+    config,
+    num_processors,
+    scale,
+)
+from forgedsl.runtime.losses.rescale import rescale
+
+
+class Evaluation:
+    """One evaluation: the arguments of all kernels by name, and what they leave."""
+
+    def __init__(
+        self,
+        kernels: Kernels,
+        rows: Rows,
+        step: SimpleNamespace,
+        temperature: float,
+        vocabulary: int,
+    ) -> None:
+        import triton.language as tl
+
+        self.kernels, self.rows, self.vocabulary = kernels, rows, vocabulary
+        self.device = rows.labels.device
+        self.metrics: dict[str, Tensor] = {}
+        self.gradients: tuple[Tensor | None, ...] | None = None
+        self.kernel = ""
+        module, dtype = kernels.module, rows.dtype
+        count = rows.num_kept
+        self.statistics = torch.zeros(
+            (len(module.STATISTICS), count), dtype=dtype, device=self.device
+        )
+        self.results = torch.zeros(len(module.RESULTS), dtype=dtype, device=self.device)
+        programs = rows.num_sequences // (2 if rows.paired else 1)
+        self.programs = programs
+        self.arguments: dict[str, Any] = {
+            "labels": rows.labels,
+            "valid": rows.valid,
+            "scale": scale(temperature, dtype, self.device),
+            "num_rows": count,
+            "seq_len": rows.seq_len,
+            "V": vocabulary,
+            "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
+            "PADDED": rows.seq_len > 0,
+            "parts": torch.empty((module.NUM_PARTS, programs), dtype=dtype, device=self.device),
+            "done": kernels.counter(self.device),
+            "results": self.results,
+        }
+        packed = rows.seq_len == 0
+        self.arguments["seq_ids"] = rows.seq_id if packed else rows.labels
+        self.arguments["starts"] = rows.starts if packed else rows.labels
+        for name, value in zip(module.STATISTICS, self.statistics, strict=True):
+            self.arguments[f"{name}_ptr"] = value
+        for name, value in (*rows.tokens.items(), *rows.sequences.items()):
+            self.arguments[f"{name}_ptr"] = self.arguments[f"{name}__ptr"] = value.contiguous()
+        for name, value in vars(step).items():
+            self.arguments[f"step_{name}_ptr"] = value
+        self.arguments["active"] = torch.zeros(count, dtype=torch.bool, device=self.device)
+        if not kernels.local:
+            for name in module.GRADIENTS:
+                empty = torch.zeros(count, dtype=dtype, device=self.device)
+                self.arguments[f"d_{name}_ptr"] = empty
+
+    def forward(self, needed: tuple[bool, ...]) -> Tensor:
+        """The loss; `metrics` and, where needed, `gradients` beside it."""
+        self.evaluate(needed)
+        names = self.kernels.module.RESULTS
+        found = dict(zip(names, self.results.unbind(), strict=True))
+        loss = found.pop("loss")
+        self.metrics = found
+        return loss
+
+    def evaluate(self, needed: tuple[bool, ...]) -> None:
+        raise NotImplementedError
+
+    def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients for a loss of weight `grad`, once."""
+        if self.gradients is None:
+            raise RuntimeError(
+                "this loss was already differentiated: its gradient is handed over, not kept; "
+                "evaluate the loss again instead of retain_graph=True"
+            )
+        gradients, self.gradients = self.gradients, None
+        for gradient in gradients:
+            if gradient is not None:
+                rescale(gradient, grad)
+        return gradients
+
+    # ---- launches
+
+    def prepare(self) -> None:
+        """Sums over data that rows need."""
+        sums = self.kernels.module.SUMS
+        for name, (index, dtype) in sums.items():
+            size = {"seq": self.rows.num_sequences, "pair": self.programs, "": 1}[index]
+            kind = torch.bool if dtype == "bool" else self.rows.dtype
+            self.arguments[f"{name}_ptr"] = torch.zeros(size, dtype=kind, device=self.device)
+        if sums:
+            self._sequences("prepare")
+
+    def finish(self) -> None:
+        """The loss, its reports, and the gradients of the statistics of coupled losses."""
+        self._sequences("sequences")
+
+    def _sequences(self, name: str) -> None:
+        block = SEQUENCE_BLOCK
+        if self.rows.seq_len:
+            tokens = self.rows.seq_len * (2 if self.rows.paired else 1)
+            block = min(block, max(16, 1 << (tokens - 1).bit_length()))
+        self.kernels.launch(name, self.programs, {**self.arguments, "BLOCK": block})
+
+    def over_rows(
+        self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)
+    ) -> None:
+        """A kernel over the vocabulary, for the rows whose logits are given."""
+        chosen = self.config(name, logits)
+        arguments = {**self.arguments, "logits": logits, "row_stride": logits.stride(0)}
+        arguments |= {"num_rows": logits.shape[0], "BLOCK": chosen.block}
+        if gradient is not None:
+            shared = gradient.data_ptr() == logits.data_ptr()
+            arguments |= {
+                "gradient": gradient,
+                "gradient_stride": gradient.stride(0),
+                "NARROW": shared and gradient.element_size() < logits.element_size(),
+            }
+        if rows != slice(None):
+            for key in ("labels", "valid", "seq_ids", "active", *self._row_arguments()):
+                if key in arguments:
+                    arguments[key] = arguments[key][rows]
+            if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
+                arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}
+        grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
+        options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+        self.kernels.launch(name, grid, arguments, **options)
+
+    def config(self, name: str, logits: Tensor) -> Config:
+        return config(name, self.vocabulary, logits.dtype, self.device)
+
+    def _row_arguments(self) -> Iterator[str]:
+        module = self.kernels.module
+        yield from (f"{name}_ptr" for name in module.STATISTICS)
+        yield from (f"d_{name}_ptr" for name in module.GRADIENTS)
+        for name in self.rows.tokens:
+            yield from (f"{name}_ptr", f"{name}__ptr")
+
+
+class LogitsEvaluation(Evaluation):
+    """Logits are given, `[R, V]`; their gradient goes to a new tensor, or in their place."""
+
+    def __init__(self, *args: Any, logits: Tensor, inplace: bool) -> None:
+        super().__init__(*args, logits.shape[1])
+        self.logits, self.inplace = logits, inplace
+
+    def evaluate(self, needed: tuple[bool, ...]) -> None:
+        gradient = None
+        if any(needed):
+            gradient = self.logits if self.inplace else torch.empty_like(self.logits)
+            self.gradients = (gradient,)
+        if gradient is not None and self.kernels.local:
+            self.kernel = "triton/logits/fused"
+            self.prepare()
+            self.over_rows("fused", self.logits, gradient)
+            self.finish()
+            return
+        self.kernel = "triton/logits/statistics" if gradient is None else "triton/logits/two-phase"
+        self.over_rows("statistics", self.logits, None)
+        self.finish()
+        if gradient is not None:
+            self.over_rows("apply", self.logits, gradient)

@@ -1,0 +1,150 @@
+"""Launching the kernels of a loss: arguments by name, block sizes from the table, no host waits.
+
+    Kernels(spec)            the Triton module generated for a loss, loaded on first use
+    kernels.launch(name, grid, arguments, config)
+
+A kernel names its arguments: `logprob_ptr` is the tensor called logprob. Block sizes come from
+tuning.json, by kernel, device, vocabulary and logits; they never depend on the number of rows, so
+a row has the same bits whatever batch it sits in.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import linecache
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INTERPRET = "TRITON_INTERPRET"
+SEQUENCE_BLOCK = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """How a kernel over the vocabulary is launched: `programs` are those of one multiprocessor."""
+
+    block: int
+    num_warps: int
+    programs: int
+    num_stages: int = 1
+    resident: int = 0
+    """tiles of a row that stay in shared memory; 0: none, the kernel reads rows twice"""
+    depth: int = 0
+
+
+class Kernels:
+    """The generated Triton module of a loss."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self.counters: dict[Any, Tensor] = {}
+
+    @functools.cached_property
+    def module(self) -> ModuleType:
+        return load_kernels(self.name, self.text)
+
+    @property
+    def local(self) -> bool:
+        return bool(self.module.PHASE == "token-local")
+
+    def launch(self, name: str, grid: int, arguments: Mapping[str, Any], **options: Any) -> None:
+        """Run kernel `name` on a one-dimensional grid, its arguments by name."""
+        if grid == 0:
+            return
+        kernel = getattr(self.module, name)
+        kernel[(grid,)](**{key: arguments[key] for key in kernel.arg_names}, **options)
+
+    def counter(self, device: torch.device) -> Tensor:
+        """A zero that programs count up to know who ends last, and leave zero again."""
+        stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
+        key = device, stream
+        if key not in self.counters:
+            self.counters[key] = torch.zeros((), dtype=torch.int32, device=device)
+        return self.counters[key]
+
+
+def available(device: torch.device) -> bool:
+    """Whether kernels can run on this device."""
+    return device.type == "cuda" or os.environ.get(INTERPRET) == "1"
+
+
+def require(device: torch.device) -> None:
+    """Raise if kernels cannot run on this device: backend="triton" never falls back."""
+    if not available(device):
+        raise RuntimeError(
+            f"backend='triton' needs tensors on a GPU, these are on {device}; "
+            f"set {INTERPRET}=1 before Python starts to run the kernels in Triton's interpreter, "
+            "or use backend='torch'"
+        )
+
+
+@functools.cache
+def mend_interpreter() -> None:
+    """Let Triton's interpreter repeat a comparison: it takes the dtype of what was compared."""
+    import numpy as np
+    from triton.runtime import interpreter
+
+    def create_splat(self: Any, type_: Any, value: Any) -> Any:
+        data = np.full(type_.shape, value.data.reshape(-1)[0], dtype=value.data.dtype)
+        return interpreter.TensorHandle(data, value.dtype.scalar)
+
+    interpreter.InterpreterBuilder.create_splat = create_splat
+
+
+@functools.cache
+def load_kernels(name: str, text: str) -> ModuleType:
+    """The generated module. Triton reads its source again, so its lines must be known."""
+    if os.environ.get(INTERPRET) == "1":
+        mend_interpreter()
+    filename = f"<kernels {name} {hash(text) & 0xFFFFFFFF:08x}>"
+    module = ModuleType(f"forgedsl_kernels_{name}")
+    module.__file__ = filename
+    linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
+    exec(compile(text, filename, "exec"), module.__dict__)
+    return module
+
+
+@functools.cache
+def table() -> dict[str, Any]:
+    """Launch parameters found by benchmarks/losses.py --tune, by architecture."""
+    text = resources.files("forgedsl.runtime.losses").joinpath("tuning.json").read_text("utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@functools.cache
+def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.device) -> Config:
+    """The launch parameters of a kernel over the vocabulary, those of the next larger one."""
+    if device.type != "cuda":
+        return Config(
+            block=min(1024, max(16, 1 << (vocabulary - 1).bit_length())), num_warps=1, programs=4
+        )
+    major, minor = torch.cuda.get_device_capability(device)
+    by_arch = table()
+    entries = by_arch.get(f"sm_{major}{minor}", by_arch["default"])[kernel][str(logits)[6:]]
+    fitting = [size for size in entries if int(size) >= vocabulary] or [max(entries, key=int)]
+    return Config(**entries[min(fitting, key=int)])
+
+
+@functools.cache
+def num_processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@functools.cache
+def scale(temperature: float, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`log2(e) / T` and `1 / T` where kernels can read them at full precision."""
+    return torch.tensor(
+        [1.4426950408889634 / temperature, 1.0 / temperature], dtype=dtype, device=device
+    )

@@ -1,0 +1,167 @@
+"""Chunked fused linear: hidden states and lm_head in, their gradients out, logits never whole.
+
+For each chunk of rows: logits by one product into a buffer that all chunks share (in float32, so
+that a log-prob is not rounded to bfloat16), the loss kernel writes their gradient over them, two
+products add it up into the gradients of hidden and weight. Three products in all.
+
+Rows without gradient (masked, clipped, of zero advantage) can be left out of the products, exactly:
+`compact` waits for the device once a chunk to learn how many remain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.losses.fused import Evaluation
+
+CHUNK_ROWS = 4096
+"""Fewer rows make the products slow (kernels.md 2.3), more cost memory."""
+
+
+class LinearEvaluation(Evaluation):
+    """Logits are `hidden @ weight.T`, `hidden [R, H]`, `weight [V, H]`."""
+
+    def __init__(
+        self,
+        *args: Any,
+        hidden: Tensor,
+        weight: Tensor,
+        chunk_rows: int | None,
+        compact: bool,
+        logits_dtype: torch.dtype | None,
+    ) -> None:
+        super().__init__(*args, weight.shape[0])
+        index = self.rows.index
+        self.num_source = hidden.shape[0]
+        self.hidden = hidden if index is None else hidden[index]
+        self.weight, self.compact = weight, compact
+        self.mixed = hidden.is_cuda and hidden.dtype == weight.dtype != self.rows.dtype
+        self.logits_dtype = logits_dtype or self.rows.dtype
+        self.chunk = min(chunk_rows or CHUNK_ROWS, max(1, self.rows.num_kept))
+        self.d_hidden: Tensor | None = None
+        self.d_weight: Tensor | None = None
+
+    def evaluate(self, needed: tuple[bool, ...]) -> None:
+        self._start(needed)
+        if not any(needed):
+            self._each("statistics", "statistics")
+            self.finish()
+        elif self.kernels.local:
+            self.prepare()
+            self._each("fused", "fused")
+            self.finish()
+        elif (whole := self._whole_sequences()) is not None:
+            self.chunk = whole
+            self._each("coupled", "two-phase")
+        else:
+            self._each("statistics", "recomputed")
+            self.finish()
+            self._each("apply", "recomputed")
+        self._end(needed)
+
+    def _whole_sequences(self) -> int | None:
+        """Rows of a chunk that ends where a sequence does, if the lengths are known here."""
+        if self.rows.num_kept <= self.chunk:
+            return self.chunk
+        unit = self.rows.seq_len * (2 if self.rows.paired else 1)
+        return self.chunk // unit * unit if 0 < unit <= self.chunk else None
+
+    def _chunks(self) -> Iterator[slice]:
+        for start in range(0, self.rows.num_kept, self.chunk):
+            yield slice(start, min(start + self.chunk, self.rows.num_kept))
+
+    def _start(self, needed: tuple[bool, ...]) -> None:
+        count, vocabulary = min(self.chunk, self.rows.num_kept), self.vocabulary
+        self.buffer = self.hidden.new_empty((count, vocabulary), dtype=self.logits_dtype)
+        if any(needed) and needed[0]:
+            self.d_hidden = torch.empty_like(self.hidden)
+        self.needs_weight = any(needed) and needed[1]
+
+    def _each(self, step: str, name: str) -> None:
+        self.kernel = f"triton/linear/{name}"
+        for rows in self._chunks():
+            logits = self._logits(rows)
+            gradient = None if step == "statistics" else self._gradient(logits)
+            if step == "coupled":
+                self.over_rows("statistics", logits, None, rows)
+                self.finish()
+                self.over_rows("apply", logits, gradient, rows)
+            else:
+                self.over_rows(step, logits, gradient, rows)
+            if gradient is not None:
+                self._push(gradient, rows)
+
+    def _logits(self, rows: slice) -> Tensor:
+        buffer = self.buffer[: rows.stop - rows.start]
+        hidden = self.hidden[rows]
+        if self.mixed and buffer.dtype != hidden.dtype:
+            return torch.mm(hidden, self.weight.t(), out_dtype=buffer.dtype, out=buffer)
+        if hidden.dtype == self.weight.dtype == buffer.dtype:
+            return torch.mm(hidden, self.weight.t(), out=buffer)
+        return torch.mm(hidden.to(buffer.dtype), self.weight.t().to(buffer.dtype), out=buffer)
+
+    def _gradient(self, logits: Tensor) -> Tensor:
+        """The memory of the logits, in the dtype of the products."""
+        if not self.mixed or logits.dtype == self.weight.dtype:
+            return logits
+        return logits.view(self.weight.dtype)[:, : self.vocabulary]
+
+    def _push(self, gradient: Tensor, rows: slice) -> None:
+        """Add the gradient of the logits of these rows to those of hidden and weight."""
+        hidden, place = self.hidden[rows], rows
+        if self.compact:
+            active = self._active(rows).nonzero().squeeze(1)  # waits for the device
+            if active.numel() < gradient.shape[0]:
+                gradient, hidden = gradient.index_select(0, active), hidden[active]
+                place = active + rows.start
+                if self.d_hidden is not None:
+                    self.d_hidden[rows] = 0.0
+        same = gradient.dtype == self.weight.dtype
+        if self.d_hidden is not None:
+            weight = self.weight if same else self.weight.to(gradient.dtype)
+            if isinstance(place, slice) and same and hidden.dtype == gradient.dtype:
+                torch.mm(gradient, weight, out=self.d_hidden[place])
+            else:
+                self.d_hidden[place] = (gradient @ weight).to(hidden.dtype)
+        if self.needs_weight:
+            self._push_weight(gradient, hidden)
+
+    def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
+        """Added up in float32; a single chunk needs no sum and keeps the dtype of weight."""
+        single = self.rows.num_kept <= self.chunk
+        if self.mixed and single:
+            self.d_weight = gradient.t() @ hidden
+        elif self.mixed and self.d_weight is None:
+            self.d_weight = torch.mm(gradient.t(), hidden, out_dtype=torch.float32)
+        elif self.mixed:
+            sums = self.d_weight
+            torch.addmm(sums, gradient.t(), hidden, out_dtype=torch.float32, out=sums)
+        elif self.d_weight is None:
+            self.d_weight = gradient.t() @ hidden.to(gradient.dtype)
+        else:
+            self.d_weight.addmm_(gradient.t(), hidden.to(gradient.dtype))
+
+    def _active(self, rows: slice) -> Tensor:
+        """Which rows have a gradient at all."""
+        found = self.rows.valid[rows]
+        if self.kernels.local:
+            return found & self.arguments["active"][rows]
+        parts = [self.arguments[f"d_{n}_ptr"][rows] != 0 for n in self.kernels.module.GRADIENTS]
+        return found & torch.stack(parts).any(0)
+
+    def _end(self, needed: tuple[bool, ...]) -> None:
+        if not any(needed):
+            return
+        if self.d_hidden is not None and self.rows.index is not None:
+            whole = self.d_hidden.new_zeros((self.num_source, self.d_hidden.shape[1]))
+            self.d_hidden = whole.index_copy_(0, self.rows.index, self.d_hidden)
+        if self.needs_weight:
+            if self.d_weight is None:
+                self.d_weight = torch.zeros_like(self.weight)
+            self.d_weight = self.d_weight.to(self.weight.dtype)
+        self.gradients = (self.d_hidden, self.d_weight)
+        del self.buffer

@@ -1,0 +1,34 @@
+"""Rescale a gradient in place by a number on the device; nothing happens where it is one.
+
+Autograd gives the weight of the loss in the backward pass as a tensor. Reading it would wait for
+the device, multiplying by it costs a pass over the gradient; a kernel that looks first costs
+neither.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+BLOCK = 4096
+
+
+def rescale(gradient: Tensor, weight: Tensor) -> None:
+    """`gradient *= weight`, without waiting and without a pass if the weight is one."""
+    count = gradient.numel()
+    if count:
+        programs = min(1024 if gradient.is_cuda else 2, -(-count // BLOCK))
+        assert gradient.is_contiguous()
+        _rescale[(programs,)](gradient, weight, count, BLOCK=BLOCK)
+
+
+@triton.jit
+def _rescale(gradient, weight, count, BLOCK: tl.constexpr):
+    factor = tl.load(weight)
+    if factor != 1.0:
+        start = tl.program_id(0).to(tl.int64) * BLOCK
+        for first in range(start, count, tl.num_programs(0).to(tl.int64) * BLOCK):
+            at = first + tl.arange(0, BLOCK)
+            value = tl.load(gradient + at, mask=at < count, other=0.0)
+            tl.store(gradient + at, (value * factor).to(value.dtype), mask=at < count)
