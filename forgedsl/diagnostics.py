@@ -46,7 +46,11 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnostic:
-    """One mistake: `code` (F101), `name` (undefined), message, place, and remedy."""
+    """One mistake: `code` (F101), `name` (undefined), message, place, and remedy.
+
+    `table` is shown in place of the source line. `also` lists further places whose suppression of
+    a code covers this finding: the line of a library function that gave rise to it.
+    """
 
     code: str
     name: str
@@ -59,6 +63,8 @@ class Diagnostic:
     help: str = ""
     fix: Fix | None = None
     profiles: tuple[str, ...] = ()
+    table: tuple[str, ...] = ()
+    also: tuple[tuple[str, Span], ...] = ()
 
 
 @dataclass(slots=True)

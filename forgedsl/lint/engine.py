@@ -16,12 +16,13 @@ from pathlib import Path
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import Context
-from forgedsl.hir.ir import Function, Program
+from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import resolve
 from forgedsl.lint.registry import RULES
 from forgedsl.lint.suppress import suppress
+from forgedsl.lint.view import View
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 
@@ -93,30 +94,28 @@ def _check(
     file: ast.File,
     name: str,
     folder: Path | None,
-    view: str,
+    profile: str,
     overrides: tuple[Override, ...],
     loader: Loader,
 ) -> None:
     program = resolve(
-        file, name=name, folder=folder, loader=loader, profile=view, overrides=overrides
+        file, name=name, folder=folder, loader=loader, profile=profile, overrides=overrides
     )
-    if program is None or loader.reporter.has_errors:
+    reporter = loader.reporter
+    if program is None or reporter.has_errors:
         return
+    view = View(program, reporter, file=file, folder=folder, sources=loader.sources)
+    sound = not reporter.has_errors
     for rule in RULES:
-        for diagnostic in rule.check(program):
-            loader.reporter.report(diagnostic)
-    _semantics(program, folder, loader.reporter)
+        for diagnostic in rule.check(view):
+            reporter.report(diagnostic)
+    if sound and (program.flow or program.services):
+        _plan(program, folder, reporter)
 
 
-def _semantics(program: Program, folder: Path | None, reporter: Reporter) -> None:
-    """The checks of the later stages: types of bodies, the graph, the plan."""
-    from forgedsl.losses.infer import infer
-
-    for function in program.functions.values():
-        if function.kind != "fn" and function.module == "" and _is_closed(function):
-            infer(function, reporter)
-    is_module = not program.flow and not program.services
-    if is_module or reporter.has_errors:
+def _plan(program: Program, folder: Path | None, reporter: Reporter) -> None:
+    """The checks of the later stages: the graph, the plan."""
+    if reporter.has_errors:
         return
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
@@ -124,12 +123,6 @@ def _semantics(program: Program, folder: Path | None, reporter: Reporter) -> Non
     graph = build(program, reporter=reporter)
     if graph is not None:
         plan(program, graph, reporter=reporter, base_dir=folder)
-
-
-def _is_closed(function: Function) -> bool:
-    """Whether all scalar parameters have values; a library may leave one to its users."""
-    scalars = [f for f in function.fields if isinstance(f.type, ast.NamedType)]
-    return all(f.default is not None for f in scalars)
 
 
 def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:

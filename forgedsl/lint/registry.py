@@ -1,17 +1,23 @@
 """All rules that look at a resolved program, in the order in which they run.
 
-A rule is a module with CODE, NAME, a docstring for people, and `check(program)`, which yields
-diagnostics. EVERYWHERE = True means: reported only if every view of the file shows it.
+A rule is a module with CODE, NAME, LEVEL, a docstring for people, and `check(view)`, which yields
+diagnostics. LEVEL: E is an error, D an error that a comment with a reason suppresses, W a warning,
+I information. EVERYWHERE = True means: reported only if every view of the file shows it;
+PEDANTIC = True: off unless selected; NEEDS = "losses": not run where a body has a type error.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, cast
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.hir.ir import Program
-from forgedsl.lint.rules import a303, a304, a306, d601, d602, d603, d604, f104, r504, r509
+from forgedsl.lint.view import View
+
+CODES = (
+    "F104", "A303", "A304", "A306", "D601", "D602", "D603", "D604", "R504", "R509",
+)  # fmt: skip
 
 
 class Rule(Protocol):
@@ -19,8 +25,13 @@ class Rule(Protocol):
 
     CODE: str
     NAME: str
+    LEVEL: str
 
-    def check(self, program: Program) -> Iterable[Diagnostic]: ...
+    def check(self, view: View) -> Iterable[Diagnostic]: ...
 
 
-RULES: tuple[Rule, ...] = (f104, a303, a304, a306, d601, d602, d603, d604, r504, r509)
+def _load(code: str) -> Rule:
+    return cast(Rule, importlib.import_module(f"forgedsl.lint.rules.{code.lower()}"))
+
+
+RULES: tuple[Rule, ...] = tuple(_load(code) for code in CODES)

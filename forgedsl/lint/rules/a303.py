@@ -16,30 +16,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.hir.ir import Program
-from forgedsl.lint import facts
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
 
 CODE = "A303"
 NAME = "off-policy-without-ratio"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
-    schedule = program.schedule
-    if schedule is None or schedule.label != "async" or not any(facts.samplers(program)):
+def check(view: View) -> Iterator[Diagnostic]:
+    schedule = view.program.schedule
+    if schedule is None or schedule.label != "async" or not any(view.samplers()):
         return
     if schedule.settings["max_policy_age"].value == 0:
         return
-    for loss in facts.losses(program):
-        if "behavior" in facts.read_by_objective(loss):
+    for loss in view.losses:
+        if loss.step is None or "behavior" in loss.read:
             continue
-        step = next(s for s in program.flow if s.op == "step")
-        yield Diagnostic(
-            code=CODE,
-            name=NAME,
-            severity=Severity.ERROR,
-            message=f"loss `{loss.name}` ignores that rollouts may be older than the weights",
-            span=step.settings["loss"].origin.span or step.span,
+        yield finding(
+            f"loss `{loss.name}` ignores that rollouts may be older than the weights",
+            loss.step.settings["loss"].origin.span or loss.step.span,
             related=(Label(text="rollouts may be stale", span=schedule.name_span),),
             help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or write `schedule sync`",
         )

@@ -13,13 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
-from forgedsl.hir.ir import Program
+from forgedsl.lint.view import View
 
 CODE = "A304"
 NAME = "stale-prefix-cache"
+LEVEL = "D"
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
     for step in program.flow:
         if step.op != "sync" or step.settings["reset_prefix_cache"].value:
             continue

@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.hir.ir import Program
+from forgedsl.lint.view import View
 
 CODE = "A306"
 NAME = "starvation"
+LEVEL = "E"
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
     schedule = program.schedule
     keep = next((step for step in program.flow if step.op == "keep"), None)
     if schedule is None or keep is None or schedule.settings["starve_timeout"].value is not None:

@@ -15,21 +15,21 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
 from forgedsl.hir.evaluate import show
-from forgedsl.hir.ir import Program
-from forgedsl.lint import facts
+from forgedsl.lint.view import View, place
 
 CODE = "D601"
 NAME = "truncated-sampling"
+LEVEL = "D"
 FULL = {"sampling.top_p": 1.0, "sampling.top_k": None, "sampling.min_p": 0.0}
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
-    for service in facts.samplers(program):
+def check(view: View) -> Iterator[Diagnostic]:
+    for service in view.samplers():
         for name, full in FULL.items():
             value = service.settings[name]
             if value.value == full:
                 continue
-            span = facts.place(value, service)
+            span = place(value, service)
             edit = Edit(text=show(full) if full is None else f"{full}", span=span)
             shown = f"{name} = {show(value.value)}"
             yield Diagnostic(

@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.hir.ir import Program
-from forgedsl.lint import facts
+from forgedsl.lint.view import View, place
 
 CODE = "D602"
 NAME = "greedy-training"
+LEVEL = "E"
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
-    for service in facts.samplers(program):
+def check(view: View) -> Iterator[Diagnostic]:
+    for service in view.samplers():
         value = service.settings["sampling.temperature"]
         if value.value == 0:
             yield Diagnostic(
@@ -28,6 +28,6 @@ def check(program: Program) -> Iterator[Diagnostic]:
                 name=NAME,
                 severity=Severity.ERROR,
                 message=f"`{service.name}` samples greedily: all siblings are equal",
-                span=facts.place(value, service),
+                span=place(value, service),
                 help="`temperature = 1.0`; an eval may be greedy",
             )

@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
-from forgedsl.hir.ir import Program
-from forgedsl.lint import facts
+from forgedsl.lint.view import View, place
 
 CODE = "D603"
 NAME = "shared-seed"
+LEVEL = "D"
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
-    for service in facts.samplers(program):
+def check(view: View) -> Iterator[Diagnostic]:
+    for service in view.samplers():
         value = service.settings["sampling.seed"]
         if value.value is None:
             continue
-        span = facts.place(value, service)
+        span = place(value, service)
         yield Diagnostic(
             code=CODE,
             name=NAME,

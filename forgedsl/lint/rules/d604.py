@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.hir.ir import Constructor, Decl, Program
+from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.lint.view import View
 
 CODE = "D604"
 NAME = "eval-overlap"
+LEVEL = "E"
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
     trained = {step.receiver for step in program.flow if step.op in {"draw", "batches", "pairs"}}
     for evaluation in program.evals.values():
         dataset = program.datasets[evaluation.settings["dataset"].value.name]

@@ -13,14 +13,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.hir.ir import Program
+from forgedsl.lint.view import View
 
 CODE = "F104"
 NAME = "unused"
+LEVEL = "W"
 EVERYWHERE = True
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
     if not program.flow:
         return  # a module: its users are elsewhere
     groups = {

@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.hir.ir import Program
+from forgedsl.lint.view import View
 
 CODE = "R504"
 NAME = "truncation-unset"
+LEVEL = "W"
 
 
-def check(program: Program) -> Iterator[Diagnostic]:
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
     used = {step.receiver for step in program.flow if step.op == "score"}
     for rubric in program.rubrics.values():
         if rubric.name in used and rubric.settings["on_truncated"].value is None:

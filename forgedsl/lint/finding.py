@@ -1,0 +1,40 @@
+"""Making the diagnostics of a rule: `finding = Finding("L405", "unbounded-exp", "D")`.
+
+The level is E for an error, D for an error that a comment with a reason suppresses, W for a warning
+and I for information.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.lint.losses import Spot
+from forgedsl.source import Span
+
+SEVERITY = {
+    "E": Severity.ERROR, "D": Severity.ERROR, "W": Severity.WARNING, "I": Severity.INFO,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Code, name and level of a rule; called with a message and a place it makes a diagnostic."""
+
+    code: str
+    name: str
+    level: str
+
+    def __call__(self, message: str, where: Span | Spot, **more: Any) -> Diagnostic:
+        spot = where if isinstance(where, Spot) else Spot(span=where)
+        more["related"] = (*more.get("related", ()), *spot.related)
+        more["also"] = (*more.get("also", ()), *spot.vouchers(self.code))
+        return Diagnostic(
+            code=self.code,
+            name=self.name,
+            severity=SEVERITY[self.level],
+            message=message,
+            span=spot.span,
+            **more,
+        )

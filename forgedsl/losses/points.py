@@ -1,0 +1,126 @@
+"""The value and the derivative of a tree at one point: forward mode, on numbers.
+
+    Tree, values of its inputs, a row statistic  ->  (value, d value / d statistic) of every node
+
+One sequence (or pair, or group) with one valid token: reductions over it are the identity and the
+counts of the step are 1, so what is left is the loss of a single token. The conventions at ties
+are those of `grad`. Inputs of pairs are named by side: `logprob.chosen`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forgedsl.losses.simplify import PYTHON, sigmoid
+from forgedsl.losses.tree import REDUCTIONS, Tree, Value
+
+NAN = math.nan
+
+
+@dataclass(frozen=True, slots=True)
+class Dual:
+    """A value and its derivative."""
+
+    value: float
+    slope: float = 0.0
+
+
+class Point:
+    """A tree at one point; `inputs` by name, those missing are `default`."""
+
+    def __init__(
+        self, tree: Tree, inputs: Mapping[str, float], *, wrt: str = "logprob", default: float = 0.0
+    ) -> None:
+        self.values = tree.values
+        self.inputs = inputs
+        self.wrt = wrt
+        self.default = default
+        self._known: dict[tuple[int, str], Dual] = {}
+
+    def __call__(self, node: int, side: str = "") -> Dual:
+        """Value and derivative of a node, of one side of a pair where it has two."""
+        for number in range(node + 1):  # in order, so that no recursion is deep
+            if (number, side) not in self._known:
+                self._known[number, side] = self._eval(self.values[number], side)
+        return self._known[node, side]
+
+    def _eval(self, value: Value, side: str) -> Dual:
+        if value.op == "const":
+            usable = isinstance(value.attr, int | float)
+            return Dual(float(value.attr) if usable else NAN)  # type: ignore[arg-type]
+        if value.op == "input":
+            name = f"{value.attr}.{side}" if side else str(value.attr)
+            ones = value.type.dtype == "bool"
+            slope = 1.0 if name == self.wrt else 0.0
+            return Dual(self.inputs.get(name, 1.0 if ones else self.default), slope)
+        if value.op in ("total", "valid", "group_size", "in_side"):
+            return Dual(2.0 if value.op == "total" and "P" in self._axes() else 1.0)
+        if value.op == "side":
+            return self(value.args[0], str(value.attr))
+        args = [self._known[arg, side] for arg in value.args]
+        if value.op in REDUCTIONS or value.op in ("expand", "unside", "float"):
+            return Dual(1.0) if value.op == "seq_count" else args[0]
+        return _elementwise(value.op, args)
+
+    def _axes(self) -> frozenset[str]:
+        return frozenset[str]().union(*(v.type.axes for v in self.values if v.op == "input"))
+
+
+def _elementwise(op: str, args: list[Dual]) -> Dual:
+    try:
+        value = float(PYTHON[op](*(_argument(op, arg) for arg in args)))
+        slope = _slope(op, args, value)
+    except (ArithmeticError, ValueError):
+        return Dual(NAN, NAN)
+    return Dual(value, slope)
+
+
+def _argument(op: str, arg: Dual) -> float | bool:
+    return bool(arg.value) if op in ("not", "and", "or") else arg.value
+
+
+def _slope(op: str, args: list[Dual], y: float) -> float:
+    """The derivative of one operation by the chain rule."""
+    x, dx = args[0].value, args[0].slope
+    if op in UNARY:
+        return UNARY[op](x, y) * dx if dx else 0.0
+    if op == "where":
+        return args[1].slope if x else args[2].slope
+    if op == "clamp":
+        return dx if args[1].value <= x <= args[2].value else 0.0
+    if len(args) < 2 or op not in BINARY:
+        return 0.0
+    z, dz = args[1].value, args[1].slope
+    if op in ("min", "max"):
+        if x == z:
+            return (dx + dz) / 2
+        return dx if (x < z) == (op == "min") else dz
+    left, right = BINARY[op]
+    return (left(x, z, y) * dx if dx else 0.0) + (right(x, z, y) * dz if dz else 0.0)
+
+
+UNARY = {
+    "neg": lambda x, y: -1.0,
+    "abs": lambda x, y: float((x > 0) - (x < 0)),
+    "exp": lambda x, y: y,
+    "expm1": lambda x, y: y + 1,
+    "log": lambda x, y: 1 / x,
+    "log1p": lambda x, y: 1 / (1 + x),
+    "sqrt": lambda x, y: 1 / (2 * y),
+    "sigmoid": lambda x, y: y * (1 - y),
+    "log_sigmoid": lambda x, y: sigmoid(-x),
+    "softplus": lambda x, y: sigmoid(x),
+    "tanh": lambda x, y: 1 - y * y,
+}
+BINARY = {
+    "add": (lambda x, z, y: 1.0, lambda x, z, y: 1.0),
+    "sub": (lambda x, z, y: 1.0, lambda x, z, y: -1.0),
+    "mul": (lambda x, z, y: z, lambda x, z, y: x),
+    "div": (lambda x, z, y: 1 / z, lambda x, z, y: -y / z),
+    "pow": (lambda x, z, y: z * x ** (z - 1), lambda x, z, y: y * math.log(x)),
+    "mod": (lambda x, z, y: 1.0, lambda x, z, y: 0.0),
+    "min": (None, None),
+    "max": (None, None),
+}

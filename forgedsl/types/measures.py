@@ -1,0 +1,58 @@
+"""Log-prob measures: which distribution a log-probability belongs to.
+
+    lp<model, temperature, support>
+
+A difference of log-probs is a ratio of policies only if temperature and support are equal; then
+the model is what differs. A combination of log-probs is a `Form`: coefficients by measure, of a
+sum (`log`) or, after `exp`, of a product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+FULL = "full vocabulary"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measure:
+    """`source` names the field and says where the numbers come from."""
+
+    model: str
+    temperature: float
+    support: str = FULL
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.model} @ T={self.temperature}, {self.support}"
+
+    def comparable(self, other: Measure) -> bool:
+        """Whether a ratio of the two says something about the models only."""
+        return (self.temperature, self.support) == (other.temperature, other.support)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`exp` of a linear combination of log-probs if `is_exp`, else the combination itself."""
+
+    terms: Mapping[Measure, float]
+    is_exp: bool = False
+
+    def scaled(self, factor: float) -> Form:
+        return Form({m: c * factor for m, c in self.terms.items()}, self.is_exp)
+
+    def plus(self, other: Form) -> Form:
+        """The sum of two combinations, the product of two exponentials."""
+        names = [*self.terms, *(m for m in other.terms if m not in self.terms)]
+        terms = {m: self.terms.get(m, 0.0) + other.terms.get(m, 0.0) for m in names}
+        return Form({m: c for m, c in terms.items() if c}, self.is_exp)
+
+
+def conflict(a: Form, b: Form) -> tuple[Measure, Measure] | None:
+    """Two measures of opposite sign, one of each form, that cannot be compared."""
+    for mine, coefficient in a.terms.items():
+        for theirs, other in b.terms.items():
+            if coefficient * other < 0 and not mine.comparable(theirs):
+                return mine, theirs
+    return None
