@@ -50,6 +50,7 @@ model base { source = hf("Qwen/Qwen3-8B"), arch = qwen3("8B") }
 dataset tulu { source = hf("allenai/tulu", split = "train"), chat = row.messages }
 service trainer : titan(base) {
   procs = 8, optimizer.lr = 1e-5, batch { seq_len = 4096, tokens = 64k }
+  memory.activation_checkpoint = full
 }
 loss nll(logprob: diff [B, T] f32, mask: [B, T] bool) { minimize token_mean(-logprob, mask) }
 flow train {

@@ -84,7 +84,7 @@ def test_split_of_a_file(tmp_path):
     rows_in(tmp_path / "data")
     lowered, diagnostics = lower_of(changed(GRPO + EVAL, JSONL), folder=tmp_path)
     assert lowered is None
-    assert [d.code for d in diagnostics] == ["P211"]
+    assert [d.code for d in diagnostics] == ["P212"]
 
 
 def test_python_reward(tmp_path):

@@ -21,7 +21,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
         if decl.ctor == "titan":
             found[name] = _titan(decl, mesh, plan, dtype, stepped=name == graph.trainer)
         else:
-            found[name] = _vllm(decl, mesh, dtype)
+            found[name] = _vllm(decl, mesh, plan, dtype)
     return found
 
 
@@ -77,7 +77,7 @@ def _optimizer(decl: Decl) -> job.Optimizer:
     return job.Optimizer(**{name: _plain(decl, f"optimizer.{name}") for name in names})
 
 
-def _vllm(decl: Decl, mesh: MeshPlan, dtype: str) -> job.VllmService:
+def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str) -> job.VllmService:
     prefix = "engine.extra."
     extra = {k.removeprefix(prefix): v.value for k, v in decl.settings.items() if k[:13] == prefix}
     return job.VllmService(
@@ -87,12 +87,20 @@ def _vllm(decl: Decl, mesh: MeshPlan, dtype: str) -> job.VllmService:
         parallel=job.VllmParallel(**mesh.degrees),
         sampling=lower_sampling(decl),
         route=_plain(decl, "route"),
-        gpu_memory=_plain(decl, "engine.gpu_memory"),
+        gpu_memory=_gpu_memory(decl, mesh, plan),
         prefix_caching=_plain(decl, "engine.prefix_caching"),
         cuda_graphs=mesh.device == "gpu" and _plain(decl, "engine.cuda_graphs"),
         max_running=_plain(decl, "engine.max_running"),
         extra=extra,
     )
+
+
+def _gpu_memory(decl: Decl, mesh: MeshPlan, plan: Plan) -> float | None:
+    """The part of its GPU that an engine takes: as planned, None on a CPU."""
+    rank = plan.memory.rank(decl.name)
+    if rank is not None:
+        return rank.fraction
+    return _plain(decl, "engine.gpu_memory") if mesh.device == "gpu" else None
 
 
 def lower_sampling(decl: Decl) -> job.Sampling:

@@ -154,7 +154,7 @@ def _eval_source(decl: Decl, dataset: Decl, files: InputFiles) -> Any:
         return source.model_copy(update={"split": split.value})
     files.reporter.report(
         error(
-            "P211",
+            "P212",
             "split-of-file",
             f"`{dataset.name}` has no splits, its source is not a dataset of the hub",
             split.origin.span or decl.name_span,

@@ -12,13 +12,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgedsl.diagnostics import Reporter
+from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.graph.ir import Graph
 from forgedsl.graph.legality import model_of
 from forgedsl.hir.ir import Decl, Program, Ref
 from forgedsl.plan import checks
 from forgedsl.plan.archs import Dims, dims_of
+from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
+from forgedsl.plan.cost import Cost, check_bottleneck, lengths, plan_cost
 from forgedsl.plan.host import Host, resolve_host
+from forgedsl.plan.liveness import check_liveness
+from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import MeshPlan, number, place, plan_mesh
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
@@ -51,6 +55,9 @@ class Plan:
     contexts: Mapping[str, int | None]
     rows: Mapping[str, Rows]
     colocate: tuple[str, ...]
+    request: Request
+    memory: MemoryPlan
+    cost: Cost
 
     def mesh(self, service: str) -> MeshPlan:
         return next(mesh for mesh in self.meshes if mesh.service == service)
@@ -89,20 +96,54 @@ def plan(
             found += checks.check_sequence_shard(decl, by_service[name], rows[name].seq_len)
     for diagnostic in found:
         reporter.report(diagnostic)
-    failed = any(d.severity == "error" for d in reporter.diagnostics[start:])
-    if schedule is None or failed:
+    if schedule is None or _failed(reporter, start):
+        return None
+    request = Request(
+        program=program,
+        meshes=meshes,
+        host=resolved,
+        dims={name: dims[model_of(decl)] for name, decl in decls.items()},
+        contexts={name: contexts[model_of(decl)] for name, decl in decls.items()},
+        rows={name: (shape.rows, shape.seq_len) for name, shape in rows.items()},
+        trainer=graph.trainer,
+        synced=frozenset(str(sync.settings["target"]) for sync in graph.syncs),
+    )
+    memory = plan_memory(request)
+    limits = capacities(graph, schedule.staleness)
+    for diagnostic in check_memory(request, memory) + check_liveness(graph, schedule, limits):
+        reporter.report(diagnostic)
+    if _failed(reporter, start):
         return None
     return Plan(
         host=resolved,
         meshes=meshes,
         schedule=schedule,
         slots={node.name: slots_of(node, schedule.staleness) for node in graph.nodes},
-        capacities=capacities(graph, schedule.staleness),
+        capacities=limits,
         dims=dims,
         contexts=contexts,
         rows=rows,
         colocate=colocate,
+        request=request,
+        memory=memory,
+        cost=plan_cost(request, graph, schedule),
     )
+
+
+def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
+    """Warnings about speed, which only `plan` gives: P211 kv-starved, A307 bottleneck."""
+    slots: dict[str, int] = {}
+    longest: dict[str, int] = {}
+    for node in graph.of("sample"):
+        slots[node.target] = slots.get(node.target, 0) + plan.slots[node.name]
+        tokens = sum(lengths(plan.request, graph, node))
+        longest[node.target] = max(longest.get(node.target, 0), tokens)
+    found = check_pools(plan.request, plan.memory, slots, longest)
+    return found + check_bottleneck(program, plan.cost)
+
+
+def _failed(reporter: Reporter, start: int) -> bool:
+    return any(d.severity == "error" for d in reporter.diagnostics[start:])
 
 
 def _colocate(program: Program, graph: Graph) -> tuple[str, ...]:

@@ -1,0 +1,88 @@
+"""Prints what one layer of torchtitan's model keeps for its backward, in bytes per token.
+
+Run by test_memory_model in a process of its own: torchtitan wants a process group. Storages that a
+forward leaves alive are counted; two depths give the layer, without embedding and final norm.
+"""
+
+import contextlib
+import gc
+import json
+import socket
+import sys
+import weakref
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream import titan
+
+
+class Alive(TorchDispatchMode):
+    """Storages made while active."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = {}
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for value in tree_leaves(out):
+            if isinstance(value, torch.Tensor):
+                with contextlib.suppress(NotImplementedError, RuntimeError):
+                    storage = value.untyped_storage()
+                    self.found[storage._cdata] = weakref.ref(storage)
+        return out
+
+    def bytes(self):
+        gc.collect()
+        return sum(s.nbytes() for r in self.found.values() if (s := r()) is not None)
+
+
+def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len):
+    service = spec.TitanService(
+        model="m",
+        mesh=spec.Mesh(name="m", device="cpu"),
+        dtype=dtype,
+        batch=spec.BatchShape(seq_len=seq_len, rows=rows),
+        activation_checkpoint=mode,
+        optimizer=spec.Optimizer(lr=1e-3),
+    )
+    model = spec.Model(
+        source=spec.RandomModel(seed=1),
+        arch=spec.Arch(family="qwen3", dims={**dims, "layers": layers, "tied": True}),
+        dtype=dtype,
+        context=seq_len,
+    )
+    built = titan.build_model(model, service, folder, parts)
+    built.model.train()
+    tokens = torch.randint(0, dims["vocab"], (rows, seq_len))
+    positions = torch.arange(seq_len).repeat(rows, 1)
+    mask = torch.ones(seq_len, seq_len, dtype=torch.bool).tril().expand(rows, 1, -1, -1)
+    with Alive() as alive:
+        out = built.hidden_to(lambda hidden, _: hidden, tokens, positions, mask)
+        total = alive.bytes()
+    assert out.shape == (rows, seq_len, dims["hidden"])
+    return total
+
+
+def main():
+    from pathlib import Path
+
+    request = json.loads(sys.argv[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    parts = titan.init_distributed("cpu", 0, 0, 1, "127.0.0.1", port)
+    shape = (request["dims"], request["rows"], request["seq_len"])
+    found = {}
+    for mode in ("none", "selective", "full"):
+        for dtype in ("f32", "bf16"):
+            few, many = (kept(parts, Path(), n, mode, dtype, *shape) for n in (2, 4))
+            found[f"{mode} {dtype}"] = (many - few) / 2 / (request["rows"] * request["seq_len"])
+    print("RESULT" + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

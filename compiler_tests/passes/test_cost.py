@@ -1,0 +1,142 @@
+"""Cost of a step, the bottleneck, dead groups, and the liveness of credit cycles."""
+
+from dataclasses import replace
+
+import pytest
+from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
+
+from forgedsl.graph.dataflow import build
+from forgedsl.plan.archs import DIMS
+from forgedsl.plan.cost import DeadGroups, time_text
+from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
+from forgedsl.plan.params import forward_flops
+from forgedsl.plan.plan import advice, plan
+
+FILTERED = changed(
+    GRPO,
+    ("  batch   = replay(rollout", "  kept = rollout.keep(mixed(score))\n  batch = replay(kept"),
+    ("max_policy_age = 1 }", "max_policy_age = 1, starve_timeout = 10min }"),
+)
+
+
+def stage(made, node):
+    return next(s for s in made.cost.stages if s.node == node)
+
+
+def test_tokens_and_flops_of_a_step():
+    made, _ = plan_of(GRPO)
+    tokens = 16 * 8 * (512 + 1024)
+    assert stage(made, "step").tokens == stage(made, "ref_lp").tokens == tokens
+    flops = 3 * tokens * forward_flops(DIMS["qwen3", "1.7B"], 4096)
+    assert stage(made, "step").flops == pytest.approx(flops)
+
+
+def test_bytes_of_a_sync_are_those_of_the_generator_s_weights():
+    made, _ = plan_of(GRPO)
+    assert stage(made, "sync").bytes == pytest.approx(2 * 1.7208e9, rel=1e-3)
+
+
+def test_stages_overlap_in_an_asynchronous_schedule_only():
+    made, _ = plan_of(GRPO)
+    serial, _ = plan_of(changed(GRPO, ("async { steps = 500, max_policy_age = 1 }",
+                                       "sync { steps = 5 }")))  # fmt: skip
+    assert made.cost.step_seconds == stage(made, "ref_lp").seconds
+    assert serial.cost.step_seconds == pytest.approx(sum(s.seconds for s in serial.cost.stages))
+
+
+def test_a_slow_reference_is_the_bottleneck():
+    found = loaded(GRPO)
+    graph = build(found.program, reporter=found.reporter)
+    made = plan(found.program, graph, reporter=found.reporter)
+    warnings = [d for d in advice(found.program, graph, made) if d.code == "A307"]
+    assert [d.message for d in warnings] == ["the CPU service `reference` sets the step time"]
+    assert warnings[0].notes[0].startswith("196,608 tokens x 3.9 GFLOP = 7.7e+14 FLOP a step")
+
+
+def test_a_fast_reference_is_not():
+    found = loaded(GRPO, "reference.device=gpu", "generator.replicas=1")
+    graph = build(found.program, reporter=found.reporter)
+    made = plan(found.program, graph, reporter=found.reporter)
+    assert advice(found.program, graph, made) == []
+
+
+def test_supervised_cost():
+    made, _ = plan_of(SFT)
+    assert [s.node for s in made.cost.stages] == ["step"]
+    assert stage(made, "step").tokens == 15 * 4096 * 8
+
+
+@pytest.mark.parametrize(
+    ("p", "size", "dead", "more"), [(0.05, 8, 0.663, 2.97), (0.05, 16, 0.440, 1.79)]
+)
+def test_dead_groups(p, size, dead, more):
+    found = DeadGroups(node="rollout", size=size, filtered=True)
+    assert found.probability(p) == pytest.approx(dead, abs=1e-3)
+    assert found.oversampling(p) == pytest.approx(more, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0042, "4.2 ms"), (3.44, "3.44 s"), (89.0, "89 s"), (320, "5.33 min"), (7200, "2 h")],
+)
+def test_time_text(seconds, text):
+    assert time_text(seconds) == text
+
+
+# ---- liveness
+
+
+def test_planned_graphs_are_live():
+    made, _ = plan_of(FILTERED)
+    graph, _ = graph_of(FILTERED)
+    net = net_of(graph, made.schedule, made.capacities)
+    assert net.stuck() == ()
+    assert net.cycle() == ()
+
+
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_syncs_further_apart_than_the_credits_reach_are_live(every):
+    text = changed(
+        GRPO, ("every = 1", f"every = {every}"), ("max_policy_age = 1", "max_policy_age = 3")
+    )
+    made, _ = plan_of(text)
+    assert net_of(graph_of(text)[0], made.schedule, made.capacities).stuck() == ()
+
+
+def test_a_cycle_without_enough_tokens_is_refused():
+    made, _ = plan_of(GRPO)
+    graph, _ = graph_of(GRPO)
+    staleness = replace(made.schedule.staleness, credits=15)
+    found = check_liveness(graph, replace(made.schedule, staleness=staleness), made.capacities)
+    assert [d.code for d in found] == ["A308"]
+    assert "prompt" in found[0].notes[0]
+    assert "pull" in found[0].notes[0]
+
+
+def test_an_edge_too_small_for_a_batch_is_refused():
+    made, _ = plan_of(GRPO)
+    graph, _ = graph_of(GRPO)
+    found = check_liveness(graph, made.schedule, {**made.capacities, "ref_lp": 7})
+    assert [d.code for d in found] == ["A308"]
+
+
+def test_net_names_the_cycle():
+    net = Net(
+        transitions=(
+            Transition(name="a", consumes={"y": 1}, produces={"x": 1}),
+            Transition(name="b", consumes={"x": 1}, produces={"y": 1}),
+        ),
+        tokens={},
+    )
+    assert [t.name for t in net.stuck()] == ["a", "b"]
+    assert set(net.cycle()) == {("a", "y"), ("b", "x")}
+
+
+def test_failure_edges():
+    made, _ = plan_of(FILTERED)
+    graph, _ = graph_of(FILTERED)
+    found = {e.failure: e.effect for e in exits(graph, made.schedule, 1200.0)}
+    assert found["a filter drops a group"].endswith("no group for 10 min ends the run")
+    assert found["a pull of generator fails"].endswith("after 5 min at the latest")
+    assert credit_loops(graph, made.schedule)[0][0] == "prompt"
+    assert credit_loops(graph, made.schedule)[0][-2:] == ("step", "pull")

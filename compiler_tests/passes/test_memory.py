@@ -1,0 +1,166 @@
+"""Memory of a plan: parameter counts, items, stores, what fits, P205 and P211."""
+
+import pytest
+from forge_texts import GRPO, SFT, changed, loaded, plan_of
+
+from forgedsl.diagnostics import Severity
+from forgedsl.graph.dataflow import build
+from forgedsl.hir.context import Host
+from forgedsl.plan.archs import DIMS
+from forgedsl.plan.memory import GIB
+from forgedsl.plan.params import kv_bytes, num_params
+from forgedsl.plan.plan import advice, plan
+
+COLOCATED = changed(
+    GRPO,
+    ("schedule async { steps = 500, max_policy_age = 1 }",
+     "colocate = [trainer, generator]\nschedule sync { steps = 5 }"),
+    ("procs = 4, optimizer", "optimizer"),
+    ("replicas = 2, parallel.tp = 2, ", ""),
+)  # fmt: skip
+WIDE = changed(GRPO, ("procs = 4, optimizer", "procs = 16, optimizer"))
+FULL = "trainer.memory.activation_checkpoint=full"
+ONE = Host(gpus=1)
+
+
+def only(diagnostics, code):
+    found = [d for d in diagnostics if d.code == code]
+    assert len(found) == 1, diagnostics
+    return found[0]
+
+
+def items(made, service, phase):
+    rank = made.memory.rank(service)
+    return {i.name: i.bytes for p in rank.phases if p.name == phase for i in p.items}
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "billions"),
+    [
+        ("qwen3", "0.6B", 0.596), ("qwen3", "1.7B", 1.721), ("qwen3", "4B", 4.022),
+        ("qwen3", "8B", 8.191), ("qwen3", "14B", 14.768), ("qwen3", "32B", 32.762),
+        ("llama3", "1B", 1.236), ("llama3", "8B", 8.030), ("llama3", "70B", 70.554),
+    ],
+)  # fmt: skip
+def test_parameters_of_published_models(family, size, billions):
+    assert num_params(DIMS[family, size]) / 1e9 == pytest.approx(billions, rel=1e-3)
+
+
+@pytest.mark.parametrize(("size", "kib"), [("0.6B", 112), ("1.7B", 112), ("4B", 144)])
+def test_kv_cache_of_a_token(size, kib):
+    assert kv_bytes(DIMS["qwen3", size], tp=1, pp=1, itemsize=2) == kib * 1024
+
+
+def test_train_state_is_sixteen_bytes_a_parameter_over_the_shards():
+    made, _ = plan_of(GRPO)
+    found = items(made, "trainer", "train")
+    n = num_params(DIMS["qwen3", "1.7B"]) / 4
+    state = found["weights f32"] + found["AdamW moments f32"] + found["gradients f32"]
+    assert state == pytest.approx(16 * n)
+
+
+def test_gradients_are_not_there_while_rolling_out():
+    made, _ = plan_of(GRPO)
+    assert "gradients f32" not in items(made, "trainer", "rollout")
+
+
+@pytest.mark.parametrize(
+    ("edit", "item", "grows"),
+    [
+        ("trainer.batch.rows=8", "activations", True),
+        ("trainer.memory.activation_checkpoint=full", "activations", False),
+        ("trainer.memory.logits=chunked(64)", "loss head", False),
+    ],
+)
+def test_settings_move_their_item(edit, item, grows):
+    before, after = (items(plan_of(GRPO, *o)[0], "trainer", "train")[item] for o in ([], [edit]))
+    assert (after > before) is grows
+    assert after != before
+
+
+def test_an_engine_alone_takes_nine_tenths_and_the_rest_is_its_pool():
+    made, _ = plan_of(GRPO)
+    rank = made.memory.rank("generator")
+    assert rank.fraction == 0.9
+    assert rank.bytes("rollout") == pytest.approx(0.9 * 141 * GIB, rel=1e-6)
+
+
+def test_a_colocated_engine_takes_what_the_trainer_leaves():
+    made, diagnostics = plan_of(COLOCATED, host=ONE)
+    assert diagnostics == []
+    store = made.memory.stores[0]
+    assert store.services == ("trainer", "generator")
+    assert 0.85 < store.share < 0.92
+
+
+def test_largest_microbatch_fits_and_one_more_row_does_not():
+    made, _ = plan_of(GRPO)
+    rows = made.memory.fitting_rows["trainer"]
+    fits, quiet = plan_of(GRPO, f"trainer.batch.rows={rows}")
+    assert fits is not None
+    assert quiet == []
+    loud = plan_of(GRPO, f"trainer.batch.rows={rows + 1}")[1]
+    assert only(loud, "P205").severity is Severity.WARNING
+
+
+def test_too_large_a_microbatch_names_the_one_that_fits():
+    made, diagnostics = plan_of(GRPO, "trainer.batch.rows=64")
+    assert made is None
+    found = only(diagnostics, "P205")
+    assert found.severity is Severity.ERROR
+    assert found.message.endswith("of a GPU that has 141.0 GiB")
+    assert found.label == "host 0, GPUs 0-3"
+    rows = plan_of(GRPO)[0].memory.fitting_rows["trainer"]
+    assert found.help == f"`trainer.batch.rows = {rows}` fits"
+
+
+def test_two_services_on_one_gpu():
+    made, diagnostics = plan_of(COLOCATED, "generator.engine.gpu_memory=0.9", host=ONE)
+    assert made is None
+    found = only(diagnostics, "P205")
+    assert found.message.startswith("`trainer` and `generator` together need 2")
+    assert "`generator.engine.gpu_memory = " in found.help
+    remedy = found.help.split("gpu_memory = ")[1].split("`")[0]
+    fixed = plan_of(COLOCATED, f"generator.engine.gpu_memory={remedy}", host=ONE)
+    assert fixed[0] is not None
+    assert fixed[1] == []
+
+
+def test_a_snapshot_gathered_on_every_rank_counts():
+    found = only(
+        plan_of(WIDE, FULL, 'policy.arch=qwen3("32B")', "trainer.batch.rows=1", host=Host(gpus=20))[
+            1
+        ],
+        "P205",
+    )
+    assert any("gathered snapshot f32" in note for note in found.notes)
+
+
+def test_an_engine_without_room_for_one_sequence():
+    found = only(plan_of(GRPO, "generator.engine.gpu_memory=0.02", "policy.context=40960")[1],
+                 "P205")  # fmt: skip
+    assert found.message.startswith("`generator` has ")
+    assert "one sequence of 40960 tokens needs 2.2 GiB" in found.message
+
+
+def test_a_host_too_small_for_its_processes():
+    found = only(plan_of(GRPO, host=Host(memory=16 * GIB))[1], "P205")
+    assert "the memory of the host is 16.0 GiB" in found.message
+
+
+def test_unknown_dimensions_are_said_not_guessed():
+    text = changed(SFT, (', arch = qwen3("8B")', ""))
+    made, diagnostics = plan_of(text)
+    assert diagnostics == []
+    assert made.memory.unknown == ("trainer",)
+    assert made.memory.ranks == ()
+
+
+def test_starved_pool_is_advice_only():
+    found = loaded(GRPO, "generator.engine.gpu_memory=0.04")
+    graph = build(found.program, reporter=found.reporter)
+    made = plan(found.program, graph, reporter=found.reporter)
+    assert list(found.reporter) == []
+    warning = only(advice(found.program, graph, made), "P211")
+    assert warning.severity is Severity.WARNING
+    assert warning.message.startswith("`generator` holds 54 full sequences, and 32 groups are in")

@@ -1,0 +1,344 @@
+"""Which ranks share which memory, whether they fit, and the largest microbatch that does.
+
+    Program + meshes + dims -> shapes of ranks -> MemoryPlan -> P205 memory, P211 kv-starved
+
+A GPU holds the ranks that are placed on it, phase by phase; a host holds the processes without a
+GPU, the published weights, and what every process takes by itself. From 92 % on it is a warning.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import floor
+
+from forgedsl.hir.ir import Constructor, Decl, Program
+from forgedsl.plan.archs import Dims
+from forgedsl.plan.host import Host
+from forgedsl.plan.memory import (
+    PHASES,
+    PROCESS,
+    Item,
+    Phase,
+    TitanShape,
+    VllmShape,
+    kv_per_token,
+    titan_phases,
+    vllm_fixed,
+    vllm_phases,
+    vllm_pool,
+)
+from forgedsl.plan.meshes import MeshPlan, value
+from forgedsl.plan.params import ITEMSIZE, num_params, vocab_params
+
+TIGHT = 0.92
+"""part of a memory from which on the plan warns"""
+ALONE = 0.9
+"""part of a GPU that an engine takes where it is alone and nothing is set"""
+MAX_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """One rank of a service. `fraction` is the part of a GPU that an engine claims."""
+
+    service: str
+    ranks: int
+    shape: TitanShape | VllmShape
+    phases: tuple[Phase, ...]
+    fraction: float | None = None
+
+    def bytes(self, phase: str) -> int:
+        return next(p.bytes for p in self.phases if p.name == phase)
+
+    @property
+    def peak(self) -> int:
+        return max(phase.bytes for phase in self.phases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A memory and who uses it: `count` GPUs alike, or one host."""
+
+    name: str
+    kind: str
+    services: tuple[str, ...]
+    count: int
+    capacity: int
+    parts: Mapping[str, int]
+    """bytes at the fullest phase, by service or purpose"""
+    phase: str
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.parts.values())
+
+    @property
+    def share(self) -> float:
+        return self.bytes / self.capacity if self.capacity else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """`unknown` are the services whose model has no known dimensions."""
+
+    ranks: tuple[RankMemory, ...]
+    stores: tuple[Store, ...]
+    unknown: tuple[str, ...]
+    fitting_rows: Mapping[str, int]
+    """the most rows of a microbatch that fit, by trained service"""
+
+    def rank(self, service: str) -> RankMemory | None:
+        return next((rank for rank in self.ranks if rank.service == service), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is known of each service before its memory is."""
+
+    program: Program
+    meshes: tuple[MeshPlan, ...]
+    host: Host
+    dims: Mapping[str, Dims | None]
+    """by service"""
+    contexts: Mapping[str, int | None]
+    """by service"""
+    rows: Mapping[str, tuple[int, int]]
+    """(rows, seq_len) by titan service"""
+    trainer: str
+    synced: frozenset[str]
+
+    def mesh(self, service: str) -> MeshPlan:
+        return next(mesh for mesh in self.meshes if mesh.service == service)
+
+
+def plan_memory(request: Request) -> MemoryPlan:
+    """Every rank, every shared memory."""
+    known = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
+    titans = {m.service: titan_shape(request, m) for m in known if m.kind == "titan"}
+    ranks = _ranks(request, known, titans)
+    fitting = {
+        name: _fitting_rows(request, known, titans, name)
+        for name, shape in titans.items()
+        if shape.trained
+    }
+    return MemoryPlan(
+        ranks=ranks,
+        stores=stores(request, ranks),
+        unknown=tuple(m.service for m in request.meshes if m not in known),
+        fitting_rows=fitting,
+    )
+
+
+def _ranks(
+    request: Request, meshes: Sequence[MeshPlan], titans: Mapping[str, TitanShape]
+) -> tuple[RankMemory, ...]:
+    found = {name: rank_of(request.mesh(name), shape) for name, shape in titans.items()}
+    for mesh in meshes:
+        if mesh.kind == "vllm":
+            fraction = claim(request, mesh, found)
+            shape = vllm_shape(request, mesh, fraction)
+            found[mesh.service] = rank_of(mesh, shape, fraction)
+    return tuple(found[mesh.service] for mesh in meshes)
+
+
+def rank_of(
+    mesh: MeshPlan, shape: TitanShape | VllmShape, fraction: float | None = None
+) -> RankMemory:
+    phases = titan_phases(shape) if isinstance(shape, TitanShape) else vllm_phases(shape)
+    return RankMemory(
+        service=mesh.service,
+        ranks=mesh.total_procs,
+        shape=shape,
+        phases=phases,
+        fraction=fraction if mesh.device == "gpu" else None,
+    )
+
+
+def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
+    """The shape of one rank of a torchtitan service."""
+    decl = request.program.services[mesh.service]
+    dims = request.dims[mesh.service]
+    assert dims is not None
+    rows, seq_len = request.rows[mesh.service]
+    trained = mesh.service == request.trainer
+    logits = decl.settings["memory.logits"].value
+    targets = [request.program.services[name] for name in sorted(request.synced)]
+    return TitanShape(
+        dims=dims,
+        device=mesh.device,
+        degrees=mesh.degrees,
+        itemsize=itemsize(request.program, decl),
+        trained=trained,
+        checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
+        head_rows=int(logits.args["rows"]) if isinstance(logits, Constructor) else None,
+        seq_len=seq_len,
+        rows=rows,
+        published=itemsize(request.program, targets[0]) if trained and targets else 0,
+    )
+
+
+def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> VllmShape:
+    """The shape of one rank of an engine that claims `fraction` of its GPU."""
+    decl = request.program.services[mesh.service]
+    dims = request.dims[mesh.service]
+    assert dims is not None
+    return VllmShape(
+        dims=dims,
+        device=mesh.device,
+        degrees=mesh.degrees,
+        itemsize=itemsize(request.program, decl),
+        context=request.contexts[mesh.service] or 0,
+        graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
+        synced=mesh.service in request.synced,
+        claim=floor(fraction * request.host.gpu_memory),
+    )
+
+
+def itemsize(program: Program, decl: Decl) -> int:
+    """Bytes of a number in the dtype of a service."""
+    argument = decl.ctor_args[0]
+    model = program.models[argument.name]
+    return ITEMSIZE[str(value(decl, "dtype") or model.settings["dtype"].value)]
+
+
+def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> float:
+    """The part of a GPU for an engine: as set, else 0.9 alone, else what the others leave."""
+    given = value(request.program.services[mesh.service], "engine.gpu_memory")
+    if isinstance(given, float | int):
+        return float(given)
+    others = sharing(request, mesh.service)
+    if not others or not request.host.gpu_memory:
+        return ALONE
+    engines = 1 + sum(request.mesh(name).kind == "vllm" for name in others)
+    dims = request.dims[mesh.service]
+    assert dims is not None
+    reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
+    taken = sum(ranks[name].peak for name in others if isinstance(ranks[name].shape, TitanShape))
+    left = (TIGHT * request.host.gpu_memory - taken) / engines - reload
+    return max(0.05, floor(100 * left / request.host.gpu_memory) / 100)
+
+
+def sharing(request: Request, service: str) -> tuple[str, ...]:
+    """Other services with a rank on a GPU of `service`."""
+    mine = {(p.host, gpu) for p in request.mesh(service).places for gpu in p.gpus}
+    return tuple(
+        mesh.service
+        for mesh in request.meshes
+        if mesh.service != service
+        and mine & {(p.host, gpu) for p in mesh.places for gpu in p.gpus}
+        and request.dims[mesh.service] is not None
+    )
+
+
+# ---- stores
+
+
+def stores(request: Request, ranks: Sequence[RankMemory]) -> tuple[Store, ...]:
+    """GPUs with the same services, counted, then the hosts with the most on them."""
+    return (*_gpu_stores(request, ranks), _host_store(request, ranks))
+
+
+def _gpu_stores(request: Request, ranks: Sequence[RankMemory]) -> list[Store]:
+    users: dict[tuple[int, int], list[str]] = {}
+    for rank in ranks:
+        for place in request.mesh(rank.service).places:
+            for gpu in place.gpus:
+                users.setdefault((place.host, gpu), []).append(rank.service)
+    counted = Counter(tuple(names) for _, names in sorted(users.items()))
+    by_service = {rank.service: rank for rank in ranks}
+    found = []
+    for names, count in counted.items():
+        phase = _fullest({p: sum(by_service[n].bytes(p) for n in names) for p in PHASES})
+        found.append(
+            Store(
+                name=f"GPU of {' + '.join(names)}",
+                kind="gpu",
+                services=names,
+                count=count,
+                capacity=request.host.gpu_memory,
+                parts={name: by_service[name].bytes(phase) for name in names},
+                phase=phase,
+            )
+        )
+    return found
+
+
+def _fullest(totals: Mapping[str, int]) -> str:
+    """The phase with the most bytes; `train` where it is as good, for it shows what they are."""
+    return "train" if totals["train"] >= 0.99 * max(totals.values()) else max(
+        totals, key=lambda phase: totals[phase]
+    )  # fmt: skip
+
+
+def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
+    """The fullest host. Its allocators keep what they had, so phases do not take turns here."""
+    totals: dict[int, dict[str, int]] = {}
+    by_service = {rank.service: rank for rank in ranks}
+    for mesh in request.meshes:
+        for place in mesh.places:
+            parts = totals.setdefault(place.host, {})
+            own = mesh.procs * (PROCESS[mesh.kind] + _on_host(by_service.get(mesh.service), mesh))
+            parts[mesh.service] = parts.get(mesh.service, 0) + round(own)
+        rank = by_service.get(mesh.service)
+        shape = rank.shape if rank is not None else None
+        if mesh.device == "gpu" and isinstance(shape, TitanShape) and shape.published:
+            first = mesh.places[0].host
+            totals[first]["published weights"] = 2 * shape.published * num_params(shape.dims)
+    pools = sum(int(r.settings["procs"].value) for r in request.program.rewards.values())
+    first_host = totals.setdefault(0, {})
+    first_host["controller and rewards"] = round(PROCESS["controller"] + pools * PROCESS["reward"])
+    index = max(totals, key=lambda host: sum(totals[host].values()))
+    return Store(
+        name=f"memory of host {index}" if request.host.hosts > 1 else "memory of the host",
+        kind="host",
+        services=tuple(name for name in totals[index] if name in request.dims),
+        count=1,
+        capacity=request.host.memory,
+        parts=totals[index],
+        phase="all phases",
+    )
+
+
+def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
+    return rank.peak if rank is not None and mesh.device == "cpu" else 0
+
+
+def _fitting_rows(
+    request: Request, meshes: Sequence[MeshPlan], titans: Mapping[str, TitanShape], name: str
+) -> int:
+    """The most rows that leave every memory below 92 %; 0 if not even one row does."""
+
+    def fits(rows: int) -> bool:
+        changed = {**titans, name: replace(titans[name], rows=rows)}
+        ranks = _ranks(request, meshes, changed)
+        mine = [s for s in stores(request, ranks) if name in s.services]
+        return all(s.share <= TIGHT for s in mine) and not starved_engines(
+            ranks, sharing(request, name)
+        )
+
+    low, high = 0, 1
+    while high <= MAX_ROWS and fits(high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def starved_engines(ranks: Sequence[RankMemory], names: Sequence[str]) -> list[RankMemory]:
+    """Engines whose pool does not hold one sequence of the context: vLLM refuses to start."""
+    return [
+        rank
+        for rank in ranks
+        if rank.service in names
+        and isinstance(rank.shape, VllmShape)
+        and vllm_pool(rank.shape) < max(1, rank.shape.context) * kv_per_token(rank.shape)
+    ]
+
+
+def fixed_items(rank: RankMemory) -> tuple[Item, ...]:
+    """What an engine needs besides its pool."""
+    assert isinstance(rank.shape, VllmShape)
+    return vllm_fixed(rank.shape)

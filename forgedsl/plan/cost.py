@@ -1,0 +1,297 @@
+"""What one optimizer step costs: tokens, FLOPs, bytes and time of every stage; the bottleneck.
+
+    graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
+
+Lengths are the declared limits, so this is the most that a step can take. In an asynchronous
+schedule stages overlap and the slowest sets the step time; in a synchronous one they add up.
+Rewards are not estimated: nothing is known of their speed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.graph.ir import Graph, Node
+from forgedsl.hir.ir import Program
+from forgedsl.plan.capacity import Request, itemsize
+from forgedsl.plan.devices import SHARED_MEMORY, Rates, cpu_rates, gpu_rates
+from forgedsl.plan.memory import MAX_RUNNING
+from forgedsl.plan.meshes import MeshPlan, number, value
+from forgedsl.plan.params import forward_flops, kv_bytes, num_params
+from forgedsl.plan.schedule import SchedulePlan
+
+RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
+"""forward passes that a forward and backward is worth, with activation checkpointing"""
+DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
+SLOW = 2.0
+"""a frozen model that takes so many times the next slowest stage is worth a warning"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """The work of one node in one step, over all ranks of its service."""
+
+    node: str
+    service: str
+    device: str
+    tokens: int
+    flops: float
+    bytes: float
+    seconds: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadGroups:
+    """Probability that all completions of a group score alike, by the rate of success p."""
+
+    node: str
+    size: int
+    filtered: bool
+
+    def probability(self, p: float) -> float:
+        return p**self.size + (1 - p) ** self.size
+
+    def oversampling(self, p: float) -> float:
+        """Groups drawn per group kept, where a filter drops the dead ones."""
+        return 1 / (1 - self.probability(p))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """`overlapped`: stages run side by side."""
+
+    stages: tuple[Stage, ...]
+    overlapped: bool
+    dead: tuple[DeadGroups, ...]
+    unknown: tuple[str, ...]
+
+    @property
+    def step_seconds(self) -> float:
+        times = list(by_service(self.stages).values()) or [0.0]
+        return max(times) if self.overlapped else sum(times)
+
+    @property
+    def bottleneck(self) -> Stage | None:
+        return max(self.stages, key=lambda stage: stage.seconds, default=None)
+
+    @property
+    def flops(self) -> float:
+        return sum(stage.flops for stage in self.stages)
+
+    def busy(self, service: str) -> float:
+        """The part of a step in which a service works."""
+        mine = sum(stage.seconds for stage in self.stages if stage.service == service)
+        return min(1.0, mine / self.step_seconds) if self.step_seconds else 0.0
+
+
+def plan_cost(request: Request, graph: Graph, schedule: SchedulePlan) -> Cost:
+    """The cost of a planned graph."""
+    stages: list[Stage] = []
+    unknown: list[str] = []
+    for node in graph.nodes:
+        if node.op not in ("sample", "logprobs", "step", "sync"):
+            continue
+        if request.dims[node.target] is None:
+            unknown.append(node.target)
+            continue
+        stages.append(_stage(request, graph, schedule, node))
+    return Cost(
+        stages=tuple(stages),
+        overlapped=schedule.mode == "async",
+        dead=tuple(_dead_groups(graph)),
+        unknown=tuple(dict.fromkeys(unknown)),
+    )
+
+
+def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
+    for node in graph.of("sample"):
+        size = int(node.settings["n"])
+        if size > 1:
+            yield DeadGroups(node=node.name, size=size, filtered=bool(graph.of("mask")))
+
+
+def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
+    """(prompt, completion) tokens of a sample node, at most; a prompt without limit fills a row."""
+    service = request.program.services[node.target]
+    new = number(service, "sampling.max_tokens", 0)
+    dataset = request.program.datasets[graph.node(node.root).target]
+    room = request.rows[graph.trainer][1] - new
+    return number(dataset, "max_prompt_tokens", max(1, room)), new
+
+
+def step_tokens(request: Request, graph: Graph, schedule: SchedulePlan) -> int:
+    """Tokens that one optimizer step trains on, at most."""
+    prompts = schedule.staleness.prompts
+    rows, seq_len = request.rows[graph.trainer]
+    if graph.of("sample"):
+        batch = graph.node(graph.step.inputs[0].edge)
+        nodes = [node for node in graph.of("sample") if node.name in batch.samplers]
+        return sum(
+            prompts * int(node.settings["n"]) * sum(lengths(request, graph, node)) for node in nodes
+        )
+    if graph.of("pairs"):
+        return 2 * prompts * seq_len
+    mesh = request.mesh(graph.trainer)
+    accumulate = number(request.program.services[graph.trainer], "batch.accumulate", 1)
+    return rows * seq_len * accumulate * data_ranks(mesh)
+
+
+def data_ranks(mesh: MeshPlan) -> int:
+    """Ranks that see different rows."""
+    return mesh.degrees["dp_shard"] * mesh.degrees["dp_replicate"]
+
+
+def _stage(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
+    if node.op == "sample":
+        return _sample(request, graph, schedule, node)
+    if node.op == "sync":
+        return _sync(request, schedule, node)
+    return _titan(request, graph, schedule, node)
+
+
+def _sample(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
+    """Prefill by FLOPs, decode by the larger of FLOPs and bytes read per token."""
+    decl, mesh = request.program.services[node.target], request.mesh(node.target)
+    dims = request.dims[node.target]
+    assert dims is not None
+    prompt, new = lengths(request, graph, node)
+    completions = schedule.staleness.prompts * int(node.settings["n"])
+    shared = bool(value(decl, "engine.prefix_caching"))
+    prefilled = prompt * (schedule.staleness.prompts if shared else completions)
+    size = itemsize(request.program, decl)
+    per_token = forward_flops(dims, prompt + new)
+    rates = rates_of(request, mesh)
+    each = -(-completions // mesh.replicas)
+    width = min(each, MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
+    rounds = -(-each // width)
+    cache = width * (prompt + new / 2) * kv_bytes(dims, tp=1, pp=1, itemsize=size)
+    read = size * num_params(dims) + cache
+    token_s = rates.launch + max(
+        read / (rates.bandwidth * mesh.world), width * per_token / (rates.prefill * mesh.world)
+    )
+    prefill_s = prefilled * per_token / (rates.prefill * mesh.world * mesh.replicas)
+    return Stage(
+        node=node.name,
+        service=node.target,
+        device=mesh.device,
+        tokens=completions * new,
+        flops=(prefilled + completions * new) * per_token,
+        bytes=mesh.replicas * rounds * new * read,
+        seconds=prefill_s + rounds * new * token_s,
+        detail=f"{completions} x {new} tokens, {width} at once on each of {mesh.replicas} "
+        f"engine{'s' if mesh.replicas > 1 else ''}",
+    )
+
+
+def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
+    decl, mesh = request.program.services[node.target], request.mesh(node.target)
+    dims = request.dims[node.target]
+    assert dims is not None
+    tokens = step_tokens(request, graph, schedule)
+    rows, seq_len = request.rows[node.target]
+    passes = 1.0
+    if node.op == "step":
+        passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))]
+    flops = passes * tokens * forward_flops(dims, seq_len)
+    rates = rates_of(request, mesh)
+    micros = -(-tokens // (rows * seq_len * data_ranks(mesh)))
+    return Stage(
+        node=node.name,
+        service=node.target,
+        device=mesh.device,
+        tokens=tokens,
+        flops=flops,
+        bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
+        seconds=flops / (rates.train * mesh.world) + micros * passes * rates.launch,
+        detail=f"{micros} microbatch{'es' if micros > 1 else ''} of {rows} x {seq_len} tokens "
+        f"on each of {data_ranks(mesh)} rank{'s' if data_ranks(mesh) > 1 else ''}",
+    )
+
+
+def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
+    target = str(node.settings["target"])
+    dims = request.dims[node.target]
+    assert dims is not None
+    size = itemsize(request.program, request.program.services[target]) * num_params(dims)
+    every = schedule.every or 1
+    return Stage(
+        node=node.name,
+        service=target,
+        device=request.mesh(target).device,
+        tokens=0,
+        flops=0.0,
+        bytes=float(size) / every,
+        seconds=size / SHARED_MEMORY / every,
+        detail=f"{size / 2**20:,.0f} MiB" + (f" every {every} steps" if every > 1 else ""),
+    )
+
+
+def rates_of(request: Request, mesh: MeshPlan) -> Rates:
+    """The rates of one rank."""
+    if mesh.device == "gpu":
+        decl = request.program.services[mesh.service]
+        graphs = mesh.kind == "titan" or bool(value(decl, "engine.cuda_graphs"))
+        return gpu_rates(request.host.gpu, graphs=graphs)
+    if mesh.cpus is not None:
+        return cpu_rates(mesh.cpus)
+    return cpu_rates(max(1.0, cores_of(request, mesh)))
+
+
+def cores_of(request: Request, mesh: MeshPlan) -> float:
+    """Cores of a process without GPU: its share of what processes with one leave of the host."""
+    host = mesh.places[0].host
+    procs = {"cpu": 0, "gpu": 0}
+    for other in request.meshes:
+        procs[other.device] += other.procs * sum(p.host == host for p in other.places)
+    return (request.host.cpus - procs["gpu"]) / procs["cpu"]
+
+
+def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
+    """A307: a frozen model, which nobody wants to wait for, sets the step time."""
+    slowest = cost.bottleneck
+    if slowest is None or not cost.overlapped:
+        return []
+    others = [stage.seconds for stage in cost.stages if stage.service != slowest.service]
+    decl = program.services[slowest.service]
+    updated = {stage.service for stage in cost.stages if stage.node in ("step", "sync")}
+    if decl.ctor != "titan" or slowest.service in updated or not others:
+        return []
+    if slowest.seconds < SLOW * max(others):
+        return []
+    rate = slowest.flops / slowest.tokens
+    remedies = ["`device = gpu`"] if slowest.device == "cpu" else ["more processes"]
+    remedies += ["a loss that does not read its log-probs (the service then goes away)"]
+    return [
+        Diagnostic(
+            code="A307",
+            name="bottleneck",
+            severity=Severity.WARNING,
+            message=f"the {slowest.device.upper()} service `{slowest.service}` sets the step time",
+            span=decl.name_span,
+            notes=(
+                f"{slowest.tokens:,} tokens x {rate / 1e9:.1f} GFLOP = {slowest.flops:.1e} FLOP a "
+                f"step: about {time_text(slowest.seconds)}; the slowest of the others takes "
+                f"{time_text(max(others))}",
+            ),
+            help=", or ".join(remedies),
+        )
+    ]
+
+
+def time_text(seconds: float) -> str:
+    """A duration for people, e.g. "12 ms", "3.4 s", "12 min"."""
+    for limit, unit, size in ((0.9995, "ms", 1e-3), (90, "s", 1.0), (5400, "min", 60.0)):
+        if seconds < limit:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 3600:.3g} h"
+
+
+def by_service(stages: Iterable[Stage]) -> dict[str, float]:
+    """Seconds a step that each service works."""
+    found: dict[str, float] = {}
+    for stage in stages:
+        found[stage.service] = found.get(stage.service, 0.0) + stage.seconds
+    return found

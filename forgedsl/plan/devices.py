@@ -1,0 +1,58 @@
+"""Peak rates of devices, and the part of them that this work reaches.
+
+Published dense bf16 rates and memory bandwidths; the efficiencies are what RL stacks report
+(training 35 % of the peak, decoding 60 % of the bandwidth). A CPU core is what we measured with
+float32 products of this kind. All of it is for comparing stages, not for promising times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """FLOP/s and bytes/s that work reaches; `launch` seconds for each pass through the model."""
+
+    train: float
+    prefill: float
+    bandwidth: float
+    launch: float
+
+
+PEAKS = {
+    "B300": (2250e12, 8.0e12), "B200": (2250e12, 8.0e12), "GB200": (2250e12, 8.0e12),
+    "H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "GH200": (989e12, 4.0e12),
+    "H20": (148e12, 4.0e12), "A100": (312e12, 2.0e12), "L40S": (362e12, 0.86e12),
+    "L4": (121e12, 0.3e12), "A10": (125e12, 0.6e12), "V100": (125e12, 0.9e12),
+    "4090": (165e12, 1.0e12), "5090": (210e12, 1.8e12), "MI300X": (1307e12, 5.3e12),
+}  # fmt: skip
+DEFAULT = "A100"
+CORE_FLOPS = 80e9
+CORE_BANDWIDTH = 8e9
+HOST_BANDWIDTH = 60e9
+SHARED_MEMORY = 1.0e9
+"""bytes/s of weights through shared memory, reloading included (measured)"""
+
+
+def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
+    """The rates of a GPU by its marketing name; an unknown one counts as an A100."""
+    words = (model or "").upper().replace("-", " ").split()
+    name = next((word for word in words if word in PEAKS), DEFAULT)
+    flops, bandwidth = PEAKS[name]
+    return Rates(
+        train=0.35 * flops,
+        prefill=0.5 * flops,
+        bandwidth=0.6 * bandwidth,
+        launch=0.004 if graphs else 0.012,
+    )
+
+
+def cpu_rates(cores: float) -> Rates:
+    """The rates of one process with so many cores."""
+    return Rates(
+        train=cores * CORE_FLOPS,
+        prefill=cores * CORE_FLOPS,
+        bandwidth=min(HOST_BANDWIDTH, cores * CORE_BANDWIDTH),
+        launch=0.005,
+    )

@@ -1,0 +1,242 @@
+"""Liveness: the credits of a planned graph as a net of tokens, and where tokens go on failures.
+
+    graph + schedule + capacities -> Net -> stuck? (A308 buffer-deadlock)
+                                  `-> failure edges, for people
+
+A transition fires when every place it consumes from holds enough tokens. A round, in which each
+transition fires its share, ends with the tokens it began with; so a net whose round can be
+completed never stops, and one whose round cannot has a cycle that lacks tokens. Every failure edge
+either returns the credit to its draw or ends the run at a named deadline: no failure takes a token
+out of the net.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.graph.ir import Graph, Level, Node
+from forgedsl.plan.schedule import SchedulePlan
+
+CREDITS, HELD = "credits", "credits held"
+RELEASE, PULL, TAKE = "release", "pull", "take"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transition:
+    """Takes and makes tokens, `firings` times in a round."""
+
+    name: str
+    consumes: Mapping[str, int]
+    produces: Mapping[str, int]
+    firings: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Net:
+    """Transitions over places; `tokens` are those at the start."""
+
+    transitions: tuple[Transition, ...]
+    tokens: Mapping[str, int]
+
+    def stuck(self) -> tuple[Transition, ...]:
+        """Transitions that cannot complete a round; none in a net that never stops."""
+        _, left = self._round()
+        return tuple(t for t in self.transitions if left[t.name])
+
+    def cycle(self) -> tuple[tuple[str, str], ...]:
+        """(transition, place it waits for) along a cycle of stuck transitions, in order of flow."""
+        stuck = {t.name: t for t in self.stuck()}
+        if not stuck:
+            return ()
+        tokens, _ = self._round()
+        walk: list[tuple[str, str]] = []
+        name = min(stuck)
+        while name not in [transition for transition, _ in walk]:
+            lacking = [p for p, n in stuck[name].consumes.items() if tokens[p] < n]
+            makers = [(p, t) for p in lacking for t in stuck.values() if p in t.produces]
+            if not makers:
+                return ((name, lacking[0]),)
+            place, maker = makers[0]
+            walk.append((name, place))
+            name = maker.name
+        start = [transition for transition, _ in walk].index(name)
+        return tuple(reversed(walk[start:]))
+
+    def _round(self) -> tuple[Counter[str], dict[str, int]]:
+        """(tokens, firings left) after firing as often as possible, at most one round."""
+        tokens = Counter(self.tokens)
+        left = {t.name: t.firings for t in self.transitions}
+        moved = True
+        while moved:
+            moved = False
+            for t in self.transitions:
+                times = min([left[t.name], *(tokens[p] // n for p, n in t.consumes.items())])
+                if times:
+                    moved = True
+                    left[t.name] -= times
+                    tokens.subtract({p: n * times for p, n in t.consumes.items()})
+                    tokens.update({p: n * times for p, n in t.produces.items()})
+        return tokens, left
+
+
+def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) -> Net:
+    """The credit net of a planned graph. A round is as many steps as lie between two syncs."""
+    steps = schedule.every or 1
+    tokens = {"batch room": 1}
+    take: Counter[str] = Counter({"batch room": 1})
+    room: Counter[str] = Counter({"batch": 1})
+    back: dict[str, int] = {}
+    found: list[Transition] = []
+    for source in graph.sources:
+        quota = 1 if source.op == "batches" else int(source.settings["count"])
+        back[source.name] = quota
+        share = schedule.staleness.credits * quota // schedule.staleness.prompts
+        tokens[f"{source.name} {CREDITS}"] = share
+        for node in _group_nodes(graph, source):
+            consumes, produces = _edges(graph, node, tokens, capacities[node.name])
+            if node is source:
+                consumes[f"{source.name} {CREDITS}"] += 1
+            found.append(
+                Transition(name=node.name, consumes=consumes, produces=produces,
+                           firings=quota * steps)
+            )  # fmt: skip
+            if f"{node.name} to {TAKE}" in produces:
+                take[f"{node.name} to {TAKE}"] = room[f"{node.name} room at {TAKE}"] = quota
+    found.append(Transition(name=TAKE, consumes=take, produces=room, firings=steps))
+    return Net(transitions=(*found, *_steps(schedule, back)), tokens=tokens)
+
+
+def _group_nodes(graph: Graph, source: Node) -> tuple[Node, ...]:
+    """The nodes that work on the groups (or batches) of one source."""
+    return tuple(
+        node
+        for node in graph.nodes
+        if node is source
+        or (node.root == source.name and node.level is not Level.BATCH and not node.at_step)
+    )
+
+
+def _edges(
+    graph: Graph, node: Node, tokens: dict[str, int], capacity: int
+) -> tuple[Counter[str], Counter[str]]:
+    """What one firing of `node` takes and makes; adds the room of its edges to `tokens`."""
+    consumes: Counter[str] = Counter()
+    produces: Counter[str] = Counter()
+    peers = _group_nodes(graph, graph.node(node.root or node.name))
+    for edge in dict.fromkeys(i.edge for i in node.inputs):
+        consumes[f"{edge} to {node.name}"] += 1
+        produces[f"{edge} room at {node.name}"] += 1
+    readers = [n.name for n in graph.nodes if any(i.edge == node.name for i in n.inputs)]
+    inner = [name for name in readers if graph.node(name) in peers]
+    for reader in (*inner, *([TAKE] if len(inner) < len(readers) or not readers else [])):
+        consumes[f"{node.name} room at {reader}"] += 1
+        produces[f"{node.name} to {reader}"] += 1
+        tokens[f"{node.name} room at {reader}"] = capacity
+    return consumes, produces
+
+
+def _steps(schedule: SchedulePlan, back: Mapping[str, int]) -> Iterator[Transition]:
+    """The step holds the credits of its groups; they return at once or with the next pull."""
+    returned = Counter({f"{draw} {CREDITS}": quota for draw, quota in back.items()})
+    if schedule.every is None:
+        yield Transition(name="step", consumes={"batch": 1}, produces=returned + _one("batch room"))
+        return
+    every = schedule.every
+    produces = _one("batch room") + _one(HELD) + _one("weights")
+    yield Transition(name="step", consumes={"batch": 1}, produces=produces, firings=every)
+    yield Transition(name=RELEASE, consumes={HELD: 1}, produces=returned, firings=every - 1)
+    yield Transition(name=PULL, consumes={HELD: 1, "weights": every}, produces=returned)
+
+
+def _one(place: str) -> Counter[str]:
+    return Counter({place: 1})
+
+
+def check_liveness(
+    graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]
+) -> list[Diagnostic]:
+    """A308: some cycle of the plan lacks the tokens it needs to go round."""
+    net = net_of(graph, schedule, capacities)
+    cycle = net.cycle()
+    if not cycle:
+        return []
+    transition, place = cycle[0]
+    need = next(t for t in net.transitions if t.name == transition).consumes[place]
+    has = net.tokens.get(place, 0)
+    node = next((n for n in graph.nodes if n.name == transition), graph.step)
+    return [
+        Diagnostic(
+            code="A308",
+            name="buffer-deadlock",
+            severity=Severity.ERROR,
+            message=f"`{transition}` waits for ever for {need} of `{place}`, there are {has}",
+            span=node.span,
+            notes=(" -> ".join([*(name for name, _ in cycle), cycle[0][0]]),),
+            help="the buffers of this cycle hold fewer items than one turn of it needs",
+        )
+    ]
+
+
+# ---- failure edges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """What a failure does to the credit of its group: `returns`, or the run `ends`."""
+
+    failure: str
+    effect: str
+    ends: bool
+
+
+def credit_loops(graph: Graph, schedule: SchedulePlan) -> tuple[tuple[str, ...], ...]:
+    """The way of a credit from each draw through the longest path, by node names."""
+    return tuple(
+        (*_longest(graph, source.name), *(["pull"] if schedule.every is not None else []))
+        for source in graph.sources
+    )
+
+
+def _longest(graph: Graph, start: str) -> tuple[str, ...]:
+    best: dict[str, tuple[str, ...]] = {start: (start,)}
+    for node in graph.nodes:
+        for i in node.inputs:
+            way = best.get(i.edge)
+            if way is not None and len(way) + 1 > len(best.get(node.name, ())):
+                best[node.name] = (*way, node.name)
+    return best[graph.step.name]
+
+
+def exits(graph: Graph, schedule: SchedulePlan, waits: float) -> tuple[Exit, ...]:
+    """The failure edges of the planned graph. `waits` is the deadline of a starving trainer."""
+    found: list[Exit] = []
+    returns = "the group is dropped and its credit returns"
+    guard = f"{max(16, 2 * schedule.staleness.credits)} failures in a row end the run"
+    if graph.of("sample"):
+        found.append(Exit(failure="a rollout fails", effect=f"{returns}; {guard}", ends=False))
+    if graph.of("score"):
+        found.append(Exit(failure="a reward fails", effect=f"as its `on_error` says: a number, or "
+                          f"{returns}", ends=False))  # fmt: skip
+    if graph.of("mask"):
+        limit = schedule.starve_timeout
+        until = f"no group for {_time(limit or waits)} ends the run"
+        found.append(Exit(failure="a filter drops a group", effect=f"its credit returns; {until}",
+                          ends=False))  # fmt: skip
+    if graph.of("sample") and schedule.every is not None and schedule.mode == "async":
+        what = "cannot be: the bound is within it"
+        found.append(Exit(failure="a group older than max_policy_age", effect=what, ends=False))
+    for sync in graph.syncs:
+        deadline = _time(float(sync.settings.get("timeout", 300.0)))
+        name = f"a pull of {sync.settings['target']} fails"
+        found.append(Exit(failure=name, effect=f"the run ends with a checkpoint, after {deadline} "
+                          "at the latest", ends=True))  # fmt: skip
+    found.append(Exit(failure="the data end", effect="the last groups make a smaller batch, then "
+                      "the run ends", ends=True))  # fmt: skip
+    return tuple(found)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:g} min" if seconds >= 60 else f"{seconds:g} s"

@@ -1,0 +1,308 @@
+"""Memory of one rank of a service, per phase of a step, item by item.
+
+    shape of a rank -> items (name, bytes, formula with its numbers) per phase
+
+The formulas are those of the parts that run: torchtitan with FSDP and float32 masters, the loss
+head in chunks, vLLM's pool. What a layer keeps for its backward was counted tensor by tensor
+(`compiler_tests/passes/test_memory_model.py` counts it again). A phase is what a rank does:
+rollout (sampling, log-probs of frozen models), sync (weights travel), train (the optimizer step).
+An allocator does not give back what it freed; that is an item of its own in the idle phases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forgedsl.plan.archs import Dims
+from forgedsl.plan.params import (
+    kv_bytes,
+    kv_width,
+    largest_unit,
+    num_params,
+    query_width,
+    vocab_params,
+)
+
+PHASES = ("rollout", "sync", "train")
+GIB = 2**30
+
+HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
+"""logits of one chunk of the loss head; those of runtime/losses/head.py"""
+HEAD_MIN_ROWS = 64
+KEPT = {"cpu": 0.7, "gpu": 1.0}
+"""part of the freed memory that stays with the process: glibc (measured), CUDA caching allocator"""
+CPU_POOL = 1 * GIB
+"""KV pool of an engine on a CPU; that of runtime/upstream/vllm.py"""
+BATCHED_TOKENS = 8192
+"""tokens of one engine step"""
+GRAPHS = 1.5 * GIB
+MAX_RUNNING = 256
+PROCESS = {"titan": 0.7 * GIB, "vllm": 0.8 * GIB, "reward": 0.2 * GIB, "controller": 0.5 * GIB}
+"""resident memory of a process that has imported its parts and holds no model (measured)"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One line of the table; `formula` has its numbers."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    name: str
+    items: tuple[Item, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TitanShape:
+    """What the memory of a torchtitan rank depends on."""
+
+    dims: Dims
+    device: str
+    degrees: Mapping[str, int]
+    itemsize: int
+    trained: bool
+    checkpointing: str
+    head_rows: int | None
+    seq_len: int
+    rows: int
+    published: int
+    """bytes per parameter of the weights made ready for generators; 0: none are"""
+
+    @property
+    def shard(self) -> int:
+        """Ranks that share one copy of the parameters."""
+        d = self.degrees
+        return d["dp_shard"] * d["cp"] * d["tp"] * d["pp"]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a microbatch on this rank."""
+        return self.rows * self.seq_len // self.degrees["cp"]
+
+    @property
+    def layers(self) -> int:
+        return -(-self.dims.layers // self.degrees["pp"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VllmShape:
+    """What the memory of a vLLM rank depends on. `claim` is the bytes it may take, on a GPU."""
+
+    dims: Dims
+    device: str
+    degrees: Mapping[str, int]
+    itemsize: int
+    context: int
+    graphs: bool
+    synced: bool
+    claim: int
+
+
+# ---- torchtitan
+
+
+def layer_bytes(shape: TitanShape, checkpointing: str) -> float:
+    """Bytes per token that one layer keeps for its backward, rows of the rotation included.
+
+    Without checkpointing norms and rotations keep float32 (4 bytes); products are in the dtype.
+    """
+    h, f = shape.dims.hidden, shape.dims.ffn
+    q, kv, b = query_width(shape.dims), kv_width(shape.dims), shape.itemsize
+    if checkpointing == "full":
+        total = b * h
+    elif checkpointing == "selective":
+        total = b * (2 * h + q + 2 * kv + f)
+    else:
+        total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv + 4 * f)
+        if shape.device == "cpu":  # SDPA keeps the mask as numbers, a row of it per token
+            total += b * shape.seq_len
+    return total / shape.degrees["tp"] + 4 * shape.dims.head_dim
+
+
+def head_rows(shape: TitanShape) -> int:
+    """Rows of the vocabulary that are computed at once."""
+    chunk = max(HEAD_MIN_ROWS, HEAD_ELEMENTS[shape.device] // shape.dims.vocab)
+    return min(shape.tokens, shape.head_rows or chunk)
+
+
+def activation_items(shape: TitanShape) -> tuple[Item, ...]:
+    """What a forward and backward of one microbatch adds."""
+    dims, tokens, mode = shape.dims, shape.tokens, shape.checkpointing
+    per_layer = layer_bytes(shape, mode)
+    kept = tokens * (per_layer * shape.layers + 8 * dims.hidden)
+    items = [
+        _item(
+            "activations",
+            kept,
+            f"{tokens} tokens x ({shape.layers} layers x {per_layer:,.0f} B + 8 h), "
+            f"checkpointing {mode}",
+        )
+    ]
+    if mode != "none":
+        whole = layer_bytes(shape, "none")
+        items.append(_item("recomputed layer", tokens * whole, f"{tokens} tokens x {whole:,.0f} B"))
+    mask = shape.rows * shape.seq_len**2
+    items.append(_item("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
+    return (*items, _head_item(shape))
+
+
+def _head_item(shape: TitanShape) -> Item:
+    """Logits, their softmax and gradient of one chunk; gradients of weight and hidden states."""
+    dims, rows = shape.dims, head_rows(shape)
+    vocab = dims.vocab // shape.degrees["tp"]
+    chunk = rows * vocab * (8 if shape.itemsize == 4 else 10)
+    weight = 4 * vocab * dims.hidden * (1 if shape.itemsize == 4 or shape.device == "gpu" else 2)
+    hidden = 2 * shape.tokens * dims.hidden * shape.itemsize
+    formula = f"{rows} rows x {vocab} logits at once, d weight 4 V h, d hidden"
+    return _item("loss head", chunk + weight + hidden, formula)
+
+
+def titan_phases(shape: TitanShape) -> tuple[Phase, ...]:
+    """The three phases of a rank."""
+    return _trainer_phases(shape) if shape.trained else _frozen_phases(shape)
+
+
+def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
+    total = num_params(shape.dims)
+    n = total / shape.shard
+    of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
+    resident = [
+        _item("weights f32", 4 * n, f"4 x {of}"),
+        _item("AdamW moments f32", 8 * n, f"8 x {of}"),
+    ]
+    if shape.published and shape.device == "cpu":
+        size = 2 * shape.published * total
+        formula = f"2 buffers x {shape.published} x {count_text(total)}, shared memory"
+        resident.append(_item("published weights", size, formula))
+    working = [_item("gradients f32", 4 * n, f"4 x {of}"), _gathered(shape)]
+    working += activation_items(shape)
+    freed = KEPT[shape.device] * sum(item.bytes for item in working)
+    copy = 4 * total if shape.published and shape.shard > 1 else 0
+    sync = [_item("gathered snapshot f32", copy, f"4 x {count_text(total)}")] if copy else []
+    return (
+        _phase("rollout", resident, [_kept(freed, shape.device)]),
+        _phase("sync", resident, sync, [_kept(freed - copy, shape.device)]),
+        _phase("train", resident, working),
+    )
+
+
+def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
+    total = num_params(shape.dims)
+    of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
+    resident = [_item("weights", shape.itemsize * total / shape.shard, f"{shape.itemsize} x {of}")]
+    whole = layer_bytes(shape, "none")
+    formula = f"{shape.tokens} tokens x {whole:,.0f} B, one layer"
+    rows = head_rows(shape)
+    vocab = shape.dims.vocab // shape.degrees["tp"]
+    copied = 4 * vocab_params(shape.dims) if shape.itemsize < 4 and shape.device == "cpu" else 0
+    working = [
+        _gathered(shape),
+        _item("forward of a layer", shape.tokens * whole, formula),
+        _item("log-prob head", 12 * rows * vocab + copied, f"12 x {rows} rows x {vocab} logits"),
+    ]
+    kept = [_kept(KEPT[shape.device] * sum(item.bytes for item in working), shape.device)]
+    return (
+        _phase("rollout", resident, working),
+        _phase("sync", resident, kept),
+        _phase("train", resident, kept),
+    )
+
+
+def _gathered(shape: TitanShape) -> Item:
+    """FSDP gathers the next unit while one is in use, and holds the gradient of one."""
+    unit = largest_unit(shape.dims) // shape.degrees["tp"]
+    count = 3 if shape.trained else 2
+    formula = f"{count} x {shape.itemsize} x {count_text(unit)}, the largest unit"
+    return _item("gathered by FSDP", count * shape.itemsize * unit, formula)
+
+
+# ---- vLLM
+
+
+def vllm_phases(shape: VllmShape) -> tuple[Phase, ...]:
+    """The three phases of a rank; the KV pool is what its claim leaves."""
+    fixed = vllm_fixed(shape)
+    pool, per_token = vllm_pool(shape), kv_per_token(shape)
+    what = f"{pool // per_token:,} tokens x {per_token:,} B"
+    resident = [*fixed, _item("KV pool", pool, what)]
+    total = num_params(shape.dims)
+    weights = fixed[0].bytes
+    sync: list[Item] = []
+    idle: list[Item] = []
+    if shape.synced and shape.device == "cpu":
+        idle = [_item("reloaded copy", weights, "one more copy, kept by the allocator")]
+        sync = [_item("mapped weights", shape.itemsize * total, "read from shared memory")]
+    elif shape.synced:
+        unit = shape.itemsize * vocab_params(shape.dims)
+        sync = [_item("reload staging", unit, "the largest tensor")]
+    return (
+        _phase("rollout", resident, idle),
+        _phase("sync", resident, idle, sync),
+        _phase("train", resident, idle),
+    )
+
+
+def vllm_fixed(shape: VllmShape) -> tuple[Item, ...]:
+    """What a rank needs besides its KV pool."""
+    dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
+    total = num_params(dims)
+    of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
+    tokens = max(BATCHED_TOKENS, shape.context) if shape.device == "cpu" else BATCHED_TOKENS
+    width = (dims.hidden + 3 * dims.ffn) // shape.degrees["tp"]
+    logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
+    items = [
+        _item("weights", shape.itemsize * total / split, f"{shape.itemsize} x {of}"),
+        _item(
+            "workspace",
+            shape.itemsize * tokens * width + logits,
+            f"{tokens} tokens x (h + 3 ffn), logits of {MAX_RUNNING} sequences",
+        ),
+    ]
+    if shape.graphs:
+        items.append(_item("CUDA graphs", GRAPHS, "recorded decode steps"))
+    return tuple(items)
+
+
+def kv_per_token(shape: VllmShape) -> int:
+    """Bytes of one token in the pool of one rank."""
+    d = shape.degrees
+    return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.itemsize)
+
+
+def vllm_pool(shape: VllmShape) -> int:
+    """Bytes of the KV pool; not positive if the claim does not even hold the rest."""
+    if shape.device == "cpu":
+        return CPU_POOL
+    return shape.claim - sum(item.bytes for item in vllm_fixed(shape))
+
+
+# ---- parts
+
+
+def _phase(name: str, *groups: list[Item]) -> Phase:
+    return Phase(name=name, items=tuple(item for group in groups for item in group if item.bytes))
+
+
+def _item(name: str, size: float, formula: str) -> Item:
+    return Item(name=name, bytes=round(size), formula=formula)
+
+
+def _kept(size: float, device: str) -> Item:
+    what = {"cpu": "freed by the step, kept by malloc", "gpu": "freed, kept by PyTorch's allocator"}
+    return _item("kept by the allocator", max(0.0, size), what[device])
+
+
+def count_text(parameters: float) -> str:
+    """A number of parameters for people, e.g. "1.72 B"."""
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.2f} B"
+    return f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"

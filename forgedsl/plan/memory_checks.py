@@ -1,0 +1,237 @@
+"""P205 memory and P211 kv-starved: what does not fit, with its numbers and what would.
+
+    Request + MemoryPlan -> diagnostics
+
+An error above 100 % of a memory, a warning from 92 % on. A remedy is offered only after the plan
+with it was computed and fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.hir.ir import Decl
+from forgedsl.plan.capacity import (
+    TIGHT,
+    MemoryPlan,
+    RankMemory,
+    Request,
+    Store,
+    rank_of,
+    starved_engines,
+)
+from forgedsl.plan.memory import (
+    GIB,
+    MAX_RUNNING,
+    Item,
+    Phase,
+    TitanShape,
+    VllmShape,
+    kv_per_token,
+    vllm_fixed,
+    vllm_pool,
+)
+from forgedsl.plan.meshes import number, setting_label
+from forgedsl.source import Span
+
+
+def check_memory(request: Request, plan: MemoryPlan) -> list[Diagnostic]:
+    """P205 for every memory that is too small or tight, and for engines without room for keys."""
+    found = [_store(request, plan, store) for store in plan.stores if store.share >= TIGHT]
+    names = [rank.service for rank in plan.ranks]
+    crowded = {name for store in plan.stores if store.share > 1 for name in store.services}
+    for rank in starved_engines(plan.ranks, names):
+        if rank.service not in crowded:
+            found.append(_no_pool(request, rank))
+    return found
+
+
+def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
+    services = request.program.services
+    largest = max(
+        (name for name in store.parts if name in services), key=lambda name: store.parts[name]
+    )
+    decl = services[largest]
+    size, has = _gib(store.bytes), _gib(store.capacity)
+    who = " and ".join(f"`{name}`" for name in store.services)
+    if store.kind == "gpu":
+        verb = "needs" if len(store.services) == 1 else "together need"
+        message = f"{who} {verb} {size} of a GPU that has {has}"
+        place = _place(request, largest)
+    else:
+        message = f"the processes of one host need {size}, and the {store.name} is {has}"
+        place = ""
+    over = store.share > 1
+    if not over:
+        message = f"{message}: {100 * store.share:.0f} % of it"
+    return Diagnostic(
+        code="P205",
+        name="memory",
+        severity=Severity.ERROR if over else Severity.WARNING,
+        message=message,
+        span=_span(decl, rows=bool(plan.fitting_rows.get(largest))),
+        label=place,
+        related=tuple(
+            Label(text=f"`{name}` is here too", span=services[name].name_span)
+            for name in store.services
+            if name != largest
+        )[:2],
+        notes=tuple(_notes(plan, store)),
+        help="; ".join(_remedies(request, plan, store, largest)),
+    )
+
+
+def _span(decl: Decl, *, rows: bool = False) -> Span:
+    """The setting that is to blame: the microbatch where a smaller one fits, or the claim."""
+    for key in (*(("batch.rows", "batch.tokens") if rows else ()), "engine.gpu_memory"):
+        if key in decl.settings:
+            for label in setting_label(decl, key):
+                return label.span
+    return decl.name_span
+
+
+def _place(request: Request, service: str) -> str:
+    """E.g. "host 0, GPUs 0-3"."""
+    place = request.mesh(service).places[0]
+    gpus = f"GPU {place.gpus[0]}" if len(place.gpus) == 1 else (
+        f"GPUs {place.gpus[0]}-{place.gpus[-1]}"
+    )  # fmt: skip
+    return f"host {place.host}, {gpus}"
+
+
+def _notes(plan: MemoryPlan, store: Store) -> Iterator[str]:
+    """The table of the fullest phase: services, and the items of each."""
+    yield f"at its fullest in phase {store.phase}, GiB:" if store.kind == "gpu" else "GiB:"
+    for name, size in sorted(store.parts.items(), key=lambda part: -part[1]):
+        yield f"{size / GIB:8.1f}  {name}"
+        rank = plan.rank(name)
+        if rank is None or store.kind == "host":
+            continue
+        phase = next(p for p in rank.phases if p.name == store.phase)
+        yield from (f"  {item.bytes / GIB:8.1f}  {item.name}: {item.formula}"
+                    for item in _largest(phase))  # fmt: skip
+
+
+def _largest(phase: Phase) -> list[Item]:
+    items = sorted(phase.items, key=lambda item: -item.bytes)
+    return [item for item in items if item.bytes >= 0.02 * phase.bytes][:6]
+
+
+def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) -> Iterator[str]:
+    """Changes that were tried and fit."""
+    smaller = tuple(_engine_remedy(plan, store)) if store.kind == "gpu" else ()
+    yield from smaller
+    for name in store.services if not smaller else ():
+        rank = plan.rank(name)
+        rows = plan.fitting_rows.get(name, 0)
+        if rank is None or not isinstance(rank.shape, TitanShape):
+            continue
+        if 0 < rows < rank.shape.rows:
+            yield f"`{name}.batch.rows = {rows}` fits"
+        elif rank.shape.trained and store.kind == "gpu":
+            room = TIGHT * store.capacity - (store.bytes - store.parts[name])
+            yield from _titan_remedy(request, name, rank.shape, room)
+    if store.kind == "gpu" and len(store.services) > 1:
+        yield "without `colocate` each has GPUs of its own"
+    if store.kind == "host":
+        yield f"start fewer processes of `{largest}`, or use a smaller model"
+
+
+def _titan_remedy(request: Request, name: str, shape: TitanShape, room: float) -> Iterator[str]:
+    """Checkpointing, then more ranks, each alone and with one row."""
+    mesh = request.mesh(name)
+    if shape.checkpointing != "full":
+        full = replace(shape, checkpointing="full")
+        for rows in (shape.rows, 1):
+            if rank_of(mesh, replace(full, rows=rows)).peak <= room:
+                more = "" if rows == shape.rows else f" with `{name}.batch.rows = 1`"
+                yield f"`{name}.memory.activation_checkpoint = full`{more} fits"
+                return
+    for factor in (2, 4, 8, 16, 32, 64):
+        degrees = {**shape.degrees, "dp_shard": factor * shape.degrees["dp_shard"]}
+        wide = replace(shape, degrees=degrees, checkpointing="full", rows=1)
+        if rank_of(mesh, wide).peak <= room:
+            yield (
+                f"{factor * mesh.world} processes (`{name}.parallel.dp_shard = "
+                f"{degrees['dp_shard']}`) with full activation checkpointing fit"
+            )
+            return
+    yield "shard it over more GPUs, with tensor parallelism too"
+
+
+def _engine_remedy(plan: MemoryPlan, store: Store) -> Iterator[str]:
+    """A smaller claim for a colocated engine, if its weights and one sequence still fit."""
+    for name in store.services:
+        rank = plan.rank(name)
+        if rank is None or not isinstance(rank.shape, VllmShape):
+            continue
+        room = TIGHT * store.capacity - (store.bytes - rank.shape.claim)
+        needed = sum(item.bytes for item in vllm_fixed(rank.shape))
+        needed += rank.shape.context * kv_per_token(rank.shape)
+        if needed <= room < rank.shape.claim:
+            part = int(100 * room / store.capacity) / 100
+            yield f"`{name}.engine.gpu_memory = {part:g}` fits"
+
+
+def _no_pool(request: Request, rank: RankMemory) -> Diagnostic:
+    shape = rank.shape
+    assert isinstance(shape, VllmShape)
+    decl = request.program.services[rank.service]
+    pool, per_token = vllm_pool(shape), kv_per_token(shape)
+    needs = shape.context * per_token
+    where = f"{rank.fraction:g} of the GPU" if rank.fraction is not None else "the pool of a CPU"
+    notes = [f"{i.bytes / GIB:8.1f} GiB  {i.name}: {i.formula}" for i in vllm_fixed(shape)]
+    if shape.device == "gpu":
+        notes.insert(0, f"{shape.claim / GIB:8.1f} GiB  {where}, of which are taken:")
+    more = "" if shape.device == "cpu" else f"a larger `{rank.service}.parallel.tp`, or "
+    return Diagnostic(
+        code="P205",
+        name="memory",
+        severity=Severity.ERROR,
+        message=f"`{rank.service}` has {_gib(max(0, pool))} for keys and values, one sequence of "
+        f"{shape.context} tokens needs {_gib(needs)}",
+        span=_span(decl),
+        notes=tuple(notes),
+        help=f"{more}a shorter `context` of the model",
+    )
+
+
+def check_pools(
+    request: Request, plan: MemoryPlan, slots: dict[str, int], longest: dict[str, int]
+) -> list[Diagnostic]:
+    """P211: by generator, the groups in flight and the tokens of one full sequence."""
+    found = []
+    for name, groups in slots.items():
+        rank, decl = plan.rank(name), request.program.services[name]
+        if rank is None or not isinstance(rank.shape, VllmShape) or not longest[name]:
+            continue
+        mesh = request.mesh(name)
+        tokens = vllm_pool(rank.shape) // kv_per_token(rank.shape)
+        sequences = mesh.replicas * (tokens // longest[name])
+        running = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING)) * mesh.replicas
+        wanted = min(2 * groups, running)
+        if sequences >= wanted:
+            continue
+        found.append(
+            Diagnostic(
+                code="P211",
+                name="kv-starved",
+                severity=Severity.WARNING,
+                message=f"`{name}` holds {sequences} full sequences, and {groups} groups are in "
+                "flight: less than two sequences of each decode at once",
+                span=_span(decl),
+                notes=(
+                    f"pool {_gib(vllm_pool(rank.shape))} per rank = {tokens:,} tokens, "
+                    f"{longest[name]:,} tokens a sequence, {mesh.replicas} replicas",
+                ),
+                help=f"more `{name}.replicas`, a larger `{name}.parallel.tp` or "
+                f"`{name}.engine.gpu_memory`, or a smaller `sampling.max_tokens`",
+            )
+        )
+    return found
+
+
+def _gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= 0.05 * GIB else f"{size / 2**20:.0f} MiB"
