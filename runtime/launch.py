@@ -93,8 +93,8 @@ def run(
             events.subscribe(reader)
         this = Run(
             job=job,
-            run_dir=run_dir,
-            job_dir=job_dir or run_dir,
+            run_dir=run_dir.resolve(),
+            job_dir=(job_dir or run_dir).resolve(),
             events=events,
             resume=latest_checkpoint(run_dir) if resume else None,
             record_batches=record_batches,

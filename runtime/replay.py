@@ -57,6 +57,7 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
     batch = Batch(
         **content["batch"] | {"samples": [Sample(**s) for s in content["batch"]["samples"]]}
     )
+    run_dir, out = run_dir.resolve(), out.resolve()
     alone = trainer_only(job, content["service"], procs)
     result = asyncio.run(_replay(alone, run_dir, step, batch, content["loss"], out))
     return {"recorded": content["result"], "replayed": asdict(result)}
