@@ -162,7 +162,7 @@ class LossView:
         for name, role in self.roles.items():
             number = 0.5 if role == "policy" and name == "entropy" else level[role]
             inputs |= dict.fromkeys((name, f"{name}.chosen", f"{name}.rejected"), number)
-        return Point(self.tree, inputs, wrt=f"logprob.{side}" if side else "logprob")
+        return Point(self.tree.values, inputs, wrt=f"logprob.{side}" if side else "logprob")
 
     def slope(self, **where: float) -> float:
         """d loss / d logprob of one token."""

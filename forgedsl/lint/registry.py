@@ -3,7 +3,7 @@
 A rule is a module with CODE, NAME, LEVEL, a docstring for people, and `check(view)`, which yields
 diagnostics. LEVEL: E is an error, D an error that a comment with a reason suppresses, W a warning,
 I information. EVERYWHERE = True means: reported only if every view of the file shows it;
-PEDANTIC = True: off unless selected; NEEDS = "losses": not run where a body has a type error.
+PEDANTIC = True: off unless selected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from forgedsl.diagnostics import Diagnostic
 from forgedsl.lint.view import View
 
 CODES = (
-    "F104", "A303", "A304", "A306", "D601", "D602", "D603", "D604", "R504", "R509",
+    "F104", "A303", "A304", "A306",
+    "L403", "L405", "L407", "L408", "L409", "L410", "L411", "L412", "L413", "L414",
+    "D601", "D602", "D603", "D604", "R504", "R509",
 )  # fmt: skip
 
 

@@ -18,11 +18,8 @@ from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 
 SUPPRESSIBLE = frozenset(
-    {
-        "A301", "A303", "A304", "D601", "D603", "F107", "L403", "L405", "L406", "L407", "L409",
-        "L411", "P208", "R503", "R506", "X803",
-    }
-)  # fmt: skip
+    {"A301", "F107", "L406", "P208", *(rule.CODE for rule in RULES if rule.LEVEL == "D")}
+)
 STANDARD = "forgedsl:"  # texts of the standard library; its suppressions are its own affair
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
 
@@ -52,15 +49,9 @@ def suppress(
         yield from kept
         return
     for diagnostic in kept:
-        source_of = sources.get(diagnostic.span.file)
-        line = source_of.position(diagnostic.span.start)[0] if source_of else 0
-        matching = [
-            s
-            for s in by_place.get((diagnostic.span.file, line), ())
-            if diagnostic.code in s.codes and _may_be_suppressed(diagnostic)
-        ]
-        for suppression in matching:
-            suppression.used.add(diagnostic.code)
+        matching = [*_matching(diagnostic, by_place, sources)]
+        for suppression, code in matching:
+            suppression.used.add(code)
         if not matching:
             yield diagnostic
     complete = not any(d.severity is Severity.ERROR and d.code[0] in "FSX" for d in kept)
@@ -68,6 +59,23 @@ def suppress(
         for suppression in suppressions:
             if not suppression.span.file.startswith(STANDARD):
                 yield from _problems(suppression, complete)
+
+
+def _matching(
+    diagnostic: Diagnostic,
+    by_place: Mapping[tuple[str, int], list[Suppression]],
+    sources: Mapping[str, SourceFile],
+) -> Iterator[tuple[Suppression, str]]:
+    """Suppressions of a finding, at its own line or where its cause has been vouched for."""
+    if not _may_be_suppressed(diagnostic):
+        return
+    for code, span in ((diagnostic.code, diagnostic.span), *diagnostic.also):
+        source = sources.get(span.file)
+        if source is not None:
+            line = source.position(span.start)[0]
+            for suppression in by_place.get((span.file, line), ()):
+                if code in suppression.codes:
+                    yield suppression, code
 
 
 def _may_be_suppressed(diagnostic: Diagnostic) -> bool:

@@ -10,11 +10,11 @@ are those of `grad`. Inputs of pairs are named by side: `logprob.chosen`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from forgedsl.losses.simplify import PYTHON, sigmoid
-from forgedsl.losses.tree import REDUCTIONS, Tree, Value
+from forgedsl.losses.tree import REDUCTIONS, Value
 
 NAN = math.nan
 
@@ -31,19 +31,34 @@ class Point:
     """A tree at one point; `inputs` by name, those missing are `default`."""
 
     def __init__(
-        self, tree: Tree, inputs: Mapping[str, float], *, wrt: str = "logprob", default: float = 0.0
+        self,
+        values: Sequence[Value],
+        inputs: Mapping[str, float],
+        *,
+        wrt: str = "logprob",
+        default: float = 0.0,
     ) -> None:
-        self.values = tree.values
+        self.values = values
         self.inputs = inputs
         self.wrt = wrt
         self.default = default
         self._known: dict[tuple[int, str], Dual] = {}
+        self._bypass: tuple[int, int] | None = None
+
+    def bypassing(self, node: int, arg: int) -> Point:
+        """The same point, with the slope of `arg` let through `node` as if it were the identity."""
+        other = Point(self.values, self.inputs, wrt=self.wrt, default=self.default)
+        other._bypass = (node, arg)
+        return other
 
     def __call__(self, node: int, side: str = "") -> Dual:
         """Value and derivative of a node, of one side of a pair where it has two."""
         for number in range(node + 1):  # in order, so that no recursion is deep
             if (number, side) not in self._known:
-                self._known[number, side] = self._eval(self.values[number], side)
+                found = self._eval(self.values[number], side)
+                if self._bypass is not None and self._bypass[0] == number:
+                    found = Dual(found.value, self._known[self._bypass[1], side].slope)
+                self._known[number, side] = found
         return self._known[node, side]
 
     def _eval(self, value: Value, side: str) -> Dual:

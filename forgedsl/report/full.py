@@ -8,20 +8,24 @@
        = help: did you mean `eps`?
 
 Labels of one line hang under it; several labels on a line are drawn right to left, each with a
-bar up to its place. Columns count characters; tabs are shown as spaces.
+bar up to its place. A tab in a label starts a column that all labels of the line share. Where a
+finding has a table, its rows stand in place of the source line. Columns count characters; tabs of
+the source are shown as spaces.
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.report.style import PLAIN, Style
 from forgedsl.source import SourceFile, Span
 
 TAB = 4
+GAP = 3
+"""spaces before the second column of labels"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +55,12 @@ def render_one(
     places += [(label.span, label.text, False) for label in diagnostic.related[:3]]
     places = [place for place in places if place[0].file in sources]
     width = _gutter_width(places, sources)
-    lines += _snippets(places, sources, width, style)
     pad = " " * width
+    if diagnostic.table:
+        lines.append(_arrow(places[0][0], sources, width, style))
+        lines += [f"{pad} {style.frame('|')}{row}".rstrip() for row in diagnostic.table]
+    else:
+        lines += _snippets(places, sources, width, style)
     bar = style.frame("=")
     for note in diagnostic.notes:
         lines.append(f"{pad} {bar} note: {note}")
@@ -63,8 +71,10 @@ def render_one(
     if diagnostic.help:
         lines.append(f"{pad} {bar} {style.help('help')}: {diagnostic.help}")
     if diagnostic.fix is not None:
-        safety = "safe" if diagnostic.fix.safe else "unsafe"
-        lines.append(f"{pad} {bar} {style.help(f'fix ({safety})')}: {diagnostic.fix.message}")
+        safe = diagnostic.fix.safe
+        head = style.help(f"fix ({'safe' if safe else 'unsafe'})")
+        more = "" if safe or diagnostic.code[0] in "FS" else f"      forgec explain {diagnostic.code}"
+        lines.append(f"{pad} {bar} {head}: {diagnostic.fix.message}{more}")
     return "\n".join(lines)
 
 
@@ -76,6 +86,12 @@ def _gutter_width(places: list[_Place], sources: Mapping[str, SourceFile]) -> in
         sources[s.file].position(min(s.start, len(sources[s.file].text)))[0] for s, _, _ in places
     ]
     return len(str(max(numbers, default=1)))
+
+
+def _arrow(span: Span, sources: Mapping[str, SourceFile], width: int, style: Style) -> str:
+    source = sources[span.file]
+    line, column = source.position(min(span.start, len(source.text)))
+    return f"{' ' * width}{style.frame('-->')} {span.file}:{line}:{column}"
 
 
 def _snippets(
@@ -95,12 +111,9 @@ def _snippets(
         for span, text, primary in here:
             line, mark = _mark(source, span, text, primary)
             marks.setdefault(line, []).append(mark)
-        lines.append(f"{' ' * width} {style.frame('|')}")
-        before = None
+        if len(marks) == 1:
+            lines.append(f"{' ' * width} {style.frame('|')}")
         for line in sorted(marks):
-            if before is not None and line > before + 1:
-                lines.append(style.frame("..."))
-            before = line
             lines += _marked_line(source.line(line), line, marks[line], width, style)
     return lines
 
@@ -141,7 +154,7 @@ def _marked_line(
     pad = " " * width
     number = style.frame(f"{line:>{width}}")
     lines = [f"{number} {bar} {_printable(content)}".rstrip()]
-    ordered = sorted(marks, key=lambda m: (m.start, not m.primary))
+    ordered = _aligned(_drawn(marks))
     under = [" "] * max(mark.end for mark in ordered)
     for mark in sorted(ordered, key=lambda m: m.primary):
         under[mark.start : mark.end] = ("^" if mark.primary else "-") * (mark.end - mark.start)
@@ -161,6 +174,30 @@ def _marked_line(
         text = "".join(bars[: mark.start]) + mark.text
         lines.append(f"{pad} {bar} {text}")
     return lines
+
+
+def _drawn(marks: list[_Mark]) -> list[_Mark]:
+    """Marks in order of place; a whole without a label gives way to its labelled parts."""
+    ordered = sorted(marks, key=lambda m: (m.start, not m.primary))
+    whole = next((m for m in ordered if m.primary and not m.text), None)
+    if whole is None:
+        return ordered
+    parts = [m for m in ordered if m is not whole and whole.start <= m.start and m.end <= whole.end]
+    return [m for m in ordered if m is not whole] if len(parts) > 1 else ordered
+
+
+def _aligned(marks: list[_Mark]) -> list[_Mark]:
+    """The second columns of labels brought to one place."""
+    if not any("\t" in mark.text for mark in marks):
+        return marks
+    end_of_marks = max(mark.end for mark in marks)
+    starts = [end_of_marks + 1 if mark is marks[-1] else mark.start for mark in marks]
+    halves = [mark.text.partition("\t") for mark in marks]
+    column = max(start + len(half[0]) for start, half in zip(starts, halves, strict=True)) + GAP
+    return [
+        replace(mark, text=left.ljust(column - start) + right if right else left)
+        for mark, start, (left, _, right) in zip(marks, starts, halves, strict=True)
+    ]
 
 
 def _coloured(row: str, style: Style) -> str:

@@ -44,10 +44,10 @@ def as_dict(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> dict[s
         "span": _span(diagnostic.span, sources),
         "label": diagnostic.label,
         "related": [
-            {"text": r.text, "file": r.span.file, "span": _span(r.span, sources)}
+            {"text": r.text.replace("\t", " "), "file": r.span.file, "span": _span(r.span, sources)}
             for r in diagnostic.related
         ],
-        "notes": list(diagnostic.notes),
+        "notes": [*(row.strip() for row in diagnostic.table), *diagnostic.notes],
         "help": diagnostic.help,
         "fix": None
         if fix is None
