@@ -206,6 +206,9 @@ def _render(
         "row": row,
         "cotangents": cotangents,
         "gradient_names": [f"d_{name}" for name in cotangents],
+        "active": " | ".join(f"(d_{name} != 0.0)" for name in cotangents).strip(
+            "()" if len(cotangents) == 1 else ""
+        ),
         "slope": slope(cotangents),
         "statistics": [n for n in ROW_STATISTICS if mean or n != "mean_logprob"],
         "mean": mean,

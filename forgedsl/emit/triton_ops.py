@@ -12,6 +12,11 @@ from forgedsl.emit.expressions import ATOM, INFIX, UNARY, Text
 from forgedsl.losses.tree import Value
 
 HELPERS = {
+    "number": '''
+def number(x: tl.constexpr, ACC: tl.constexpr):
+    """A constant in the dtype of the kernel; by itself it would be float32."""
+    return tl.cast(0, ACC) + x
+''',
     "expm1": '''
 def expm1(x):
     """exp(x) - 1, by its series near 0."""
@@ -144,7 +149,7 @@ def render(value: Value, args: list[Text], operands: list[Value], owner: str) ->
                 return Text(f"square({args[0].code})")
             exponent = args[1].code
             if args[1].constant:
-                exponent = f"tl.full((), {exponent}, {owner})"
+                exponent = f"number({exponent}, {owner})"
             return Text(f"power({args[0].code}, {exponent})")
     raise AssertionError(f"no Triton form for {op}")
 
@@ -153,7 +158,7 @@ def _where(value: Value, args: list[Text], owner: str) -> Text:
     """Two constants need the dtype, or a double is rounded to float32 on its way."""
     test, then, otherwise = args
     if then.constant and otherwise.constant and value.type.dtype != "bool":
-        then = Text(f"tl.full((), {then.code}, {owner})")
+        then = Text(f"number({then.code}, {owner})")
     return Text(f"tl.where({test.code}, {then.code}, {otherwise.code})")
 
 

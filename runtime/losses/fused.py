@@ -50,7 +50,7 @@ class Evaluation:
         self.device = rows.labels.device
         self.metrics: dict[str, Tensor] = {}
         self.gradients: tuple[Tensor | None, ...] | None = None
-        self.kernel = ""
+        self.kernel = self.ran = ""
         module, dtype = kernels.module, rows.dtype
         count = rows.num_kept
         self.statistics = torch.zeros(
@@ -133,7 +133,8 @@ class Evaluation:
         if self.rows.seq_len:
             tokens = self.rows.seq_len * (2 if self.rows.paired else 1)
             block = min(block, max(16, 1 << (tokens - 1).bit_length()))
-        self.kernels.launch(name, self.programs, {**self.arguments, "BLOCK": block})
+        arguments = {**self.arguments, "BLOCK": block}
+        self.kernels.launch(name, self.programs, arguments, num_warps=8)
 
     def over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)
@@ -155,9 +156,26 @@ class Evaluation:
                     arguments[key] = arguments[key][rows]
             if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
                 arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}
+        if name == "fused" and chosen.resident and self._aligned(logits):
+            name = "fused_shared"
+            arguments |= self._tiles(chosen)
         grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
         options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
         self.kernels.launch(name, grid, arguments, **options)
+        self.ran = name
+
+    def _aligned(self, logits: Tensor) -> bool:
+        """Whether rows can be copied to shared memory, 16 bytes at a time."""
+        size = logits.element_size()
+        widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
+        return all(width % 16 == 0 for width in widths)
+
+    def _tiles(self, chosen: Config) -> dict[str, int]:
+        """How many tiles of a row stay, and the slots that the others pass through."""
+        tiles = -(-self.vocabulary // chosen.block)
+        if tiles <= chosen.resident:
+            return {"RESIDENT": tiles, "DEPTH": 0}
+        return {"RESIDENT": min(chosen.resident, tiles - chosen.depth), "DEPTH": chosen.depth}
 
     def config(self, name: str, logits: Tensor) -> Config:
         return config(name, self.vocabulary, logits.dtype, self.device)
@@ -183,10 +201,10 @@ class LogitsEvaluation(Evaluation):
             gradient = self.logits if self.inplace else torch.empty_like(self.logits)
             self.gradients = (gradient,)
         if gradient is not None and self.kernels.local:
-            self.kernel = "triton/logits/fused"
             self.prepare()
             self.over_rows("fused", self.logits, gradient)
             self.finish()
+            self.kernel = f"triton/logits/{self.ran}"
             return
         self.kernel = "triton/logits/statistics" if gradient is None else "triton/logits/two-phase"
         self.over_rows("statistics", self.logits, None)

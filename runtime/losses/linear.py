@@ -54,6 +54,7 @@ class LinearEvaluation(Evaluation):
             self.prepare()
             self._each("fused", "fused")
             self.finish()
+            self.kernel = f"triton/linear/{self.ran or 'fused'}"
         elif (whole := self._whole_sequences()) is not None:
             self.chunk = whole
             self._each("coupled", "two-phase")

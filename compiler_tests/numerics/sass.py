@@ -1,0 +1,104 @@
+"""Compile generated kernels for sm_90 without a GPU and report what the machine code holds.
+
+    python sass.py MODULE.py KERNEL V BLOCK NUM_WARPS [RESIDENT DEPTH]
+
+prints one JSON object: registers, stack, spills and the instructions that matter. Runs in a process
+of its own, with whatever Triton is first on its path.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+POINTERS = {
+    "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "valid": "*i1", "active": "*i1",
+    "seq_ids": "*i64", "starts": "*i32", "done": "*i32",
+}  # fmt: skip
+INTEGERS = ("num_rows", "row_stride", "gradient_stride", "seq_len")
+COUNTED = ("MUFU.EX2", "LDGSTS", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL", "BAR.SYNC")
+
+
+def inspect(
+    module: object, name: str, constants: dict[str, object], num_warps: int, booleans: set[str]
+) -> dict[str, object]:
+    """What the machine code of one kernel holds."""
+    kernel = getattr(module, name)
+    signature, attributes = {}, {}
+    for index, argument in enumerate(kernel.arg_names):
+        if argument in constants:
+            signature[argument] = "constexpr"
+            continue
+        kind = "*i1" if argument in booleans else POINTERS.get(argument, "*fp32")
+        signature[argument] = "i32" if argument in INTEGERS else kind
+        if argument not in ("num_rows", "seq_len"):
+            attributes[(index,)] = [["tt.divisibility", 16]]
+    values = {(kernel.arg_names.index(k),): v for k, v in constants.items()}
+    source_type = ASTSource
+    if kernel.is_gluon():
+        from triton.experimental.gluon._runtime import GluonASTSource
+
+        source_type = GluonASTSource
+    compiled = triton.compile(
+        source_type(kernel, signature, values, attributes),
+        target=GPUTarget("cuda", 90, 32),
+        options={"num_warps": num_warps},
+    )
+    return {"shared": compiled.metadata.shared, **machine_code(compiled.asm["cubin"])}
+
+
+def machine_code(cubin: bytes) -> dict[str, object]:
+    """Registers, stack and instruction counts of a cubin."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        Path(file.name).write_bytes(cubin)
+
+        def run(option: str) -> str:
+            done = subprocess.run(
+                [tool, option, file.name], capture_output=True, text=True, check=True
+            )
+            return done.stdout
+
+        usage, code = run("-res-usage"), run("-sass")
+    count = {name: len(re.findall(rf"\b{re.escape(name)}\b", code)) for name in COUNTED}
+    return {
+        "registers": int(re.findall(r"REG:(\d+)", usage)[-1]),
+        "stack": int(re.findall(r"STACK:(\d+)", usage)[-1]),
+        **count,
+    }
+
+
+def load(path: str) -> object:
+    spec = importlib.util.spec_from_file_location("kernels", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(jobs: list[dict[str, object]]) -> None:
+    """One line of JSON for each job."""
+    import triton.language as tl
+
+    for job in jobs:
+        module = load(str(job["path"]))
+        kernel = getattr(module, str(job["kernel"]))
+        given = {**dict(job["constants"]), "ACC": tl.float32, "PADDED": False, "NARROW": False}  # type: ignore[call-overload]
+        constants = {k: v for k, v in given.items() if k in kernel.arg_names}
+        booleans = set(job.get("booleans", ()))  # type: ignore[call-overload]
+        found = inspect(module, str(job["kernel"]), constants, int(job["num_warps"]), booleans)  # type: ignore[call-overload]
+        print(json.dumps({"triton": triton.__version__, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
