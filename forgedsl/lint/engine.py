@@ -107,6 +107,8 @@ def _check(
     view = View(program, reporter, file=file, folder=folder, sources=loader.sources)
     sound = not reporter.has_errors
     for rule in RULES:
+        if getattr(rule, "PEDANTIC", False):
+            continue
         for diagnostic in rule.check(view):
             reporter.report(diagnostic)
     if sound and (program.flow or program.services):

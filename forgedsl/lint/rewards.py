@@ -1,0 +1,245 @@
+"""Rewards as rules see them: what values they can have, what Python they run.
+
+RewardDecl -> Interval            a body in the language, a standard reward; None for Python
+rubric     -> {reward: weight}    its score as a sum of weighted rewards; None if it is not one
+"""
+
+from __future__ import annotations
+
+import ast as python
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
+from forgedsl.lint.view import View
+from forgedsl.source import SourceFile, Span
+from forgedsl.syntax import ast
+from forgedsl.types.effects import Use, uses
+from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, TRANSFER, Interval, interval, point
+
+STANDARD = {
+    "math_equal": BOOL, "think_tags": BOOL, "exact": BOOL, "contains": BOOL, "format_regex": BOOL,
+}  # fmt: skip
+OPERATORS = {
+    "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "mod", "**": "pow", "and": "and",
+    "or": "or", "==": "eq", "!=": "ne", "<=": "le", ">=": "ge", "<": "lt", ">": "gt",
+}  # fmt: skip
+TEXT_RESULTS = {"len": COUNT, "matches": BOOL}
+DEPTH = 32
+
+
+def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
+    """The values a reward can have."""
+    longest = float(view.max_tokens) if view.max_tokens is not None else INF
+    body = reward.body
+    if isinstance(body, Constructor):
+        if body.name == "overlong":
+            never = longest <= body.args["soft"]
+            return point(0.0) if never else interval(-1.0, 0.0)
+        return STANDARD[body.name]
+    if isinstance(body, PythonFunction):
+        return None
+    rollout = {"num_tokens": interval(1.0, longest), "truncated": BOOL}
+    return _Body(rollout, 0).function(body, {})
+
+
+class _Body:
+    """Intervals of the expressions of one body."""
+
+    def __init__(self, rollout: Mapping[str, Interval], depth: int) -> None:
+        self.rollout = rollout
+        self.depth = depth
+        self.locals: dict[str, Interval] = {}
+        self.rollouts: set[str] = set()
+        self.scope = Scope()
+
+    def function(self, function: Function, given: Mapping[str, Interval]) -> Interval:
+        self.scope = function.scope
+        for field in function.fields:
+            if isinstance(field.type, ast.NamedType) and field.type.name == "Rollout":
+                self.rollouts.add(field.name)
+            elif field.name not in given and field.default is not None:
+                self.locals[field.name] = self.expr(field.default)
+            else:
+                self.locals[field.name] = given.get(field.name, ANY)
+        for statement in function.statements:
+            match statement:
+                case ast.Assign():
+                    self.locals[statement.path.text] = self.expr(statement.value)
+                case ast.TypedAssign():
+                    self.locals[statement.name] = self.expr(statement.value)
+                case ast.Return():
+                    return self.expr(statement.value)
+        return ANY
+
+    def expr(self, node: ast.Expr) -> Interval:
+        match node:
+            case ast.Integer() | ast.Number() | ast.Quantity() | ast.Bool():
+                return point(float(node.value))
+            case ast.Path():
+                return self._path(node)
+            case ast.Unary():
+                operand = self.expr(node.operand)
+                names = {"-": "neg", "not": "not"}
+                return (
+                    TRANSFER[names[node.operator]](operand) if node.operator in names else operand
+                )
+            case ast.Binary() if node.operator in OPERATORS:
+                args = self.expr(node.left), self.expr(node.right)
+                return TRANSFER[OPERATORS[node.operator]](*args)
+            case ast.Conditional():
+                parts = node.test, node.then, node.otherwise
+                return TRANSFER["where"](*(self.expr(part) for part in parts))
+            case ast.Call():
+                return self._call(node)
+        return ANY
+
+    def _path(self, node: ast.Path) -> Interval:
+        head = node.parts[0]
+        if head in self.rollouts:
+            return self.rollout.get(node.parts[-1], ANY)
+        if head in self.locals:
+            return self.locals[head]
+        found = self.scope.lookup(node.parts)
+        if isinstance(found, Constant) and isinstance(found.value, int | float):
+            return point(float(found.value))
+        return ANY
+
+    def _call(self, node: ast.Call) -> Interval:
+        name = node.function.text
+        if name in TEXT_RESULTS:
+            return TEXT_RESULTS[name]
+        args = [self.expr(arg.value) for arg in node.args]
+        found = self.scope.lookup(node.function.parts)
+        if isinstance(found, Function) and self.depth < DEPTH:
+            names = [field.name for field in found.fields]
+            keys = [arg.name or names[i] for i, arg in enumerate(node.args)]
+            inner = _Body(self.rollout, self.depth + 1)
+            return inner.function(found, dict(zip(keys, args, strict=True)))
+        return TRANSFER[name](*args) if name in TRANSFER else ANY
+
+
+# ---- rubrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Term:
+    """A reward of a rubric with its weight, and where it is written."""
+
+    weight: float
+    span: Span
+
+
+def weights(rubric: Decl) -> dict[str, Term] | None:
+    """The score of a rubric as a sum of weighted rewards."""
+    score = rubric.settings["score"].value
+    terms = _linear(score.expr, score.scope)
+    if terms is None:
+        return None
+    found: dict[str, Term] = {}
+    for name, term in terms:
+        before = found[name].weight if name in found else 0.0
+        found[name] = Term(weight=before + term.weight, span=term.span)
+    found.pop("", None)
+    return found
+
+
+def _linear(node: ast.Expr, scope: Scope) -> list[tuple[str, Term]] | None:
+    """(reward, weight) of a linear expression; the name "" stands for constants."""
+    match node:
+        case ast.Integer() | ast.Number():
+            return [("", Term(weight=float(node.value), span=node.span))]
+        case ast.Path():
+            found = scope.lookup(node.parts)
+            if isinstance(found, Constant) and isinstance(found.value, int | float):
+                return [("", Term(weight=float(found.value), span=node.span))]
+            return [(node.text, Term(weight=1.0, span=node.span))]
+        case ast.Unary(operator="-"):
+            return _scaled(_linear(node.operand, scope), -1.0, node.span)
+        case ast.Binary(operator="+" | "-"):
+            left, right = _linear(node.left, scope), _linear(node.right, scope)
+            if left is None or right is None:
+                return None
+            sign = 1.0 if node.operator == "+" else -1.0
+            return [*left, *(_scaled(right, sign, None) or [])]
+        case ast.Binary(operator="*" | "/"):
+            left, right = _linear(node.left, scope), _linear(node.right, scope)
+            return _product(left, right, node)
+    return None
+
+
+def _product(
+    left: list[tuple[str, Term]] | None, right: list[tuple[str, Term]] | None, node: ast.Binary
+) -> list[tuple[str, Term]] | None:
+    if left is None or right is None:
+        return None
+    if all(name == "" for name, _ in right):
+        factor = sum(term.weight for _, term in right)
+        if node.operator == "/":
+            return _scaled(left, 1 / factor, node.span) if factor else None
+        return _scaled(left, factor, node.span)
+    if node.operator == "*" and all(name == "" for name, _ in left):
+        return _scaled(right, sum(term.weight for _, term in left), node.span)
+    return None
+
+
+def _scaled(
+    terms: list[tuple[str, Term]] | None, factor: float, span: Span | None
+) -> list[tuple[str, Term]] | None:
+    if terms is None:
+        return None
+    return [(n, Term(weight=t.weight * factor, span=span or t.span)) for n, t in terms]
+
+
+# ---- Python rewards
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonReward:
+    """A reward in Python: its definition, its text, and what it does besides computing."""
+
+    reward: RewardDecl
+    definition: python.FunctionDef | python.AsyncFunctionDef
+    source: SourceFile
+    uses: tuple[Use, ...]
+
+    def span(self, use: Use) -> Span:
+        start = self.source.line_starts[use.line - 1]
+        return Span(self.source.name, start + use.column, start + use.end_column)
+
+    @property
+    def definition_span(self) -> Span:
+        start = self.source.line_starts[self.definition.lineno - 1] + self.definition.col_offset
+        line = self.source.line(self.definition.lineno)
+        return Span(self.source.name, start, start - self.definition.col_offset + len(line))
+
+
+def python_rewards(view: View) -> list[PythonReward]:
+    """The Python rewards of the program, each read from its file."""
+    found = []
+    for reward in view.program.rewards.values():
+        body = reward.body
+        if not isinstance(body, PythonFunction) or view.folder is None:
+            continue
+        text = (view.folder / body.module).read_text("utf-8")
+        module = python.parse(text)
+        definition = next(
+            node
+            for node in module.body
+            if isinstance(node, python.FunctionDef | python.AsyncFunctionDef)
+            and node.name == body.name
+        )
+        source = view.sources.setdefault(body.module, SourceFile(body.module, text))
+        found.append(
+            PythonReward(
+                reward=reward, definition=definition, source=source, uses=uses(module, body.name)
+            )
+        )
+    return found
+
+
+def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:
+    """Where a setting of a reward is written, else the name of the reward."""
+    if setting and reward.settings[setting].origin.span is not None:
+        return reward.settings[setting].origin.span  # type: ignore[return-value]
+    return view.program.spans.get(reward.name, reward.span)

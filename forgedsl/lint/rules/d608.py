@@ -1,0 +1,47 @@
+"""D608 unpinned-revision: what the hub serves tomorrow may be something else.
+
+    model policy { source = hf("Qwen/Qwen3-1.7B") }                              # fires
+    model policy { source = hf("Qwen/Qwen3-1.7B", revision = "70d244c") }        # silent
+
+A `forge.lock` beside the file pins all of them. Pedantic: on with `--select D608` or `--deep`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.hir.ir import Constructor
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
+
+CODE = "D608"
+NAME = "unpinned-revision"
+LEVEL = "I"
+PEDANTIC = True
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    if view.folder is not None and (view.folder / "forge.lock").is_file():
+        return
+    program = view.program
+    for decl in (*program.models.values(), *program.datasets.values()):
+        for name in ("source", "tokenizer"):
+            setting = decl.settings.get(name)
+            for source in _hub(setting.value if setting else None):
+                if source.args.get("revision") is None:
+                    yield finding(
+                        f'`hf("{source.args["id"]}")` names no revision',
+                        source.span,
+                        help='`revision = "..."`, or a forge.lock beside the file',
+                    )
+
+
+def _hub(value: Any) -> Iterator[Constructor]:
+    if isinstance(value, Constructor):
+        if value.name == "hf" and "id" in value.args:
+            yield value
+        for item in value.args.get("sources", ()):
+            yield from _hub(item)

@@ -1,0 +1,65 @@
+"""D610 tokenizer-mismatch: log-probs of models that do not share a vocabulary are compared.
+
+A reference or judge scores the tokens that the policy sampled; with another tokenizer, token 1234
+is another word and its log-prob means nothing.
+
+    model policy  { source = hf("Qwen/Qwen3-4B"), arch = qwen3("4B") }
+    model teacher { source = hf("meta-llama/Llama-3.1-8B"), arch = llama3("8B") }
+    ref_lp = reference.logprobs(rollout)                                     # fires
+
+Use a model of the same family, or one with the same `tokenizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
+
+CODE = "D610"
+NAME = "tokenizer-mismatch"
+LEVEL = "E"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
+    sampler = next(view.samplers(), None)
+    if sampler is None:
+        return
+    ours = program.models[sampler.ctor_args[0].name]
+    for step in program.flow:
+        if step.op != "logprobs":
+            continue
+        theirs = program.models[program.services[step.receiver].ctor_args[0].name]
+        why = _difference(ours, theirs)
+        if theirs.name != ours.name and why:
+            yield finding(
+                f"`{step.receiver}` reads tokens of another vocabulary: {why}",
+                step.span,
+                related=(
+                    Label(text="samples the tokens", span=ours.name_span),
+                    Label(text="scores them", span=theirs.name_span),
+                ),
+                help="use a model with the policy's tokenizer",
+            )
+
+
+def _difference(ours: Decl, theirs: Decl) -> str:
+    """How the vocabularies are known to differ; "" if they are not."""
+    tokenizers = [m.settings["tokenizer"].value for m in (ours, theirs)]
+    if all(isinstance(t, Constructor) for t in tokenizers):
+        names = [str(next(iter(t.args.values()))) for t in tokenizers]
+        return "" if names[0] == names[1] else f"{names[1]}, not {names[0]}"
+    archs = [m.settings["arch"].value for m in (ours, theirs)]
+    if not all(isinstance(a, Constructor) for a in archs):
+        return ""
+    if archs[0].name != archs[1].name:
+        return f"{archs[1].name}, not {archs[0].name}"
+    sizes = [a.args.get("vocab") for a in archs]
+    if all(isinstance(s, int) for s in sizes) and sizes[0] != sizes[1]:
+        return f"{sizes[1]} entries, not {sizes[0]}"
+    return ""

@@ -1,0 +1,66 @@
+"""L405 unbounded-exp: the argument of an exponential has no finite bound.
+
+Log-probs are unbounded below, so a log-ratio can be anything; exp of more than 88 is infinite in
+f32, and one infinite token makes the loss and every gradient NaN. TitanRL clamps log-ratios at 10,
+verl at 20.
+
+    ratio = exp(logprob - behavior)                              # fires
+    ratio = exp(clamp(logprob - behavior, -20.0, 20.0))          # silent
+
+The bound is found by interval analysis of the typed expression, whatever it is called and however
+many steps or functions it takes. PPO's own clip does not help: it comes after the exponential.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import LossView, Spot
+from forgedsl.lint.view import View
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+from forgedsl.types.intervals import EXP_MAX, INF
+
+CODE = "L405"
+NAME = "unbounded-exp"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        seen: set[Span] = set()
+        for node, value in enumerate(loss.gradient.values):
+            if value.op not in ("exp", "expm1"):
+                continue
+            origin = loss.origins[node]
+            high = loss.interval(node, value.args[0]).hi
+            if high <= EXP_MAX or origin is None:
+                continue
+            spot = loss.spot(origin)
+            if spot.span not in seen:
+                seen.add(spot.span)
+                yield _report(loss, spot, high)
+
+
+def _report(loss: LossView, spot: Spot, high: float) -> Diagnostic:
+    bound = "has no upper bound" if high == INF else f"can be {high:.3g}"
+    return finding(
+        f"the argument of this exponential {bound}",
+        spot,
+        notes=("exp of more than 88 is infinite in f32",),
+        help="clamp it, `exp(clamp(x, -20.0, 20.0))`",
+        fix=_clamp(spot),
+    )
+
+
+def _clamp(spot: Spot) -> Fix | None:
+    node = spot.node
+    if not isinstance(node, ast.Call) or len(node.args) != 1:
+        return None
+    span = node.args[0].value.span
+    start, end = Span(span.file, span.start, span.start), Span(span.file, span.end, span.end)
+    edits = (Edit(text="clamp(", span=start), Edit(text=", -20.0, 20.0)", span=end))
+    return Fix(message="clamp the argument to [-20, 20]", edits=edits, safe=False)

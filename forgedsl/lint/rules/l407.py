@@ -1,0 +1,116 @@
+"""L407 zero-division: a divisor, or the argument of a logarithm, may be 0.
+
+    w = adv / std_of_batch                       # fires: nothing keeps it from 0
+    e = log(p)                                   # fires unless p > 0
+    w = adv / max(std_of_batch, 1e-6)            # silent
+
+A branch does not protect the derivative: where `x` is 0, `log(x) if x > 0 else 0.0` has the right
+value, and its gradient is 0 / 0. Guard the operand instead: `log(x if x > 0 else 1.0)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import STANDARD, LossView, Spot
+from forgedsl.lint.rules import l403
+from forgedsl.lint.view import GroupView, View
+from forgedsl.losses.tree import GROUP_REDUCTIONS, Value, reachable
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+from forgedsl.types.intervals import Interval
+
+CODE = "L407"
+NAME = "zero-division"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
+DIVISIONS = ("div", "mod")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        yield from _of_loss(loss)
+    for group in view.groups:
+        yield from _of_group(group)
+
+
+def _of_loss(loss: LossView) -> Iterator[Diagnostic]:
+    seen: set[Span] = set()
+    for node, value in enumerate(loss.gradient.values):
+        operand = _operand(value)
+        origin = loss.origins[node]
+        if operand is None or origin is None or _is_safe(value, loss.interval(node, operand)):
+            continue
+        primal = loss.is_primal(node)
+        if primal and value.op == "div" and l403.is_hand_written(loss.tree, origin):
+            continue
+        spot = loss.spot(origin)
+        if spot.span not in seen:
+            seen.add(spot.span)
+            yield _report(value, spot, primal=primal)
+
+
+def _of_group(group: GroupView) -> Iterator[Diagnostic]:
+    """Advantages and filters; a divisor over siblings is the business of R509."""
+    tree, analysis = group.located.tree, group.analysis
+    for node, value in enumerate(tree.values):
+        operand = _operand(value)
+        if operand is None or _is_safe(value, analysis.guarded(node, operand)):
+            continue
+        cone = reachable(tree.values, [operand])
+        over_siblings = any(tree.values[n].op in GROUP_REDUCTIONS for n in cone)
+        chain = group.located.chains[node]
+        if over_siblings and value.op == "div":
+            continue
+        if chain and not chain[-1].span.file.startswith(STANDARD):
+            yield _report(value, Spot(span=chain[-1].span, chain=chain), primal=True)
+
+
+def _operand(value: Value) -> int | None:
+    if value.op in DIVISIONS:
+        return value.args[1]
+    return value.args[0] if value.op == "log" else None
+
+
+def _is_safe(value: Value, operand: Interval) -> bool:
+    if value.op in DIVISIONS:
+        return operand.nonzero
+    return operand.lo > 0 or (operand.lo == 0 and operand.nonzero)
+
+
+def _report(value: Value, spot: Spot, *, primal: bool) -> Diagnostic:
+    node = spot.node
+    if not primal:
+        return finding(
+            "the gradient of this divides by 0 where its branch is not taken",
+            spot,
+            notes=("a branch selects the value; the derivative is formed for all tokens",),
+            help="guard the operand: `log(x if x > 0 else 1.0)`, `1 / (x if x > 0 else 1.0)`",
+        )
+    if value.op == "log":
+        argument = node.args[0].value if isinstance(node, ast.Call) and node.args else None
+        return finding(
+            "the argument of this logarithm may be 0",
+            spot,
+            help="bound it from below: `log(max(x, 1e-6))`",
+            fix=_at_least(argument),
+        )
+    divisor = node.right if isinstance(node, ast.Binary) else None
+    where = spot if divisor is None else Spot(span=divisor.span, also=spot.also)
+    return finding(
+        "this divisor may be 0",
+        where,
+        help="bound it from below: `max(x, 1e-6)`",
+        fix=_at_least(divisor),
+    )
+
+
+def _at_least(operand: ast.Expr | None) -> Fix | None:
+    if operand is None:
+        return None
+    span = operand.span
+    start, end = Span(span.file, span.start, span.start), Span(span.file, span.end, span.end)
+    edits = (Edit(text="max(", span=start), Edit(text=", 1e-6)", span=end))
+    return Fix(message="bound it from below by 1e-6", edits=edits, safe=False)

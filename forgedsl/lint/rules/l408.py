@@ -1,0 +1,116 @@
+"""L408 kl-gradient: a KL estimate whose value is right and whose gradient is not the KL's.
+
+An estimator of the KL to a reference can be unbiased as a number and wrong as a loss. With
+d = logprob - ref and samples of the current policy:
+
+    estimate        as a loss its gradient is
+    k1 = d          zero on average: it does nothing but add noise
+    k3 = exp(-d) + d - 1     that of the forward KL(ref, policy), not of KL(policy, ref)
+    k2 = d^2 / 2, ratio * k3     that of KL(policy, ref)
+
+See TRL #4638 and #6503, OpenRLHF #1309, and 2512.02556. The rule looks at the derivative of the
+loss for a token, as a function of d.
+
+    minimize token_mean(pg + beta * rl.k3(logprob, ref), mask)               # fires
+    minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref), mask)       # silent
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import LossView, Spot
+from forgedsl.lint.view import View
+from forgedsl.losses.tree import Tree
+from forgedsl.source import Span
+
+CODE = "L408"
+NAME = "kl-gradient"
+LEVEL = "W"
+finding = Finding(CODE, NAME, LEVEL)
+DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        references = [name for name in loss.fields("reference") if name in loss.read]
+        if not references or loss.is_pairs or "logprob" not in loss.read:
+            continue
+        kind = _kind(loss, loss.tree.output("loss"))
+        if kind:
+            yield _report(loss, kind, loss.spot(_term(loss, references, kind)))
+
+
+def _kind(loss: LossView, node: int) -> str:
+    """`k1` or `k3` by how the slope of a value changes with d; "" for anything else."""
+    at = {d: loss.point(weight=0.0, distance=d)(node).slope for d in (0.0, *DISTANCES)}
+    if not all(math.isfinite(slope) for slope in at.values()):
+        return ""
+    change = {d: at[d] - at[0.0] for d in DISTANCES}
+    if all(abs(c) < 1e-9 for c in change.values()):
+        return "k1" if abs(at[0.0]) > 1e-9 else ""
+    forward = [c / (1 - math.exp(-d)) for d, c in change.items()]
+    spread = max(forward) - min(forward)
+    return "k3" if spread < 1e-6 * max(abs(f) for f in forward) else ""
+
+
+def _term(loss: LossView, references: list[str], kind: str) -> int:
+    """The first value through which all of the reference reaches the loss, of this kind."""
+    tree, end = loss.tree, loss.tree.output("loss")
+    starts = [
+        n
+        for n in loss.objective
+        if tree.values[n].op == "input" and tree.values[n].attr in references
+    ]
+    for node in sorted(loss.objective):
+        if node in starts or not _reaches(tree, starts, node, -1):
+            continue
+        if not _reaches(tree, starts, end, node) and _kind(loss, node) == kind:
+            return node
+    return end
+
+
+def _reaches(tree: Tree, starts: list[int], end: int, without: int) -> bool:
+    """Whether `end` depends on one of `starts` by a way around the value `without`."""
+    reached = set(starts)
+    for node, value in enumerate(tree.values[: end + 1]):
+        if node != without and not reached.isdisjoint(value.args):
+            reached.add(node)
+    return end in reached
+
+
+def _report(loss: LossView, kind: str, spot: Spot) -> Diagnostic:
+    if kind == "k1":
+        return finding(
+            "as a loss term, this estimate of the KL has a gradient of zero mean",
+            spot,
+            notes=("d loss / d logprob does not depend on the distance to the reference",),
+            help="use `0.5 * (logprob - ref) ** 2`, or `ratio * rl.k3(logprob, ref)`",
+        )
+    weighted = bool(loss.fields("sampler"))
+    return finding(
+        "without an importance weight, the gradient of k3 is that of the forward KL",
+        spot,
+        notes=("it pulls the policy over all of the reference instead of into its modes",),
+        help="multiply it by the ratio: `ratio * rl.k3(logprob, ref)`",
+        fix=_weight(loss, spot) if weighted else None,
+    )
+
+
+def _weight(loss: LossView, spot: Spot) -> Fix | None:
+    """Multiply by a ratio that the loss already has under that name."""
+    named = [value.name for value in loss.tree.values if value.op == "exp" and value.name]
+    if (
+        not named
+        or spot.span.file != loss.function.span.file
+        or (spot.node is None and spot.also == ())
+    ):
+        return None
+    start = Span(spot.span.file, spot.span.start, spot.span.start)
+    text = f"{named[0]} * "
+    return Fix(
+        message=f"multiply by `{named[0]}`", edits=(Edit(text=text, span=start),), safe=False
+    )

@@ -1,0 +1,197 @@
+"""L411 measure-mismatch: a ratio of log-probs that belong to different distributions.
+
+Sampler and trainer log-probs can be compared only at the same temperature and over the same
+tokens. Otherwise the ratio is not 1 for equal weights: at T = 0.6 against 1.0 TRL #4159 saw ratios
+of 2, and with top_p = 0.8 TRL #7269 a mean ratio of 0.896, 52 % of the tokens more than 10 % off.
+
+    service trainer   : titan(policy) { ... }                           # temperature 1.0
+    service generator : vllm(policy)  { sampling { temperature = 0.8, top_p = 0.95, ... } }
+    ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # fires
+
+The measure of a log-prob is (model, temperature, support). It follows the fields of the loss from
+the flow (`behavior` from the sampler, `logprob` and recomputed log-probs from the trainer, `ref`
+from the reference) through the whole expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
+from forgedsl.hir.ir import Decl, Value
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+from forgedsl.losses.measures import Mismatch, forms_of, mismatches
+from forgedsl.source import Span
+from forgedsl.types.measures import FULL, Form, Measure
+
+CODE = "L411"
+NAME = "measure-mismatch"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
+TRUNCATION = {"top_p": 1.0, "top_k": None, "min_p": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """The service behind a measure, and its settings that decide it."""
+
+    service: Decl
+    settings: dict[str, Value]
+
+    @property
+    def temperature(self) -> Value:
+        return self.settings["temperature"]
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        if loss.step is None:
+            continue
+        sources = _sources(view, loss)
+        fields = {name: _measure(name, source) for name, source in sources.items()}
+        seen: set[tuple[Measure, Measure]] = set()
+        for found in mismatches(loss.tree, fields):
+            if (found.left, found.right) not in seen:
+                seen |= {(found.left, found.right), (found.right, found.left)}
+                yield _report(view, loss, found, sources, fields)
+
+
+# ---- measures of fields
+
+
+def _sources(view: View, loss: LossView) -> dict[str, Source]:
+    """What the log-prob fields of a loss come from."""
+    assert loss.step is not None
+    services = view.program.services
+    found = {"logprob": _titan(services[loss.step.receiver])}
+    sampler = next(view.samplers(), None)
+    if sampler is not None and sampler.settings["sampling.temperature"].value:  # 0 is D602
+        names = ("temperature", *TRUNCATION)
+        settings = {name: sampler.settings[f"sampling.{name}"] for name in names}
+        found["behavior"] = Source(service=sampler, settings=settings)
+    for name, step in loss.bound.items():
+        if step.op == "logprobs":
+            found[name] = _titan(services[step.receiver])
+    return found
+
+
+def _titan(service: Decl) -> Source:
+    return Source(service=service, settings={"temperature": service.settings["temperature"]})
+
+
+def _measure(name: str, source: Source) -> Measure:
+    cut = [
+        f"{key}={source.settings[key].value:g}"
+        for key, full in TRUNCATION.items()
+        if key in source.settings and source.settings[key].value != full
+    ]
+    return Measure(
+        model=source.service.ctor_args[0].name,
+        temperature=float(source.temperature.value),
+        support=", ".join(cut) or FULL,
+        source=name,
+    )
+
+
+# ---- the message
+
+
+def _report(
+    view: View,
+    loss: LossView,
+    found: Mismatch,
+    sources: dict[str, Source],
+    fields: dict[str, Measure],
+) -> Diagnostic:
+    left, right = sources[found.left.source], sources[found.right.source]
+    other, ours = (left, right) if found.left.source == "behavior" else (right, left)
+    same_support = found.left.support == found.right.support
+    if same_support:
+        note = "at different temperatures the ratio is not 1 even for equal weights"
+        remedy = f"use one temperature, or set `{ours.service.name}.temperature`"
+    else:
+        note = "the kept nucleus mass would enter the ratio and look like a policy change"
+        remedy = (
+            f"sample on the full support at the {ours.service.name}'s temperature, "
+            f"or set `{ours.service.name}.temperature`"
+        )
+    spot = loss.spot(found.node)
+    same_temperature = found.left.temperature == found.right.temperature
+    waived = [
+        ("D601", value.origin.span)
+        for key, value in other.settings.items()
+        if same_temperature and key in TRUNCATION and value.origin.span is not None
+    ]
+    return finding(
+        "log-probabilities come from different measures",
+        spot,
+        related=_labels(view, loss, found, sources, fields, spot.span),
+        also=tuple(waived),
+        notes=(note,),
+        help=remedy,
+        fix=_fix(other, ours),
+    )
+
+
+def _labels(
+    view: View,
+    loss: LossView,
+    found: Mismatch,
+    sources: dict[str, Source],
+    fields: dict[str, Measure],
+    where: Span,
+) -> tuple[Label, ...]:
+    """One label under each operand, where it is written inside `where`."""
+    forms = forms_of(loss.tree, fields)
+    labels = []
+    for measure in (found.left, found.right):
+        text = f"{measure}\t({_whence(view, sources[measure.source])})"
+        span = _operand(loss, forms, measure, where)
+        if span is not None:
+            labels.append(Label(text=text, span=span))
+    return tuple(sorted(labels, key=lambda label: label.span.start))
+
+
+def _operand(
+    loss: LossView, forms: list[Form | None], measure: Measure, where: Span
+) -> Span | None:
+    """The name that stands for a measure inside a span."""
+    for span, value in loss.located.names.items():
+        form = forms[value]
+        inside = span.file == where.file and where.start <= span.start and span.end <= where.end
+        if inside and form is not None and set(form.terms) == {measure}:
+            return span
+    return None
+
+
+def _whence(view: View, source: Source) -> str:
+    """`generator.sampling, line 39`, `trainer`, or the override that decided."""
+    name = source.service.name + (".sampling" if source.service.ctor == "vllm" else "")
+    written = [v for v in source.settings.values() if v.origin.layer != "default"]
+    if not written:
+        return name
+    origin = written[0].origin
+    if origin.layer in ("set", "set-file") or origin.span is None:
+        return f"{name}, {origin.detail}"
+    line = view.sources[origin.span.file].position(origin.span.start)[0]
+    return f"{name}, line {line}"
+
+
+def _fix(other: Source, ours: Source) -> Fix | None:
+    """Settings of the sampler (or reference) made those of the trainer, where they are written."""
+    wanted = {**TRUNCATION, "temperature": float(ours.temperature.value)}
+    edits, changes = [], []
+    for key in ("top_p", "top_k", "min_p", "temperature"):
+        value = other.settings.get(key)
+        if value is None or value.value == wanted[key] or value.origin.span is None:
+            continue
+        text = "none" if wanted[key] is None else str(wanted[key])
+        edits.append(Edit(text=text, span=value.origin.span))
+        changes.append(f"{key} {value.value} -> {text}")
+    if not edits:
+        return None
+    prefix = f"{other.service.name}." + ("sampling." if other.service.ctor == "vllm" else "")
+    return Fix(message=prefix + ", ".join(changes), edits=tuple(edits), safe=False)

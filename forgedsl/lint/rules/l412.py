@@ -1,0 +1,58 @@
+"""L412 length-bias: a mean per sequence, where sequences are long.
+
+`seq_mean(x, mask)` divides each sequence by its own length: a token of a long answer weighs less
+than one of a short answer. With long answers, wrong ones are punished the less the longer they are
+(Dr.GRPO, 2503.20783).
+
+    sampling { temperature = 1.0, max_tokens = 8192 }
+    minimize seq_mean(pg, mask)                               # fires: more than 2048 tokens
+
+`token_mean` weighs all tokens alike; `fixed_horizon` divides by one constant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+
+CODE = "L412"
+NAME = "length-bias"
+LEVEL = "I"
+finding = Finding(CODE, NAME, LEVEL)
+LONG = 2048
+LINEAR = ("neg", "add", "sub", "mul", "expand", "where")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    longest = view.max_tokens
+    if longest is None or longest <= LONG:
+        return
+    for loss in view.losses:
+        mean = _sequence_mean(loss) if loss.step is not None else None
+        if mean is not None:
+            yield finding(
+                f"a token of a {longest}-token answer weighs {longest // 64} times less than one "
+                "of a 64-token answer",
+                loss.spot(mean),
+                help="`token_mean(x, mask)`, or `fixed_horizon(x, mask, horizon)`",
+            )
+
+
+def _sequence_mean(loss: LossView) -> int | None:
+    """A mean over a sequence that the loss is linear in."""
+    values = loss.tree.values
+    pending = [values[n].args[0] for n in loss.objective if values[n].op == "total_sum"]
+    while pending:
+        node = pending.pop()
+        value = values[node]
+        if not value.type.diff:
+            continue
+        if value.op == "div" and values[value.args[0]].op == "seq_sum":
+            return node
+        if value.op in LINEAR:
+            pending += value.args
+    return None

@@ -1,0 +1,48 @@
+"""L413 low-precision: loss math below f32.
+
+A log-ratio is a small difference of large numbers; bf16 has 8 bits for it, so ratios come in steps
+of 1 % and more, which the clip takes for a change of the policy. Weights and activations may be
+bf16; log-probs, ratios and losses are f32.
+
+    loss pg(logprob: diff [B, T] bf16, behavior: [B, T] f32, ...)       # fires
+
+Declare it f32: the trainer computes log-probs in f32 anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import STANDARD
+from forgedsl.lint.view import View
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+CODE = "L413"
+NAME = "low-precision"
+LEVEL = "W"
+finding = Finding(CODE, NAME, LEVEL)
+LOW = ("bf16", "f16")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    seen: set[Span] = set()
+    for loss in view.losses:
+        for function in (loss.function, *loss.located.functions):
+            for field in function.fields:
+                type_ = field.type
+                if not isinstance(type_, ast.TensorType) or type_.dtype not in LOW:
+                    continue
+                if type_.span in seen or type_.span.file.startswith(STANDARD):
+                    continue
+                seen.add(type_.span)
+                end = type_.span.end
+                span = Span(type_.span.file, end - len(type_.dtype), end)
+                yield finding(
+                    f"`{field.name}` is {type_.dtype}; loss math needs f32",
+                    span,
+                    help="declare it f32",
+                    fix=Fix(message="f32", edits=(Edit(text="f32", span=span),), safe=False),
+                )

@@ -1,0 +1,49 @@
+"""N905 secret: something that looks like a token or a password stands in the file.
+
+    logging { wandb { project = "x", entity = "hf_abcdefghijklmnopqrstuvwxyz01" } }       # fires
+
+Files are shared and committed, and job.json keeps their values. Read it from the environment:
+`env("HF_TOKEN")`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.expressions import walk
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+
+CODE = "N905"
+NAME = "secret"
+LEVEL = "E"
+finding = Finding(CODE, NAME, LEVEL)
+SECRET = re.compile(
+    r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
+    r"|AKIA[0-9A-Z]{16}|xox[abprs]-[A-Za-z0-9-]{20,}|AIza[A-Za-z0-9_-]{35}|glpat-[A-Za-z0-9_-]{20,})"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+NAMED = re.compile(r"(token|secret|password|api_key|apikey)$", re.IGNORECASE)
+LONG = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for decl in view.file.decls:
+        for node in walk(decl):
+            if isinstance(node, ast.String) and SECRET.search(node.value):
+                yield _report(node)
+            elif isinstance(node, ast.Param) and NAMED.search(node.name):
+                default = node.default
+                if isinstance(default, ast.String) and LONG.fullmatch(default.value):
+                    yield _report(default)
+
+
+def _report(node: ast.String) -> Diagnostic:
+    return finding(
+        "this looks like a secret",
+        node.span,
+        help='read it from the environment, `env("NAME")`, and revoke this one',
+    )

@@ -1,0 +1,35 @@
+"""R502 unbounded-reward: a reward without a finite range.
+
+One completion can outweigh all others of its group, and a non-finite score is an error at run time.
+
+    reward depth(r: Rollout) -> f32 = len(r.response) / 100              # fires
+    reward depth(r: Rollout) -> f32 = clamp(len(r.response) / 100, 0.0, 1.0)
+
+Clamp it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.rewards import place_of, reward_interval
+from forgedsl.lint.view import View
+
+CODE = "R502"
+NAME = "unbounded-reward"
+LEVEL = "W"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for reward in view.program.rewards.values():
+        found = reward_interval(reward, view)
+        if found is not None and not found.is_bounded:
+            bounds = "may be infinite" if not found.finite else f"is in {found}"
+            yield finding(
+                f"reward `{reward.name}` {bounds}",
+                place_of(reward, view),
+                help="bound it: `clamp(x, 0.0, 1.0)`",
+            )

@@ -1,0 +1,66 @@
+"""R503 leaked-target: the prompt contains the answer.
+
+    dataset gsm8k {
+      prompt = chat(system, row.answer)             # fires: the target is read from row.answer
+      target = after(row.answer, "#### ")
+    }
+
+What the policy sees must not hold what rewards compare with. `before(row.x, s)` in the prompt and
+`after(row.x, s)` in the target are different parts of one column and silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.hir.ir import Deferred
+from forgedsl.lint.expressions import walk
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+CODE = "R503"
+NAME = "leaked-target"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for dataset in view.program.datasets.values():
+        prompt, target = (dataset.settings[name].value for name in ("prompt", "target"))
+        if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):
+            continue
+        seen, wanted = _columns(prompt.expr), _columns(target.expr)
+        for column, part in seen:
+            match = next((w for (c, w) in wanted if c == column and _overlap(part, w)), None)
+            if match is not None:
+                yield finding(
+                    f"the prompt of `{dataset.name}` contains the target",
+                    seen[column, part],
+                    related=(Label(text="the target", span=wanted[column, match]),),
+                    help="leave it out of the prompt",
+                )
+                break
+
+
+def _columns(expr: ast.Expr) -> dict[tuple[str, str], Span]:
+    """(row.column, part of it) -> place; the part is `before "x"`, `after "x"`, or all of it."""
+    found: dict[tuple[str, str], Span] = {}
+    inside: dict[Span, str] = {}
+    for node in walk(expr):
+        if isinstance(node, ast.Call) and node.function.text in ("before", "after"):
+            separator = node.args[-1].value
+            key = separator.value if isinstance(separator, ast.String) else ""
+            inside[node.args[0].value.span] = f"{node.function.text} {key}"
+        elif isinstance(node, ast.Path) and node.parts[0] == "row" and len(node.parts) > 1:
+            found[node.parts[1], inside.get(node.span, "")] = node.span
+    return found
+
+
+def _overlap(a: str, b: str) -> bool:
+    if not a or not b:
+        return True
+    (side, separator), (other, theirs) = a.split(" ", 1), b.split(" ", 1)
+    return separator != theirs or side == other

@@ -1,0 +1,33 @@
+"""R505 unsandboxed-exec: a reward that runs code without limits.
+
+Code that a policy wrote will, sooner or later, allocate all memory of the host or never return. A
+reward with `exec` runs in worker processes of its own; they need a memory limit.
+
+    reward tests(r: Rollout, cases: list[str]) -> f32 = sandbox.run { effects = [exec] }   # fires
+    ... { procs = 8, timeout = 20s, memory = 2GiB, effects = [exec] }                      # silent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+
+CODE = "R505"
+NAME = "unsandboxed-exec"
+LEVEL = "E"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for reward in view.program.rewards.values():
+        settings = reward.settings
+        if "exec" in settings["effects"].value and settings["memory"].value is None:
+            yield finding(
+                f"reward `{reward.name}` executes code without a memory limit",
+                place_of(reward, view, "effects"),
+                help="`memory = 2GiB`: its worker processes are then limited to it",
+            )

@@ -1,0 +1,42 @@
+"""R506 no-timeout: a reward that leaves the process and does not say how long it may take.
+
+A request or a program can hang, and with it the rollout, its group, and in the end the trainer. The
+default of 30 s is a guess; whoever calls out should know.
+
+    reward judge(r: Rollout) -> f32 = remote.score { effects = [net] }                   # fires
+    reward judge(r: Rollout) -> f32 = remote.score { effects = [net], timeout = 10s }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+from forgedsl.source import Span
+
+CODE = "R506"
+NAME = "no-timeout"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for reward in view.program.rewards.values():
+        effects, timeout = reward.settings["effects"], reward.settings["timeout"]
+        outside = [name for name in effects.value if name in ("net", "exec")]
+        if not outside or timeout.origin.layer != "default":
+            continue
+        fix = None
+        if (span := effects.origin.span) is not None:
+            end = Span(span.file, span.end, span.end)
+            edits = (Edit(text=", timeout = 30s", span=end),)
+            fix = Fix(message="state the default, 30s", edits=edits)
+        yield finding(
+            f"reward `{reward.name}` has effect {outside[0]} and no timeout",
+            place_of(reward, view, "effects"),
+            help="`timeout = 30s`",
+            fix=fix,
+        )

@@ -1,0 +1,33 @@
+"""R507 nondeterministic-cached: a random reward whose first answer is kept for ever.
+
+    reward judge(r: Rollout) -> f32 = remote.score { effects = [random], cache = true }     # fires
+
+The cache is keyed by prompt and response: the first draw becomes the score. Remove `cache`, or make
+the reward deterministic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.view import View
+
+CODE = "R507"
+NAME = "nondeterministic-cached"
+LEVEL = "W"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    seen = {r.reward.name: {use.effect for use in r.uses} for r in python_rewards(view)}
+    for reward in view.program.rewards.values():
+        effects = {*reward.settings["effects"].value, *seen.get(reward.name, ())}
+        if reward.settings["cache"].value and "random" in effects:
+            yield finding(
+                f"reward `{reward.name}` is random, and its first score is cached",
+                place_of(reward, view, "cache"),
+                help="remove `cache`, or seed the reward by its input",
+            )

@@ -1,0 +1,43 @@
+"""X803 effect: a Python reward does more than it declares.
+
+    reward tests(r: Rollout, target: str) -> f32 = checks.run            # fires: subprocess.run
+    reward tests(r: Rollout, target: str) -> f32 = checks.run {
+      effects = [exec], timeout = 20s, memory = 2GiB                     # silent
+    }
+
+Declared effects decide how it is run: `exec` and `net` in worker processes with a timeout, and what
+is not pure is never cached or replayed. `exec` covers net and io, `net` covers io, `gpu` covers
+random. The file is read with its imports resolved, never run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.view import View
+from forgedsl.types.effects import covered
+
+CODE = "X803"
+NAME = "effect"
+LEVEL = "D"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for found in python_rewards(view):
+        declared = found.reward.settings["effects"].value
+        hidden = [use for use in found.uses if use.effect not in covered(declared)]
+        if not hidden:
+            continue
+        first = hidden[0]
+        effects = sorted({*declared, *(use.effect for use in hidden)})
+        yield finding(
+            f"reward `{found.reward.name}` calls `{first.name}`, and does not declare "
+            f"`{first.effect}`",
+            place_of(found.reward, view, "effects"),
+            related=(Label(text=f"effect {first.effect}", span=found.span(first)),),
+            help=f"`effects = [{', '.join(effects)}]`",
+        )

@@ -1,0 +1,127 @@
+"""Effects of Python rewards, read from the source text: nothing is imported or run.
+
+    pure < random < gpu        io < net < exec        a declared effect covers those below it
+
+`uses` follows a function through the functions of its file, and the statements of the file itself,
+which run when a worker imports it. Names are resolved through imports, so `sp.run` is
+`subprocess.run` after `import subprocess as sp`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COVERS = {
+    "exec": frozenset({"exec", "net", "io"}),
+    "net": frozenset({"net", "io"}),
+    "io": frozenset({"io"}),
+    "gpu": frozenset({"gpu", "random"}),
+    "random": frozenset({"random"}),
+}
+BY_PREFIX = {
+    "exec": (
+        "subprocess", "multiprocessing", "pty", "runpy", "os.system", "os.popen", "os.execv",
+        "os.execvp", "os.spawnv", "os.posix_spawn", "os.fork", "asyncio.create_subprocess_exec",
+        "asyncio.create_subprocess_shell",
+    ),
+    "net": (
+        "socket", "requests", "httpx", "aiohttp", "urllib.request", "urllib3", "http.client",
+        "websockets", "smtplib", "ftplib", "openai", "anthropic", "huggingface_hub", "boto3",
+    ),
+    "io": ("os.remove", "os.mkdir", "os.makedirs", "os.listdir", "shutil", "tempfile", "sqlite3"),
+    "random": ("random", "secrets", "uuid.uuid1", "uuid.uuid4", "numpy.random", "os.urandom"),
+    "gpu": ("torch.cuda", "cupy"),
+}  # fmt: skip
+BUILTINS = {"exec": "exec", "eval": "exec", "open": "io"}
+METHODS = {
+    "read_text": "io", "write_text": "io", "read_bytes": "io", "write_bytes": "io", "cuda": "gpu",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Use:
+    """A call in a Python file that has an effect; `line` and `column` as Python counts them."""
+
+    effect: str
+    name: str
+    line: int
+    column: int
+    end_column: int
+
+
+def covered(declared: list[str]) -> frozenset[str]:
+    """The effects that a declaration allows."""
+    return frozenset[str]().union(*(COVERS[name] for name in declared))
+
+
+def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
+    """What a function of a module, and importing the module, does besides computing."""
+    scope = _imports(module)
+    defined = {node.name: node for node in module.body if isinstance(node, _DEFINITIONS)}
+    roots: list[ast.AST] = [n for n in module.body if not isinstance(n, _DEFINITIONS)]
+    pending = [function]
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in defined and name not in seen:
+            seen.add(name)
+            roots.append(defined[name])
+            pending += [n.id for n in ast.walk(defined[name]) if isinstance(n, ast.Name)]
+    found = [use for root in roots for use in _of(root, scope)]
+    return tuple(sorted(found, key=lambda use: (use.line, use.column)))
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _imports(module: ast.Module) -> dict[str, str]:
+    """Local names of imported modules and functions, anywhere in the file."""
+    names: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                names[alias.asname or top] = alias.name if alias.asname else top
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def _of(root: ast.AST, scope: dict[str, str]) -> Iterator[Use]:
+    for node in ast.walk(root):
+        if not isinstance(node, ast.Call):
+            continue
+        name = _dotted(node.func)
+        effect = _effect(name, scope) if name else METHODS.get(getattr(node.func, "attr", ""))
+        if effect is not None:
+            head, _, rest = name.partition(".")
+            shown = scope.get(head, head) + (f".{rest}" if rest else "")
+            yield Use(
+                effect=effect,
+                name=shown or getattr(node.func, "attr", ""),
+                line=node.lineno,
+                column=node.func.col_offset,
+                end_column=node.func.end_col_offset or node.func.col_offset + 1,
+            )
+
+
+def _dotted(node: ast.AST) -> str:
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _effect(name: str, scope: dict[str, str]) -> str | None:
+    head, _, rest = name.partition(".")
+    if head not in scope:
+        return METHODS.get(name.rpartition(".")[2]) if rest else BUILTINS.get(name)
+    full = scope[head] + (f".{rest}" if rest else "")
+    for effect, prefixes in BY_PREFIX.items():
+        if any(full == p or full.startswith(f"{p}.") for p in prefixes):
+            return effect
+    return METHODS.get(full.rpartition(".")[2])
