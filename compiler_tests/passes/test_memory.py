@@ -20,6 +20,7 @@ COLOCATED = changed(
 )  # fmt: skip
 WIDE = changed(GRPO, ("procs = 4, optimizer", "procs = 16, optimizer"))
 FULL = "trainer.memory.activation_checkpoint=full"
+MODES = ("none", "selective", "full")
 ONE = Host(gpus=1)
 
 
@@ -68,7 +69,6 @@ def test_gradients_are_not_there_while_rolling_out():
     ("edit", "item", "grows"),
     [
         ("trainer.batch.rows=8", "activations", True),
-        ("trainer.memory.activation_checkpoint=full", "activations", False),
         ("trainer.memory.logits=chunked(64)", "loss head", False),
     ],
 )
@@ -76,6 +76,16 @@ def test_settings_move_their_item(edit, item, grows):
     before, after = (items(plan_of(GRPO, *o)[0], "trainer", "train")[item] for o in ([], [edit]))
     assert (after > before) is grows
     assert after != before
+
+
+def test_checkpointing_keeps_less():
+    sizes = [
+        sum(size for name, size in items(plan_of(GRPO, mode)[0], "trainer", "train").items()
+            if name.startswith("activations"))
+        for mode in (f"trainer.memory.activation_checkpoint={m}" for m in MODES)
+    ]  # fmt: skip
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
 
 
 def test_an_engine_alone_takes_nine_tenths_and_the_rest_is_its_pool():

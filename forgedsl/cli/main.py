@@ -18,6 +18,9 @@ from typer.core import TyperGroup
 # name, module with a function `command`, one line of help
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lint", "forgedsl.cli.lint", "check .forge files"),
+    ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
+    ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
+    ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
     ("run", "forgedsl.cli.run", "train"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),

@@ -1,4 +1,4 @@
-"""`forgec run`: compile a .forge file (or take a job.json) and execute it in a run folder.
+"""`forgec run`: compile a .forge file, or take a plan.json or job.json, and run it in a folder.
 
     FILE.forge --load--> Program --build_job--> Job --launch--> exit code
                   `--> diagnostics, exit 1
@@ -53,7 +53,7 @@ class Prepared:
 def command(
     tokens: Annotated[
         list[str] | None,
-        typer.Argument(metavar="FILE [a.b=v ...]", help="a .forge file or a job.json"),
+        typer.Argument(metavar="FILE [a.b=v ...]", help="a .forge file, a plan.json or a job.json"),
     ] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
     set_: Annotated[
@@ -121,7 +121,7 @@ def execute(request: Request) -> int:
     if request.resume is not None:
         return _resume(request)
     if request.file is None:
-        raise UsageError("needs a .forge file or a job.json (or --resume RUN)")
+        raise UsageError("needs a .forge file, a plan.json or a job.json (or --resume RUN)")
     prepared = prepare(request, request.file)
     if isinstance(prepared, int):
         return prepared
@@ -143,10 +143,8 @@ def prepare(request: Request, file: Path) -> Prepared | int:
 
 
 def _from_json(request: Request, file: Path) -> Prepared:
-    """A job.json is final: nothing can be set on it, its inputs lie beside it."""
-    from pydantic import ValidationError
-
-    from forgedsl.lower.job import Job
+    """A job.json or plan.json is final: nothing can be set on it, its inputs lie beside it."""
+    from forgedsl.cli.planning import SideError, read_job
 
     if request.overrides or request.profile != "auto":
         what = request.overrides[0] if request.overrides else f"--profile {request.profile}"
@@ -154,15 +152,9 @@ def _from_json(request: Request, file: Path) -> Prepared:
             f"{file} is compiled and final, so {what} cannot apply; run the .forge file"
         )
     try:
-        job = Job.model_validate_json(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {file}: {error}") from error
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise UsageError(f"{file} is not a job: {where}: {first['msg']}") from error
-    if job.digest() != job.content_hash:
-        raise UsageError(f"{file} was changed after it was compiled: its content hash does not fit")
+        job = read_job(file)
+    except SideError as error:
+        raise UsageError(str(error)) from error
     beside = file.parent / "inputs"
     inputs = {
         f"inputs/{path.relative_to(beside).as_posix()}": path
@@ -193,19 +185,24 @@ def new_run_dir(wanted: Path | None, name: str) -> Path:
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
     """job.json, forge.lock and the copied inputs: all that is needed to run it again elsewhere."""
-    import shutil
-
     from forgedsl.lower.lock import lock_text
 
-    for name, source in prepared.inputs.items():
-        target = run_dir / name
+    copy_inputs(prepared.inputs, run_dir)
+    (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
+    (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
+
+
+def copy_inputs(inputs: dict[str, Path], folder: Path) -> None:
+    """Copy files and folders to their names under `folder`."""
+    import shutil
+
+    for name, source in inputs.items():
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, dirs_exist_ok=True)
-        else:
+        elif source.resolve() != target.resolve():
             shutil.copyfile(source, target)
-    (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
-    (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
 
 
 def _resume(request: Request) -> int:

@@ -181,8 +181,8 @@ def _sample(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) 
         flops=(prefilled + completions * new) * per_token,
         bytes=mesh.replicas * rounds * new * read,
         seconds=prefill_s + rounds * new * token_s,
-        detail=f"{completions} x {new} tokens, {width} at once on each of {mesh.replicas} "
-        f"engine{'s' if mesh.replicas > 1 else ''}",
+        detail=f"{completions} x {new}, {width} at once"
+        + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
     )
 
 
@@ -206,8 +206,8 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         flops=flops,
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
         seconds=flops / (rates.train * mesh.world) + micros * passes * rates.launch,
-        detail=f"{micros} microbatch{'es' if micros > 1 else ''} of {rows} x {seq_len} tokens "
-        f"on each of {data_ranks(mesh)} rank{'s' if data_ranks(mesh) > 1 else ''}",
+        detail=f"{micros} x {rows} rows of {seq_len}"
+        + (f" on each of {data_ranks(mesh)}" if data_ranks(mesh) > 1 else ""),
     )
 
 

@@ -210,32 +210,33 @@ def _longest(graph: Graph, start: str) -> tuple[str, ...]:
     return best[graph.step.name]
 
 
-def exits(graph: Graph, schedule: SchedulePlan, waits: float) -> tuple[Exit, ...]:
-    """The failure edges of the planned graph. `waits` is the deadline of a starving trainer."""
-    found: list[Exit] = []
-    returns = "the group is dropped and its credit returns"
-    guard = f"{max(16, 2 * schedule.staleness.credits)} failures in a row end the run"
+def exits(graph: Graph, schedule: SchedulePlan) -> tuple[Exit, ...]:
+    """The failure edges of the planned graph."""
+    return tuple(_exits(graph, schedule))
+
+
+def _exits(graph: Graph, schedule: SchedulePlan) -> Iterator[Exit]:
     if graph.of("sample"):
-        found.append(Exit(failure="a rollout fails", effect=f"{returns}; {guard}", ends=False))
+        limit = max(16, 2 * schedule.staleness.credits)
+        effect = f"its group is dropped, the credit returns; {limit} in a row end the run"
+        yield Exit(failure="a rollout fails", effect=effect, ends=False)
     if graph.of("score"):
-        found.append(Exit(failure="a reward fails", effect=f"as its `on_error` says: a number, or "
-                          f"{returns}", ends=False))  # fmt: skip
+        effect = "its rollout is dropped, or scored as `on_error` says"
+        yield Exit(failure="a reward fails", effect=effect, ends=False)
     if graph.of("mask"):
-        limit = schedule.starve_timeout
-        until = f"no group for {_time(limit or waits)} ends the run"
-        found.append(Exit(failure="a filter drops a group", effect=f"its credit returns; {until}",
-                          ends=False))  # fmt: skip
+        limit_s = schedule.starve_timeout
+        until = f"no group for {_time(limit_s)} ends the run" if limit_s else "nothing ends a run"
+        effect = f"the credit returns; {until}"
+        yield Exit(failure="a filter drops a group", effect=effect, ends=False)
     if graph.of("sample") and schedule.every is not None and schedule.mode == "async":
-        what = "cannot be: the bound is within it"
-        found.append(Exit(failure="a group older than max_policy_age", effect=what, ends=False))
+        effect = "cannot be: the worst age is within max_policy_age"
+        yield Exit(failure="a group gets too old", effect=effect, ends=False)
     for sync in graph.syncs:
         deadline = _time(float(sync.settings.get("timeout", 300.0)))
-        name = f"a pull of {sync.settings['target']} fails"
-        found.append(Exit(failure=name, effect=f"the run ends with a checkpoint, after {deadline} "
-                          "at the latest", ends=True))  # fmt: skip
-    found.append(Exit(failure="the data end", effect="the last groups make a smaller batch, then "
-                      "the run ends", ends=True))  # fmt: skip
-    return tuple(found)
+        effect = f"the run ends, with a checkpoint, after {deadline} at most"
+        yield Exit(failure=f"a pull of {sync.settings['target']} fails", effect=effect, ends=True)
+    effect = "the last groups make a smaller batch, then the run ends"
+    yield Exit(failure="the data end", effect=effect, ends=True)
 
 
 def _time(seconds: float) -> str:

@@ -141,15 +141,16 @@ def activation_items(shape: TitanShape) -> tuple[Item, ...]:
     kept = tokens * (per_layer * shape.layers + 8 * dims.hidden)
     items = [
         _item(
-            "activations",
+            "activations" if mode == "none" else f"activations ({mode})",
             kept,
-            f"{tokens} tokens x ({shape.layers} layers x {per_layer:,.0f} B + 8 h), "
-            f"checkpointing {mode}",
+            f"{tokens:,} tokens x {shape.layers} layers x {per_layer:,.0f} B",
         )
     ]
     if mode != "none":
         whole = layer_bytes(shape, "none")
-        items.append(_item("recomputed layer", tokens * whole, f"{tokens} tokens x {whole:,.0f} B"))
+        items.append(
+            _item("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
+        )
     mask = shape.rows * shape.seq_len**2
     items.append(_item("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
     return (*items, _head_item(shape))
@@ -162,7 +163,7 @@ def _head_item(shape: TitanShape) -> Item:
     chunk = rows * vocab * (8 if shape.itemsize == 4 else 10)
     weight = 4 * vocab * dims.hidden * (1 if shape.itemsize == 4 or shape.device == "gpu" else 2)
     hidden = 2 * shape.tokens * dims.hidden * shape.itemsize
-    formula = f"{rows} rows x {vocab} logits at once, d weight 4 V h, d hidden"
+    formula = f"{rows:,} x {vocab:,} logits at once, d weight"
     return _item("loss head", chunk + weight + hidden, formula)
 
 
@@ -200,14 +201,14 @@ def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
     of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
     resident = [_item("weights", shape.itemsize * total / shape.shard, f"{shape.itemsize} x {of}")]
     whole = layer_bytes(shape, "none")
-    formula = f"{shape.tokens} tokens x {whole:,.0f} B, one layer"
+    formula = f"{shape.tokens:,} tokens x {whole:,.0f} B"
     rows = head_rows(shape)
     vocab = shape.dims.vocab // shape.degrees["tp"]
     copied = 4 * vocab_params(shape.dims) if shape.itemsize < 4 and shape.device == "cpu" else 0
     working = [
         _gathered(shape),
         _item("forward of a layer", shape.tokens * whole, formula),
-        _item("log-prob head", 12 * rows * vocab + copied, f"12 x {rows} rows x {vocab} logits"),
+        _item("log-prob head", 12 * rows * vocab + copied, f"12 x {rows:,} x {vocab:,} logits"),
     ]
     kept = [_kept(KEPT[shape.device] * sum(item.bytes for item in working), shape.device)]
     return (
@@ -221,7 +222,7 @@ def _gathered(shape: TitanShape) -> Item:
     """FSDP gathers the next unit while one is in use, and holds the gradient of one."""
     unit = largest_unit(shape.dims) // shape.degrees["tp"]
     count = 3 if shape.trained else 2
-    formula = f"{count} x {shape.itemsize} x {count_text(unit)}, the largest unit"
+    formula = f"{count} x {shape.itemsize} x {count_text(unit)} of the largest unit"
     return _item("gathered by FSDP", count * shape.itemsize * unit, formula)
 
 
@@ -264,7 +265,7 @@ def vllm_fixed(shape: VllmShape) -> tuple[Item, ...]:
         _item(
             "workspace",
             shape.itemsize * tokens * width + logits,
-            f"{tokens} tokens x (h + 3 ffn), logits of {MAX_RUNNING} sequences",
+            f"{tokens:,} tokens x (h + 3 ffn), {MAX_RUNNING} x V",
         ),
     ]
     if shape.graphs:

@@ -73,60 +73,58 @@ def plan(
 ) -> Plan | None:
     """The plan of a legal graph; None after reporting why there is none."""
     start = len(reporter.diagnostics)
-    resolved = resolve_host(program, host)
-    decls = {name: program.services[name] for name in graph.services}
-    meshes = tuple(plan_mesh(decl, reporter) for decl in decls.values())
     colocate = _colocate(program, graph)
-    meshes = place(meshes, decls, resolved, colocate, reporter)
+    request = _request(program, graph, colocate, reporter, host, base_dir)
     schedule = plan_schedule(program, graph, reporter)
-    models = {model_of(decl): program.models[model_of(decl)] for decl in decls.values()}
-    dims = {name: dims_of(model, base_dir) for name, model in models.items()}
-    contexts = {name: _context(model, dims[name]) for name, model in models.items()}
-    rows = {name: _rows(decl, contexts) for name, decl in decls.items() if decl.ctor == "titan"}
-    by_service = {mesh.service: mesh for mesh in meshes}
-    found = checks.check_names(program, meshes) + checks.check_launcher(program, meshes)
-    found += checks.check_evals(program, graph)
-    found += checks.check_context(program, graph, contexts, rows[graph.trainer].seq_len)
-    if schedule is not None:
-        found += checks.check_colocation(program, graph, colocate, schedule.mode)
-    for name, decl in decls.items():
-        model = model_of(decl)
-        found += checks.check_divisibility(decl, by_service[name], dims[model], models[model])
-        if name in rows:
-            found += checks.check_sequence_shard(decl, by_service[name], rows[name].seq_len)
-    for diagnostic in found:
-        reporter.report(diagnostic)
-    if schedule is None or _failed(reporter, start):
+    found = _checks(request, graph, colocate, schedule)
+    if not _report(reporter, found, start) or schedule is None:
         return None
-    request = Request(
-        program=program,
-        meshes=meshes,
-        host=resolved,
-        dims={name: dims[model_of(decl)] for name, decl in decls.items()},
-        contexts={name: contexts[model_of(decl)] for name, decl in decls.items()},
-        rows={name: (shape.rows, shape.seq_len) for name, shape in rows.items()},
-        trainer=graph.trainer,
-        synced=frozenset(str(sync.settings["target"]) for sync in graph.syncs),
-    )
     memory = plan_memory(request)
     limits = capacities(graph, schedule.staleness)
-    for diagnostic in check_memory(request, memory) + check_liveness(graph, schedule, limits):
-        reporter.report(diagnostic)
-    if _failed(reporter, start):
+    found = check_memory(request, memory) + check_liveness(graph, schedule, limits)
+    if not _report(reporter, found, start):
         return None
+    models = {name: model_of(program.services[name]) for name in graph.services}
     return Plan(
-        host=resolved,
-        meshes=meshes,
+        host=request.host,
+        meshes=request.meshes,
         schedule=schedule,
         slots={node.name: slots_of(node, schedule.staleness) for node in graph.nodes},
         capacities=limits,
-        dims=dims,
-        contexts=contexts,
-        rows=rows,
+        dims={model: request.dims[name] for name, model in models.items()},
+        contexts={model: request.contexts[name] for name, model in models.items()},
+        rows={name: Rows(rows=r, seq_len=s) for name, (r, s) in request.rows.items()},
         colocate=colocate,
         request=request,
         memory=memory,
         cost=plan_cost(request, graph, schedule),
+    )
+
+
+def _request(
+    program: Program,
+    graph: Graph,
+    colocate: tuple[str, ...],
+    reporter: Reporter,
+    host: Host | None,
+    base_dir: Path | None,
+) -> Request:
+    """Meshes with places, and what is known of the models behind them."""
+    resolved = resolve_host(program, host)
+    decls = {name: program.services[name] for name in graph.services}
+    meshes = tuple(plan_mesh(decl, reporter) for decl in decls.values())
+    models = {name: program.models[model_of(decl)] for name, decl in decls.items()}
+    dims = {name: dims_of(model, base_dir) for name, model in models.items()}
+    contexts = {name: _context(model, dims[name]) for name, model in models.items()}
+    return Request(
+        program=program,
+        meshes=place(meshes, decls, resolved, colocate, reporter),
+        host=resolved,
+        dims=dims,
+        contexts=contexts,
+        rows={n: _rows(d, contexts[n]) for n, d in decls.items() if d.ctor == "titan"},
+        trainer=graph.trainer,
+        synced=frozenset(str(sync.settings["target"]) for sync in graph.syncs),
     )
 
 
@@ -142,8 +140,39 @@ def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
     return found + check_bottleneck(program, plan.cost)
 
 
-def _failed(reporter: Reporter, start: int) -> bool:
-    return any(d.severity == "error" for d in reporter.diagnostics[start:])
+def _checks(
+    request: Request,
+    graph: Graph,
+    colocate: tuple[str, ...],
+    schedule: SchedulePlan | None,
+) -> list[Diagnostic]:
+    """Everything that is checked before memory is."""
+    program = request.program
+    contexts = {
+        model_of(program.services[name]): context for name, context in request.contexts.items()
+    }
+    seq_len = request.rows[graph.trainer][1]
+    found = checks.check_names(program, request.meshes)
+    found += checks.check_launcher(program, request.meshes)
+    found += checks.check_evals(program, graph)
+    found += checks.check_context(program, graph, contexts, seq_len)
+    if schedule is not None:
+        found += checks.check_colocation(program, graph, colocate, schedule.mode)
+    for mesh in request.meshes:
+        name = mesh.service
+        decl = program.services[name]
+        model = program.models[model_of(decl)]
+        found += checks.check_divisibility(decl, mesh, request.dims[name], model)
+        if name in request.rows:
+            found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
+    return found
+
+
+def _report(reporter: Reporter, found: list[Diagnostic], start: int) -> bool:
+    """Report; whether no error has been reported since `start`."""
+    for diagnostic in found:
+        reporter.report(diagnostic)
+    return all(d.severity != "error" for d in reporter.diagnostics[start:])
 
 
 def _colocate(program: Program, graph: Graph) -> tuple[str, ...]:
@@ -158,8 +187,8 @@ def _context(model: Decl, dims: Dims | None) -> int | None:
     return dims.context if dims is not None and dims.context else None
 
 
-def _rows(decl: Decl, contexts: Mapping[str, int | None]) -> Rows:
-    """Rows of a microbatch: as set, else as many as `MICROBATCH_TOKENS` holds."""
-    seq_len = number(decl, "batch.seq_len", contexts[model_of(decl)] or UNKNOWN_CONTEXT)
+def _rows(decl: Decl, context: int | None) -> tuple[int, int]:
+    """(rows, tokens of a row): as set, else as many rows as `MICROBATCH_TOKENS` hold."""
+    seq_len = number(decl, "batch.seq_len", context or UNKNOWN_CONTEXT)
     tokens = number(decl, "batch.tokens", MICROBATCH_TOKENS)
-    return Rows(seq_len=seq_len, rows=number(decl, "batch.rows", max(1, tokens // seq_len)))
+    return number(decl, "batch.rows", max(1, tokens // seq_len)), seq_len

@@ -1,0 +1,136 @@
+"""`forgec plan FILE`: what a run would be, before it is one.
+
+    FILE.forge --load--> Program --lower--> Lowered --render--> text | JSON
+                                      `--> -o plan.json (with the job and, beside it, its inputs)
+
+The hosts are those of the file's `cluster`, else one host of 8 GPUs; `--here` takes this machine.
+Exit codes: 0, 1 errors in the file, 2 bad usage, 3 with --detailed-exitcode if it differs from
+--against.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from forgedsl.cli.planning import Planned
+    from forgedsl.lower.build import Lowered
+    from forgedsl.lower.diff import Change
+
+DIFFERS = 3
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
+    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="write plan.json, for `forgec run`")
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
+    against: Annotated[
+        str | None, typer.Option(metavar="RUN|FILE", help="also say what differs from this")
+    ] = None,
+    detailed_exitcode: Annotated[
+        bool, typer.Option("--detailed-exitcode", help="exit 3 if it differs from --against")
+    ] = False,
+    here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,
+) -> None:
+    """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing."""
+    if detailed_exitcode and against is None:
+        print("forgec plan: --detailed-exitcode needs --against RUN|FILE", file=sys.stderr)
+        raise typer.Exit(2)
+    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.planning import SideError, plan_file
+
+    overrides = tuple(set_ or ())
+    planned = plan_file(file, profile=profile, overrides=overrides, here=here)
+    print_diagnostics(planned.loaded)
+    lowered, code = planned.lowered, planned.code
+    changes: tuple[Change, ...] | None = None
+    if lowered is not None:
+        try:
+            changes = _changes(against, lowered, profile, overrides, file) if against else None
+        except SideError as error:
+            print(f"forgec plan: {error}", file=sys.stderr)
+            raise typer.Exit(2) from error
+        if out is not None:
+            _write(lowered, out)
+        code = DIFFERS if changes and detailed_exitcode else 0
+    if format_ is Format.JSON:
+        sys.stdout.write(_json(planned, changes))
+    elif lowered is not None:
+        sys.stdout.write(_text(planned, lowered, against, changes))
+    raise typer.Exit(code)
+
+
+def _changes(
+    against: str, lowered: Lowered, profile: str, overrides: tuple[str, ...], file: Path
+) -> tuple[Change, ...]:
+    """What differs from a run, a file or a revision; a file is taken under the same profile."""
+    from forgedsl.cli.planning import read_side
+    from forgedsl.lower.diff import compare
+
+    side = read_side(against, profile=profile, overrides=overrides, beside=file)
+    return compare(side.job, lowered.job)
+
+
+def _write(lowered: Lowered, out: Path) -> None:
+    """plan.json, and the files that its job reads beside it."""
+    from forgedsl.cli.run import copy_inputs
+    from forgedsl.lower.document import document_text, plan_document
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    copy_inputs({name: source for source, name in lowered.files}, out.parent)
+    out.write_text(document_text(plan_document(lowered)), encoding="utf-8")
+    print(f"wrote {out}; `forgec run {out}` runs it", file=sys.stderr)
+
+
+def _text(
+    planned: Planned, lowered: Lowered, against: str | None, changes: tuple[Change, ...] | None
+) -> str:
+    from forgedsl.plan.text import render_plan
+
+    assert planned.loaded.program is not None
+    job = lowered.job
+    text = render_plan(
+        planned.loaded.program,
+        lowered.graph,
+        lowered.plan,
+        summary=job.summary,
+        identity=job.content_hash,
+    )
+    if changes is None:
+        return text
+    from forgedsl.report.diff import render
+
+    return f"{text}\n{render(changes, title=f'changes against {against}')}"
+
+
+def _json(planned: Planned, changes: tuple[Change, ...] | None) -> str:
+    """The document of plan.json with diagnostics and changes; without a plan, those alone."""
+    import json
+    from dataclasses import asdict
+
+    from forgedsl.lower.document import FORMAT_VERSION, document_text, plan_document
+    from forgedsl.report.json import as_dict
+
+    sources = planned.loaded.sources
+    body = {"diagnostics": [as_dict(d, sources) for d in planned.loaded.reporter]}
+    if planned.lowered is None:
+        return json.dumps({"format_version": FORMAT_VERSION, "job": None, **body}, indent=1) + "\n"
+    if changes is not None:
+        body["changes"] = [asdict(change) for change in changes]
+    return document_text({**plan_document(planned.lowered), **body})

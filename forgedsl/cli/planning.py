@@ -1,0 +1,150 @@
+"""From a .forge file to its plan, without a host, for the commands that run nothing.
+
+    FILE.forge, profile, overrides -> Planned (diagnostics, Lowered or None, exit code)
+    FILE.forge | plan.json | job.json | RUN | git:REV[:PATH] -> Side (label, Job), for diffs
+
+Errors of lint rules count as errors of the file. Nothing is probed unless `here` is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forgedsl.api import Loaded
+    from forgedsl.lower.build import Lowered
+    from forgedsl.lower.job import Job
+
+LINT_FAMILIES = "ADLRTXN"
+"""families whose findings come from lint rules; the others come from loading and planning"""
+
+
+class SideError(Exception):
+    """Something to compare with cannot be read; the message says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned:
+    """`lowered` is None when there are errors; `code` is the exit code so far."""
+
+    loaded: Loaded
+    lowered: Lowered | None
+    code: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """One side of a comparison: what it is called, and its job."""
+
+    label: str
+    job: Job
+
+
+def plan_file(
+    file: Path, *, profile: str, overrides: tuple[str, ...], here: bool = False
+) -> Planned:
+    """Load, lint, plan and lower a file."""
+    from forgedsl import api
+    from forgedsl.cli.host import detect_host
+    from forgedsl.hir.context import Host
+    from forgedsl.lower.build import lower
+    from forgedsl.plan.plan import advice
+
+    host = Host(**detect_host()) if here else None
+    loaded = api.load(file, profile=profile, overrides=overrides, host=host)
+    lowered = None
+    if loaded.program is not None and not loaded.reporter.has_errors:
+        lowered = lower(
+            loaded.program,
+            reporter=loaded.reporter,
+            sources=loaded.sources,
+            base_dir=file.parent,
+            host=host,
+        )
+        _lint(file, loaded, overrides)
+        if lowered is not None:
+            for diagnostic in advice(loaded.program, lowered.graph, lowered.plan):
+                loaded.reporter.report(diagnostic)
+    if loaded.reporter.has_errors or lowered is None:
+        unreadable = any(d.code == "S016" for d in loaded.reporter)
+        return Planned(loaded=loaded, lowered=None, code=2 if unreadable else 1)
+    return Planned(loaded=loaded, lowered=lowered, code=0)
+
+
+def _lint(file: Path, loaded: Loaded, overrides: tuple[str, ...]) -> None:
+    """Add the findings of lint rules for the view that is planned."""
+    from forgedsl.lint.engine import lint_file
+
+    assert loaded.program is not None
+    linted = lint_file(file, profile=loaded.program.profile or "none", overrides=overrides)
+    for name, source in linted.sources.items():
+        loaded.sources.setdefault(name, source)
+    known = {diagnostic.code for diagnostic in loaded.reporter}
+    for diagnostic in linted.diagnostics:
+        if diagnostic.code[0] in LINT_FAMILIES and diagnostic.code not in known:
+            loaded.reporter.report(diagnostic)
+
+
+# ---- sides of a comparison
+
+
+def read_side(
+    text: str, *, profile: str, overrides: tuple[str, ...] = (), beside: Path | None = None
+) -> Side:
+    """A file, a run folder, a job or plan, or a git revision of a file.
+
+    `git:REV` is the revision of `beside`. Raises SideError, with diagnostics printed if the file
+    has errors.
+    """
+    if text.startswith("git:"):
+        from forgedsl.cli.revisions import checked_out
+
+        with checked_out(text, beside) as file:
+            return Side(label=text, job=_compiled(file, profile, overrides).job)
+    path = Path(text)
+    if path.is_dir():
+        path = path / "job.json"
+        if not path.is_file():
+            raise SideError(f"{text} is no run folder: it has no job.json")
+    if path.suffix == ".json":
+        return Side(label=text, job=read_job(path))
+    return Side(label=text, job=_compiled(path, profile, overrides).job)
+
+
+def _compiled(file: Path, profile: str, overrides: tuple[str, ...]) -> Lowered:
+    from forgedsl.cli.compiling import print_diagnostics
+
+    planned = plan_file(file, profile=profile, overrides=overrides)
+    if planned.lowered is None:
+        print_diagnostics(planned.loaded)
+        raise SideError(f"{file} has errors")
+    return planned.lowered
+
+
+def read_job(path: Path) -> Job:
+    """The job of a job.json or plan.json; it must not have been changed by hand."""
+    import json
+
+    from pydantic import ValidationError
+
+    from forgedsl.lower.document import DocumentError, is_document, job_of
+    from forgedsl.lower.job import Job
+
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        job = job_of(value) if is_document(value) else Job.model_validate(value)
+    except (OSError, UnicodeDecodeError) as error:
+        raise SideError(f"cannot read {path}: {error}") from error
+    except json.JSONDecodeError as error:
+        raise SideError(f"{path} is not a job: it is no JSON, {error}") from error
+    except DocumentError as error:
+        raise SideError(f"{path} cannot be run: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise SideError(f"{path} is not a job: {where}: {first['msg']}") from error
+    if job.digest() != job.content_hash:
+        raise SideError(f"{path} was changed after it was compiled: its content hash does not fit")
+    return job

@@ -1,0 +1,305 @@
+"""A plan on paper, at most 100 columns wide.
+
+    Program + Graph + Plan -> sections (hosts, memory, queues, policy age, liveness, cost) -> text
+
+Every number stands beside where it comes from: sizes beside their formula, bounds beside theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ceil
+
+from forgedsl.graph.ir import Graph
+from forgedsl.hir.ir import Program
+from forgedsl.plan.capacity import TIGHT, RankMemory, Store
+from forgedsl.plan.cost import DEAD_RATES, by_service, time_text
+from forgedsl.plan.host import host_text
+from forgedsl.plan.liveness import credit_loops, exits
+from forgedsl.plan.memory import GIB, PHASES
+from forgedsl.plan.meshes import MeshPlan
+from forgedsl.plan.plan import Plan
+
+WIDTH = 100
+HOST_ROWS = 6
+
+
+def render_plan(
+    program: Program, graph: Graph, plan: Plan, *, summary: Sequence[str], identity: str
+) -> str:
+    """The whole page, ending in a newline."""
+    sections = [
+        ("placement", _hosts(plan)),
+        ("memory", list(_memory(plan))),
+        ("queues", _queues(graph, plan)),
+        ("policy age", _age(plan)),
+        ("liveness", list(_liveness(graph, plan))),
+        ("cost of a step, at most", list(_cost(plan))),
+        ("dead groups", list(_dead(plan))),
+        ("removed", [f"{', '.join((*part.nodes, *part.services)) or 'field'}: {part.reason}"
+                     for part in graph.removed]),
+    ]  # fmt: skip
+    head = f"{summary[0]:<{WIDTH - 18}}  plan {identity[:10]}".rstrip()
+    blocks = ["\n".join([head, *summary[1:2]])]
+    for title, lines in sections:
+        if lines:
+            blocks.append("\n".join([title, *(f"  {line}".rstrip() for line in lines)]))
+    return "\n\n".join(blocks) + "\n"
+
+
+# ---- placement
+
+
+def _hosts(plan: Plan) -> list[str]:
+    lines = [host_text(plan.host)]
+    rows = [
+        (
+            _letter(plan, mesh) if mesh.gpus else "",
+            mesh.service,
+            mesh.text if mesh.gpus else f"{mesh.text} (cpu)",
+            _degrees(mesh),
+        )
+        for mesh in plan.meshes
+    ]
+    lines += table(rows)
+    if plan.colocate:
+        lines.append(f"{' and '.join(plan.colocate)} share GPUs and take turns")
+    return [*lines, *_grid(plan)]
+
+
+def _degrees(mesh: MeshPlan) -> str:
+    return ", ".join(f"{name} {d}" for name, d in mesh.degrees.items() if d > 1)
+
+
+def _letter(plan: Plan, mesh: MeshPlan) -> str:
+    """The shortest start of the name that no other service begins with."""
+    others = [m.service for m in plan.meshes if m.service != mesh.service and m.gpus]
+    for length in range(1, len(mesh.service) + 1):
+        start = mesh.service[:length]
+        if not any(name.startswith(start) for name in others):
+            return start
+    return mesh.service
+
+
+def _grid(plan: Plan) -> list[str]:
+    """One row per host: what each GPU holds. Equal rows in a row are said once."""
+    if not any(mesh.gpus for mesh in plan.meshes):
+        return []
+    cells: dict[tuple[int, int], list[str]] = {}
+    for mesh in plan.meshes:
+        letter = _letter(plan, mesh)
+        counts: dict[int, int] = {}
+        for place in mesh.places:
+            for gpu in place.gpus:
+                rank = counts.get(place.replica, 0)
+                counts[place.replica] = rank + 1
+                name = f"{letter}{place.replica}" if mesh.kind == "vllm" else f"{letter}{rank}"
+                cells.setdefault((place.host, gpu), []).append(name)
+    used = sorted({host for host, _ in cells})
+    width = max(max(len("+".join(names)) for names in cells.values()), 2) + 2
+    columns = range(plan.host.gpus)
+    lines = ["".ljust(10) + "".join(f"{gpu:<{width}}" for gpu in columns) + "GPU"]
+    shown = used if len(used) <= HOST_ROWS else [*used[: HOST_ROWS - 1], used[-1]]
+    for host in shown:
+        if host == used[-1] and len(shown) < len(used):
+            lines.append(f"  ... {len(used) - len(shown)} more hosts")
+        row = "".join(f"{'+'.join(cells.get((host, gpu), ['.'])):<{width}}" for gpu in columns)
+        lines.append(f"host {host}".ljust(10) + row)
+    if len(used) < plan.host.hosts:
+        lines.append(f"{plan.host.hosts - len(used)} of {plan.host.hosts} hosts are not used")
+    return lines
+
+
+# ---- memory
+
+
+def _memory(plan: Plan) -> Iterator[str]:
+    memory = plan.memory
+    if memory.ranks:
+        yield f"{'GiB of one process':<26}{''.join(f'{phase:>9}' for phase in PHASES)}   from"
+    for rank in memory.ranks:
+        yield from _rank(plan, rank)
+    for name in memory.unknown:
+        yield f"{name}: not known, its model's dimensions are read where it runs; name its `arch`"
+    if memory.ranks:
+        yield ""
+    for store in memory.stores:
+        yield from _store(store)
+
+
+def _rank(plan: Plan, rank: RankMemory) -> Iterator[str]:
+    notes = []
+    if rank.fraction is not None:
+        notes.append(f"takes {rank.fraction:g} of its GPU")
+    rows = plan.memory.fitting_rows.get(rank.service)
+    if rows is not None:
+        shape = plan.rows[rank.service]
+        notes.append(
+            f"rows = {shape.rows}, at most {rows} of {shape.seq_len} tokens fit"
+            if rows < 4096
+            else f"rows = {shape.rows}, thousands of {shape.seq_len} tokens fit"
+        )
+    yield _row(f"{rank.service} x {rank.ranks}", [rank.bytes(p) for p in PHASES], "; ".join(notes))
+    items: dict[str, list[int]] = {}
+    formulas: dict[str, str] = {}
+    for index, phase in enumerate(rank.phases):
+        for item in phase.items:
+            items.setdefault(item.name, [0, 0, 0])[index] = item.bytes
+            formulas[item.name] = item.formula
+    last = "kept by the allocator"
+    for name in sorted(items, key=lambda name: name == last):
+        sizes = items[name]
+        if max(sizes) >= 0.005 * rank.peak:
+            yield _row(f"  {name}", sizes, formulas[name])
+
+
+def _row(name: str, sizes: Sequence[int], note: str) -> str:
+    room = WIDTH - 2 - 26 - 27 - 3
+    note = note if len(note) <= room else f"{note[: room - 3]}..."
+    return f"{name:<26}{''.join(f'{_gib(size):>9}' for size in sizes)}   {note}"
+
+
+def _gib(size: int) -> str:
+    if not size:
+        return "."
+    return f"{size / GIB:,.1f}" if size >= 0.095 * GIB else f"{size / GIB:.3f}"
+
+
+def _store(store: Store) -> Iterator[str]:
+    count = f" x {store.count}" if store.count > 1 else ""
+    size = f"{_gib(store.bytes)} of {store.capacity / GIB:,.1f} GiB"
+    bar = "#" * min(30, round(30 * store.share))
+    warn = "  tight" if TIGHT <= store.share <= 1 else ""
+    yield f"{store.name + count:<34}{size:>22}  {100 * store.share:3.0f} %  {bar:.<30}{warn}"
+
+
+# ---- queues and age
+
+
+def _queues(graph: Graph, plan: Plan) -> list[str]:
+    rows = [("", "holds at most", "works on at once", "")]
+    for node in graph.nodes:
+        if node.op in ("sync", "step"):
+            continue
+        unit = "batch" if node.level.value == "batch" else "group"
+        capacity, slots = plan.capacities[node.name], plan.slots[node.name]
+        rows.append((node.name, _many(capacity, unit), _many(slots, unit), _why(plan, capacity)))
+    return table(rows)
+
+
+def _many(count: int, unit: str) -> str:
+    plural = {"batch": "batches", "group": "groups"}[unit]
+    return f"{count} {unit if count == 1 else plural}"
+
+
+def _why(plan: Plan, capacity: int) -> str:
+    return "= credits" if capacity == plan.schedule.staleness.credits > 1 else ""
+
+
+def _age(plan: Plan) -> list[str]:
+    schedule = plan.schedule
+    if schedule.every is None:
+        return ["no weight sync, so nothing is ever stale"]
+    staleness = schedule.staleness
+    later = " + every - 1" if staleness.every > 1 else ""
+    allowed = "" if schedule.max_policy_age is None else f", allowed {schedule.max_policy_age}"
+    return [
+        f"worst age  (B + W - 2) // P{later} = {staleness.formula} step"
+        f"{'' if staleness.age_bound == 1 else 's'}{allowed}",
+        f"credits    B = (S + 1) P = ({staleness.lag} + 1) x {staleness.prompts} = "
+        f"{staleness.credits} groups alive, {staleness.prompts} a step, lag S = {staleness.lag}",
+        f"window     W = {staleness.window}"
+        + (", strict first in, first out" if staleness.window == 1 else " groups may overtake"),
+    ]
+
+
+def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:
+    schedule = plan.schedule
+    for loop in credit_loops(graph, schedule):
+        source = graph.node(loop[0])
+        quota = 1 if source.op == "batches" else int(source.settings["count"])
+        credits = schedule.staleness.credits * quota // schedule.staleness.prompts
+        yield f"{' > '.join((*loop, loop[0]))}"
+        yield f"  {credits} credits, a turn needs {quota}: never stuck"
+    rows = [(edge.failure, edge.effect) for edge in exits(graph, schedule)]
+    yield from table(rows)
+
+
+# ---- cost
+
+
+def _cost(plan: Plan) -> Iterator[str]:
+    cost = plan.cost
+    if cost.stages:
+        busy = {name: cost.busy(name) for name in by_service(cost.stages)}
+        rows = [("", "on", "tokens", "FLOP", "bytes", "time", "busy", "")]
+        for stage in cost.stages:
+            share = f"{100 * busy[stage.service]:.0f} %" if stage.node != "sync" else ""
+            sizes = (_si(stage.tokens), _si(stage.flops), _si(stage.bytes))
+            time = time_text(stage.seconds)
+            rows.append((stage.node, stage.service, *sizes, time, share, stage.detail))
+        yield from (line[: WIDTH - 2] for line in table(rows, right=(2, 3, 4, 5, 6)))
+        slowest = cost.bottleneck
+        assert slowest is not None
+        how = "stages overlap" if cost.overlapped else "stages take turns"
+        yield f"{how}: about {time_text(cost.step_seconds)} a step, {_run_time(plan)}"
+        yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(plan)}"
+    for name in cost.unknown:
+        yield f"{name}: not known, like its model's dimensions"
+
+
+def _run_time(plan: Plan) -> str:
+    steps = plan.schedule.steps
+    if steps is None:
+        return f"{_si(plan.cost.flops)} FLOP"
+    return (
+        f"{time_text(steps * plan.cost.step_seconds)} for {steps} steps, "
+        f"{_si(plan.cost.flops)} FLOP a step"
+    )
+
+
+def _balance(plan: Plan) -> str:
+    """What would even out sampling and training."""
+    cost = plan.cost
+    times = by_service(cost.stages)
+    slowest = cost.bottleneck
+    if slowest is None or not cost.overlapped or plan.mesh(slowest.service).kind != "vllm":
+        return ""
+    others = max((t for name, t in times.items() if name != slowest.service), default=0.0)
+    replicas = plan.mesh(slowest.service).replicas
+    if others <= 0 or times[slowest.service] < 1.5 * others:
+        return ""
+    wanted = ceil(replicas * times[slowest.service] / others)
+    return f"; about {wanted} replicas would keep up with the others"
+
+
+def _dead(plan: Plan) -> Iterator[str]:
+    for group in plan.cost.dead:
+        yield f"all {group.size} completions of {group.node} score alike, and teach nothing:"
+        rows = [("success rate", *(f"{100 * p:.0f} %" for p in DEAD_RATES))]
+        rows.append(("dead", *(f"{100 * group.probability(p):.1f} %" for p in DEAD_RATES)))
+        if group.filtered:
+            rows.append(("drawn per kept", *(f"{group.oversampling(p):.1f}" for p in DEAD_RATES)))
+        yield from table(rows, right=range(1, 6))
+
+
+def _si(value: float) -> str:
+    """A large number for people: 196,608 -> 197 k, 2.5e15 -> 2.54 P."""
+    if not value:
+        return "."
+    for limit, unit in ((1e15, " P"), (1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if value >= limit:
+            return f"{value / limit:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def table(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """Rows with aligned columns, two blanks apart; `right` columns end flush."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:>{width}}" if i in right else f"{cell:<{width}}"
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
