@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from forgedsl.source import SourceFile, Span
 
-# A text or string hides a `#` inside it; an unterminated quote hides the rest of its line.
-_SCAN = re.compile(
+# Literals and comments. A string hides a `#` inside it, an unterminated quote the rest of its line.
+TOKENS = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*', re.DOTALL
 )
 
@@ -30,7 +30,7 @@ class Comment:
 def comments(source: SourceFile) -> Iterator[Comment]:
     """All comments, in order."""
     text = source.text
-    for match in _SCAN.finditer(text):
+    for match in TOKENS.finditer(text):
         if match[0].startswith("#"):
             line_start = text.rfind("\n", 0, match.start()) + 1
             yield Comment(

@@ -1,0 +1,168 @@
+"""`forgec fmt`: write .forge files in their canonical form. There are no style options.
+
+    forgec fmt FILES            rewrite files that are not canonical
+    forgec fmt FILES --check    name them, change nothing, exit 1 if there are any
+    forgec fmt FILES --diff     show what would change, exit 1 if anything would
+    forgec fmt --stdin          read standard input, print the result
+
+A file with syntax errors is left alone: its errors are printed, exit 1. Exit 2: a file cannot be
+read or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.source import SourceFile
+
+UNREADABLE = "S016"
+STDIN = "<stdin>"
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def command(ctx: typer.Context) -> None:
+    """Write .forge files in their canonical form."""
+    raise typer.Exit(main(ctx.args))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="forgec fmt",
+        description="Write .forge files in their canonical form.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
+    parser.add_argument("--check", action="store_true", help="name files that would change")
+    parser.add_argument("--diff", action="store_true", help="show what would change")
+    parser.add_argument("--stdin", action="store_true", help="standard input to standard output")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if bool(options.files) == options.stdin:
+        parser.error("name files, or --stdin" if not options.files else "files, or --stdin")
+    if options.stdin:
+        return _stdin(options.check, options.diff)
+    paths = [p for given in options.files for p in _files(given)]
+    codes = [_file(path, options.check, options.diff) for path in paths]
+    if not (options.check or options.diff):
+        _summary(codes)
+    return max(code for code, _ in codes) if codes else 0
+
+
+def _files(path: Path) -> list[Path]:
+    """A file, or the .forge files of a folder."""
+    return sorted(path.rglob("*.forge")) if path.is_dir() else [path]
+
+
+def _file(path: Path, check: bool, diff: bool) -> tuple[int, bool]:
+    """Exit code for one file, and whether its text is not canonical."""
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.syntax import read_source
+
+    reporter = Reporter()
+    source = read_source(path, str(path), reporter)
+    text = None if source is None else canonical(source, reporter)
+    if source is None or text is None:
+        _errors(reporter, source, str(path))
+        return (2 if any(d.code == UNREADABLE for d in reporter) else 1), False
+    if _is_written(path, text):
+        return 0, False
+    if diff:
+        _print_diff(source, text)
+    elif check:
+        print(f"{path} is not formatted")
+    else:
+        try:
+            path.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            print(f"forgec: cannot write {path}: {error.strerror}", file=sys.stderr)
+            return 2, True
+        print(f"formatted {path}", file=sys.stderr)
+    return (1 if check or diff else 0), True
+
+
+def canonical(source: SourceFile, reporter: Reporter) -> str | None:
+    """The canonical text, or None after syntax errors."""
+    from forgedsl.diagnostics import Reporter as Errors
+    from forgedsl.errors import InternalError
+    from forgedsl.format import format_source
+    from forgedsl.format.same import same_meaning
+    from forgedsl.source import SourceFile as Source
+    from forgedsl.syntax import parse
+
+    file = parse(source, reporter)
+    if reporter.has_errors:
+        return None
+    text = format_source(source, file)
+    if text == source.text:
+        return text
+    problems = Errors()
+    again = parse(Source(source.name, text), problems)
+    if problems.has_errors or not same_meaning(file, again):
+        raise InternalError(f"formatting would change the meaning of {source.name}")
+    return text
+
+
+def _is_written(path: Path, text: str) -> bool:
+    return path.read_bytes() == text.encode("utf-8")
+
+
+def _stdin(check: bool, diff: bool) -> int:
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.syntax import decode
+
+    reporter = Reporter()
+    data = sys.stdin.buffer.read()
+    source = decode(data, STDIN, reporter)
+    text = None if source is None else canonical(source, reporter)
+    if source is None or text is None:
+        _errors(reporter, source, STDIN)
+        return 1
+    changed = data != text.encode("utf-8")
+    if diff:
+        if changed:
+            _print_diff(source, text)
+    elif not check:
+        sys.stdout.write(text)
+    return int(changed and (check or diff))
+
+
+def _print_diff(source: SourceFile, text: str) -> None:
+    import difflib
+
+    lines = difflib.unified_diff(
+        source.text.splitlines(), text.splitlines(), source.name, source.name, lineterm=""
+    )
+    print("\n".join(lines) or f"{source.name}: line ends or byte order mark")
+
+
+def _errors(reporter: Reporter, source: SourceFile | None, name: str) -> None:
+    from forgedsl.report import full
+    from forgedsl.report.style import style_for
+    from forgedsl.source import SourceFile as Source
+
+    sources = {name: source or Source(name, "")}
+    print(full.render(list(reporter), sources, style_for(sys.stderr)), file=sys.stderr)
+
+
+def _summary(codes: list[tuple[int, bool]]) -> None:
+    changed = sum(code == 0 and differs for code, differs in codes)
+    same = sum(code == 0 and not differs for code, differs in codes)
+    parts = [f"{changed} formatted"] if changed else []
+    parts += [f"{same} unchanged"] if same else []
+    failed = len(codes) - changed - same
+    parts += [f"{failed} left alone"] if failed else []
+    print(", ".join(parts) or "no .forge files", file=sys.stderr)

@@ -1,0 +1,83 @@
+"""The comments of a file, handed out to the parts of the tree they stand beside.
+
+Every comment is taken exactly once: by the item of a block it stands before or behind, by an item
+of a bracket, or, where it stands at a place that has no line of its own after formatting (between a
+minus sign and its operand, say), by the statement around it (`rest`), which prints it above itself.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+
+from forgedsl.source import SourceFile
+from forgedsl.syntax import trivia
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Comments of one item: own lines `above` it, and one `behind` it."""
+
+    above: tuple[str, ...] = ()
+    behind: str | None = None
+
+
+class Notes:
+    """Comments by place. Without a source there are none, and everything stands on line 0."""
+
+    def __init__(self, source: SourceFile | None) -> None:
+        self.source = source
+        self.comments = [] if source is None else list(trivia.comments(source))
+        self.starts = [comment.span.start for comment in self.comments]
+        self.taken = [False] * len(self.starts)
+
+    def silent(self) -> Notes:
+        """The same source, its comments left alone."""
+        notes = Notes(None)
+        notes.source = self.source
+        return notes
+
+    def line(self, offset: int) -> int:
+        return 0 if self.source is None else self.source.position(offset)[0]
+
+    def any_in(self, start: int, end: int) -> bool:
+        """Whether a comment nobody has taken stands between two offsets."""
+        return any(not self.taken[i] for i in self._range(start, end))
+
+    def take(self, start: int, end: int) -> list[trivia.Comment]:
+        """The comments between two offsets that nobody has taken."""
+        found = [i for i in self._range(start, end) if not self.taken[i]]
+        for i in found:
+            self.taken[i] = True
+        return [self.comments[i] for i in found]
+
+    def _range(self, start: int, end: int) -> range:
+        return range(bisect_left(self.starts, start), bisect_left(self.starts, end))
+
+    def beside(
+        self, spans: list[tuple[int, int]], start: int, end: int
+    ) -> tuple[list[Beside], tuple[str, ...]]:
+        """For items at `spans` inside the bracket from `start` to `end`: the comments of each, and
+        those after the last one. A comment on the line where an item ends is behind that item."""
+        above: list[tuple[str, ...]] = []
+        behind: list[str | None] = []
+        bounds = [start, *(e for _, e in spans)]
+        for i, (item_start, _) in enumerate([*spans, (end, end)]):
+            own: list[str] = []
+            for comment in self.take(bounds[i], item_start):
+                text = shown(comment)
+                same_line = self.line(bounds[i]) == self.line(comment.span.start)
+                if i and same_line and behind[i - 1] is None:
+                    behind[i - 1] = text
+                else:
+                    own.append(text)
+            above.append(tuple(own))
+            behind.append(None)
+        pairs = zip(above, behind, strict=True)
+        items = [Beside(above=a, behind=b) for a, b in pairs]
+        return items[:-1], items[-1].above
+
+
+def shown(comment: trivia.Comment) -> str:
+    """The text of a comment without blanks at its end."""
+    return comment.text.rstrip()
