@@ -1,7 +1,8 @@
 """`forgec lint`: check files as written and under each of their profiles.
 
 Findings are the result of the command and go to stdout in every format. Exit 0 without errors
-(warnings allowed), 1 with errors, 2 if a file cannot be read or the command line is wrong.
+(warnings allowed), 1 with errors or with a non-empty `--diff`, 2 if a file cannot be read or the
+command line or configuration is wrong.
 
 The options are parsed by argparse: Typer's own conversion of arguments loads pydantic, which takes
 as long as the whole check.
@@ -16,13 +17,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from forgedsl.report import FORMATS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forgedsl.diagnostics import Diagnostic
+    from forgedsl.lint.config import Config
+    from forgedsl.lint.engine import Linted
     from forgedsl.source import SourceFile
 
-FORMATS = ("full", "concise", "json", "jsonl")
 UNREADABLE = "S016"
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
@@ -38,36 +42,118 @@ def _parser() -> argparse.ArgumentParser:
         description="Check .forge files, as written and under each of their profiles.",
         allow_abbrev=False,
     )
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a file or a folder")
-    parser.add_argument("--format", choices=FORMATS, default="full", help="how findings are shown")
-    parser.add_argument("--profile", help="check this profile only; none: only as written")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="a.b=v", help="override a setting"
-    )
-    parser.add_argument(
-        "--set-file", action="append", default=[], metavar="FILE", help="overrides from TOML"
-    )
+    add = parser.add_argument
+    add("files", nargs="+", type=Path, metavar="FILE", help="a file or a folder")
+    add("--format", choices=FORMATS, default="full", help="how findings are shown")
+    add("--profile", help="check this profile only; none: only as written")
+    add("--set", action="append", default=[], metavar="a.b=v", help="override a setting")
+    add("--set-file", action="append", default=[], metavar="FILE", help="overrides from TOML")
+    add("--select", metavar="CODES", help="report these codes or prefixes, or ALL")
+    add("--ignore", metavar="CODES", help="leave out these warnings and infos")
+    add("--fix", action="store_true", help="apply the safe fixes")
+    add("--unsafe-fixes", action="store_true", help="with --fix or --diff: all fixes")
+    add("--diff", action="store_true", help="print what --fix would change, change nothing")
+    add("--deep", action="store_true", help="also import Python rewards, read local metadata, "
+        "look at this host")  # fmt: skip
     return parser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
     options = _parser().parse_args(arguments)
-    from forgedsl.lint.engine import lint_file
+    from forgedsl.lint.config import ConfigError
 
+    try:
+        return _run(options)
+    except ConfigError as error:
+        print(f"forgec lint: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
     diagnostics: list[Diagnostic] = []
     sources: dict[str, SourceFile] = {}
     paths = _expand(options.files)
+    changed = 0
     for path in paths:
-        result = lint_file(
-            path, profile=options.profile, overrides=options.set, set_files=options.set_file
-        )
-        diagnostics += result.diagnostics
-        sources |= result.sources
+        config = _config(path, options)
+        if options.fix or options.diff:
+            changed += _fix(path, options, config)
+        if not options.diff:
+            result = _lint(path, options, config)
+            diagnostics += result.diagnostics
+            sources |= result.sources
+    if options.diff:
+        return 1 if changed else 0
     _print(diagnostics, sources, options.format, len(paths))
     if any(d.code == UNREADABLE for d in diagnostics):
         return 2
     return 1 if any(d.severity == "error" for d in diagnostics) else 0
+
+
+def _config(path: Path, options: argparse.Namespace) -> Config:
+    """The configuration of a file; the command line wins."""
+    from dataclasses import replace
+
+    from forgedsl.lint.config import checked, load
+
+    config = load(path)
+    if options.select is not None:
+        config = replace(config, select=_codes(options.select))
+    if options.ignore is not None:
+        config = replace(config, ignore=_codes(options.ignore))
+    if options.deep:
+        config = replace(config, extra=frozenset({"D608"}))
+    return checked(config)
+
+
+def _codes(text: str) -> tuple[str, ...]:
+    return tuple(code.strip() for code in text.split(",") if code.strip())
+
+
+def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
+    from forgedsl.lint.engine import lint_file
+
+    return lint_file(
+        path,
+        profile=options.profile,
+        overrides=options.set,
+        set_files=options.set_file,
+        config=config,
+        deep=options.deep,
+    )
+
+
+def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
+    """Apply or show the fixes of one file; how many there are."""
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.lint import fixes
+    from forgedsl.lint.engine import lint_source
+    from forgedsl.syntax import read_source
+
+    source = read_source(path, str(path), Reporter())
+    if source is None:
+        return 0
+    config = config.for_file(path)
+
+    def check(current: SourceFile) -> tuple[Diagnostic, ...]:
+        return lint_source(
+            current,
+            path.parent,
+            profile=options.profile,
+            overrides=options.set,
+            set_files=options.set_file,
+            config=config,
+        ).diagnostics
+
+    fixed = fixes.settle(source, check, unsafe=options.unsafe_fixes)
+    if options.diff:
+        print(fixes.difference(str(path), source.text, fixed.text), end="")
+    elif fixed.count:
+        fixes.write(path, fixed.text)
+        plural = "" if fixed.count == 1 else "es"
+        print(f"{path}: {fixed.count} fix{plural} applied", file=sys.stderr)
+    return fixed.count
 
 
 def _expand(paths: Sequence[Path]) -> list[Path]:
@@ -81,35 +167,29 @@ def _expand(paths: Sequence[Path]) -> list[Path]:
 def _print(
     diagnostics: list[Diagnostic], sources: dict[str, SourceFile], format_: str, num_files: int
 ) -> None:
+    from forgedsl.report import render_as
     from forgedsl.report.style import style_for
 
-    style = style_for(sys.stdout)
-    if format_ in {"json", "jsonl"}:
-        from forgedsl.report import json as machine
-
-        renderer = machine.render if format_ == "json" else machine.render_lines
-        text = renderer(diagnostics, sources)
-    elif format_ == "concise":
-        from forgedsl.report import concise
-
-        text = concise.render(diagnostics, sources, style)
-    else:
-        from forgedsl.report import full
-
-        text = full.render(diagnostics, sources, style)
+    text = render_as(format_, diagnostics, sources, style_for(sys.stdout))
+    if format_ == "full":
         text = f"{text}\n\n{_summary(diagnostics, num_files)}" if text else _summary([], num_files)
     if text:
         print(text)
 
 
 def _summary(diagnostics: list[Diagnostic], num_files: int) -> str:
-    """`2 errors, 1 warning` or `3 files, no findings`."""
+    """`2 errors, 1 warning (1 fix with --fix, 1 more with --unsafe-fixes)`, or `no findings`."""
     counts = {}
     for severity in ("error", "warning", "info"):
         number = sum(d.severity == severity for d in diagnostics)
         if number:
             plural = "s" if number > 1 and severity != "info" else ""
             counts[severity] = f"{number} {severity}{plural}"
-    if counts:
-        return ", ".join(counts.values())
-    return f"{num_files} file{'' if num_files == 1 else 's'}, no findings"
+    if not counts:
+        return f"{num_files} file{'' if num_files == 1 else 's'}, no findings"
+    fixes = [d.fix for d in diagnostics if d.fix is not None]
+    safe = sum(fix.safe for fix in fixes)
+    hints = [f"{safe} fixed by --fix"] if safe else []
+    if len(fixes) > safe:
+        hints.append(f"{len(fixes) - safe} fixed by --fix --unsafe-fixes")
+    return ", ".join(counts.values()) + (f" ({', '.join(hints)})" if hints else "")

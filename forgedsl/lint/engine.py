@@ -20,6 +20,7 @@ from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import resolve
+from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import RULES
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import View
@@ -43,14 +44,22 @@ def lint_file(
     profile: str | None = None,
     overrides: Iterable[str] = (),
     set_files: Iterable[str | Path] = (),
+    config: Config = DEFAULT,
+    deep: bool = False,
 ) -> Linted:
-    """Check the file at `path`; `profile` restricts it to one view."""
+    """Check the file at `path`; `profile` restricts it to one view, `deep` looks at the world."""
     reporter = Reporter()
     source = read_source(path, str(path), reporter)
     if source is None:
         return Linted(diagnostics=tuple(reporter), sources={str(path): SourceFile(str(path), "")})
     return lint_source(
-        source, path.parent, profile=profile, overrides=overrides, set_files=set_files
+        source,
+        path.parent,
+        profile=profile,
+        overrides=overrides,
+        set_files=set_files,
+        config=config.for_file(path),
+        deep=deep,
     )
 
 
@@ -61,6 +70,8 @@ def lint_source(
     profile: str | None = None,
     overrides: Iterable[str] = (),
     set_files: Iterable[str | Path] = (),
+    config: Config = DEFAULT,
+    deep: bool = False,
 ) -> Linted:
     """Check a text whose imports are found in `folder`."""
     reporter = Reporter()
@@ -74,9 +85,11 @@ def lint_source(
     for view in _views(file, profile):
         views[view] = Reporter()
         loader = Loader(views[view], sources, modules)
-        _check(file, source.name, folder, view, layered, loader)
-    merged = suppress((*reporter, *_merge(views)), sources)
-    return Linted(diagnostics=_ordered(merged), sources=sources)
+        _check(file, source.name, folder, view, layered, loader, config)
+    known = frozenset(rule.CODE for rule in RULES if config.runs(rule.CODE))
+    merged = suppress((*reporter, *_merge(views)), sources, known)
+    configured = (config.applied(diagnostic) for diagnostic in merged)
+    return Linted(diagnostics=_ordered(d for d in configured if d is not None), sources=sources)
 
 
 def _views(file: ast.File, profile: str | None) -> tuple[str, ...]:
@@ -97,6 +110,7 @@ def _check(
     profile: str,
     overrides: tuple[Override, ...],
     loader: Loader,
+    config: Config,
 ) -> None:
     program = resolve(
         file, name=name, folder=folder, loader=loader, profile=profile, overrides=overrides
@@ -107,10 +121,9 @@ def _check(
     view = View(program, reporter, file=file, folder=folder, sources=loader.sources)
     sound = not reporter.has_errors
     for rule in RULES:
-        if getattr(rule, "PEDANTIC", False):
-            continue
-        for diagnostic in rule.check(view):
-            reporter.report(diagnostic)
+        if config.runs(rule.CODE):
+            for diagnostic in rule.check(view):
+                reporter.report(diagnostic)
     if sound and (program.flow or program.services):
         _plan(program, folder, reporter)
 

@@ -20,6 +20,7 @@ from forgedsl.syntax.trivia import Comment, comments
 SUPPRESSIBLE = frozenset(
     {"A301", "F107", "L406", "P208", *(rule.CODE for rule in RULES if rule.LEVEL == "D")}
 )
+CODES = frozenset(rule.CODE for rule in RULES)
 STANDARD = "forgedsl:"  # texts of the standard library; its suppressions are its own affair
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
 
@@ -36,9 +37,12 @@ class Suppression:
 
 
 def suppress(
-    diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile]
+    diagnostics: Iterable[Diagnostic],
+    sources: Mapping[str, SourceFile],
+    known: frozenset[str] = CODES,
 ) -> Iterator[Diagnostic]:
-    """The findings that stay, and what is wrong with the suppressions themselves."""
+    """The findings that stay, and what is wrong with the suppressions themselves; `known` are the
+    codes that would have been found."""
     kept = list(diagnostics)
     by_place: dict[tuple[str, int], list[Suppression]] = {}
     for source in sources.values():
@@ -58,7 +62,7 @@ def suppress(
     for suppressions in by_place.values():
         for suppression in suppressions:
             if not suppression.span.file.startswith(STANDARD):
-                yield from _problems(suppression, complete)
+                yield from _problems(suppression, known if complete else frozenset())
 
 
 def _matching(
@@ -104,8 +108,8 @@ def _next_code_line(source: SourceFile, line: int) -> int:
     return line
 
 
-def _problems(suppression: Suppression, complete: bool) -> Iterator[Diagnostic]:
-    """`complete`: the rules have run, so that what matched nothing is known."""
+def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagnostic]:
+    """`known`: the codes of which it is certain that they do not occur here."""
     if not suppression.reason:
         yield Diagnostic(
             code="N902",
@@ -115,9 +119,8 @@ def _problems(suppression: Suppression, complete: bool) -> Iterator[Diagnostic]:
             span=suppression.span,
             help="`# forge: allow[CODE] why it is right here`",
         )
-    known = {rule.CODE for rule in RULES}  # of other codes it is not known here when they fire
     unused = [c for c in suppression.codes if c in known and c not in suppression.used]
-    if unused and complete:
+    if unused:
         edit = Edit(text="", span=suppression.span)
         whole = len(unused) == len(suppression.codes)
         yield Diagnostic(

@@ -1,3 +1,33 @@
-"""Renderers of diagnostics: one module per format, `render(diagnostics, sources, style) -> str`."""
+"""Renderers of diagnostics: one module per format, `render(diagnostics, sources, style) -> str`.
 
-FORMATS = ("full", "concise", "json", "jsonl")
+`render_as(format, ...)` loads the module of a format when it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forgedsl.diagnostics import Diagnostic
+    from forgedsl.report.style import Style
+    from forgedsl.source import SourceFile
+
+FORMATS = (
+    "full", "concise", "json", "jsonl", "github", "gitlab", "sarif", "junit", "markdown",
+    "allowlist",
+)  # fmt: skip
+
+
+def render_as(
+    format_: str,
+    diagnostics: Iterable[Diagnostic],
+    sources: Mapping[str, SourceFile],
+    style: Style,
+) -> str:
+    """All diagnostics in one of FORMATS."""
+    module = importlib.import_module(f"forgedsl.report.{'json' if format_ == 'jsonl' else format_}")
+    renderer = module.render_lines if format_ == "jsonl" else module.render
+    text: str = renderer(diagnostics, sources, style)
+    return text

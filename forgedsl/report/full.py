@@ -73,7 +73,9 @@ def render_one(
     if diagnostic.fix is not None:
         safe = diagnostic.fix.safe
         head = style.help(f"fix ({'safe' if safe else 'unsafe'})")
-        more = "" if safe or diagnostic.code[0] in "FS" else f"      forgec explain {diagnostic.code}"
+        more = (
+            "" if safe or diagnostic.code[0] in "FS" else f"      forgec explain {diagnostic.code}"
+        )
         lines.append(f"{pad} {bar} {head}: {diagnostic.fix.message}{more}")
     return "\n".join(lines)
 

@@ -1,0 +1,154 @@
+"""What is reported: [tool.forgec.lint] of the nearest pyproject.toml, and the command line.
+
+    select = ["ALL"]  ignore = ["L412"]        warnings and infos by code or prefix; the more
+                                               specific wins; pedantic rules are off unless selected
+    error = ["R508"]  warn = ["L405"]          other severities; `warn` is for errors that a comment
+                                               could suppress, others stay errors
+    per-file-ignores = { "drafts/*" = ["N9"] } by glob of the path below the pyproject.toml
+
+Errors cannot be ignored: a comment with a reason suppresses one, where its rule allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.lint.registry import RULES
+from forgedsl.lint.suppress import SUPPRESSIBLE
+
+KEYS = ("select", "ignore", "error", "warn", "per-file-ignores")
+PEDANTIC = frozenset(rule.CODE for rule in RULES if getattr(rule, "PEDANTIC", False))
+ERRORS = frozenset(rule.CODE for rule in RULES if rule.LEVEL in ("E", "D"))
+FAMILIES = frozenset("SFPALRDTXN")
+
+
+class ConfigError(Exception):
+    """The configuration says something that has no meaning."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Selectors are codes or prefixes of codes; `root` is where per-file globs start."""
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    error: tuple[str, ...] = ()
+    warn: tuple[str, ...] = ()
+    per_file: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    root: Path | None = None
+    extra: frozenset[str] = frozenset()
+    """pedantic rules that are on although nothing selects them"""
+
+    def for_file(self, path: Path) -> Config:
+        """This configuration with the ignores of one file."""
+        if self.root is None or not self.per_file:
+            return self
+        try:
+            name = path.resolve().relative_to(self.root).as_posix()
+        except ValueError:
+            return self
+        more = [
+            code for glob, codes in self.per_file.items() if fnmatch(name, glob) for code in codes
+        ]
+        return replace(self, ignore=(*self.ignore, *more), per_file={})
+
+    def runs(self, code: str) -> bool:
+        """Whether a rule is run: errors always, others if selected and not ignored."""
+        return code in ERRORS or code in self.extra or self._selected(code)
+
+    def applied(self, diagnostic: Diagnostic) -> Diagnostic | None:
+        """A finding with its configured severity; None if it is ignored."""
+        code, severity = diagnostic.code, diagnostic.severity
+        if severity is not Severity.ERROR and not (code in self.extra or self._selected(code)):
+            return None
+        if _longest(self.error, code) >= 0:
+            severity = Severity.ERROR
+        elif _longest(self.warn, code) >= 0 and (
+            severity is not Severity.ERROR or code in SUPPRESSIBLE
+        ):
+            severity = Severity.WARNING
+        same = severity is diagnostic.severity
+        return diagnostic if same else replace(diagnostic, severity=severity)
+
+    def _selected(self, code: str) -> bool:
+        if self.select is None:
+            chosen = -1 if code in PEDANTIC else 0
+        else:
+            chosen = _longest(self.select, code)
+        return chosen >= 0 and chosen > _longest(self.ignore, code)
+
+
+DEFAULT = Config()
+
+
+def _longest(selectors: Iterable[str], code: str) -> int:
+    """The length of the longest selector that covers a code; 0 for ALL, -1 for none."""
+    lengths = [0 if s == "ALL" else len(s) for s in selectors if s == "ALL" or code.startswith(s)]
+    return max(lengths, default=-1)
+
+
+def load(path: Path) -> Config:
+    """The configuration that applies to a file. Raises ConfigError."""
+    for folder in path.resolve().parents:
+        found = folder / "pyproject.toml"
+        if found.is_file():
+            return _read(found)
+    return DEFAULT
+
+
+def _read(path: Path) -> Config:
+    import tomllib
+
+    try:
+        data = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path.name}: {error}") from error
+    section: dict[str, Any] = data.get("tool", {}).get("forgec", {}).get("lint", {})
+    unknown = sorted(section.keys() - set(KEYS))
+    if unknown:
+        raise ConfigError(f"[tool.forgec.lint] has no `{unknown[0]}`; it has {', '.join(KEYS)}")
+    lists = {key: _codes(key, section[key]) for key in KEYS[:-1] if key in section}
+    per_file = section.get("per-file-ignores", {})
+    if not isinstance(per_file, dict):
+        raise ConfigError("`per-file-ignores` is a table of globs and lists of codes")
+    return checked(
+        Config(
+            select=lists.get("select"),
+            ignore=lists.get("ignore", ()),
+            error=lists.get("error", ()),
+            warn=lists.get("warn", ()),
+            per_file={glob: _codes("per-file-ignores", codes) for glob, codes in per_file.items()},
+            root=path.parent,
+        )
+    )
+
+
+def _codes(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ConfigError(f"`{key}` is a list of codes")
+    return tuple(value)
+
+
+def checked(config: Config) -> Config:
+    """The same configuration. Raises ConfigError if a selector has no meaning."""
+    ignored = [*config.ignore, *(code for codes in config.per_file.values() for code in codes)]
+    for selector in (*(config.select or ()), *ignored, *config.error, *config.warn):
+        if selector != "ALL" and not (
+            (selector[:1] in FAMILIES and selector[1:].isdigit()) or selector in FAMILIES
+        ):
+            raise ConfigError(f"`{selector}` is no code, no prefix of codes, and not ALL")
+    for code in ignored:
+        if code in ERRORS:
+            remedy = f"suppress it where it is right: `# forge: allow[{code}] reason`"
+            if code not in SUPPRESSIBLE:
+                remedy = "it cannot be suppressed either"
+            raise ConfigError(f"{code} is an error and cannot be ignored; {remedy}")
+    for code in config.warn:
+        if code in ERRORS - SUPPRESSIBLE:
+            raise ConfigError(f"{code} is an error in every program and stays one")
+    return config
