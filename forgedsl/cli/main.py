@@ -21,6 +21,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
     ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
     ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
+    ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
     ("run", "forgedsl.cli.run", "train"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +39,7 @@ class Request:
     run_dir: Path | None
     resume: Path | None
     quiet: bool
+    lock: Path | None = None
     record_batches: int = 1
 
 
@@ -65,6 +66,12 @@ def command(
         Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
+    locked: Annotated[
+        bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
+    ] = False,
+    lock: Annotated[
+        Path | None, typer.Option(metavar="LOCK", help="the lock, if it is not FILE's own")
+    ] = None,
     record_batches: Annotated[
         int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
     ] = 1,
@@ -80,6 +87,7 @@ def command(
             run_dir=run_dir,
             resume=resume,
             quiet=quiet,
+            lock=lock_of(file, lock) if locked or lock is not None else None,
             record_batches=record_batches,
         )
         code = execute(request)
@@ -116,6 +124,15 @@ def split_tokens(tokens: Sequence[str]) -> tuple[Path | None, list[str]]:
     return (files[0] if files else None), overrides
 
 
+def lock_of(file: Path | None, given: Path | None) -> Path:
+    """The lock asked for, else the one of the file."""
+    if given is not None:
+        return given
+    if file is None:
+        raise UsageError("--locked needs a .forge file")
+    return file.with_suffix(".lock")
+
+
 def execute(request: Request) -> int:
     """Compile if needed, prepare the run folder, launch, report."""
     if request.resume is not None:
@@ -125,6 +142,10 @@ def execute(request: Request) -> int:
     prepared = prepare(request, request.file)
     if isinstance(prepared, int):
         return prepared
+    if request.lock is not None:
+        from forgedsl.cli.lock import hold
+
+        prepared = replace(prepared, job=hold(prepared.job, request.lock))
     run_dir = new_run_dir(request.run_dir, prepared.job.name)
     write_run_dir(run_dir, prepared)
     return launch(prepared.job, run_dir, resume=False, request=request)

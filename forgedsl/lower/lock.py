@@ -1,22 +1,32 @@
-"""forge.lock: what a run depends on outside its job, as TOML text.
+"""forge.lock: what a run depends on, as TOML text; and what has drifted from a lock.
 
-    Job -> packages, models, datasets, Python rewards, losses, defaults
+    Job -> packages, models, datasets, Python rewards, losses, kernels, defaults
+    Job + lock -> the same job on the lock's revisions, and `field: locked -> now` for every drift
 
-Package versions are read from metadata, nothing is imported. The text is deterministic for one
-environment: no times, no paths outside the job.
+Package versions are read from metadata, nothing is imported. Losses and kernels are hashed by
+meaning, so that a comment or a moved line is no drift. A hub revision that the program leaves open
+is the commit that the local cache holds. The text is deterministic for one environment: no times,
+no paths outside the job.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
+import tomllib
 from collections.abc import Iterator
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
-from forgedsl.lower.job import Job
+from forgedsl.lower.diff import functions
+from forgedsl.lower.job import HfSource, Job
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
+UNCHECKED = ("format_version", "job", "pipeline")
+"""of a lock: what it was made from; every part that matters has a field of its own"""
 
 PACKAGES = (
     "forgedsl",
@@ -37,23 +47,98 @@ PACKAGES = (
 )
 
 
+class LockError(ValueError):
+    """The text is no lock; the message says why."""
+
+
 def lock_text(job: Job) -> str:
     """The lock of a job in this environment."""
-    sections: list[tuple[str, dict[str, Any]]] = [
-        ("", {"format_version": FORMAT_VERSION, "job": job.content_hash}),
-        ("packages", dict(installed_versions())),
-    ]
+    head = {"format_version": FORMAT_VERSION, "job": job.content_hash, "pipeline": job.name,
+            "profile": job.profile or "none"}  # fmt: skip
+    sections: list[tuple[str, dict[str, Any]]] = [("", head)]
+    sections.append(("packages", dict(installed_versions())))
     for name, model in job.models.items():
-        sections.append((f"models.{name}", _source(model.source.model_dump())))
+        values = _source(model.source.model_dump(), "models")
+        if model.tokenizer is not None:
+            own = _source(model.tokenizer.model_dump(), "models")
+            values |= {f"tokenizer_{key}": value for key, value in own.items()}
+        sections.append((f"models.{name}", values))
     for name, dataset in job.datasets.items():
-        sections.append((f'datasets."{name}"', _source(dataset.source.model_dump())))
+        sections.append((f'datasets."{name}"', _source(dataset.source.model_dump(), "datasets")))
     for name, reward in job.rewards.items():
         if reward.kind == "python":
             sections.append((f"rewards.{name}", {"path": reward.path, "sha256": reward.sha256}))
-    losses = {name: _sha256(loss.source) for name, loss in job.losses.items()}
+    losses = {name: _sha256(_nameless(loss.tree)) for name, loss in job.losses.items()}
     sections.append(("losses", losses))
+    kernels = {name: _sha256(functions(loss.kernels)) for name, loss in job.losses.items()}
+    sections.append(("kernels", kernels))
     sections.append(("defaults", {"sha256": defaults_hash()}))
     return "\n".join(_section(title, values) for title, values in sections)
+
+
+def _nameless(tree: str) -> str:
+    """A loss tree without the places of its values and the names of its variables."""
+    return re.sub(r"(%\d+) \w+ = ", r"\1 = ", re.sub(r' @"[^"]*" \d+:\d+', "", tree))
+
+
+def read_lock(text: str) -> dict[str, Any]:
+    """A lock as nested tables. Raises LockError."""
+    try:
+        lock = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise LockError(f"it is not TOML: {error}") from error
+    version = str(lock.get("format_version", "none"))
+    if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
+        raise LockError(f"it has format {version}, this forgec reads 1.x")
+    return lock
+
+
+def pinned(job: Job, lock: dict[str, Any]) -> Job:
+    """The job with the hub revisions of the lock where it names none."""
+    models = {
+        name: model.model_copy(update={"source": _pin(model.source, lock, "models", name)})
+        for name, model in job.models.items()
+    }
+    datasets = {
+        name: data.model_copy(update={"source": _pin(data.source, lock, "datasets", name)})
+        for name, data in job.datasets.items()
+    }
+    return job.model_copy(update={"models": models, "datasets": datasets}).sealed()
+
+
+def _pin(source: Any, lock: dict[str, Any], section: str, name: str) -> Any:
+    known = lock.get(section, {}).get(name, {})
+    if isinstance(source, HfSource) and source.revision is None and known.get("id") == source.id:
+        return source.model_copy(update={"revision": known.get("revision")})
+    return source
+
+
+def drift(job: Job, lock: dict[str, Any]) -> list[str]:
+    """`field: locked -> now` for everything that differs from the lock."""
+    now = dict(_flat(tomllib.loads(lock_text(job))))
+    then = dict(_flat(lock))
+    return [
+        f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}"
+        for field in sorted(then.keys() | now.keys())
+        if then.get(field) != now.get(field) and field not in UNCHECKED
+    ]
+
+
+def _flat(table: dict[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        inner = f"{path}.{key}" if path else key
+        if isinstance(value, dict):
+            yield from _flat(value, inner)
+        else:
+            yield inner, value
+
+
+def hub_commit(kind: str, name: str, revision: str | None) -> str | None:
+    """The commit that the local Hugging Face cache holds for a revision, if it holds one."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    ref = cache / f"{kind}--{name.replace('/', '--')}" / "refs" / (revision or "main")
+    return ref.read_text(encoding="utf-8").strip() if ref.is_file() else None
 
 
 def installed_versions() -> Iterator[tuple[str, str]]:
@@ -77,11 +162,14 @@ def defaults_hash() -> str:
     return _sha256("\n".join(rows))
 
 
-def _source(source: dict[str, Any]) -> dict[str, Any]:
-    """A source flattened to what TOML shows on one line per key."""
+def _source(source: dict[str, Any], kind: str) -> dict[str, Any]:
+    """A source flattened to what TOML shows on one line per key, with the commit of a hub one."""
     if source["kind"] == "mixture":
         parts = [json.dumps(part, sort_keys=True) for part in source["sources"]]
         return {"kind": "mixture", "sources": parts}
+    if source["kind"] == "hf":
+        commit = hub_commit(kind, source["id"], source["revision"])
+        source = {**source, "revision": commit or source["revision"]}
     return {key: value for key, value in source.items() if value is not None}
 
 
@@ -95,5 +183,7 @@ def _key(name: str) -> str:
     return name if name.replace("-", "").replace("_", "").isalnum() else json.dumps(name)
 
 
-def _sha256(text: str) -> str:
+def _sha256(value: Any) -> str:
+    """Of a text, or of the canonical JSON of anything else."""
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,83 @@
+"""`forgec lock FILE`: write FILE's lock, and `forgec run FILE --locked`, which holds to it.
+
+    pipelines/grpo_math.forge -> pipelines/grpo_math.lock
+
+A lock names one profile, since that decides models, data and services. Every run folder has the
+same text as forge.lock, so `forgec run FILE --lock RUN/forge.lock` repeats on what a run had.
+Exit codes: 0; 1 with --check if something drifted or the file has errors; 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
+    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="where the lock goes")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="write nothing, exit 1 if something drifted")
+    ] = False,
+) -> None:
+    """Write down revisions, hashes and versions that a run of FILE depends on."""
+    from forgedsl.cli.compiling import compile_file
+    from forgedsl.cli.run import UsageError
+    from forgedsl.lower.lock import lock_text
+
+    lowered = compile_file(file, profile=profile, overrides=tuple(set_ or ()))
+    if isinstance(lowered, int):
+        raise typer.Exit(lowered)
+    target = out or file.with_suffix(".lock")
+    if not check:
+        target.write_text(lock_text(lowered.job), encoding="utf-8")
+        print(target)
+        return
+    try:
+        hold(lowered.job, target)
+    except UsageError as error:
+        print(f"forgec lock: {error}", file=sys.stderr)
+        raise typer.Exit(1) from error
+    print(f"{target}: nothing drifted")
+
+
+def hold(job: Job, path: Path) -> Job:
+    """The job on the revisions of a lock. Raises UsageError that names every field that drifted."""
+    from forgedsl.cli.run import UsageError
+    from forgedsl.lower.lock import drift, pinned
+
+    lock = _read(path)
+    fixed = pinned(job, lock)
+    found = drift(fixed, lock)
+    if found:
+        lines = "\n".join(f"  {line}" for line in found)
+        count = f"{len(found)} field{'s' if len(found) > 1 else ''} drifted"
+        raise UsageError(
+            f"{count} from {path}:\n{lines}\n"
+            "go back to what was locked, or write the lock again with `forgec lock`"
+        )
+    return fixed
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from forgedsl.cli.run import UsageError
+    from forgedsl.lower.lock import LockError, read_lock
+
+    try:
+        return read_lock(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"cannot read the lock {path}: {error}; `forgec lock FILE` writes one"
+        ) from error
+    except LockError as error:
+        raise UsageError(f"{path} is no lock: {error}") from error
