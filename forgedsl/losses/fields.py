@@ -107,7 +107,8 @@ def _loss_field(
         message = f"`{field.name}` is {wanted} {dtype}"
         inference.error("T701", "axis", message, node.span, help=f"declare it as {wanted} {dtype}")
         return False
-    if node.dtype != dtype and not (dtype == "i64" and node.dtype == "f32"):
+    close = (dtype, node.dtype) in (("i64", "f32"), ("f32", "bf16"))  # bf16 is L413
+    if node.dtype != dtype and not close:
         message = f"`{field.name}` is {dtype}, not {node.dtype}"
         inference.error("T702", "dtype", message, node.span, help=f"declare it as {dtype}")
         return False

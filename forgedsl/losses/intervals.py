@@ -25,6 +25,7 @@ INPUTS: dict[str, Interval] = {
 }
 """Inputs with a fixed meaning; all others may be any finite number."""
 
+ANYTHING = Interval(finite=False)
 Condition = tuple[int, bool]
 SAME_ELEMENTS = ("expand", "stop", "side", "unside")
 MASKED = ("seq_sum", "seq_max", "seq_min", "total_sum")
@@ -127,6 +128,11 @@ class Analysis:
                 return point(0.0)
             if value.op == "mul":
                 return intervals.square(args[0])
+        if value.op == "where":
+            for position, holds in ((1, True), (2, False)):
+                facts: dict[int, Interval] = {}
+                self._assume(value.args[0], holds, facts)
+                args[position] = meet(args[position], facts.get(value.args[position], ANYTHING))
         found = intervals.TRANSFER[value.op](*args)
         if value.op == "sub" and self._is_k3(value):
             return meet(found, Interval(0.0, intervals.INF, finite=found.finite))

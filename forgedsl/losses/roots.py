@@ -58,6 +58,11 @@ def keeps_root(inference: Inference, op: str, args: tuple[Typed, ...]) -> bool:
         message = f"an aggregator cannot be scaled by {others[0].type}: put the factor inside"
         inference.error("L416", "aggregator-root", message, others[0].span)
         return False
+    if op == "div" and len(aggregates) == 2:
+        message = "a sum over a sum: each microbatch would divide by its own"
+        help_ = "use one aggregator, for example `token_mean(x, mask)`"
+        inference.error("L403", "local-denominator", message, args[1].span, help=help_)
+        return False
     if op in ("add", "sub"):
         message = f"an aggregator and {others[0].type} cannot be added"
         help_ = "partial losses of microbatches are summed: move the term inside the aggregator"

@@ -5,7 +5,7 @@ optimizer step. A sum over a sum is right for one microbatch and wrong for two: 
 0.5 to 4 times too large in verl #906, open-instruct #1161 and TRL #3021. Inside a sequence, a
 division by a count of other tokens than those summed, or by one that can be 0, is the same slip.
 
-    minimize seq_sum(pg, mask) / seq_sum(1.0, mask)                      # fires
+    minimize seq_sum(pg, mask) / seq_sum(valid, mask)                    # fires
     minimize seq_mean(sum(pg, T, mask) / num_tokens)                     # fires
 
 Use an aggregator, `token_mean(pg, mask)`, or `mean(pg, T, mask)` within a sequence.

@@ -1,0 +1,102 @@
+"""Every rule has a page, <CODE>.md: edits of the sound program under which it fires, stays silent,
+or is suppressed, and what the user sees when it fires.
+
+    ## fires: renamed        at least one finding of the rule, and its rendering is the text block
+    ## silent                no finding at all
+    ## suppressed            no finding at all
+
+`- ` lines of an `edit` block are replaced by the `+ ` lines after them; `file NAME` blocks stand
+beside the program. `--update-golden` rewrites the text blocks.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forgedsl.lint.config import Config
+from forgedsl.lint.engine import lint_source
+from forgedsl.lint.registry import RULES
+from forgedsl.report import full
+from forgedsl.source import SourceFile
+
+from .conftest import BASE
+
+FOLDER = Path(__file__).parent
+LOSS_RULES = [f"L{number}" for number in (403, 405, *range(407, 415))]
+SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
+PEDANTIC = {rule.CODE for rule in RULES if getattr(rule, "PEDANTIC", False)}
+BLOCK = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```", re.S | re.M)
+
+
+def sections(code):
+    text = (FOLDER / f"{code}.md").read_text("utf-8")
+    return [part.partition("\n") for part in text.split("\n## ")[1:]]
+
+
+def cases(*kinds):
+    return [
+        pytest.param(rule.CODE, title, body, id=f"{rule.CODE} {title}")
+        for rule in RULES
+        for title, _, body in sections(rule.CODE)
+        if title.partition(":")[0] in kinds
+    ]
+
+
+def blocks(body, kind):
+    return {name: text for found, name, text in BLOCK.findall(body) if found == kind}
+
+
+def apply(text, edits):
+    for old, new in re.findall(r"((?:^-.*\n)+)((?:^\+.*\n)*)", edits, re.M):
+        old, new = (re.sub(r"^[-+] ?", "", side, flags=re.M)[:-1] for side in (old, new))
+        assert text.count(old) >= 1, old
+        text = text.replace(old, new)
+    return text
+
+
+def check(code, body, folder):
+    for name, text in blocks(body, "file").items():
+        (folder / name).write_text(text, "utf-8")
+    source = SourceFile("t.forge", apply(BASE, blocks(body, "edit")[""]))
+    extra = frozenset({code} & PEDANTIC)
+    return lint_source(source, folder, config=Config(extra=extra))
+
+
+@pytest.mark.parametrize(("code", "title", "body"), cases("fires"))
+def test_a_rule_fires_and_says_so(code, title, body, tmp_path, request):
+    result = check(code, body, tmp_path)
+    found = [d for d in result.diagnostics if d.code == code]
+    shown = full.render(found, result.sources).replace(f"{tmp_path}/", "") + "\n"
+    if request.config.getoption("--update-golden"):
+        page = FOLDER / f"{code}.md"
+        fresh = re.sub(r"```text\n.*?```\n", lambda m: f"```text\n{shown}```\n", body, flags=re.S)
+        page.write_text(
+            page.read_text("utf-8").replace(f"{title}\n{body}", f"{title}\n{fresh}"), "utf-8"
+        )
+        return
+    assert found
+    assert blocks(body, "text")[""] == shown
+
+
+@pytest.mark.parametrize(("code", "title", "body"), cases("silent", "suppressed"))
+def test_nothing_is_found_where_nothing_is_wrong(code, title, body, tmp_path):
+    result = check(code, body, tmp_path)
+    assert [(d.code, d.message) for d in result.diagnostics] == []
+
+
+@pytest.mark.parametrize("code", LOSS_RULES)
+def test_loss_rules_are_decided_on_the_tree_and_not_on_text(code):
+    assert {f"fires: {spelling}" for spelling in SPELLINGS} <= {
+        title for title, _, _ in sections(code)
+    }
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
+def test_every_rule_is_documented_and_has_both_fixtures(rule):
+    first = rule.__doc__.splitlines()[0]
+    kinds = {title.partition(":")[0] for title, _, _ in sections(rule.CODE)}
+    assert first.startswith(f"{rule.CODE} {rule.NAME}: ")
+    assert "fires" in rule.__doc__ or rule.CODE == "F104"
+    assert {"fires", "silent"} <= kinds
+    assert ("suppressed" in kinds) >= (rule.LEVEL == "D" and rule.CODE[0] in "LRX")
