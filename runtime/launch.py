@@ -180,7 +180,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     from forgedsl.runtime import meshes
     from forgedsl.runtime.upstream.monarch import install_fault_hook
 
-    check_launcher(this.job)
+    check_supported(this.job)
     loop = asyncio.get_running_loop()
     faults: asyncio.Queue[str] = asyncio.Queue()
     install_fault_hook(lambda text: loop.call_soon_threadsafe(faults.put_nowait, text))
@@ -252,11 +252,11 @@ async def _stop(this: Run, fleet: Any) -> None:
     remove_buffers(this.run_key)
 
 
-def check_launcher(job: spec.Job) -> None:
-    """Only what this runtime can launch.
+def check_supported(job: spec.Job) -> None:
+    """Refuse what a job may say but this runtime cannot do yet.
 
     Raises:
-        LaunchError: the job wants several hosts or a scheduler.
+        LaunchError: several hosts, a scheduler, engines over several processes, other transports.
     """
     hosts = max((s.mesh.hosts for s in job.services.values()), default=1)
     if job.launcher.kind != "local" or hosts > 1:
@@ -264,6 +264,21 @@ def check_launcher(job: spec.Job) -> None:
             f"launcher {job.launcher.kind} with {hosts} hosts: this version launches on one host "
             "only; choose a profile with `launcher = local`"
         )
+    for name, service in job.services.items():
+        if isinstance(service, spec.VllmService):
+            degrees = service.parallel
+            if degrees.tp * degrees.pp * degrees.dp > 1:
+                raise LaunchError(
+                    f"{job.origins.get(name, '')}: {name} splits its engine over "
+                    f"{degrees.tp * degrees.pp * degrees.dp} processes, which this version cannot "
+                    "drive; use `replicas`, or a profile with tp = pp = dp = 1"
+                )
+    for node in job.nodes:
+        if node.op == "sync" and node.transport not in ("auto", "shm"):
+            raise LaunchError(
+                f"{node.origin}: transport {node.transport} is not built yet; `auto` is shared "
+                "memory on one host"
+            )
 
 
 def remove_buffers(run_key: str) -> None:

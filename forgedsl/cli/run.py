@@ -76,7 +76,15 @@ def command(
         int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
     ] = 1,
 ) -> None:
-    """Train. Overrides may be written --set a.b=v, a.b=v or --a.b v."""
+    """Train. Overrides may be written --set a.b=v, a.b=v or --a.b v.
+
+    \b
+    Examples:
+      forgec run pipelines/grpo_math.forge
+      forgec run pipelines/grpo_math.forge --seed 3 schedule.steps=100 --trainer.procs 2
+      forgec run runs/grpo_math-20261120-120000/job.json
+      forgec run --resume runs/grpo_math-20261120-120000
+    """
     try:
         file, loose = split_tokens(tokens or [])
         seeds = [] if seed is None else [f"run.seed={seed}"]
