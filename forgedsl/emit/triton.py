@@ -51,9 +51,14 @@ class Input:
 
     @property
     def load(self) -> str:
+        return self.load_at("row", "")
+
+    def load_at(self, row: str, prefix: str) -> str:
+        """The load for the row numbered `row`, its sequence and pair named with `prefix`."""
         if self.index == "side":
-            return f"seq % 2 == {int(self.name == 'is_rejected')}"
-        at = f"{self.name}_ptr + {self.index}" if self.index else f"{self.name}_ptr"
+            return f"{prefix}seq % 2 == {int(self.name == 'is_rejected')}"
+        place = row if self.index == "row" else f"{prefix}{self.index}"
+        at = f"{self.name}_ptr + {place}" if self.index else f"{self.name}_ptr"
         if self.is_bool:
             return f"tl.load({at}).to(tl.int1)"
         if self.name.startswith(("step_num_tokens", "step_num_sequences")):

@@ -12,6 +12,14 @@ from forgedsl.emit.expressions import ATOM, INFIX, UNARY, Text
 from forgedsl.losses.tree import Value
 
 HELPERS = {
+    "exp2": '''
+def exp2(x):
+    """2 ** x in one instruction, flushing subnormal results; keeping them takes four."""
+    if FAST and x.dtype == tl.float32:
+        code: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;"
+        return tl.inline_asm_elementwise(code, "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    return tl.exp2(x)
+''',
     "number": '''
 def number(x: tl.constexpr, ACC: tl.constexpr):
     """A constant in the dtype of the kernel; by itself it would be float32."""

@@ -171,11 +171,10 @@ class Evaluation:
         return all(width % 16 == 0 for width in widths)
 
     def _tiles(self, chosen: Config) -> dict[str, int]:
-        """How many tiles of a row stay, and the slots that the others pass through."""
+        """How many tiles of a row stay in shared memory; the others stay in registers."""
         tiles = -(-self.vocabulary // chosen.block)
-        if tiles <= chosen.resident:
-            return {"RESIDENT": tiles, "DEPTH": 0}
-        return {"RESIDENT": min(chosen.resident, tiles - chosen.depth), "DEPTH": chosen.depth}
+        resident = min(chosen.resident, tiles)
+        return {"RESIDENT": resident, "LAG": min(chosen.lag, resident)}
 
     def config(self, name: str, logits: Tensor) -> Config:
         return config(name, self.vocabulary, logits.dtype, self.device)

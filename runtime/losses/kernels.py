@@ -37,7 +37,8 @@ class Config:
     num_stages: int = 1
     resident: int = 0
     """tiles of a row that stay in shared memory; 0: none, the kernel reads rows twice"""
-    depth: int = 0
+    lag: int = 0
+    """tiles between fetching one of the next row and reading it"""
 
 
 class Kernels:
