@@ -61,7 +61,8 @@ def test_names_are_those_of_the_code():
 
 @pytest.mark.parametrize("page", pages().values(), ids=lambda page: page.code)
 def test_a_page_says_something(page):
-    assert page.summary.endswith((".", ":")) and len(page.summary) <= 110
+    assert page.summary.endswith((".", ":"))
+    assert len(page.summary) <= 110
     assert page.text or page.bad or len(page.summary) > 60
 
 
@@ -104,7 +105,8 @@ def test_the_bad_example_gives_the_code(page):
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.code)
 def test_the_good_example_does_not(page):
-    assert page.good and page.code not in found_in(page.good)
+    assert page.good
+    assert page.code not in found_in(page.good)
 
 
 @pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.code)

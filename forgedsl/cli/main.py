@@ -22,6 +22,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
     ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
     ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),
+    ("explain", "forgedsl.cli.explain", "explain a code, a value of a file, or a loss"),
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
     ("run", "forgedsl.cli.run", "train"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),

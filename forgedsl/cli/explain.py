@@ -1,0 +1,120 @@
+"""`forgec explain`: what a code means, where a value comes from, what a loss computes.
+
+    forgec explain L405                          the page of a code
+    forgec explain trainer.procs FILE            layers of one value; `trainer` for all its settings
+    forgec explain grpo [FILE]                   a loss: formula, intervals, gradient
+
+Exit 0; 1 if the file has errors; 2 if nothing is called that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from forgedsl.api import Loaded
+
+CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def command(ctx: typer.Context) -> None:
+    """Explain a code, a value of a file, or a loss."""
+    raise typer.Exit(main(ctx.args))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="forgec explain",
+        description="Explain a code (L405), a value (trainer.procs FILE), or a loss (grpo).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("what", metavar="CODE|PATH|LOSS")
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE")
+    parser.add_argument("--profile", default="none", help="with this profile")
+    parser.add_argument("--set", action="append", default=[], metavar="a.b=v")
+    parser.add_argument("--set-file", action="append", default=[], type=Path, metavar="FILE")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    options = _parser().parse_args(arguments)
+    what = options.what
+    if re.fullmatch(r"[A-Za-z]\d{3}", what):
+        return _code(what.upper())
+    if options.file is not None:
+        found = _value(options)
+        if found is not None:
+            return found
+    return _loss(options)
+
+
+def _code(code: str) -> int:
+    from forgedsl.explain.codes import pages, text_page
+    from forgedsl.hir.suggest import did_you_mean, nearest
+
+    page = pages().get(code)
+    if page is None:
+        hint = did_you_mean(nearest(code, pages()))
+        print(f"forgec: there is no code {code}" + (f"; {hint}" if hint else ""), file=sys.stderr)
+        return 2
+    print(text_page(page), end="")
+    return 0
+
+
+def _value(options: argparse.Namespace) -> int | None:
+    """Exit code, or None if the file has no value of this name."""
+    from forgedsl.explain import provenance
+
+    states = provenance.layers(options.file, options.profile, options.set, options.set_file)
+    if not isinstance(states, list):
+        return _failed(states)
+    text = provenance.explain(options.what, states)
+    if text is None:
+        return None
+    print(text, end="")
+    return 0
+
+
+def _failed(loaded: Loaded) -> int:
+    from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
+
+    print_diagnostics(loaded)
+    return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
+
+
+def _loss(options: argparse.Namespace) -> int:
+    from forgedsl.explain import losses
+
+    function = losses.find(options.what, options.file, options.profile, tuple(options.set))
+    if function is None:
+        return _nothing(options)
+    print(losses.page(function), end="")
+    return 0
+
+
+def _nothing(options: argparse.Namespace) -> int:
+    """Nothing is called that."""
+    from forgedsl import api
+    from forgedsl.explain import provenance
+
+    hint = ""
+    if options.file is not None:
+        program = api.load(options.file, profile=options.profile).program
+        hint = "" if program is None else provenance.suggestions(options.what, program)
+        where = f"{options.file} and the standard library have"
+    else:
+        where = "the standard library has"
+        hint = "name the file for its values and losses: `forgec explain PATH FILE`"
+    print(f"forgec: {where} nothing called `{options.what}`", file=sys.stderr)
+    if hint:
+        print(f"  {hint}", file=sys.stderr)
+    return 2

@@ -1,0 +1,207 @@
+"""Where a value comes from: `forgec explain trainer.procs FILE`.
+
+the file loaded once per layer (as written, + profile, + each override)  ->  a table of what
+each layer made of one setting, parameter, or of all settings of a declaration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl import api
+from forgedsl.hir.evaluate import show
+from forgedsl.hir.ir import Auto, Constructor, Deferred, Origin, Program, Ref, Value
+from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.schema.kinds import KINDS, SERVICES
+from forgedsl.schema.types import Derived, Kind, Required, Setting
+from forgedsl.source import SourceFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """One state of the file: all layers up to this one."""
+
+    program: Program
+    sources: dict[str, SourceFile]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What a layer made of the value, and where."""
+
+    layer: str
+    value: str
+    place: str
+
+
+def layers(
+    path: Path, profile: str, overrides: Sequence[str], set_files: Sequence[Path]
+) -> list[Layer] | api.Loaded:
+    """The program after each layer; the failed load if one does not resolve."""
+    found: list[Layer] = []
+    states: list[tuple[str, Sequence[Path], Sequence[str]]] = [("none", (), ())]
+    if profile != "none":
+        states.append((profile, (), ()))
+    states += [(profile, set_files[: i + 1], ()) for i in range(len(set_files))]
+    states += [(profile, set_files, overrides[: i + 1]) for i in range(len(overrides))]
+    for chosen, files, texts in states:
+        loaded = api.load(path, profile=chosen, overrides=texts, set_files=files)
+        if loaded.program is None or loaded.reporter.has_errors:
+            return loaded
+        found.append(Layer(program=loaded.program, sources=loaded.sources))
+    return found
+
+
+def explain(name: str, states: list[Layer]) -> str | None:
+    """The page of a path, or None if the program has no such value."""
+    program = states[-1].program
+    head, _, setting = name.partition(".")
+    if not setting and head in _settings(program) and head not in program.params:
+        return _declaration(head, states)
+    key = setting or "value"
+    if _value(program, head, key) is None:
+        return None
+    schema = _schema(program, head, key)
+    lines = [f"{name} = {_shown(_value(program, head, key), states[-1])}"]
+    if schema is not None:
+        lines.append(f"  {schema.doc}; {schema.type.text}; {schema.impact}")
+    elif head in program.params:
+        lines.append("  a parameter of the file")
+    rows = list(_rows(head, key, schema, states))
+    widths = [max(len(getattr(r, part)) for r in rows) for part in ("layer", "value")]
+    lines.append("")
+    for i, row in enumerate(rows):
+        mark = "  <- in force" if i == len(rows) - 1 and len(rows) > 1 else ""
+        text = f"  {row.layer:{widths[0]}}  {row.value:{widths[1]}}  {row.place}".rstrip()
+        lines.append(text + mark)
+    return "\n".join(lines) + "\n"
+
+
+def suggestions(name: str, program: Program) -> str:
+    """`did you mean ...?` for a path that does not exist."""
+    known = [*program.params]
+    for head, settings in _settings(program).items():
+        known += [head, *(f"{head}.{setting}" for setting in settings)]
+    return did_you_mean(nearest(name, known))
+
+
+def _settings(program: Program) -> dict[str, Any]:
+    """Settings of every declaration that has some."""
+    groups = (program.models, program.datasets, program.services, program.rewards)
+    found: dict[str, Any] = {n: d.settings for group in groups for n, d in group.items()}
+    found |= {n: d.settings for n, d in (*program.rubrics.items(), *program.evals.items())}
+    found |= {n: d.settings for n, d in program.singletons.items()}
+    if program.schedule is not None:
+        found["schedule"] = program.schedule.settings
+    return found
+
+
+def _value(program: Program, head: str, key: str) -> Value | None:
+    if key == "value" and head in program.params:
+        return program.params[head]
+    value: Value | None = _settings(program).get(head, {}).get(key)
+    return value
+
+
+def _schema(program: Program, head: str, key: str) -> Setting | None:
+    kind = _kind(program, head)
+    return None if kind is None else kind.setting(key)
+
+
+def _kind(program: Program, head: str) -> Kind | None:
+    if head in program.services:
+        return SERVICES[program.services[head].ctor or ""]
+    for group in (program.models, program.datasets, program.rubrics, program.evals):
+        if head in group:
+            return KINDS[group[head].kind]
+    return KINDS["reward"] if head in program.rewards else KINDS.get(head)
+
+
+def _rows(head: str, key: str, schema: Setting | None, states: list[Layer]) -> Iterator[Row]:
+    """The default, then every layer that changed who gives the value."""
+    if schema is not None:
+        yield Row(layer="default", value=_default(schema), place="")
+    before: tuple[Any, ...] | None = None
+    for state in states:
+        value = _value(state.program, head, key)
+        if value is None or (schema is not None and value.origin.layer == "default"):
+            continue
+        origin = value.origin
+        now = (origin.layer, origin.detail, origin.span)
+        if now != before:
+            before = now
+            layer = "default" if origin.layer == "default" else origin.detail or "file"
+            yield Row(layer=layer, value=_shown(value, state), place=_place(origin, state))
+
+
+def _default(schema: Setting) -> str:
+    match schema.default:
+        case Required():
+            return "none, it must be given"
+        case Derived():
+            return schema.default.text
+        case Auto():
+            return "auto"
+    return show(schema.default)
+
+
+def _shown(value: Value | None, state: Layer) -> str:
+    """The value, and how it was written where that differs."""
+    assert value is not None
+    folded = value.value
+    written = _written(value.origin, state)
+    if isinstance(folded, Deferred):
+        span = folded.expr.span
+        source = state.sources.get(span.file)
+        return source.text[span.start : span.end] if source else "an expression"
+    if isinstance(folded, Auto):
+        return "auto (the plan decides)"
+    if isinstance(folded, Ref):
+        return folded.name
+    if isinstance(folded, Constructor):
+        args = ", ".join(f"{k} = {show(v)}" for k, v in folded.args.items() if v is not None)
+        return f"{folded.name}({args})" if args else folded.name
+    text = show(folded)
+    if not written or written.strip('"') == text.strip('"') or _is_number(written):
+        return text
+    return f"{text} (written {written})"
+
+
+def _is_number(text: str) -> bool:
+    """Whether `1.0` was written, which is shown as 1."""
+    return text.replace("_", "").replace(".", "").replace("e-", "").isdecimal()
+
+
+def _written(origin: Origin, state: Layer) -> str:
+    if origin.span is None or origin.span.file not in state.sources:
+        return ""
+    text = state.sources[origin.span.file].text[origin.span.start : origin.span.end]
+    return text if len(text) <= 60 and "\n" not in text else ""
+
+
+def _place(origin: Origin, state: Layer) -> str:
+    if origin.span is None or origin.span.file.startswith("<"):
+        return ""
+    source = state.sources.get(origin.span.file)
+    if source is None or not source.text:
+        return ""
+    line, column = source.position(origin.span.start)
+    return f"{origin.span.file}:{line}:{column}"
+
+
+def _declaration(head: str, states: list[Layer]) -> str:
+    """Every setting of a declaration with its value and layer."""
+    state = states[-1]
+    kind = _kind(state.program, head)
+    settings = _settings(state.program)[head]
+    lines = [f"{head}: {kind.doc}" if kind is not None else head, ""]
+    width = max((len(name) for name in settings), default=0)
+    for name, value in settings.items():
+        place = _place(value.origin, state)
+        who = "default" if value.origin.layer == "default" else value.origin.detail or "file"
+        tail = f"{who}  {place}".rstrip()
+        lines.append(f"  {name:{width}}  {_shown(value, state):24}  {tail}")
+    return "\n".join(lines) + "\n"
