@@ -48,7 +48,8 @@ class Fix:
 class Diagnostic:
     """One mistake: `code` (F101), `name` (undefined), message, place, and remedy.
 
-    `table` is shown in place of the source line. `also` lists further places whose suppression of
+    `table` is shown in place of the source line; a label in it is shown with the number of its
+    line, one without text as that line. `also` lists further places whose suppression of
     a code covers this finding: the line of a library function that gave rise to it.
     """
 
@@ -63,7 +64,7 @@ class Diagnostic:
     help: str = ""
     fix: Fix | None = None
     profiles: tuple[str, ...] = ()
-    table: tuple[str, ...] = ()
+    table: tuple[str | Label, ...] = ()
     also: tuple[tuple[str, Span], ...] = ()
 
 

@@ -46,10 +46,11 @@ def test_gpus_exceed_host():
     assert plan is None
     found = only(diagnostics, "P203")
     assert found.message == "the host has 8 GPUs, the plan needs 12"
-    assert found.help == "`generator.replicas = 2` fits"
-    assert [" ".join(note.split()) for note in found.notes] == [
-        "trainer 4 procs x 1 gpu = 4",
-        "generator 4 replicas x 2 procs x 1 gpu = 8 --set generator.replicas=4",
+    assert found.help.startswith("replicas = 2 fits")
+    rows = [getattr(row, "text", row) for row in found.table]
+    assert [" ".join(row.split()) for row in rows] == [
+        "trainer procs 4 x gpus 1 = 4",
+        "generator procs 2 x gpus 1 x replicas 4 = 8 --set generator.replicas=4",
     ]
 
 

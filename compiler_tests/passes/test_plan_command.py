@@ -199,7 +199,7 @@ FAULTS = [
      ["generator.engine.gpu_memory=0.9"], "P205",
      ["`trainer` and `generator` together need", "of a GPU that has 141.0 GiB", "fits"]),
     ("replicas", [], ["generator.replicas=999"], "P203",
-     ["the host has 8 GPUs, the plan needs 2002", "999 replicas x 2 procs x 1 gpu"]),
+     ["the host has 8 GPUs, the plan needs 2002", "procs 2 x gpus 1 x replicas 999"]),
 ]  # fmt: skip
 
 

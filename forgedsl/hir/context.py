@@ -77,6 +77,7 @@ class Context:
         notes: tuple[str, ...] = (),
         related: tuple[Label, ...] = (),
         fix: Fix | None = None,
+        table: tuple[str | Label, ...] = (),
     ) -> Error:
         """Report an error; the result stands for the value that could not be computed."""
         self.reporter.report(
@@ -91,6 +92,7 @@ class Context:
                 notes=notes,
                 related=related,
                 fix=fix,
+                table=table,
             )
         )
         return ERROR

@@ -28,10 +28,12 @@ class Origin:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
     """A folded setting or parameter: str int float bool None, list, `Auto`, `Constructor`,
-    `Deferred` (an expression evaluated at run time), or the name of a declaration (`Ref`)."""
+    `Deferred` (an expression evaluated at run time), or the name of a declaration (`Ref`).
+    `place` is the name of the setting where it is written, `origin.span` the value."""
 
     value: Any
     origin: Origin
+    place: Span | None = None
 
 
 @dataclass(frozen=True, slots=True)

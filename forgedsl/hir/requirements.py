@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, is_auto, show, type_name
 from forgedsl.hir.ir import Value
+from forgedsl.hir.operands import hang
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -42,31 +43,25 @@ def check(resolver: Resolver) -> None:
 
 
 def _failed(requirement: ast.Require, resolver: Resolver) -> None:
-    paths = {path.text: path for path in _paths(requirement.test)}
-    values = {text: resolver.value_of(path) for text, path in paths.items()}
-    notes = [
-        f"{text} = {show(values[text])}{_provenance(path, resolver)}"
-        for text, path in paths.items()
-    ]
+    source = resolver.loader.sources[requirement.span.file]
     message = "requirement does not hold"
     if requirement.message:
         message += f": {requirement.message}"
-    resolver.ctx.error(
-        "F120",
-        message,
-        requirement.span,
-        label=_sides(requirement.test, resolver),
-        notes=tuple(notes),
-    )
+
+    def value_of(expr: ast.Expr) -> str:
+        return str(show(evaluate(expr, resolver, resolver.ctx)))
+
+    table = hang(requirement.test, source, value_of, _origins(requirement.test, resolver))
+    resolver.ctx.error("F120", message, requirement.span, table=table)
 
 
-def _sides(test: ast.Expr, resolver: Resolver) -> str:
-    """`8704 <= 4096 is false`."""
-    if isinstance(test, ast.Binary) and test.operator not in {"and", "or"}:
-        left = evaluate(test.left, resolver, resolver.ctx)
-        right = evaluate(test.right, resolver, resolver.ctx)
-        return f"{show(left)} {test.operator} {show(right)} is false"
-    return "this is false"
+def _origins(test: ast.Expr, resolver: Resolver) -> list[str]:
+    """Where the operands come from: those that an override or a profile decides, else all."""
+    paths = {path.text: path for path in _paths(test)}
+    found = {text: _provenance(path, resolver) for text, path in paths.items()}
+    changed = {text: where for text, (where, layer) in found.items() if layer not in ("", "file")}
+    shown = changed or {text: where for text, (where, _) in found.items() if where}
+    return [f"{text}: {where}" for text, where in shown.items()]
 
 
 def _paths(expr: Any) -> Iterator[ast.Path]:
@@ -89,23 +84,25 @@ def _paths(expr: Any) -> Iterator[ast.Path]:
                 yield from _paths(item)
 
 
-def _provenance(path: ast.Path, resolver: Resolver) -> str:
-    """Where the value of a name comes from: ` (--set max_new=8192; default 1024, line 10)`."""
+def _provenance(path: ast.Path, resolver: Resolver) -> tuple[str, str]:
+    """Where the value of a name comes from, and the layer if that is not the file itself:
+    `--set max_new=8192 (default 1024, line 10)`."""
     table = resolver.table
     if path.text in table.params:
         value = resolver.params.fold(path.text)
         default = table.params[path.text].default
         text = _origin(value, resolver)
-        if value.origin.layer != "default" and default is not None:
-            written = resolver.loader.sources[default.span.file].text
-            shown = written[default.span.start : default.span.end]
-            text += f"; default {shown}, {_line(default.span, resolver)}"
-        return f" ({text})" if text else ""
+        if value.origin.layer == "default" or default is None:
+            return text, "file"
+        written = resolver.loader.sources[default.span.file].text
+        shown = written[default.span.start : default.span.end]
+        return f"{text} (default {shown}, {_line(default.span, resolver)})", value.origin.layer
     declared = table.declared.get(path.parts[0])
     if declared is None:
-        return ""
-    text = _origin(resolver.setting(declared, ".".join(path.parts[1:])), resolver)
-    return f" ({text})" if text else ""
+        return "", ""
+    value = resolver.setting(declared, ".".join(path.parts[1:]))
+    layer = "file" if value.origin.layer == "default" else value.origin.layer
+    return _origin(value, resolver), layer
 
 
 def _origin(value: Value, resolver: Resolver) -> str:
@@ -115,7 +112,7 @@ def _origin(value: Value, resolver: Resolver) -> str:
     if origin.span is None:
         return origin.detail
     line = _line(origin.span, resolver)
-    return f"{origin.detail}, {line}" if origin.detail else line
+    return f"{origin.detail}, {line}" if origin.detail and origin.layer != "default" else line
 
 
 def _line(span: Span, resolver: Resolver) -> str:

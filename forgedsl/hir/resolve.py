@@ -148,7 +148,7 @@ class Resolver:
             if isinstance(value, Deferred):
                 self._check_deferred(declared, value)
             if not (isinstance(value, Auto) and isinstance(setting.default, Derived)):
-                return Value(value=value, origin=entry.origin)
+                return Value(value=value, origin=entry.origin, place=entry.path_span)
         if isinstance(setting.default, Required):
             self._missing(declared, setting)
             return Value(value=ERROR, origin=_DEFAULT)

@@ -130,8 +130,6 @@ def _check(
 
 def _plan(program: Program, folder: Path | None, reporter: Reporter) -> None:
     """The checks of the later stages: the graph, the plan."""
-    if reporter.has_errors:
-        return
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
 

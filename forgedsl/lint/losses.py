@@ -158,7 +158,7 @@ class LossView:
             "weight": weight,
             "count": 1.0,
         }
-        inputs = {}
+        inputs: dict[str, float] = {}
         for name, role in self.roles.items():
             number = 0.5 if role == "policy" and name == "entropy" else level[role]
             inputs |= dict.fromkeys((name, f"{name}.chosen", f"{name}.rejected"), number)

@@ -90,7 +90,8 @@ class Analysis:
         elif value.op == "is_finite" and holds:
             self._learn(value.args[0], ANY, known)
         elif value.op in OPPOSITE:
-            self._compare(value.op if holds else OPPOSITE[value.op], *value.args, known)
+            left, right = value.args
+            self._compare(value.op if holds else OPPOSITE[value.op], left, right, known)
 
     def _compare(self, op: str, left: int, right: int, known: dict[int, Interval]) -> None:
         a, b = self.intervals[left], self.intervals[right]

@@ -10,7 +10,7 @@ are those of `grad`. Inputs of pairs are named by side: `logprob.chosen`.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgedsl.losses.simplify import PYTHON, sigmoid
@@ -105,18 +105,18 @@ def _slope(op: str, args: list[Dual], y: float) -> float:
         return args[1].slope if x else args[2].slope
     if op == "clamp":
         return dx if args[1].value <= x <= args[2].value else 0.0
-    if len(args) < 2 or op not in BINARY:
-        return 0.0
-    z, dz = args[1].value, args[1].slope
+    z, dz = (args[1].value, args[1].slope) if len(args) > 1 else (0.0, 0.0)
     if op in ("min", "max"):
         if x == z:
             return (dx + dz) / 2
         return dx if (x < z) == (op == "min") else dz
+    if op not in BINARY:
+        return 0.0
     left, right = BINARY[op]
     return (left(x, z, y) * dx if dx else 0.0) + (right(x, z, y) * dz if dz else 0.0)
 
 
-UNARY = {
+UNARY: dict[str, Callable[[float, float], float]] = {
     "neg": lambda x, y: -1.0,
     "abs": lambda x, y: float((x > 0) - (x < 0)),
     "exp": lambda x, y: y,
@@ -129,13 +129,12 @@ UNARY = {
     "softplus": lambda x, y: sigmoid(x),
     "tanh": lambda x, y: 1 - y * y,
 }
-BINARY = {
+Partial = Callable[[float, float, float], float]
+BINARY: dict[str, tuple[Partial, Partial]] = {
     "add": (lambda x, z, y: 1.0, lambda x, z, y: 1.0),
     "sub": (lambda x, z, y: 1.0, lambda x, z, y: -1.0),
     "mul": (lambda x, z, y: z, lambda x, z, y: x),
     "div": (lambda x, z, y: 1 / z, lambda x, z, y: -y / z),
     "pow": (lambda x, z, y: z * x ** (z - 1), lambda x, z, y: y * math.log(x)),
     "mod": (lambda x, z, y: 1.0, lambda x, z, y: 0.0),
-    "min": (None, None),
-    "max": (None, None),
 }

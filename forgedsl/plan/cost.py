@@ -12,11 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Program
 from forgedsl.plan.capacity import Request, itemsize
 from forgedsl.plan.devices import SHARED_MEMORY, Rates, cpu_rates, gpu_rates
+from forgedsl.plan.freeing import freeing_parameter
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import MeshPlan, number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
@@ -50,6 +51,8 @@ class DeadGroups:
     node: str
     size: int
     filtered: bool
+    rollouts: int
+    """completions of a step"""
 
     def probability(self, p: float) -> float:
         return p**self.size + (1 - p) ** self.size
@@ -110,7 +113,9 @@ def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
     for node in graph.of("sample"):
         size = int(node.settings["n"])
         if size > 1:
-            yield DeadGroups(node=node.name, size=size, filtered=bool(graph.of("mask")))
+            filtered = bool(graph.of("mask"))
+            drawn = sum(int(s.settings.get("count", 1)) for s in graph.sources)
+            yield DeadGroups(node=node.name, size=size, filtered=filtered, rollouts=size * drawn)
 
 
 def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
@@ -254,31 +259,57 @@ def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
     slowest = cost.bottleneck
     if slowest is None or not cost.overlapped:
         return []
-    others = [stage.seconds for stage in cost.stages if stage.service != slowest.service]
+    others = [stage for stage in cost.stages if stage.service != slowest.service]
     decl = program.services[slowest.service]
     updated = {stage.service for stage in cost.stages if stage.node in ("step", "sync")}
     if decl.ctor != "titan" or slowest.service in updated or not others:
         return []
-    if slowest.seconds < SLOW * max(others):
+    other = max(others, key=lambda stage: stage.seconds)
+    if slowest.seconds < SLOW * other.seconds:
         return []
-    rate = slowest.flops / slowest.tokens
-    remedies = ["`device = gpu`"] if slowest.device == "cpu" else ["more processes"]
-    remedies += ["a loss that does not read its log-probs (the service then goes away)"]
     return [
         Diagnostic(
             code="A307",
             name="bottleneck",
             severity=Severity.WARNING,
-            message=f"the {slowest.device.upper()} service `{slowest.service}` sets the step time",
-            span=decl.name_span,
-            notes=(
-                f"{slowest.tokens:,} tokens x {rate / 1e9:.1f} GFLOP = {slowest.flops:.1e} FLOP a "
-                f"step: about {time_text(slowest.seconds)}; the slowest of the others takes "
-                f"{time_text(max(others))}",
-            ),
-            help=", or ".join(remedies),
+            message=f"the {slowest.device.upper()} {slowest.service} sets the step time",
+            span=decl.span,
+            table=(Label(text="", span=decl.span),),
+            notes=(_bottleneck_note(program, cost, slowest, other),),
+            help=", or ".join(_remedies(program, slowest)),
         )
     ]
+
+
+def _bottleneck_note(program: Program, cost: Cost, slowest: Stage, other: Stage) -> str:
+    """`128 rollouts x ~1.1k tokens x 3.4 GFLOP/token = 4.8e14 FLOP per step; ...`."""
+    rollouts = sum(group.rollouts for group in cost.dead) or 1
+    each, rate = slowest.tokens / rollouts, slowest.flops / slowest.tokens / 1e9
+    shown = f"~{each / 1000:.1f}k" if each >= 1000 else f"~{each:.0f}"
+    flops = f"{slowest.flops:.1e}".replace("e+", "e")
+    procs = number(program.services[slowest.service], "procs", 1)
+    where = f"{procs} {slowest.device.upper()} proc{'s' if procs > 1 else ''}"
+    return (
+        f"{rollouts} rollouts x {shown} tokens x {rate:.1f} GFLOP/token = {flops} FLOP per step; "
+        f"{where} ~ {time_text(slowest.seconds)}, {other.service} ~ {time_text(other.seconds)}"
+    )
+
+
+def _remedies(program: Program, slowest: Stage) -> Iterator[str]:
+    yield "`device = gpu`" if slowest.device == "cpu" else "more processes"
+    fields = {
+        i.argument
+        for replay in program.flow
+        if replay.op == "replay"
+        for i in replay.inputs
+        for source in program.flow
+        if source.name == i.edge and source.receiver == slowest.service
+    }
+    name = freeing_parameter(program, fields)
+    if name:
+        yield f"`{name} = 0.0` (removes the service)"
+    else:
+        yield "a loss that does not read its log-probs (the service then goes away)"
 
 
 def time_text(seconds: float) -> str:

@@ -9,7 +9,7 @@ Errors: P201 parallel-product, P202 device-conflict, P203 gpus-exceed-host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -18,6 +18,7 @@ from forgedsl.graph.legality import error
 from forgedsl.hir.ir import Auto, Decl, Value
 from forgedsl.plan.host import Host
 from forgedsl.schema.types import Derived
+from forgedsl.source import Span
 
 TITAN_DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 VLLM_DEGREES = ("tp", "pp", "dp")
@@ -69,6 +70,15 @@ class MeshPlan:
         parts.append(f"{self.procs} proc{'s' if self.procs > 1 else ''}")
         parts += [f"{self.gpus} gpu{'s' if self.gpus > 1 else ''}"] if self.gpus else []
         return " x ".join(parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """For P203: what to call the host, and how full GPUs would be if services shared theirs,
+    "61.2 of 80 GiB", or "" if that does not fit."""
+
+    host_name: str
+    fits: Callable[[tuple[str, ...]], str]
 
 
 def value(decl: Decl, key: str, auto: object = None) -> object:
@@ -187,10 +197,11 @@ def place(
     host: Host,
     colocate: Sequence[str],
     reporter: Reporter,
+    advice: Advice,
 ) -> tuple[MeshPlan, ...]:
     """Meshes with hosts and GPUs assigned, first fit in order of declaration; reports P203.
 
-    Colocated services share the GPUs of the largest of them.
+    Colocated services share the GPUs of the largest of them. `advice` is for the message.
     """
     free: list[list[int]] = [list(range(host.gpus)) for _ in range(host.hosts)]
     placed: dict[str, MeshPlan] = {}
@@ -202,7 +213,7 @@ def place(
     for mesh in (*shared[:1], *alone):
         places = _fit(mesh, free)
         if places is None:
-            reporter.report(_exceeds(meshes, decls, host, colocate))
+            reporter.report(_exceeds(meshes, decls, host, colocate, advice))
             return tuple(meshes)
         placed[mesh.service] = replace(mesh, places=places)
         if shared and mesh is shared[0]:
@@ -214,7 +225,7 @@ def place(
         ]
         places = _fit(mesh, inner)
         if places is None:
-            reporter.report(_exceeds(meshes, decls, host, colocate))
+            reporter.report(_exceeds(meshes, decls, host, colocate, advice))
             return tuple(meshes)
         placed[mesh.service] = replace(mesh, places=places)
     return tuple(placed[mesh.service] for mesh in meshes)
@@ -235,65 +246,100 @@ def _fit(mesh: MeshPlan, free: list[list[int]]) -> tuple[Place, ...] | None:
 
 
 def _exceeds(
-    meshes: Sequence[MeshPlan], decls: Mapping[str, Decl], host: Host, colocate: Sequence[str]
+    meshes: Sequence[MeshPlan],
+    decls: Mapping[str, Decl],
+    host: Host,
+    colocate: Sequence[str],
+    advice: Advice,
 ) -> Diagnostic:
     rows = [mesh for mesh in meshes if mesh.gpus or mesh.hosts > host.hosts]
     shared = max((m.total_gpus for m in rows if m.service in colocate), default=0)
     need = shared + sum(m.total_gpus for m in rows if m.service not in colocate)
     have = host.hosts * host.gpus
-    name = max(len(m.service) for m in rows)
-    size = max(len(m.text) for m in rows)
-    notes = [
-        f"{m.service:<{name}}  {m.text:<{size}} = {m.total_gpus:>3}{_whence(decls, m)}"
-        for m in rows
-    ]
-    where = f"host has {have} GPUs" if host.hosts == 1 else f"{host.hosts} hosts have {have} GPUs"
+    where = (
+        f"{advice.host_name} has {have} GPUs"
+        if host.hosts == 1
+        else f"the {host.hosts} hosts have {have} GPUs"
+    )
     if host.gpus == 0:
-        where = "host has no GPU"
+        where = "the host has no GPU"
     largest = max(rows, key=lambda mesh: mesh.total_gpus)
     wide = [mesh for mesh in rows if mesh.hosts > host.hosts]
     if wide:
         message = f"service `{wide[0].service}` needs {wide[0].hosts} hosts, there are {host.hosts}"
     elif need > have:
-        message = f"the {where}, the plan needs {need}"
+        message = f"{where}, the plan needs {need}"
     else:
-        message = f"the {where}, which the plan's {need} do not fit host by host"
+        message = f"{where}, which the plan's {need} do not fit host by host"
+    decl = decls[(wide or [largest])[0].service]
     return error(
         "P203",
         "gpus-exceed-host",
         message,
-        decls[(wide or [largest])[0].service].name_span,
-        notes=tuple(notes),
-        help=_remedy(rows, need, have, host, colocate),
+        _written(decl) or decl.name_span,
+        table=_table(rows, decls),
+        help=_remedy(rows, need, have, host, colocate, advice),
     )
 
 
-def _whence(decls: Mapping[str, Decl], mesh: MeshPlan) -> str:
-    """Where the sizes of a mesh come from when that is not the file."""
-    keys = ("hosts", "procs", "gpus", "replicas")
-    settings = [decls[mesh.service].settings[key] for key in keys if _has(decls, mesh, key)]
-    details = [
-        s.origin.detail for s in settings if s.origin.layer in ("set", "set-file", "profile")
-    ]
-    return f"    {', '.join(dict.fromkeys(details))}" if details else ""
+SIZES = ("hosts", "procs", "gpus", "replicas")
 
 
-def _has(decls: Mapping[str, Decl], mesh: MeshPlan, key: str) -> bool:
-    return key in decls[mesh.service].settings
+def _table(rows: Sequence[MeshPlan], decls: Mapping[str, Decl]) -> tuple[str | Label, ...]:
+    """`generator  procs 2 x gpus 1 x replicas 4 =  8`, and where the sizes come from."""
+    sizes = {mesh.service: _sizes(mesh) for mesh in rows}
+    name, size = max(map(len, sizes)), max(map(len, sizes.values()))
+    found: list[str | Label] = []
+    for mesh in rows:
+        text = f"   {mesh.service:<{name}}  {sizes[mesh.service]:<{size}} = {mesh.total_gpus:>2}"
+        decl = decls[mesh.service]
+        settings = [decl.settings[key] for key in SIZES if key in decl.settings]
+        outer = ("set", "set-file", "profile")
+        details = [s.origin.detail for s in settings if s.origin.layer in outer]
+        place = _written(decl)
+        if details:
+            found.append(f"{text}    {', '.join(dict.fromkeys(details))}")
+        else:
+            found.append(Label(text=text, span=place) if place is not None else text)
+    return tuple(found)
+
+
+def _sizes(mesh: MeshPlan) -> str:
+    parts = [f"hosts {mesh.hosts}"] if mesh.hosts > 1 else []
+    parts += [f"procs {mesh.procs}", f"gpus {mesh.gpus}"]
+    parts += [f"replicas {mesh.replicas}"] if mesh.replicas > 1 else []
+    return " x ".join(parts)
+
+
+def _written(decl: Decl) -> Span | None:
+    """The first of the sizes that stands in the declaration."""
+    settings = (decl.settings[key] for key in SIZES if key in decl.settings)
+    places = [s.place for s in settings if s.place is not None and s.origin.layer == "file"]
+    return min(places, key=lambda span: span.start, default=None)
 
 
 def _remedy(
-    rows: Sequence[MeshPlan], need: int, have: int, host: Host, colocate: Sequence[str]
+    rows: Sequence[MeshPlan],
+    need: int,
+    have: int,
+    host: Host,
+    colocate: Sequence[str],
+    advice: Advice,
 ) -> str:
+    """What would fit: fewer replicas, shared GPUs where their memory suffices."""
     if host.gpus == 0:
         return "choose a profile for hosts without GPUs, or set `device = cpu`"
+    found = []
     many = max(rows, key=lambda mesh: (mesh.replicas, mesh.total_gpus))
     if many.replicas > 1 and many.service not in colocate:
         spare = have - (need - many.total_gpus)
         fitting = spare // (many.world * many.gpus)
         if fitting >= 1:
-            return f"`{many.service}.replicas = {fitting}` fits"
-    names = [mesh.service for mesh in rows]
+            found.append(f"replicas = {fitting} fits")
+    names = tuple(mesh.service for mesh in rows)
     if len(names) > 1 and not colocate and max(m.total_gpus for m in rows) <= have:
-        return f"`colocate = [{', '.join(names)}]` shares the GPUs"
-    return "use fewer processes, or declare a larger `cluster`"
+        room = advice.fits(names)
+        if room:
+            also = "also fits" if found else "fits"
+            found.append(f"`colocate = [{', '.join(names)}]` {also} at {room}")
+    return "; ".join(found) or "use fewer processes, or declare a larger `cluster`"

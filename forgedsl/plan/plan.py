@@ -22,8 +22,9 @@ from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, lengths, plan_cost
 from forgedsl.plan.host import Host, resolve_host
 from forgedsl.plan.liveness import check_liveness
+from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
-from forgedsl.plan.meshes import MeshPlan, number, place, plan_mesh
+from forgedsl.plan.meshes import Advice, MeshPlan, number, place, plan_mesh
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 
@@ -116,9 +117,26 @@ def _request(
     models = {name: program.models[model_of(decl)] for name, decl in decls.items()}
     dims = {name: dims_of(model, base_dir) for name, model in models.items()}
     contexts = {name: _context(model, dims[name]) for name, model in models.items()}
+
+    def fits(names: tuple[str, ...]) -> str:
+        """The fullest GPU if these services shared theirs, "61.2 of 80 GiB"; "" if too full."""
+        problems = Reporter()
+        shared = _request(program, graph, names, problems, host, base_dir)
+        if problems.has_errors:
+            return ""
+        gpus = [s for s in plan_memory(shared).stores if s.kind == "gpu"]
+        worst = max(gpus, key=lambda s: s.share)
+        if worst.share > 1:
+            return ""
+        return f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
+
+    gpu = program.singletons["cluster"].settings["gpu"]
+    named = gpu.origin.layer != "default" and gpu.value is not None
+    host_name = f'host "{gpu.value.lower()}"' if named else "the host"
+    advice = Advice(host_name=host_name, fits=fits)
     return Request(
         program=program,
-        meshes=place(meshes, decls, resolved, colocate, reporter),
+        meshes=place(meshes, decls, resolved, colocate, reporter, advice),
         host=resolved,
         dims=dims,
         contexts=contexts,

@@ -58,7 +58,8 @@ def render_one(
     pad = " " * width
     if diagnostic.table:
         lines.append(_arrow(places[0][0], sources, width, style))
-        lines += [f"{pad} {style.frame('|')}{row}".rstrip() for row in diagnostic.table]
+        rows = table_rows(diagnostic, sources)
+        lines += [f"{pad} {style.frame('|')}{row}".rstrip() for row in rows]
     else:
         lines += _snippets(places, sources, width, style)
     bar = style.frame("=")
@@ -88,6 +89,19 @@ def _gutter_width(places: list[_Place], sources: Mapping[str, SourceFile]) -> in
         sources[s.file].position(min(s.start, len(sources[s.file].text)))[0] for s, _, _ in places
     ]
     return len(str(max(numbers, default=1)))
+
+
+def table_rows(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> list[str]:
+    """The rows of a finding's table as text."""
+    rows = []
+    for row in diagnostic.table:
+        if isinstance(row, str):
+            rows.append(row)
+            continue
+        source = sources[row.span.file]
+        line = source.position(row.span.start)[0]
+        rows.append(f"{row.text}    line {line}" if row.text else f"  {source.line(line)}")
+    return rows
 
 
 def _arrow(span: Span, sources: Mapping[str, SourceFile], width: int, style: Style) -> str:

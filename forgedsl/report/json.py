@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic
+from forgedsl.report.full import table_rows
 from forgedsl.report.style import PLAIN, Style
 from forgedsl.source import SourceFile, Span
 
@@ -47,7 +48,7 @@ def as_dict(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> dict[s
             {"text": r.text.replace("\t", " "), "file": r.span.file, "span": _span(r.span, sources)}
             for r in diagnostic.related
         ],
-        "notes": [*(row.strip() for row in diagnostic.table), *diagnostic.notes],
+        "notes": [*(row.strip() for row in table_rows(diagnostic, sources)), *diagnostic.notes],
         "help": diagnostic.help,
         "fix": None
         if fix is None

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.report.full import table_rows
 from forgedsl.report.places import extent, fingerprint
 from forgedsl.report.style import PLAIN, Style
 from forgedsl.source import SourceFile, Span
@@ -52,7 +53,11 @@ def _rule(code: str, name: str) -> dict[str, Any]:
 def _result(
     diagnostic: Diagnostic, codes: list[str], sources: Mapping[str, SourceFile]
 ) -> dict[str, Any]:
-    parts = [diagnostic.message, *(row.strip() for row in diagnostic.table), *diagnostic.notes]
+    parts = [
+        diagnostic.message,
+        *(row.strip() for row in table_rows(diagnostic, sources)),
+        *diagnostic.notes,
+    ]
     parts += [f"help: {diagnostic.help}"] if diagnostic.help else []
     result: dict[str, Any] = {
         "ruleId": diagnostic.code,

@@ -104,7 +104,7 @@ class UnclosedBlock:
         if self.evidence:
             end = source.text.find("\n", self.close_before)
             line = source.text[self.close_before : end if end >= 0 else None]
-            header = re.match(r"[\w \t]*\w", line)
+            header = re.match(r"\w+", line)
             place = Span(
                 source.name, self.close_before, self.close_before + (header.end() if header else 1)
             )

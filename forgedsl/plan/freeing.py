@@ -1,0 +1,32 @@
+"""Parameters that free a service: with the value 0 the loss no longer reads its log-probs.
+
+    Program, fields of the loss -> the first such parameter, `beta`, or ""
+
+Each floating-point parameter that is not 0 is tried: the loss is inferred once more with it at 0,
+and folding says which fields are left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+from dataclasses import replace
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.hir.ir import Constant, Program, Scope
+from forgedsl.losses.infer import infer
+
+
+def freeing_parameter(program: Program, fields: Set[str]) -> str:
+    """A parameter that removes `fields` from the loss of the flow when it is 0."""
+    step = next(step for step in program.flow if step.op == "step")
+    loss = program.functions[step.settings["loss"].value.name]
+    for name, value in program.params.items():
+        found = loss.scope.names.get(name)
+        if not isinstance(value.value, float) or not value.value or not isinstance(found, Constant):
+            continue
+        names = {**loss.scope.names, name: Constant(value=0.0, span=found.span)}
+        scope = Scope(module=loss.scope.module, names=names)
+        tree = infer(replace(loss, scope=scope), Reporter())
+        if tree is not None and fields <= set(tree.unused):
+            return name
+    return ""
