@@ -168,7 +168,7 @@ class Evaluation:
         """Whether rows can be copied to shared memory, 16 bytes at a time."""
         size = logits.element_size()
         widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
-        return all(width % 16 == 0 for width in widths)
+        return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
     def _tiles(self, chosen: Config) -> dict[str, int]:
         """How many tiles of a row stay in shared memory; the others stay in registers."""
