@@ -51,7 +51,7 @@ class DeadGroups:
     node: str
     size: int
     filtered: bool
-    rollouts: int
+    rollouts: int = 0
     """completions of a step"""
 
     def probability(self, p: float) -> float:
