@@ -7,9 +7,9 @@ Python literals, so operations with a constant operand use the forms torch has f
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from forgedsl.losses.tree import Value
+from forgedsl.records import dataclass
 
 COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(8)
 

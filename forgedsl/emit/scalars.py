@@ -8,13 +8,13 @@ through the function's scope; functions of the file are inlined as Python functi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.emit.expressions import ATOM, COMPARE, POWER, PRODUCT, SUM, UNARY, Text, literal
 from forgedsl.hir import ir
 from forgedsl.hir.context import Context
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from forgedsl.emit.expressions import Text
 from forgedsl.emit.sequences import Program, measured, program
@@ -27,6 +26,7 @@ from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
 from forgedsl.losses.phases import TOKEN_LOCAL, phase, prepared
 from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 
 

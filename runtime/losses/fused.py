@@ -53,10 +53,12 @@ class Evaluation:
         self.kernel = self.ran = ""
         module, dtype = kernels.module, rows.dtype
         count = rows.num_kept
-        self.statistics = torch.zeros(
+        self.statistics = torch.empty(
             (len(module.STATISTICS), count), dtype=dtype, device=self.device
         )
-        self.results = torch.zeros(len(module.RESULTS), dtype=dtype, device=self.device)
+        empty_batch = rows.num_sequences == 0
+        blank = torch.zeros if empty_batch else torch.empty
+        self.results = blank(len(module.RESULTS), dtype=dtype, device=self.device)
         programs = rows.num_sequences // (2 if rows.paired else 1)
         self.programs = programs
         self.arguments: dict[str, Any] = {
@@ -81,10 +83,10 @@ class Evaluation:
             self.arguments[f"{name}_ptr"] = self.arguments[f"{name}__ptr"] = value.contiguous()
         for name, value in vars(step).items():
             self.arguments[f"step_{name}_ptr"] = value
-        self.arguments["active"] = torch.zeros(count, dtype=torch.bool, device=self.device)
+        self.arguments["active"] = torch.empty(count, dtype=torch.bool, device=self.device)
         if not kernels.local:
             for name in module.GRADIENTS:
-                empty = torch.zeros(count, dtype=dtype, device=self.device)
+                empty = torch.empty(count, dtype=dtype, device=self.device)
                 self.arguments[f"d_{name}_ptr"] = empty
 
     def forward(self, needed: tuple[bool, ...]) -> Tensor:

@@ -18,7 +18,7 @@ def rescale(gradient: Tensor, weight: Tensor) -> None:
     """`gradient *= weight`, without waiting and without a pass if the weight is one."""
     count = gradient.numel()
     if count:
-        programs = min(1024 if gradient.is_cuda else 2, -(-count // BLOCK))
+        programs = min(528 if gradient.is_cuda else 2, -(-count // BLOCK))
         assert gradient.is_contiguous()
         _rescale[(programs,)](gradient, weight, count, BLOCK=BLOCK)
 
