@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from forgedsl.losses.simplify import PYTHON, sigmoid
-from forgedsl.losses.tree import REDUCTIONS, Value
+from forgedsl.losses.tree import COMPARISONS, ELEMENTWISE, REDUCTIONS, Value
+from forgedsl.records import dataclass
 
 NAN = math.nan
+NUMERIC = ELEMENTWISE - {*COMPARISONS, "and", "or", "not", "where", "is_finite"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +85,8 @@ class Point:
 
 
 def _elementwise(op: str, args: list[Dual]) -> Dual:
+    if op in NUMERIC and any(math.isnan(arg.value) for arg in args):
+        return Dual(NAN, NAN)  # as in torch; Python's own drop it
     try:
         value = float(PYTHON[op](*(_argument(op, arg) for arg in args)))
         slope = _slope(op, args, value)
