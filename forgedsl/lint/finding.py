@@ -6,11 +6,11 @@ and I for information.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Severity
 from forgedsl.lint.losses import Spot
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 SEVERITY = {

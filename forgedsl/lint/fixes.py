@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Edit
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 
 ROUNDS = 20

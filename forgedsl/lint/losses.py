@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 
 from forgedsl.diagnostics import Label
@@ -20,6 +19,7 @@ from forgedsl.losses.intervals import Analysis
 from forgedsl.losses.points import Point
 from forgedsl.losses.sites import Located
 from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.types.intervals import Interval

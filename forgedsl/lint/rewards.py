@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast as python
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.lint.view import View
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.types.effects import Use, uses

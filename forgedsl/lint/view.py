@@ -9,7 +9,6 @@ when a rule first asks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from forgedsl.hir.ir import Decl, FlowStep, Function, Program, Value
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
 from forgedsl.losses.sites import Located, locate
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.types.intervals import INF, Interval, point

@@ -16,7 +16,6 @@ from the reference) through the whole expression.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import Decl, Value
@@ -24,6 +23,7 @@ from forgedsl.lint.finding import Finding
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.measures import Mismatch, forms_of, mismatches
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.types.measures import FULL, Form, Measure
 

@@ -1,0 +1,46 @@
+"""T701 axis: a field of the loss has other axes than what the flow gives it.
+
+    ref_lp = reference.logprobs(rollout)                       # [B, T], a number per token
+    batch  = replay(rollout, ref = ref_lp, adv = adv)
+    loss pg(..., ref: [B] f32, ...)                            # fires: one number per sequence
+
+torchforge's `ref_logprobs.squeeze()` did this whenever a batch had one row. Log-probs are [B, T];
+advantages and scores are [B]. Mismatched axes inside an expression have the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.losses import STANDARD
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+
+CODE = "T701"
+NAME = "axis"
+LEVEL = "E"
+finding = Finding(CODE, NAME, LEVEL)
+PER_TOKEN = {"logprobs": True, "score": False, "call": False}
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        declared = {field.name: field for field in loss.function.fields}
+        for name, step in loss.bound.items():
+            field = declared.get(name)
+            if field is None or not isinstance(field.type, ast.TensorType):
+                continue
+            per_token = PER_TOKEN.get(step.op)
+            axes = [axis.text for axis in field.type.axes if isinstance(axis, ast.Path)]
+            if per_token is None or ("T" in axes) == per_token or "P" in axes:
+                continue
+            given = "[B, T]" if per_token else "[B]"
+            own = not field.type.span.file.startswith(STANDARD)
+            yield finding(
+                f"`{name}` is declared [{', '.join(axes)}], the flow gives it {given}",
+                field.type.span if own else step.span,
+                related=(Label(text=f"{given} f32", span=step.span),) if own else (),
+                help=f"declare it {given} {field.type.dtype}",
+            )
