@@ -187,16 +187,17 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     fleet = meshes.spawn(this.job, this.run_dir, this.job_dir)
     try:
-        await _prepare(this, fleet)
-        return await _control(this, fleet, interrupt)
+        data = await _prepare(this, fleet)
+        return await _control(this, fleet, data, interrupt)
     finally:
         this.events.emit("phase", text="stopping services")
         await _stop(this, fleet)
 
 
-async def _prepare(this: Run, fleet: Any) -> None:
-    """Set all meshes up and report every process."""
+async def _prepare(this: Run, fleet: Any) -> Any:
+    """Set all meshes up, report every process, and open the data meanwhile."""
     from forgedsl.runtime import meshes
+    from forgedsl.runtime.services.build import open_data
 
     def tell(mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
         this.events.emit(
@@ -206,17 +207,20 @@ async def _prepare(this: Run, fleet: Any) -> None:
         for member in mesh.members:
             this.events.emit("process.start", service=mesh.service, mesh=mesh.name, **member)
 
-    await meshes.setup(fleet, this.run_dir, this.run_key, this.resume, tell)
+    async with asyncio.TaskGroup() as tasks:
+        data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir))
+        tasks.create_task(meshes.setup(fleet, this.run_dir, this.run_key, this.resume, tell))
+    return data.result()
 
 
-async def _control(this: Run, fleet: Any, interrupt: Interrupt) -> Outcome:
+async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and hand over to the controller."""
     from forgedsl.runtime.controller import Controller
     from forgedsl.runtime.services.build import build_endpoints, watch
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
     endpoints = await build_endpoints(
-        this.job, fleet, this.run_dir, this.job_dir, this.record_batches
+        this.job, fleet, this.run_dir, data, this.events, this.record_batches
     )
     watchers = watch(fleet, endpoints)
     try:

@@ -11,12 +11,16 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.diagnostics import Severity
+
 if TYPE_CHECKING:
     from forgedsl.lower.build import Lowered
 
 
 UNREADABLE = "S016"
 """the file cannot be read: bad usage, not an error in the file"""
+TOO_SMALL = frozenset({"P203", "P205"})
+"""the plan asks for more GPUs or memory than this host has"""
 
 
 def compile_file(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Lowered | int:
@@ -43,8 +47,15 @@ def compile_file(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Low
         )
     print_diagnostics(loaded)
     if lowered is None or loaded.reporter.has_errors:
-        return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
+        return _exit_code({d.code for d in loaded.reporter if d.severity is Severity.ERROR})
     return lowered
+
+
+def _exit_code(codes: set[str]) -> int:
+    """2: the file cannot be read; 4: it is right, but this host is too small; else 1."""
+    if UNREADABLE in codes:
+        return 2
+    return 4 if codes and codes <= TOO_SMALL else 1
 
 
 def gpu_words(gpus: int) -> str:
@@ -55,7 +66,6 @@ def gpu_words(gpus: int) -> str:
 
 def print_diagnostics(loaded: Any) -> None:
     """Errors and warnings on stderr, as `forgec lint` shows them."""
-    from forgedsl.diagnostics import Severity
     from forgedsl.report import full
     from forgedsl.report.style import style_for
 

@@ -18,15 +18,27 @@ DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
 
 def load_run_job(run_dir: Path) -> Job:
     """The job of a run folder that has a checkpoint to continue from."""
+    from forgedsl.cli.planning import SideError, read_job
     from forgedsl.cli.run import UsageError
-    from forgedsl.lower.job import Job
 
     path = run_dir / "job.json"
     if not path.is_file():
         raise UsageError(f"{run_dir} is no run folder: it has no job.json")
-    if not any(run_dir.glob("checkpoints/step-*")):
-        raise UsageError(f"{run_dir} has no checkpoint to continue from; start it anew")
-    return Job.model_validate_json(path.read_text(encoding="utf-8"))
+    try:
+        job = read_job(path)
+    except SideError as error:
+        raise UsageError(str(error)) from error
+    if not last_step(run_dir):
+        raise UsageError(
+            f"{run_dir} has no checkpoint to continue from; start it again in another folder"
+        )
+    return job
+
+
+def last_step(run_dir: Path) -> int:
+    """The step of the newest whole checkpoint, 0 if there is none."""
+    found = run_dir.glob("checkpoints/step-*/controller.json")
+    return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

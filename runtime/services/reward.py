@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.reward import Item, Outcome
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import RewardError, Score
+from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.upstream.monarch import Mesh
 
@@ -24,8 +26,14 @@ class RewardClient:
     """All rewards and rubrics of a job."""
 
     def __init__(
-        self, job: spec.Job, mesh_by_reward: Mapping[str, Mesh], program: ModuleType
+        self,
+        job: spec.Job,
+        mesh_by_reward: Mapping[str, Mesh],
+        program: ModuleType,
+        events: EventLog,
     ) -> None:
+        self._events = events
+        self._failed: Counter[str] = Counter()
         self._job = job
         self._program = program
         self._queues = {name: self._queue(name, mesh) for name, mesh in mesh_by_reward.items()}
@@ -61,9 +69,20 @@ class RewardClient:
             outcome = await self._queues[name].submit((rollout, target))
             if outcome.value is not None and math.isfinite(outcome.value):
                 return float(outcome.value)
+        self._tell(name, outcome.error or f"returned {outcome.value}")
         if reward.on_error == "drop":
             raise RewardError(name, outcome.error or f"returned {outcome.value}")
         return float(reward.on_error)
+
+    def _tell(self, name: str, error: str) -> None:
+        """Say the first failure of a reward, the tenth, the hundredth, ..."""
+        self._failed[name] += 1
+        count = self._failed[name]
+        if str(count).strip("0") == "1":
+            origin = self._job.origins.get(name, "")
+            times = "" if count == 1 else f" {count} times; the last"
+            text = f"reward {name} ({origin}) failed{times}: {error}"
+            self._events.emit("warning", reward=name, text=text)
 
     def _queue(self, name: str, mesh: Mesh) -> Coalescer[Item, Outcome]:
         ranks = itertools.cycle(range(mesh.size))

@@ -104,7 +104,8 @@ def init_distributed(device: str, rank: int, local_rank: int, world: int, addr: 
     parts = _components()
     if device != "cpu":
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    parts.dist_utils.init_distributed(parts.CommConfig())
+    # the flight recorder's folder would be made where the user stands
+    parts.dist_utils.init_distributed(parts.CommConfig(trace_buf_size=0))
     return parts
 
 
