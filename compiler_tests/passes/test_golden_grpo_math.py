@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from forgedsl.api import load
-from forgedsl.cli.graph import Format, render
+from forgedsl.cli.graph import Format, View, drawing_from
 from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
+from forgedsl.plan.text import render_plan
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 PROFILES = ("cpu", "gpu1", "cluster")
@@ -29,15 +30,34 @@ def lowered(profile):
         host=HOSTS[profile],
     )
     assert found is not None, list(loaded.reporter)
-    return loaded.checked, found
+    return loaded, found
+
+
+def drawn(profile):
+    loaded, found = lowered(profile)
+    return drawing_from(loaded, loaded.checked, found.graph, found.plan)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("format_", list(Format))
+@pytest.mark.parametrize("format_", [f for f in Format if f is not Format.HTML])
 def test_graph(golden, profile, format_):
-    program, found = lowered(profile)
-    text = render(program, found.graph, found.plan, format_)
+    text = drawn(profile).render(View.DATAFLOW, format_)
     golden(f"grpo_math/{profile}/graph.{SUFFIX.get(format_, format_)}", text)
+
+
+@pytest.mark.parametrize("view", [View.MESH, View.SCHEDULE, View.PASSES])
+def test_other_views_as_text(golden, view):
+    golden(f"grpo_math/cluster/{view}.txt", drawn("cluster").render(view, Format.TEXT))
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_plan(golden, profile):
+    loaded, found = lowered(profile)
+    text = render_plan(
+        loaded.checked, found.graph, found.plan, summary=found.job.summary, identity="." * 10
+    )
+    assert max(map(len, text.splitlines())) <= 100
+    golden(f"grpo_math/{profile}/plan.txt", text)
 
 
 @pytest.mark.parametrize("profile", PROFILES)

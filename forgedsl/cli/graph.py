@@ -1,8 +1,15 @@
-"""`forgec graph FILE`: the topology of a pipeline, as text or for other tools.
+"""`forgec graph FILE`: a pipeline drawn, as text, as a picture, or for other tools.
 
-    FILE.forge --load--> Program --graph--> Graph --plan--> Plan --render--> stdout
+    FILE.forge --load--> Program --graph--> Graph --plan--> Plan --render--> stdout or -o
 
-The hosts are those that the file's `cluster` declares, else one host of 8 GPUs; nothing is probed.
+    view       text  svg  html  json  dot  mermaid
+    dataflow    x     x    x     x    x      x
+    mesh        x     x    x     x
+    schedule    x     x    x     x
+    passes      x     x    x     x    x      x
+
+HTML holds all views and opens on the one asked for. The hosts are those that the file's `cluster`
+declares, else one host of 8 GPUs; nothing is probed.
 """
 
 from __future__ import annotations
@@ -15,6 +22,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from forgedsl.api import Loaded
+    from forgedsl.graph.drawing import Drawing
     from forgedsl.graph.ir import Graph
     from forgedsl.hir.ir import Program
     from forgedsl.plan.plan import Plan
@@ -26,66 +35,64 @@ class Format(StrEnum):
     DOT = "dot"
     JSON = "json"
     SVG = "svg"
+    HTML = "html"
+
+
+class View(StrEnum):
+    DATAFLOW = "dataflow"
+    MESH = "mesh"
+    SCHEDULE = "schedule"
+    PASSES = "passes"
 
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
+    view: Annotated[View, typer.Option(help="what to show")] = View.DATAFLOW,
+    format_: Annotated[Format, typer.Option("--format", help="how to show it")] = Format.TEXT,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="write it to a file")] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
     ] = None,
 ) -> None:
-    """Print the dataflow graph of FILE."""
-    text = graph_text(file, format_, profile=profile, overrides=tuple(set_ or ()))
-    if text is None:
+    """Draw FILE: its dataflow, its meshes, its schedule, or the passes that compiled it."""
+    from forgedsl.graph.drawing import CHAINS
+
+    if format_ in (Format.DOT, Format.MERMAID) and view not in CHAINS:
+        print(f"forgec graph: the view {view} has no {format_} form", file=sys.stderr)
+        raise typer.Exit(2)
+    drawing = drawing_of(file, profile=profile, overrides=tuple(set_ or ()))
+    if drawing is None:
         raise typer.Exit(1)
-    sys.stdout.write(text)
+    text = drawing.render(view, format_)
+    if out is None:
+        sys.stdout.write(text)
+    else:
+        out.write_text(text, encoding="utf-8", newline="\n")
+        print(out, file=sys.stderr)
 
 
-def graph_text(
-    file: Path, format_: Format, *, profile: str, overrides: tuple[str, ...]
-) -> str | None:
-    """The rendered graph; None after printing diagnostics."""
+def drawing_of(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Drawing | None:
+    """The planned program, ready to be drawn; None after printing diagnostics."""
     from forgedsl import api
     from forgedsl.cli.compiling import print_diagnostics
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
 
     loaded = api.load(file, profile=profile, overrides=overrides)
-    text = None
+    drawing = None
     if loaded.program is not None and not loaded.reporter.has_errors:
         graph = build(loaded.program, reporter=loaded.reporter)
         if graph is not None:
             planned = plan(loaded.program, graph, reporter=loaded.reporter, base_dir=file.parent)
             if planned is not None:
-                text = render(loaded.program, graph, planned, format_)
+                drawing = drawing_from(loaded, loaded.program, graph, planned)
     print_diagnostics(loaded)
-    return text
+    return drawing
 
 
-def render(program: Program, graph: Graph, plan: Plan, format_: Format) -> str:
-    """The graph in one format, ending in a newline."""
-    from forgedsl.graph.picture import picture
+def drawing_from(loaded: Loaded, program: Program, graph: Graph, planned: Plan) -> Drawing:
+    """A drawing over what a program was loaded and planned to."""
+    from forgedsl.graph.drawing import Drawing
 
-    match format_:
-        case Format.TEXT:
-            from forgedsl.graph.render_text import render_text
-
-            return render_text(program, graph, plan)
-        case Format.JSON:
-            from forgedsl.graph.render_json import render_json
-
-            return render_json(program, graph, plan)
-        case Format.MERMAID:
-            from forgedsl.graph.render_mermaid import render_mermaid
-
-            return render_mermaid(picture(program, graph, plan))
-        case Format.DOT:
-            from forgedsl.graph.render_dot import render_dot
-
-            return render_dot(picture(program, graph, plan))
-        case Format.SVG:
-            from forgedsl.graph.render_svg import render_svg
-
-            return render_svg(picture(program, graph, plan))
+    return Drawing(program=program, graph=graph, plan=planned, sources=loaded.sources)

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -69,9 +71,7 @@ def command(
     locked: Annotated[
         bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
     ] = False,
-    lock: Annotated[
-        Path | None, typer.Option(metavar="LOCK", help="the lock, if it is not FILE's own")
-    ] = None,
+    lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="another lock")] = None,
     record_batches: Annotated[
         int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
     ] = 1,
@@ -87,10 +87,10 @@ def command(
     """
     try:
         file, loose = split_tokens(tokens or [])
-        seeds = [] if seed is None else [f"run.seed={seed}"]
+        loose += [] if seed is None else [f"run.seed={seed}"]
         request = Request(
             file=file,
-            overrides=(*(set_ or []), *loose, *seeds),
+            overrides=(*(set_ or []), *loose),
             profile=profile,
             run_dir=run_dir,
             resume=resume,
@@ -98,11 +98,10 @@ def command(
             lock=lock_of(file, lock) if locked or lock is not None else None,
             record_batches=record_batches,
         )
-        code = execute(request)
+        raise typer.Exit(execute(request))
     except UsageError as error:
         print(f"forgec run: {error}", file=sys.stderr)
-        code = 2
-    raise typer.Exit(code)
+        raise typer.Exit(2) from error
 
 
 def split_tokens(tokens: Sequence[str]) -> tuple[Path | None, list[str]]:
@@ -197,8 +196,14 @@ def new_run_dir(wanted: Path | None, name: str) -> Path:
     """`runs/<pipeline>-<UTC time>`, or the folder asked for, which must not hold a run."""
     if wanted is not None:
         if (wanted / "job.json").exists():
-            raise UsageError(f"{wanted} holds a run already; continue it with --resume {wanted}")
-        wanted.mkdir(parents=True, exist_ok=True)
+            raise UsageError(
+                f"{wanted} holds a run already; name another folder, or continue that run with "
+                f"--resume {wanted}"
+            )
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the run folder {wanted}: {error.strerror}") from error
         return wanted
     from datetime import UTC, datetime
 
@@ -236,7 +241,7 @@ def copy_inputs(inputs: dict[str, Path], folder: Path) -> None:
 
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
-    from forgedsl.cli.resuming import differences, load_run_job, with_changes
+    from forgedsl.cli.resuming import differences, last_step, load_run_job, with_changes
 
     run_dir = request.resume
     assert run_dir is not None
@@ -259,6 +264,11 @@ def _resume(request: Request) -> int:
             )
         job = with_changes(job, prepared.job)
         (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
+    if job.schedule.steps is not None and last_step(run_dir) >= job.schedule.steps:
+        raise UsageError(
+            f"{run_dir} has done all its {job.schedule.steps} steps; for more, give the .forge "
+            "file and a larger schedule.steps"
+        )
     return launch(job, run_dir, resume=True, request=request)
 
 

@@ -9,10 +9,10 @@ a rollout, a group of rollouts of one prompt, or a batch.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 

@@ -8,11 +8,16 @@ to the samplers, not a box. Arrows carry the edge name and how many items may wa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from forgedsl.graph.ir import EdgeKind, Graph, Node
 from forgedsl.hir.ir import Program
 from forgedsl.plan.plan import Plan
+from forgedsl.source import Span
+
+Details = tuple[tuple[str, str], ...]
+"""what a reader sees on hovering: (field, value)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +29,8 @@ class Box:
     title: str
     note: str
     group: str
+    details: Details = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,7 @@ class Arrow:
     target: str
     label: str
     kind: EdgeKind
+    details: Details = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +49,8 @@ class Group:
     name: str
     title: str
     device: str
+    details: Details = ()
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +59,18 @@ class Picture:
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
     groups: tuple[Group, ...]
+    home: str = "controller"
+    """the frame of boxes without a mesh"""
 
 
-def picture(program: Program, graph: Graph, plan: Plan) -> Picture:
+Place = Callable[[Span], str]
+"""a span as "grpo_math.forge:63:3"; "" where no file holds it"""
+
+
+def picture(program: Program, graph: Graph, plan: Plan, place: Place = lambda _: "") -> Picture:
     """The drawing of a planned graph."""
+    from forgedsl.graph.details import arrow_details, box_details, group_details
+
     boxes = tuple(
         Box(
             id=node.id,
@@ -60,6 +78,8 @@ def picture(program: Program, graph: Graph, plan: Plan) -> Picture:
             title=call_text(node),
             note=note_text(node, plan, graph),
             group=node.target if node.target in graph.services else "",
+            details=box_details(node, graph, plan),
+            origin=place(node.span),
         )
         for node in graph.nodes
         if node.op != "sync"
@@ -67,9 +87,24 @@ def picture(program: Program, graph: Graph, plan: Plan) -> Picture:
     return Picture(
         title=title_text(program),
         boxes=boxes,
-        arrows=_arrows(graph, plan),
+        arrows=tuple(
+            Arrow(
+                source=arrow.source,
+                target=arrow.target,
+                label=arrow.label,
+                kind=arrow.kind,
+                details=arrow_details(arrow.source, arrow.target, arrow.kind, graph, plan),
+            )
+            for arrow in _arrows(graph, plan)
+        ),
         groups=tuple(
-            Group(name=m.service, title=f"{m.name}: {m.text} ({m.device})", device=m.device)
+            Group(
+                name=m.service,
+                title=f"{m.name}: {m.text} ({m.device})",
+                device=m.device,
+                details=group_details(m, plan),
+                origin=place(program.services[m.service].name_span),
+            )
             for m in plan.meshes
         ),
     )

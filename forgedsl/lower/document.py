@@ -162,4 +162,3 @@ def _liveness(graph: Graph, plan: Plan) -> dict[str, Any]:
         ],
         "failures": [asdict(edge) for edge in exits(graph, plan.schedule)],
     }
-

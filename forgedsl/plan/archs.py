@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

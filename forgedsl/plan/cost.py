@@ -10,7 +10,6 @@ Rewards are not estimated: nothing is known of their speed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Graph, Node
@@ -22,6 +21,7 @@ from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import MeshPlan, number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.schedule import SchedulePlan
+from forgedsl.records import dataclass
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """forward passes that a forward and backward is worth, with activation checkpointing"""

@@ -7,7 +7,7 @@ float32 products of this kind. All of it is for comparing stages, not for promis
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from forgedsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

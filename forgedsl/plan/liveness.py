@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from forgedsl.diagnostics import Diagnostic, Severity
 from forgedsl.graph.ir import Graph, Level, Node
 from forgedsl.plan.schedule import SchedulePlan
+from forgedsl.records import dataclass
 
 CREDITS, HELD = "credits", "credits held"
 RELEASE, PULL, TAKE = "release", "pull", "take"

@@ -12,7 +12,6 @@ An allocator does not give back what it freed; that is an item of its own in the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from forgedsl.plan.archs import Dims
 from forgedsl.plan.params import (
@@ -23,6 +22,7 @@ from forgedsl.plan.params import (
     query_width,
     vocab_params,
 )
+from forgedsl.records import dataclass
 
 PHASES = ("rollout", "sync", "train")
 GIB = 2**30

@@ -9,7 +9,6 @@ decides nothing itself.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter
@@ -27,6 +26,7 @@ from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import Advice, MeshPlan, number, place, plan_mesh
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
+from forgedsl.records import dataclass
 
 MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""

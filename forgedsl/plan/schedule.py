@@ -8,7 +8,6 @@ Errors: A301 staleness-unbounded (asynchronous without `max_policy_age`), A302 a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.diagnostics import Label, Reporter
@@ -16,6 +15,7 @@ from forgedsl.graph.ir import Graph, Node
 from forgedsl.graph.legality import error
 from forgedsl.hir.ir import Auto, Decl, Program
 from forgedsl.plan.staleness import Staleness, bound, plan_async
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 

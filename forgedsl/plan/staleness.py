@@ -12,8 +12,9 @@ S = 0: a group is drawn only after the weights of the step before were pulled.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import floor
+
+from forgedsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

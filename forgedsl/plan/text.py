@@ -29,7 +29,7 @@ def render_plan(
 ) -> str:
     """The whole page, ending in a newline."""
     sections = [
-        ("placement", _hosts(plan)),
+        ("placement", placement_lines(plan)),
         ("memory", list(_memory(plan))),
         ("queues", _queues(graph, plan)),
         ("policy age", _age(plan)),
@@ -50,7 +50,8 @@ def render_plan(
 # ---- placement
 
 
-def _hosts(plan: Plan) -> list[str]:
+def placement_lines(plan: Plan) -> list[str]:
+    """Hosts, meshes, and what each GPU holds."""
     lines = [host_text(plan.host)]
     rows = [
         (
@@ -104,7 +105,7 @@ def _grid(plan: Plan) -> list[str]:
         if host == used[-1] and len(shown) < len(used):
             lines.append(f"  ... {len(used) - len(shown)} more hosts")
         row = "".join(f"{'+'.join(cells.get((host, gpu), ['.'])):<{width}}" for gpu in columns)
-        lines.append(f"host {host}".ljust(10) + row)
+        lines.append(f"{f'host {host}':<10}{row}".rstrip())
     if len(used) < plan.host.hosts:
         lines.append(f"{plan.host.hosts - len(used)} of {plan.host.hosts} hosts are not used")
     return lines

@@ -1,0 +1,106 @@
+"""What a drawing says of a node, an edge or a mesh on a closer look: types, shapes, rates, memory.
+
+Node | edge | MeshPlan + Graph + Plan -> ((field, value), ...)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.graph.ir import EdgeKind, Graph, Node
+from forgedsl.plan.cost import lengths, time_text
+from forgedsl.plan.memory import GIB
+from forgedsl.plan.meshes import MeshPlan
+from forgedsl.plan.plan import Plan
+
+Details = tuple[tuple[str, str], ...]
+
+TYPE_BY_OP = {
+    "draw": "Stream[Prompt]",
+    "pairs": "Stream[Pair]",
+    "batches": "Stream[Batch]",
+    "sample": "Stream[Group[Rollout]]",
+    "logprobs": "[B, T] f32",
+    "score": "[G] f32",
+    "call": "[G] f32",
+    "mask": "bool",
+    "replay": "Batch",
+    "step": "weights",
+}
+
+
+def box_details(node: Node, graph: Graph, plan: Plan) -> Details:
+    """Of a node."""
+    return tuple(_box(node, graph, plan))
+
+
+def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
+    yield "produces", TYPE_BY_OP.get(node.op) or str(node.stream)
+    shape = _shape(node, graph, plan)
+    if shape:
+        yield "a step", shape
+    for i in node.inputs:
+        yield f"reads {i.argument}" if i.argument != i.edge else "reads", i.text
+    plural = "es" if node.level.value == "batch" else "s"
+    slots = plan.slots[node.name]
+    unit = "batch" if node.level.value == "batch" else "group"
+    yield "works on", f"{slots} {unit}{plural if slots > 1 else ''} at once"
+    capacity = plan.capacities.get(node.name)
+    if capacity is not None:
+        yield "queue", f"holds at most {capacity}"
+    for stage in plan.cost.stages:
+        if stage.node == node.name:
+            yield "cost", f"{stage.flops:.1e} FLOP, about {time_text(stage.seconds)} a step"
+    yield "id", node.id
+
+
+def _shape(node: Node, graph: Graph, plan: Plan) -> str:
+    """How much it makes in one optimizer step."""
+    prompts = plan.schedule.staleness.prompts
+    if node.op == "draw":
+        return f"{node.settings['count']} prompts"
+    if node.op == "pairs":
+        return f"{node.settings['count']} pairs"
+    if node.op == "sample":
+        prompt, new = lengths(plan.request, graph, node)
+        size = int(node.settings["n"])
+        return f"{prompts} x {size} completions, prompts <= {prompt}, completions <= {new} tokens"
+    samplers = [graph.node(name) for name in sorted(node.samplers)]
+    if samplers and node.op in ("logprobs", "score", "call"):
+        sizes = " + ".join(str(int(s.settings["n"])) for s in samplers)
+        new = max(lengths(plan.request, graph, s)[1] for s in samplers)
+        tokens = f", T <= {new}" if node.op == "logprobs" else ""
+        return f"{prompts} groups, G = {sizes}{tokens}"
+    if node.op == "step":
+        rows = plan.rows[graph.trainer]
+        return f"microbatches of {rows.rows} x {rows.seq_len} tokens on each rank"
+    return ""
+
+
+def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: Plan) -> Details:
+    """Of an edge between two node ids."""
+    names = {node.id: node.name for node in graph.nodes}
+    ends = f"{names[source]} -> {names[target]}"
+    age = plan.schedule.staleness
+    if kind is EdgeKind.WEIGHTS:
+        return (("weights", ends), ("policy age", f"at most {age.age_bound}: {age.formula}"))
+    edge = next(e for e in graph.edges if (e.source, e.target) == (source, target))
+    found = [("edge", ends), ("type", edge.type)]
+    found.append(("queue", f"holds at most {plan.capacities[names[source]]}"))
+    if graph.node(names[source]).samplers and plan.schedule.every is not None:
+        found.append(("policy age", f"0 to {age.age_bound} steps"))
+    return tuple(found)
+
+
+def group_details(mesh: MeshPlan, plan: Plan) -> Details:
+    """Of a mesh."""
+    found = [("service", f"{mesh.kind} {mesh.service}"), ("mesh", mesh.text)]
+    degrees = ", ".join(f"{name} {d}" for name, d in mesh.degrees.items() if d > 1)
+    if degrees:
+        found.append(("parallel", degrees))
+    hosts = sorted({place.host for place in mesh.places})
+    found.append(("hosts", ", ".join(map(str, hosts)) if len(hosts) < 9 else f"{len(hosts)} hosts"))
+    rank = plan.memory.rank(mesh.service)
+    if rank is not None:
+        found += [(p.name, f"{p.bytes / GIB:.1f} GiB a process") for p in rank.phases]
+    return tuple(found)

@@ -1,0 +1,93 @@
+"""The first steps of a run on a clock, from the estimated times of its stages.
+
+    Cost + schedule -> Bar (lane, step, start, end, age) ...
+
+Batch i may be sampled when the weights of step i - S - 1 have been pulled (S is the lag, 0 in a
+synchronous schedule); every service works on one batch at a time. The age of a batch is the number
+of steps done when it is trained on, less the steps in the weights that began to sample it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from forgedsl.graph.ir import Graph, Node
+from forgedsl.plan.plan import Plan
+
+STEPS = 6
+SYNC = "weights"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Work of one lane for one optimizer step, in seconds from the start. Steps count from 1."""
+
+    lane: str
+    node: str
+    step: int
+    start: float
+    end: float
+    age: int | None = None
+
+
+def timeline(graph: Graph, plan: Plan, steps: int = STEPS) -> tuple[Bar, ...]:
+    """Bars, step by step."""
+    clock = _Clock(graph, plan)
+    for step in range(1, steps + 1):
+        clock.turn(step)
+    return tuple(clock.bars)
+
+
+class _Clock:
+    """When each service is free again, when credits returned, which weights are served."""
+
+    def __init__(self, graph: Graph, plan: Plan) -> None:
+        seconds = {stage.node: stage.seconds for stage in plan.cost.stages}
+        nodes = [node for node in graph.nodes if node.name in seconds]
+        self.seconds = seconds
+        self.before = [n for n in nodes if n.op in ("sample", "logprobs") and not n.at_step]
+        self.steps = [n for n in nodes if n.at_step or n.op == "step"]
+        self.syncs = [n for n in nodes if n.op == "sync"]
+        self.lag = plan.schedule.staleness.lag
+        self.every = plan.schedule.every
+        self.bars: list[Bar] = []
+        self.free: dict[str, float] = {}
+        self.released = [0.0]
+        """by step: when its credits were back"""
+        self.served = [(0.0, 0)]
+        """(time, steps in the weights that are served from then on)"""
+
+    def turn(self, step: int) -> None:
+        ready = self.released[max(0, step - 1 - self.lag)]
+        version = 0
+        for node in self.before:
+            bar = self._work(node, step, ready)
+            ready = bar.end
+            if node.op == "sample":
+                version = max(v for time, v in self.served if time <= bar.start)
+        for node in self.steps:
+            age = step - 1 - version if node.op == "step" and self.every is not None else None
+            ready = self._work(node, step, ready, age).end
+        if self.every is not None and step % self.every == 0:
+            for node in self.syncs:
+                length = self.seconds[node.name] * self.every
+                ready = self._work(node, step, ready, lane=SYNC, length=length).end
+            self.served.append((ready, step))
+        self.released.append(ready)
+
+    def _work(
+        self,
+        node: Node,
+        step: int,
+        ready: float,
+        age: int | None = None,
+        *,
+        lane: str | None = None,
+        length: float | None = None,
+    ) -> Bar:
+        lane = lane or node.target
+        start = max(ready, self.free.get(lane, 0.0))
+        end = start + (self.seconds[node.name] if length is None else length)
+        self.free[lane] = end
+        self.bars.append(Bar(lane=lane, node=node.name, step=step, start=start, end=end, age=age))
+        return self.bars[-1]
