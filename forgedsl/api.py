@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter
@@ -22,6 +21,7 @@ from forgedsl.hir.overlay import Override, parse_override, read_set_file
 from forgedsl.hir.resolve import resolve
 from forgedsl.hir.specialize import constant
 from forgedsl.hir.table import Entry
+from forgedsl.records import dataclass
 from forgedsl.source import NO_SPAN, SourceFile, Span
 from forgedsl.syntax import ast, decode, parse, read_source
 

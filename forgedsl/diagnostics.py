@@ -7,9 +7,10 @@ them. User mistakes are never exceptions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 

@@ -7,7 +7,9 @@ offsets in it. Lines and columns (1-based, in code points) are computed on deman
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from forgedsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

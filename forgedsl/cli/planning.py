@@ -8,9 +8,10 @@ Errors of lint rules count as errors of the file. Nothing is probed unless `here
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded

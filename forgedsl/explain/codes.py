@@ -11,8 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from dataclasses import dataclass
 from importlib import resources
+
+from forgedsl.records import dataclass
 
 FAMILIES = {
     "S": "syntax", "F": "names, settings and flow", "T": "types", "L": "losses",

@@ -7,7 +7,6 @@ each layer made of one setting, parameter, or of all settings of a declaration
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from forgedsl import api
 from forgedsl.hir.evaluate import show
 from forgedsl.hir.ir import Auto, Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.records import dataclass
 from forgedsl.schema.kinds import KINDS, SERVICES
 from forgedsl.schema.types import Derived, Kind, Required, Setting
 from forgedsl.source import SourceFile

@@ -9,7 +9,7 @@ into its column when all lines are known (columns.py).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from forgedsl.records import dataclass
 
 WIDTH = 100
 INDENT = 2

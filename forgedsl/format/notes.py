@@ -8,8 +8,8 @@ minus sign and its operand, say), by the statement around it (`rest`), which pri
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 from forgedsl.syntax import trivia
 

@@ -8,11 +8,10 @@ Only pieces of one `table` are aligned with each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forgedsl.format.doc import Doc, concat
 from forgedsl.format.expressions import Expressions, quoted
 from forgedsl.format.fields import header
+from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 
 

@@ -7,11 +7,11 @@ that one mistake gives one message.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 NAMES = {

@@ -8,12 +8,12 @@ with the wrong number of arguments is F114.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import Constant, Decl, Function, PythonFunction, Scope
 from forgedsl.hir.table import part_span
+from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.syntax import ast
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, read_source
 

@@ -11,8 +11,8 @@ of its parts with the verdict and where the operands come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import Origin
 from forgedsl.hir.table import RANK, Collector, Declared, Entry, part_span
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
 

@@ -6,11 +6,11 @@ The builder derives the type of each operation from its operands, repeats operan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.losses.simplify import Constant, Negative, Same, fold
 from forgedsl.losses.tree import COMPARISONS, ELEMENTWISE, REDUCTIONS, Value
+from forgedsl.records import dataclass
 from forgedsl.source import NO_SPAN, Span
 from forgedsl.types.tensors import TensorType
 

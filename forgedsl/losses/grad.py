@@ -15,11 +15,11 @@ masked token holds, NaN included, cannot reach the gradient.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from forgedsl.losses.build import Builder
 from forgedsl.losses.infer import compact
 from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
+from forgedsl.records import dataclass
 from forgedsl.types.tensors import SIDES, TensorType
 
 

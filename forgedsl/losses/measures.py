@@ -9,9 +9,9 @@ means over tokens, `stop`, and `exp` and back. Whatever else happens to one ends
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from forgedsl.losses.tree import Tree, Value
+from forgedsl.records import dataclass
 from forgedsl.types.measures import Form, Measure, conflict
 
 KEEPS = (

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.losses.tree import Value
+from forgedsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,6 @@ person wrote; rules point at the one and vouch for the other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
@@ -17,6 +16,7 @@ from forgedsl.hir import ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.infer import Inference
 from forgedsl.losses.tree import Field, Tree, reachable
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -13,9 +13,9 @@ computed from them belongs to `final`, once all programs have stored their part.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from forgedsl.losses.tree import SEQUENCE_REDUCTIONS, Tree, reachable
+from forgedsl.records import dataclass
 
 VALID = "valid"
 

@@ -17,8 +17,7 @@ harmless. `Tree.totals` names further counts, sums over data that the caller add
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.types.tensors import TensorType
 

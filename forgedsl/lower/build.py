@@ -9,7 +9,6 @@ returns None when there is no legal job.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +26,7 @@ from forgedsl.lower.services import lower_services
 from forgedsl.lower.summary import summary_lines
 from forgedsl.plan.host import Host
 from forgedsl.plan.plan import Plan, plan
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 
 

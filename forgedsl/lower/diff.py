@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.lower.formula import meanings
 from forgedsl.lower.job import Job
+from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES
 
 CLASSES = ("numerics", "placement", "observability", "cosmetic")

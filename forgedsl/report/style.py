@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TextIO
+
+from forgedsl.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

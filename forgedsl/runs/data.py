@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job
+from forgedsl.records import dataclass
 
 Row = dict[str, Any]
 SPANS = ("sample", "score", "logprobs", "step", "sync", "eval", "export")

@@ -7,9 +7,9 @@ Completions are too many for bars of their own: their lane shows how many were i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from html import escape
 
+from forgedsl.records import dataclass
 from forgedsl.runs.charts import ticks
 from forgedsl.runs.data import RunData, Span
 from forgedsl.runs.text import duration, number

@@ -6,10 +6,10 @@ Job.nodes --rank--> columns of boxes --curves--> SVG; a sync is the dashed arrow
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
 from html import escape
 
 from forgedsl.lower.job import Job, Node
+from forgedsl.records import dataclass
 
 BOX_W, BOX_H, LANE_H, GAP_X, GAP_Y, PAD = 172, 54, 4, 50, 20, 8
 TITLE = 22

@@ -8,8 +8,10 @@ the reference manual read the same tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal
+
+from forgedsl.records import dataclass
 
 Impact = Literal["numerics", "placement", "observability"]
 

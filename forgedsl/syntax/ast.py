@@ -10,9 +10,9 @@ Nodes are frozen; sequences are tuples; `span` covers the node's own text.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 

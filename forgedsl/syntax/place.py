@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from lark.exceptions import UnexpectedInput, UnexpectedToken
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.recovery import acceptable
 

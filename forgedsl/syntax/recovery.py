@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from lark.parsers.lalr_analysis import Shift
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 
 # Literals and comments. A string hides a `#` inside it, an unterminated quote the rest of its line.

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from forgedsl.records import dataclass
 
 COVERS = {
     "exec": frozenset({"exec", "net", "io"}),

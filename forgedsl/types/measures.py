@@ -10,7 +10,8 @@ sum (`log`) or, after `exp`, of a product.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from forgedsl.records import dataclass
 
 FULL = "full vocabulary"
 

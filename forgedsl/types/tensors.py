@@ -12,8 +12,7 @@ that one mistake gives one message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 
 AXES = ("B", "P", "G", "T")
