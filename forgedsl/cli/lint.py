@@ -114,13 +114,19 @@ def _codes(text: str) -> tuple[str, ...]:
 def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
     from forgedsl.lint.engine import lint_file
 
+    host = None
+    if options.deep:
+        from forgedsl.cli.host import detect_host
+        from forgedsl.hir.context import Host
+
+        host = Host(**detect_host())
     return lint_file(
         path,
         profile=options.profile,
         overrides=options.set,
         set_files=options.set_file,
         config=config,
-        deep=options.deep,
+        deep=host,
     )
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
-from forgedsl.hir.context import Context
+from forgedsl.hir.context import Context, Host
 from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
@@ -29,6 +29,8 @@ from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 
 AS_WRITTEN = "none"
+HERE = "this host"
+"""the view that --deep adds"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +48,10 @@ def lint_file(
     overrides: Iterable[str] = (),
     set_files: Iterable[str | Path] = (),
     config: Config = DEFAULT,
-    deep: bool = False,
+    deep: Host | None = None,
 ) -> Linted:
-    """Check the file at `path`; `profile` restricts it to one view, `deep` looks at the world."""
+    """Check the file at `path`; `profile` restricts it to one view, `deep`, this
+    host, looks at it and at what the file refers to."""
     reporter = Reporter()
     source = read_source(path, str(path), reporter)
     if source is None:
@@ -72,7 +75,7 @@ def lint_source(
     overrides: Iterable[str] = (),
     set_files: Iterable[str | Path] = (),
     config: Config = DEFAULT,
-    deep: bool = False,
+    deep: Host | None = None,
 ) -> Linted:
     """Check a text whose imports are found in `folder`."""
     reporter = Reporter()
@@ -86,7 +89,11 @@ def lint_source(
     for view in _views(file, profile):
         views[view] = Reporter()
         loader = Loader(views[view], sources, modules)
-        _check(file, source.name, folder, view, layered, loader, config)
+        _check(file, source.name, folder, view, layered, loader, config, deep=deep is not None)
+    if deep is not None and profile is None:
+        views[HERE] = Reporter()
+        loader = Loader(views[HERE], sources, modules)
+        _check_host(file, source.name, folder, layered, loader, deep)
     known = frozenset(rule.CODE for rule in RULES if config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
@@ -112,6 +119,8 @@ def _check(
     overrides: tuple[Override, ...],
     loader: Loader,
     config: Config,
+    *,
+    deep: bool,
 ) -> None:
     program = resolve(
         file, name=name, folder=folder, loader=loader, profile=profile, overrides=overrides
@@ -125,18 +134,39 @@ def _check(
         if config.runs(rule.CODE):
             for diagnostic in rule.check(view):
                 reporter.report(diagnostic)
+    if deep:
+        from forgedsl.lint.deep import check as look_outside
+
+        for diagnostic in look_outside(view):
+            reporter.report(diagnostic)
     if sound and (program.flow or program.services):
         _plan(program, folder, reporter)
 
 
-def _plan(program: Program, folder: Path | None, reporter: Reporter) -> None:
+def _check_host(
+    file: ast.File,
+    name: str,
+    folder: Path | None,
+    overrides: tuple[Override, ...],
+    loader: Loader,
+    host: Host,
+) -> None:
+    """The plan on this host, under the profile that it chooses."""
+    program = resolve(file, name=name, folder=folder, loader=loader, overrides=overrides, host=host)
+    if program is not None and program.flow and not loader.reporter.has_errors:
+        _plan(program, folder, loader.reporter, host)
+
+
+def _plan(
+    program: Program, folder: Path | None, reporter: Reporter, host: Host | None = None
+) -> None:
     """The checks of the later stages: the graph, the plan."""
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
 
     graph = build(program, reporter=reporter)
     if graph is not None:
-        plan(program, graph, reporter=reporter, base_dir=folder)
+        plan(program, graph, reporter=reporter, host=host, base_dir=folder)
 
 
 def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
@@ -148,7 +178,7 @@ def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
     everywhere = {rule.CODE for rule in RULES if getattr(rule, "EVERYWHERE", False)}
     for diagnostic, names in found.items():
         if diagnostic.code in everywhere:
-            if len(names) == len(views):
+            if len({*names} - {HERE}) == len(views.keys() - {HERE}):
                 yield diagnostic
         elif AS_WRITTEN in names or len(views) == 1:
             yield diagnostic
