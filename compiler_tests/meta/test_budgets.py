@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUDGET = {"forgedsl": 20_000, "runtime": 8_000}
+BUDGET = {"forgedsl": 24_000, "runtime": 8_000}  # raised from 20,000 for plan, diff and fmt
 MODULE, FUNCTION = 400, 50
 
 SOURCES = sorted(p for folder in BUDGET for p in (ROOT / folder).rglob("*.py"))

@@ -74,6 +74,11 @@ class Evaluation:
             "done": kernels.counter(self.device),
             "results": self.results,
         }
+        self._bind_inputs(step)
+
+    def _bind_inputs(self, step: SimpleNamespace) -> None:
+        """The pointers of what the row code reads and writes, under the names it uses."""
+        rows, module = self.rows, self.kernels.module
         packed = rows.seq_len == 0
         self.arguments["seq_ids"] = rows.seq_id if packed else rows.labels
         self.arguments["starts"] = rows.starts if packed else rows.labels
@@ -83,10 +88,11 @@ class Evaluation:
             self.arguments[f"{name}_ptr"] = self.arguments[f"{name}__ptr"] = value.contiguous()
         for name, value in vars(step).items():
             self.arguments[f"step_{name}_ptr"] = value
+        count = rows.num_kept
         self.arguments["active"] = torch.empty(count, dtype=torch.bool, device=self.device)
-        if not kernels.local:
+        if not self.kernels.local:
             for name in module.GRADIENTS:
-                empty = torch.empty(count, dtype=dtype, device=self.device)
+                empty = torch.empty(count, dtype=rows.dtype, device=self.device)
                 self.arguments[f"d_{name}_ptr"] = empty
 
     def forward(self, needed: tuple[bool, ...]) -> Tensor:
