@@ -140,7 +140,7 @@ def ours(name: str, batch: Batch) -> Callable[[], str]:
         "num_tokens": torch.tensor(float(rows), device="cuda"),
         "num_sequences": torch.tensor(float(shape[0]), device="cuda"),
     }
-    logits = batch.logits.view(*shape, -1).requires_grad_()
+    logits = batch.logits.detach().view(*shape, -1).requires_grad_()
 
     def run() -> str:
         out = loss(logits=logits, labels=batch.labels.view(shape), inplace=True, **counts, **inputs)
@@ -199,7 +199,7 @@ def plain(batch: Batch, form: str, compiled: bool) -> Callable[[], object]:
         return -torch.minimum(ratio * adv, ratio.clamp(0.8, 1.28) * adv).mean()
 
     function = torch.compile(objective, dynamic=False) if compiled else objective
-    logits = batch.logits.requires_grad_()
+    logits = batch.logits.detach().requires_grad_()
 
     def run() -> None:
         function(logits).backward()

@@ -20,6 +20,14 @@ def exp2(x):
         return tl.inline_asm_elementwise(code, "=f,f", [x], tl.float32, is_pure=True, pack=1)
     return tl.exp2(x)
 ''',
+    "log2": '''
+def log2(x):
+    """The logarithm in one instruction; 0 for what is subnormal gives minus infinity."""
+    if FAST and x.dtype == tl.float32:
+        code: tl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
+        return tl.inline_asm_elementwise(code, "=f,f", [x], tl.float32, is_pure=True, pack=1)
+    return tl.log2(x)
+''',
     "number": '''
 def number(x: tl.constexpr, ACC: tl.constexpr):
     """A constant in the dtype of the kernel; by itself it would be float32."""

@@ -132,10 +132,13 @@ class LinearEvaluation(Evaluation):
             self._push_weight(gradient, hidden)
 
     def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
-        """Added up in float32; a single chunk needs no sum and keeps the dtype of weight."""
-        single = self.rows.num_kept <= self.chunk
-        if self.mixed and single:
-            self.d_weight = gradient.t() @ hidden
+        """Added up in float32, but for two chunks: there one rounding more costs no pass."""
+        few = self.rows.num_kept <= 2 * self.chunk
+        if self.mixed and few:
+            if self.d_weight is None:
+                self.d_weight = gradient.t() @ hidden
+            else:
+                torch.addmm(self.d_weight, gradient.t(), hidden, out=self.d_weight)
         elif self.mixed and self.d_weight is None:
             self.d_weight = torch.mm(gradient.t(), hidden, out_dtype=torch.float32)
         elif self.mixed:
