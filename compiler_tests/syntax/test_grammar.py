@@ -9,7 +9,7 @@ import pytest
 from forgedsl.diagnostics import Reporter
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, parse_value
-from forgedsl.syntax import parser as parser_module
+from forgedsl.syntax import careful as parser_module
 
 PIPELINES = sorted(Path("pipelines").glob("*.forge")) + sorted(
     Path("pipelines/std").glob("*.forge")
@@ -49,7 +49,7 @@ def shape(node):
 def test_the_grammar_is_lalr_1_without_any_conflict_or_collision_of_terminals():
     pytest.importorskip("interegular")
     text = resources.files("forgedsl.grammar").joinpath("forge.lark").read_text("utf-8")
-    lark.Lark(text, strict=True, **parser_module._OPTIONS)
+    lark.Lark(text, strict=True, **parser_module.OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from lark import Token
-
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
+Token = Any  # of Lark or of quick.py: value, start_pos, end_pos
 UNITS = {
     "ms": 1e-3,
     "s": 1.0,
@@ -58,8 +57,8 @@ class Builder:
         """From the first to the last present child."""
         first = next(c for c in children if c is not None)
         last = next(c for c in reversed(children) if c is not None)
-        start = first.start_pos if isinstance(first, Token) else first.span.start
-        end = last.end_pos if isinstance(last, Token) else last.span.end
+        start = first.span.start if isinstance(first, ast.Node) else first.start_pos
+        end = last.span.end if isinstance(last, ast.Node) else last.end_pos
         return Span(self.file, start or 0, end or 0)
 
     # ---- file and declarations

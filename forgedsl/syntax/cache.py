@@ -6,10 +6,10 @@ get None and do the work again.
 
 from __future__ import annotations
 
+import marshal
 import os
 import pickle
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,34 @@ def load(name: str) -> Any:
         return None
 
 
+def load_plain(name: str) -> Any:
+    """The entry `name` of plain tuples, lists, dicts, texts and numbers, or None."""
+    try:
+        return marshal.loads((folder() / name).read_bytes())
+    except (OSError, EOFError, ValueError, TypeError, RuntimeError):
+        return None
+
+
 def save(name: str, value: Any) -> None:
-    """Write the entry `name` in one step, so that a concurrent reader sees all of it or nothing."""
+    """Write an entry that `load` reads."""
+    _write(name, pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+def save_plain(name: str, value: Any) -> None:
+    """Write an entry that `load_plain` reads."""
+    _write(name, marshal.dumps(value))
+
+
+def _write(name: str, data: bytes) -> None:
+    """Write an entry in one step, so that a concurrent reader sees all of it or nothing."""
+    import tempfile
+
     try:
         target = folder()
         target.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=target)
         with os.fdopen(handle, "wb") as file:
-            pickle.dump(value, file, protocol=pickle.HIGHEST_PROTOCOL)
+            file.write(data)
         Path(temporary).replace(target / name)
     except (OSError, RuntimeError):
         return  # read-only or absent home: the next start pays the build again

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 
 from lark import Token
 
-MAX_NESTING = 64
-LONG_STATEMENT = 400  # tokens; longer ones are checked for depth after the parse
+from forgedsl.syntax.quick import LONG_STATEMENT, MAX_NESTING
 
 _OPENING = frozenset({"LPAR", "LSQB", "LBRACE"})
 _CLOSING = frozenset({"RPAR", "RSQB", "RBRACE"})

@@ -1,0 +1,166 @@
+"""Text -> AST with Lark, and with recovery from syntax errors.
+
+Where the parser stops, the error becomes a diagnostic (hints.py), the parser's stack is cut back to
+the innermost block, the text is skipped to the end of the statement, and parsing goes on: several
+mistakes are found in one pass, and none causes another. If braces do not balance, the file is
+parsed again with the missing `}` put where recovery.py found it missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import sys
+from typing import Any
+
+import lark
+from lark.exceptions import UnexpectedInput
+from lark.parsers.lalr_interactive_parser import InteractiveParser
+
+from forgedsl.diagnostics import Diagnostic, Reporter, Severity
+from forgedsl.source import SourceFile, Span
+from forgedsl.syntax import ast, cache, hints, recovery
+from forgedsl.syntax.build import Builder
+from forgedsl.syntax.lexer import NestingError, NewlineFilter
+from forgedsl.syntax.quick import MAX_NESTING
+from forgedsl.syntax.tables import OPTIONS, grammar_text
+
+MAX_ERRORS = 20
+MAX_DEPTH = 150
+
+
+class _Parser:
+    """One Lark instance with the callbacks that belong to it."""
+
+    def __init__(self) -> None:
+        self.builder = Builder()
+        self.newlines = NewlineFilter()
+        grammar = grammar_text()
+        key = f"{lark.__version__} {sys.version_info[:2]} {sorted(OPTIONS.items())}\n{grammar}"
+        name = f"grammar-{hashlib.sha256(key.encode()).hexdigest()[:20]}.pickle"
+        callbacks: dict[str, Any] = {"transformer": self.builder, "postlex": self.newlines}
+        compiled = cache.load(name)
+        if compiled is None:
+            self.lark = lark.Lark(grammar, **OPTIONS, **callbacks)
+            data, memo = self.lark.memo_serialize([lark.lexer.TerminalDef, lark.grammar.Rule])
+            cache.save(name, {"data": data, "memo": memo})
+        else:
+            load: Any = lark.Lark._load_from_dict
+            self.lark = load(compiled["data"], compiled["memo"], **callbacks)
+
+
+@functools.cache
+def _parser() -> _Parser:
+    return _Parser()
+
+
+def parse(source: SourceFile, reporter: Reporter) -> ast.File:
+    """Parse a whole file. After syntax errors the result holds what could be read."""
+    file = _Run(source, Reporter(), ()).file()
+    if file is not None:
+        return file
+    unclosed = recovery.unclosed_blocks(source)
+    for block in unclosed[:MAX_ERRORS]:
+        reporter.report(block.diagnostic(source))
+    run = _Run(source, reporter, tuple(block.close_before for block in unclosed))
+    run.num_errors = len(unclosed)
+    if run.num_errors >= MAX_ERRORS:
+        return run.partial
+    file = run.file()
+    return file or run.partial
+
+
+def parse_value(source: SourceFile, reporter: Reporter) -> ast.Expr | None:
+    """Parse one expression, the right side of an override."""
+    value: ast.Expr | None = _Run(source, reporter, ()).value()
+    return value
+
+
+class _Run:
+    """One run of the parser over one text. Reports at most MAX_ERRORS mistakes."""
+
+    def __init__(self, source: SourceFile, reporter: Reporter, closers: tuple[int, ...]) -> None:
+        self.source = source
+        self.reporter = reporter
+        self.parser = _parser()
+        self.parser.builder.file = source.name
+        self.parser.builder.on_error = self._literal_error
+        self.parser.newlines.reset(closers)
+        self.num_errors = 0
+        self.resumed_at = -1
+        self.partial = ast.File(edition=None, decls=(), span=Span(source.name, 0, 0))
+
+    def file(self) -> ast.File | None:
+        """The tree, or None if there was a mistake (then `partial` holds what could be read)."""
+        result = self._parse("start", self._recover)
+        if isinstance(result, ast.File):
+            self.partial = result
+            return result if self.num_errors == 0 else None
+        return None
+
+    def value(self) -> Any:
+        result = self._parse("value", None)
+        return result if self.num_errors == 0 else None
+
+    def _parse(self, start: str, on_error: Any) -> Any:
+        try:
+            tree: Any = self.parser.lark.parse(self.source.text, start=start, on_error=on_error)
+        except NestingError as error:
+            span = Span(self.source.name, error.token.start_pos or 0, error.token.end_pos or 0)
+            self._report_depth(span, f"brackets nest deeper than {MAX_NESTING} levels")
+            return None
+        except UnexpectedInput as error:
+            if on_error is None:
+                self._report(hints.explain(error, self.source))
+            return None
+        if self.parser.newlines.has_long_statement:
+            deep = recovery.too_deep(tree, MAX_DEPTH)
+            if deep is not None:
+                self._report_depth(deep, f"this expression nests deeper than {MAX_DEPTH} levels")
+                return None
+        return tree
+
+    def _recover(self, error: UnexpectedInput) -> bool:
+        """Report, cut the stack back, move the lexer on. False stops the parse."""
+        token = getattr(error, "token", None)
+        at_end = token is not None and token.type == "$END"
+        if not (at_end and self.num_errors):  # an end inside of something already reported
+            self._report(hints.explain(error, self.source))
+        if self.num_errors >= MAX_ERRORS:
+            return False
+        interactive: InteractiveParser = error.interactive_parser
+        state = interactive.parser_state
+        in_block = recovery.cut_back(state)
+        if at_end:
+            if self.resumed_at == len(self.source.text):
+                return False
+            self.resumed_at = len(self.source.text)
+            return True
+        lexer = interactive.lexer_thread.state
+        start = error.pos_in_stream if token is None else token.start_pos
+        start = max(start if start is not None else 0, self.resumed_at)
+        position = recovery.end_of_statement(self.source.text, start, in_block=in_block)
+        if position == self.resumed_at or (token is None and position == start):
+            position += 1
+        self.resumed_at = lexer.line_ctr.char_pos = position
+        return True
+
+    def _literal_error(self, code: str, name: str, message: str, span: Span, help: str) -> None:
+        self._report(
+            Diagnostic(
+                code=code,
+                name=name,
+                severity=Severity.ERROR,
+                message=message,
+                span=span,
+                help=help,
+            )
+        )
+
+    def _report_depth(self, span: Span, message: str) -> None:
+        help_text = "name parts of it in statements of their own"
+        self._literal_error("S011", "nesting", message, span, help_text)
+
+    def _report(self, diagnostic: Diagnostic) -> None:
+        self.num_errors += 1
+        self.reporter.report(diagnostic)
