@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import FlowStep, Function, Program
@@ -112,29 +113,19 @@ class LossView:
 
     # ---- intervals
 
-    @cached_property
+    @property
     def gradient(self) -> Tree:
         """The outputs of the loss and its derivative."""
-        from forgedsl.losses.grad import with_gradient
+        return derived(self.located).gradient
 
-        return with_gradient(self.tree)
-
-    @cached_property
+    @property
     def analysis(self) -> Analysis:
-        values = self.gradient.values
-        return Analysis(values, [value for _, value in self.gradient.outputs])
+        return derived(self.located).analysis
 
-    @cached_property
-    def origins(self) -> list[int | None]:
+    @property
+    def origins(self) -> tuple[int | None, ...]:
         """For each value of the gradient the value of the tree that it is, or is derived from."""
-        known = {_key(value, value.args): n for n, value in enumerate(self.tree.values)}
-        by_span = {value.span: n for n, value in enumerate(self.tree.values)}
-        found: list[int | None] = []
-        for value in self.gradient.values:
-            args = tuple(-1 if (a := found[arg]) is None else a for arg in value.args)
-            same = known.get(_key(value, args))
-            found.append(same if same is not None else by_span.get(value.span))
-        return found
+        return derived(self.located).origins
 
     def is_primal(self, node: int) -> bool:
         """Whether a value of the gradient is one of the loss itself."""
@@ -180,6 +171,41 @@ class LossView:
         also = tuple(span for span in spans if span != shown)
         related = (Label(text="computed here", span=spans[0]),) if also else ()
         return Spot(span=shown, chain=chain, also=also, related=related)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """The derivative of a tree with its intervals, and where its values come from."""
+
+    gradient: Tree
+    analysis: Analysis
+    origins: tuple[int | None, ...]
+
+
+def derived(located: Located) -> Derived:
+    """What follows from a tree alone, computed once."""
+    if located not in _DERIVED:
+        from forgedsl.losses.grad import with_gradient
+
+        gradient = with_gradient(located.tree)
+        analysis = Analysis(gradient.values, [value for _, value in gradient.outputs])
+        origins = _origins(located.tree, gradient)
+        _DERIVED[located] = Derived(gradient=gradient, analysis=analysis, origins=origins)
+    return _DERIVED[located]
+
+
+_DERIVED: WeakKeyDictionary[Located, Derived] = WeakKeyDictionary()
+
+
+def _origins(tree: Tree, gradient: Tree) -> tuple[int | None, ...]:
+    known = {_key(value, value.args): n for n, value in enumerate(tree.values)}
+    by_span = {value.span: n for n, value in enumerate(tree.values)}
+    found: list[int | None] = []
+    for value in gradient.values:
+        args = tuple(-1 if (a := found[arg]) is None else a for arg in value.args)
+        same = known.get(_key(value, args))
+        found.append(same if same is not None else by_span.get(value.span))
+    return tuple(found)
 
 
 def _key(value: Value, args: tuple[int, ...]) -> tuple[object, ...]:

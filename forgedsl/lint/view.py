@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 
-from forgedsl.diagnostics import Reporter
-from forgedsl.hir.ir import Decl, FlowStep, Function, Program, Value
+from forgedsl.diagnostics import Diagnostic, Reporter
+from forgedsl.hir.ir import Constant, Decl, FlowStep, Function, Program, Scope, Value
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
 from forgedsl.losses.sites import Located, locate
@@ -21,6 +21,9 @@ from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.types.intervals import INF, Interval, point
+
+Trees = dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]]
+"""Trees of functions by what they depend on, shared by the views of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class View:
         file: ast.File,
         folder: Path | None,
         sources: dict[str, SourceFile],
+        known: Trees | None = None,
     ) -> None:
         self.program = program
         self.file = file
@@ -59,9 +63,24 @@ class View:
                 continue
             own = function.module == ""
             if own or name in self._used:
-                found = locate(function, reporter if own else Reporter())
+                found = self._locate(function, reporter if own else Reporter(), known)
                 if found is not None:
                     self.located[name] = found
+
+    def _locate(
+        self, function: Function, reporter: Reporter, known: Trees | None
+    ) -> Located | None:
+        """The tree of a function, from another view if nothing it can read is different here."""
+        if known is None:
+            return locate(function, reporter)
+        key = (function.name, function.span, _constants(function.scope), _defaults(function))
+        if key not in known:
+            problems = Reporter()
+            known[key] = locate(function, problems), tuple(problems)
+        located, diagnostics = known[key]
+        for diagnostic in diagnostics:
+            reporter.report(diagnostic)
+        return located
 
     @cached_property
     def _used(self) -> frozenset[str]:
@@ -116,6 +135,22 @@ class View:
         found = [s.settings["sampling.max_tokens"].value for s in self.samplers()]
         numbers = [n for n in found if isinstance(n, int)]
         return max(numbers, default=None)
+
+
+def _constants(scope: Scope) -> tuple[tuple[str, str], ...]:
+    """The values of all names that a body can read."""
+    found: list[tuple[str, str]] = []
+    for name, value in scope.names.items():
+        if isinstance(value, Constant):
+            found.append((name, repr(value.value)))
+        elif isinstance(value, Scope):
+            found += ((f"{name}.{inner}", text) for inner, text in _constants(value))
+    return tuple(found)
+
+
+def _defaults(function: Function) -> tuple[tuple[str, str], ...]:
+    """Scalar parameters as they are given."""
+    return tuple((f.name, repr(getattr(f.default, "value", None))) for f in function.fields)
 
 
 def is_closed(function: Function) -> bool:

@@ -27,10 +27,14 @@ SECRET = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 NAMED = re.compile(r"(token|secret|password|api_key|apikey)$", re.IGNORECASE)
+NAMED_ANYWHERE = re.compile(r"(token|secret|password|api_key|apikey)\s*:", re.IGNORECASE)
 LONG = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
+    source = view.sources[view.program.file]
+    if not SECRET.search(source.text) and not NAMED_ANYWHERE.search(source.text):
+        return
     for decl in view.file.decls:
         for node in walk(decl):
             if isinstance(node, ast.String) and SECRET.search(node.value):
