@@ -15,19 +15,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forgedsl.api import Loaded
-
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-def command(ctx: typer.Context) -> None:
-    """Explain a code, a value of a file, or a loss."""
-    raise typer.Exit(main(ctx.args))
 
 
 def _parser() -> argparse.ArgumentParser:

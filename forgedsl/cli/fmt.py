@@ -16,8 +16,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,12 +24,6 @@ if TYPE_CHECKING:
 
 UNREADABLE = "S016"
 STDIN = "<stdin>"
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-def command(ctx: typer.Context) -> None:
-    """Write .forge files in their canonical form."""
-    raise typer.Exit(main(ctx.args))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,8 +15,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 from forgedsl.report import FORMATS
 
 if TYPE_CHECKING:
@@ -28,12 +26,6 @@ if TYPE_CHECKING:
     from forgedsl.source import SourceFile
 
 UNREADABLE = "S016"
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
-
-
-def command(ctx: typer.Context) -> None:
-    """Check .forge files, as written and under each of their profiles."""
-    raise typer.Exit(main(ctx.args))
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -1,6 +1,9 @@
 """`forgec`: the command line. Commands are listed here and imported when they are called, so that
 `forgec --help` and `forgec lint` load neither torch nor networkx, pydantic or rich.
 
+Commands that an editor calls all the time (PLAIN) parse their options themselves, with argparse:
+they start without Typer, which takes as long to load as a file takes to check.
+
 Exit codes: 0 ok; 1 diagnostics at error level; 2 bad usage or I/O; 3 plan differs; 4 the
 environment cannot satisfy the plan; 5 run failed; 6 stopped by a guard; 70 internal error;
 130 interrupted.
@@ -10,12 +13,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from typing import Any
 
-import typer
-from typer.core import TyperGroup
-
-# name, module with a function `command`, one line of help
+# name, module with a function `command` (or `main`, if PLAIN), one line of help
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lint", "forgedsl.cli.lint", "check .forge files"),
     ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
@@ -28,84 +27,18 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),
 )
-
-
-class _LazyGroup(TyperGroup):
-    """Knows the commands by name; imports one when it is invoked."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for name, _, _ in COMMANDS]
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for name, module, summary in COMMANDS:
-            if name == cmd_name:
-                return _load(name, module, summary)
-        return None
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0]
-        if name not in self.list_commands(ctx):
-            from forgedsl.hir.suggest import did_you_mean, nearest
-
-            hint = did_you_mean(nearest(name, self.list_commands(ctx)))
-            ctx.fail(f"no command `{name}`" + (f"; {hint}" if hint else ""))
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, summary) for name, _, summary in COMMANDS])
-
-
-def _load(name: str, module: str, summary: str) -> Any:
-    """The click command of one subcommand."""
-    loaded = importlib.import_module(module)
-    app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    settings = getattr(loaded, "CONTEXT", {})
-    app.command(name=name, short_help=summary, context_settings=settings)(loaded.command)
-    return typer.main.get_command(app)
-
-
-app = typer.Typer(
-    name="forgec",
-    cls=_LazyGroup,
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_help_option=False,
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from forgedsl import __version__
-
-        print(f"forgec {__version__}")
-        raise typer.Exit
-
-
-def _print_help(ctx: typer.Context, wanted: bool) -> None:
-    if wanted:
-        print(ctx.get_help())
-        raise typer.Exit
-
-
-# `--help` is declared as a flag, because Typer converts its own one by loading pydantic.
-@app.callback()
-def _root(
-    version: bool = typer.Option(
-        False, "--version", callback=_print_version, is_eager=True, help="print the version"
-    ),
-    help_: bool = typer.Option(
-        False, "--help", "-h", callback=_print_help, is_eager=True, help="print this text"
-    ),
-) -> None:
-    """Compile, check and run ForgeDSL programs."""
+PLAIN = ("lint", "fmt", "explain")
+"""Commands with a function `main(arguments) -> exit code`."""
 
 
 def main() -> None:
     """Entry point of `forgec`: run a command and map exceptions to exit codes."""
     try:
+        if len(sys.argv) > 1 and sys.argv[1] in PLAIN:
+            module = next(m for name, m, _ in COMMANDS if name == sys.argv[1])
+            sys.exit(importlib.import_module(module).main(sys.argv[2:]))
+        from forgedsl.cli.app import app
+
         app()
     except KeyboardInterrupt:
         sys.exit(130)

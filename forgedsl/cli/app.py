@@ -1,0 +1,100 @@
+"""The commands as a Typer group: `forgec --help`, and the commands whose options Typer parses.
+
+A command is imported when it is invoked.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from forgedsl.cli.main import COMMANDS, PLAIN
+
+
+class _LazyGroup(TyperGroup):
+    """Knows the commands by name; imports one when it is invoked."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [name for name, _, _ in COMMANDS]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        for name, module, summary in COMMANDS:
+            if name == cmd_name:
+                return _load(name, module, summary)
+        return None
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0]
+        if name not in self.list_commands(ctx):
+            from forgedsl.hir.suggest import did_you_mean, nearest
+
+            hint = did_you_mean(nearest(name, self.list_commands(ctx)))
+            ctx.fail(f"no command `{name}`" + (f"; {hint}" if hint else ""))
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, _, summary in COMMANDS])
+
+
+def _load(name: str, module: str, summary: str) -> Any:
+    """The click command of one subcommand."""
+    loaded = importlib.import_module(module)
+    command = _plain(loaded.main) if name in PLAIN else loaded.command
+    settings = PASSED_ON if name in PLAIN else getattr(loaded, "CONTEXT", {})
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    app.command(name=name, short_help=summary, context_settings=settings)(command)
+    return typer.main.get_command(app)
+
+
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _plain(run: Any) -> Any:
+    """A command that parses its options itself."""
+
+    def command(ctx: typer.Context) -> None:
+        raise typer.Exit(run(ctx.args))
+
+    return command
+
+
+app = typer.Typer(
+    name="forgec",
+    cls=_LazyGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    add_help_option=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from forgedsl import __version__
+
+        print(f"forgec {__version__}")
+        raise typer.Exit
+
+
+def _print_help(ctx: typer.Context, wanted: bool) -> None:
+    if wanted:
+        print(ctx.get_help())
+        raise typer.Exit
+
+
+# `--help` is declared as a flag, because Typer converts its own one by loading pydantic.
+@app.callback()
+def _root(
+    version: bool = typer.Option(
+        False, "--version", callback=_print_version, is_eager=True, help="print the version"
+    ),
+    help_: bool = typer.Option(
+        False, "--help", "-h", callback=_print_help, is_eager=True, help="print this text"
+    ),
+) -> None:
+    """Compile, check and run ForgeDSL programs."""
