@@ -199,12 +199,13 @@ def test_nothing_heavy_is_imported(args):
 
 
 def test_a_bug_of_ours_exits_70_and_says_it_is_one(monkeypatch, capsys, tmp_path):
-    from forgedsl.cli import main
+    from forgedsl.cli import app, main
 
     def crash():
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(main, "app", crash)
+    monkeypatch.setattr(app, "app", crash)
+    monkeypatch.setattr("sys.argv", ["forgec", "graph"])
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with pytest.raises(SystemExit) as caught:
         main.main()

@@ -5,7 +5,7 @@ from forge_texts import GRPO, changed, lower_of
 from typer.testing import CliRunner
 
 from forgedsl.cli import run
-from forgedsl.cli.main import app
+from forgedsl.cli.app import app
 from forgedsl.lower import lock as locks
 
 BARE = changed(

@@ -7,7 +7,7 @@ import pytest
 from forge_texts import GRPO, changed
 from typer.testing import CliRunner
 
-from forgedsl.cli.main import app
+from forgedsl.cli.app import app
 from forgedsl.cli.planning import SideError, read_job
 
 RUN = CliRunner()
