@@ -76,6 +76,20 @@ def _on_error(code: str, name: str, message: str, span: Span, help: str) -> None
     raise _GiveUpError
 
 
+def _nest(mark: str, parens: list[int], depth: int) -> int:
+    """The depth of parentheses after `mark`; `parens` holds the depths outside open braces."""
+    if mark in "([{":
+        if len(parens) + depth >= MAX_NESTING:
+            raise _GiveUpError
+        if mark != "{":
+            return depth + 1
+        parens.append(depth)
+        return 0
+    if mark == "}":
+        return parens.pop() if parens else 0
+    return depth - 1 if mark in ")]" and depth else depth
+
+
 class _Machine:
     """State stack and value stack of one parse."""
 
@@ -132,18 +146,7 @@ class _Machine:
                     kind = value.upper()
             elif group == _MARK:
                 kind = _MARKS[value]
-                if value in "([{":
-                    if len(parens) + depth >= MAX_NESTING:
-                        raise _GiveUpError
-                    if value == "{":
-                        parens.append(depth)
-                        depth = 0
-                    else:
-                        depth += 1
-                elif value == "}":
-                    depth = parens.pop() if parens else 0
-                elif value in ")]" and depth:
-                    depth -= 1
+                depth = _nest(value, parens, depth)
             else:
                 kind = _OPERATORS[value] if group == _OPERATOR else _TYPES[group]
             if length > LONG_STATEMENT:
