@@ -137,7 +137,8 @@ def _metrics(
         "grad_norm": 0.4 + 0.1 * rng.random(), "entropy": 0.9 * math.exp(-step / 80) + 0.1,
         "tokens": 3100 + rng.randrange(200), "tokens_per_s": 3200 / step_s,
         "age_max": rng.choice((1, 1, 2)), "age_mean": 0.8 + 0.2 * rng.random(),
-        "step_s": step_s, "trainer_idle_s": step_s - train_s, "sampler_idle_s": 0.02, "wall_s": time - BEGIN, "lr": 2e-4,
+        "step_s": step_s, "trainer_idle_s": step_s - train_s, "sampler_idle_s": 0.02,
+        "wall_s": time - BEGIN, "lr": 2e-4,
         "loss/clip_frac": 0.02 * rng.random(), "loss/kl_ref": 0.001 * step * rng.random(),
     }  # fmt: skip
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+
 from forgedsl.runtime.coalesce import Coalescer
 
 

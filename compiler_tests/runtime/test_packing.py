@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from forgedsl.runtime.items import Sample
-from forgedsl.runtime.packing import pack, scored_tokens
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from forgedsl.runtime.items import Sample
+from forgedsl.runtime.packing import pack, scored_tokens
 
 
 @st.composite

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+
 from forgedsl.runtime.weight_sync import SHM, Publisher, open_weights
 
 
