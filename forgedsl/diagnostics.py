@@ -7,10 +7,9 @@ them. User mistakes are never exceptions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 from enum import StrEnum
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 from forgedsl.source import Span
 
 

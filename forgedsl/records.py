@@ -1,21 +1,24 @@
-"""`dataclass`, made cheap to define: the compiler has some 150 of them, and `forgec lint` pays for
-their definition each time it starts (0.5 ms each with the standard library's).
+"""`dataclass`, `field`, `fields` and `replace`, made cheap: the compiler has some 150 records, and
+`forgec lint` pays for their definition each time it starts (0.5 ms each with the standard library,
+whose module alone takes 10 ms to load).
 
-Same interface as `dataclasses.dataclass` for what is used here: `frozen`, `slots`, `kw_only`,
-`eq`, defaults, `field(default_factory=...)`, `__post_init__`, `replace`, `fields`, `match`, pickle.
-The difference is when the work is done: equality, hash and repr are shared functions, `__init__` is
-compiled when the first instance is made, field objects when someone asks for them. A class that
-uses anything else is handed to the standard library.
+Same interface as `dataclasses` for what is used here: `frozen`, `slots`, `kw_only`, `eq`, defaults
+and default factories, `__post_init__`, `match`, pickle, and `dataclasses.replace` and `fields` work
+too. The difference is when the work is done: equality, hash and repr are shared functions,
+`__init__` is compiled when the first instance is made, field objects when someone asks for them. A
+class that needs anything else is handed to the standard library.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass
+    from dataclasses import field as field
+    from dataclasses import fields as fields
+    from dataclasses import replace as replace
 else:
 
     def dataclass(cls=None, /, **options):
@@ -26,24 +29,67 @@ else:
 
         return define if cls is None else define(cls)
 
+    def field(**options):
+        """As `dataclasses.field`."""
+        return _Options(options)
 
-_MISSING = dataclasses.MISSING
+    def fields(record):
+        """As `dataclasses.fields`: objects with a `name`, in order."""
+        own = getattr(record, "_record", None)
+        if own is None:
+            import dataclasses
+
+            return dataclasses.fields(record)
+        return tuple(own.values())
+
+    def replace(record, /, **changes):
+        """As `dataclasses.replace`."""
+        cls = type(record)
+        own = getattr(cls, "_record", None)
+        if own is None:
+            import dataclasses
+
+            return dataclasses.replace(record, **changes)
+        return cls(**dict(zip(own, cls._values(record), strict=True)) | changes)
+
+
+_MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
 _KNOWN = {"frozen", "slots", "kw_only", "eq"}
-_Spec = tuple[Any, Any, bool, str]  # default, default factory, keyword only, type
+_OPTIONS = {"default", "default_factory"}
+
+
+class _Options:
+    """What `field(...)` was told."""
+
+    __slots__ = ("options",)
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        self.options = options
+
+
+class _Field:
+    """One field of a record."""
+
+    __slots__ = ("default", "default_factory", "kw_only", "name", "type")
+
+    def __init__(self, name: str, type_: str, default: Any, factory: Any, kw_only: bool) -> None:
+        self.name = name
+        self.type = type_
+        self.default = default
+        self.default_factory = factory
+        self.kw_only = kw_only
 
 
 def _define(cls: type, **options: bool) -> type:
     """The class with the methods of a dataclass."""
     own = _own_fields(cls, kw_only=options.get("kw_only", False))
-    bases = [base.__dict__.get("_record") for base in cls.__mro__[-2:0:-1]]
-    foreign = any("__dataclass_fields__" in c.__dict__ and "_record" not in c.__dict__
-                  for c in cls.__mro__[1:])  # fmt: skip
+    bases = [base for base in cls.__mro__[-2:0:-1] if "__dataclass_fields__" in base.__dict__]
+    foreign = any("_record" not in base.__dict__ for base in bases)
     if own is None or foreign or set(options) - _KNOWN or not options.get("slots"):
-        made: type = dataclasses.dataclass(cls, **options)
-        return made
-    specs: dict[str, _Spec] = {}
+        return _standard(cls, options)
+    specs: dict[str, _Field] = {}
     for base in bases:
-        specs |= base or {}
+        specs |= base.__dict__["_record"]
     inherited = set(specs)
     specs |= own
     members = {k: v for k, v in cls.__dict__.items() if k not in own}
@@ -56,37 +102,47 @@ def _define(cls: type, **options: bool) -> type:
     return type(cls)(cls.__name__, cls.__bases__, members)
 
 
-def _own_fields(cls: type, *, kw_only: bool) -> dict[str, _Spec] | None:
+def _standard(cls: Any, options: dict[str, bool]) -> type:
+    """The class as the standard library makes it."""
+    import dataclasses
+
+    for name, value in list(vars(cls).items()):
+        if isinstance(value, _Options):
+            setattr(cls, name, dataclasses.field(**value.options))
+    made: type = dataclasses.dataclass(cls, **options)
+    return made
+
+
+def _own_fields(cls: type, *, kw_only: bool) -> dict[str, _Field] | None:
     """Fields of the class body, or None if one needs the standard library."""
-    found: dict[str, _Spec] = {}
+    found: dict[str, _Field] = {}
     for name, type_ in vars(cls).get("__annotations__", {}).items():
         if not isinstance(type_, str) or "InitVar" in type_:
             return None
         if "ClassVar" in type_:
             continue
-        default: Any = cls.__dict__.get(name, _MISSING)
-        factory: Any = _MISSING
-        if isinstance(default, dataclasses.Field):
-            plain = default.init and default.repr and default.compare and default.hash is None
-            if not plain or default.kw_only is not _MISSING:
+        default = cls.__dict__.get(name, _MISSING)
+        factory = _MISSING
+        if isinstance(default, _Options):
+            if set(default.options) - _OPTIONS:
                 return None
-            default, factory = default.default, default.default_factory
+            factory = default.options.get("default_factory", _MISSING)
+            default = default.options.get("default", _MISSING)
         elif type(default).__hash__ is None:
             return None  # a mutable default: the standard library says why not
-        found[name] = (default, factory, kw_only, type_)
+        found[name] = _Field(name, type_, default, factory, kw_only)
     return found
 
 
 def _members(
-    specs: dict[str, _Spec], *, frozen: bool, eq: bool, written: dict[str, Any]
+    specs: dict[str, _Field], *, frozen: bool, eq: bool, written: dict[str, Any]
 ) -> dict[str, Any]:
     """The methods that a class body does not have itself."""
     given: dict[str, Any] = {
         "_record": specs,
         "_values": attrgetter(*specs) if len(specs) > 1 else _few(tuple(specs)),
-        "__dataclass_fields__": _Fields(),
-        "__dataclass_params__": _Params(frozen=frozen, eq=eq),
-        "__match_args__": tuple(n for n, spec in specs.items() if not spec[2]),
+        "__dataclass_fields__": _StandardFields(),
+        "__match_args__": tuple(n for n, spec in specs.items() if not spec.kw_only),
     }
     methods: dict[str, Any] = {"__init__": _first_init, "__repr__": _repr, "__reduce__": _reduce}
     if eq:
@@ -98,33 +154,25 @@ def _members(
     return given | {n: m for n, m in methods.items() if n in implied or n not in written}
 
 
-class _Params:
-    """What `dataclasses` keeps as `__dataclass_params__`."""
-
-    init = repr = True
-    order = unsafe_hash = False
-
-    def __init__(self, *, frozen: bool, eq: bool) -> None:
-        self.frozen = frozen
-        self.eq = eq
-
-
-class _Fields:
-    """`__dataclass_fields__`, made when it is asked for."""
+class _StandardFields:
+    """`__dataclass_fields__`, made when the standard library asks for it."""
 
     def __get__(self, instance: object, owner: Any) -> dict[str, Any]:
+        import dataclasses
+
         home = next(c for c in owner.__mro__ if c.__dict__.get("__dataclass_fields__") is self)
         found: dict[str, Any] = {}
-        for name, (default, factory, kw_only, type_) in home._record.items():
-            made: Any = (
-                dataclasses.field(default_factory=factory, kw_only=kw_only)
-                if factory is not _MISSING
-                else dataclasses.field(default=default, kw_only=kw_only)
-            )
-            made.name, made.type = name, type_
+        for name, spec in home._record.items():
+            options: dict[str, Any] = {"kw_only": spec.kw_only}
+            if spec.default_factory is not _MISSING:
+                options["default_factory"] = spec.default_factory
+            elif spec.default is not _MISSING:
+                options["default"] = spec.default
+            made: Any = dataclasses.field(**options)
+            made.name, made.type = name, spec.type
             made._field_type = dataclasses._FIELD  # type: ignore[attr-defined]
             found[name] = made
-        home.__dataclass_fields__ = found
+        type.__setattr__(home, "__dataclass_fields__", found)
         return found
 
 
@@ -155,6 +203,8 @@ def _repr(self: Any) -> str:
 
 
 def _frozen(self: Any, name: str, value: Any = None) -> None:
+    import dataclasses
+
     raise dataclasses.FrozenInstanceError(f"cannot assign to or delete field {name!r}")
 
 
@@ -174,7 +224,7 @@ def _setters(cls: Any) -> tuple[Any, ...]:
     found: tuple[Any, ...] | None = cls.__dict__.get("_setters")
     if found is None:
         found = tuple(getattr(cls, name).__set__ for name in cls._record)
-        cls._setters = found
+        type.__setattr__(cls, "_setters", found)
     return found
 
 
@@ -192,17 +242,17 @@ def _compiled_init(cls: Any) -> Any:
     keyword: list[str] = []
     body: list[str] = []
     names: dict[str, Any] = {"_make": _MISSING}
-    for name, (default, factory, kw_only, _) in cls._record.items():
+    for name, spec in cls._record.items():
         names[f"_set_{name}"] = getattr(cls, name).__set__
         text = name
         value = name
-        if factory is not _MISSING:
-            names[f"_factory_{name}"] = factory
+        if spec.default_factory is not _MISSING:
+            names[f"_factory_{name}"] = spec.default_factory
             text, value = f"{name}=_make", f"_factory_{name}() if {name} is _make else {name}"
-        elif default is not _MISSING:
-            names[f"_default_{name}"] = default
+        elif spec.default is not _MISSING:
+            names[f"_default_{name}"] = spec.default
             text = f"{name}=_default_{name}"
-        (keyword if kw_only else positional).append(text)
+        (keyword if spec.kw_only else positional).append(text)
         body.append(f"  _set_{name}(self, {value})")
     if hasattr(cls, "__post_init__"):
         body.append("  self.__post_init__()")

@@ -7,7 +7,6 @@ offsets in it. Lines and columns (1-based, in code points) are computed on deman
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import field
 
 from forgedsl.records import dataclass
 
@@ -28,18 +27,38 @@ class Span:
 NO_SPAN = Span("", 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
 class SourceFile:
     """One file: `name` as shown to the user (relative where possible) and its decoded text."""
 
-    name: str
-    text: str
-    line_starts: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    __slots__ = ("_line_starts", "name", "text")
 
-    def __post_init__(self) -> None:
-        starts = [0]
-        starts.extend(i + 1 for i, char in enumerate(self.text) if char == "\n")
-        object.__setattr__(self, "line_starts", tuple(starts))
+    def __init__(self, name: str, text: str) -> None:
+        self.name = name
+        self.text = text
+        self._line_starts: tuple[int, ...] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SourceFile):
+            return NotImplemented
+        return (self.name, self.text) == (other.name, other.text)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.text))
+
+    def __repr__(self) -> str:
+        return f"SourceFile(name={self.name!r}, text={self.text!r})"
+
+    @property
+    def line_starts(self) -> tuple[int, ...]:
+        """The offset of each line; found when a place is first asked for."""
+        if self._line_starts is None:
+            starts = [0]
+            at = self.text.find("\n")
+            while at >= 0:
+                starts.append(at + 1)
+                at = self.text.find("\n", at + 1)
+            self._line_starts = tuple(starts)
+        return self._line_starts
 
     @property
     def num_lines(self) -> int:

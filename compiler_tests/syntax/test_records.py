@@ -22,7 +22,7 @@ class Base:
 @records.dataclass(**OPTIONS)
 class Child(Base):
     name: str
-    items: list[int] = field(default_factory=list)
+    items: list[int] = records.field(default_factory=list)
     label: str | None = None
 
     @property
@@ -50,7 +50,7 @@ class Point:
 
 @records.dataclass(slots=True)
 class Mutable:
-    values: list[int] = field(default_factory=list)
+    values: list[int] = records.field(default_factory=list)
     total: int = 0
 
     def __post_init__(self) -> None:
@@ -126,11 +126,16 @@ def test_fields_are_those_of_the_standard_library():
         for c in (Child, StdChild)
     )
     assert ours == theirs
+    assert [f.name for f in records.fields(Child)] == [f.name for f in records.fields(StdChild)]
     assert dataclasses.is_dataclass(Child)
     assert dataclasses.asdict(Point(1)) == {"x": 1, "y": 2.0}
 
 
 def test_replace():
+    assert records.replace(Child(span=1, name="a"), span=3) == Child(span=3, name="a")
+    assert records.replace(StdChild(span=1, name="a"), span=3) == StdChild(span=3, name="a")
+    with pytest.raises(TypeError):
+        records.replace(Point(1), z=3)
     assert dataclasses.replace(Child(span=1, name="a"), span=3) == Child(span=3, name="a")
 
 
@@ -175,7 +180,7 @@ def test_what_is_not_supported_goes_to_the_standard_library():
     @records.dataclass(frozen=True, slots=True)
     class Special:
         x: int
-        y: int = field(init=False, compare=False, default=0)
+        y: int = records.field(init=False, compare=False, default=0)
 
     assert not hasattr(Special, "_record")
     assert Special(1).y == 0

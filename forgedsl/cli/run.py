@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job

@@ -10,7 +10,6 @@ up in a fixed order by the program that ends last: deterministic, and no second 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from forgedsl.emit.expressions import AND, COMPARE, SUM, Text
 from forgedsl.emit.torch import Writer
@@ -19,7 +18,7 @@ from forgedsl.losses.build import Builder
 from forgedsl.losses.infer import compact
 from forgedsl.losses.stages import Stage, has_tokens, stages
 from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.types.tensors import SCALAR, TensorType
 

@@ -16,13 +16,13 @@ from __future__ import annotations
 import keyword
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from pathlib import PurePath
 
 from forgedsl.emit.expressions import HELPERS, Text, literal, render
 from forgedsl.losses.grad import differentiate
 from forgedsl.losses.phases import phase, prepared
 from forgedsl.losses.tree import Tree, Value, reachable
+from forgedsl.records import replace
 from forgedsl.source import SourceFile, Span
 
 LINE_LIMIT = 72

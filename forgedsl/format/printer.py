@@ -9,14 +9,13 @@ changes which rows are aligned, so that is repeated until everything fits (it on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
 
 from forgedsl.format.columns import is_padded, paddings, place_notes
 from forgedsl.format.doc import INDENT, NOTE, WIDTH, concat, flat_text, render
 from forgedsl.format.expressions import Expressions
 from forgedsl.format.notes import Notes, shown
 from forgedsl.format.pieces import Piece, piece
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast
 

@@ -10,7 +10,6 @@ program is not changed, and the same program gives the same ids, which depend on
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -20,6 +19,7 @@ from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream
 from forgedsl.graph.prune import prune
 from forgedsl.hir.ir import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
+from forgedsl.records import replace
 
 FLOW = "train"
 

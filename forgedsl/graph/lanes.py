@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from forgedsl.graph.scene import PORT, Rect
+from forgedsl.records import dataclass
 
 GAP, BEND, TRACK, FRAME = 24.0, 60.0, 18.0, 12.0
 LANE_TOP, LANE_BOTTOM, LANE_GAP = 30.0, 14.0, 22.0

@@ -9,11 +9,11 @@ to the samplers, not a box. Arrows carry the edge name and how many items may wa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from forgedsl.graph.ir import EdgeKind, Graph, Node
 from forgedsl.hir.ir import Program
 from forgedsl.plan.plan import Plan
+from forgedsl.records import dataclass
 from forgedsl.source import Span
 
 Details = tuple[tuple[str, str], ...]

@@ -7,11 +7,10 @@ for nodes that were never read at all.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from forgedsl.graph.ir import Node, Removed
 from forgedsl.graph.legality import services_used
 from forgedsl.hir.ir import Function, Program
+from forgedsl.records import replace
 
 
 def prune(

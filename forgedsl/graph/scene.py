@@ -9,7 +9,7 @@ declaration behind it. Text is monospace, so that its width is known without a f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from forgedsl.records import dataclass
 
 CHAR, SMALL, LINE, PAD = 7.3, 6.4, 17.0, 10.0
 """width of a character, of a small one, height of a line, padding of a box"""

@@ -8,7 +8,6 @@ facts -> passes_picture   source, syntax, hir, losses, graph, plan, job, with wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from forgedsl.graph.details import group_details
@@ -32,6 +31,7 @@ from forgedsl.plan.host import host_text
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.timeline import SYNC, Bar, timeline
+from forgedsl.records import dataclass
 
 CELL_HEIGHT, CELL_GAP, PER_ROW = 52.0, 10.0, 8
 HOSTS = 8

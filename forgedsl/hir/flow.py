@@ -11,7 +11,6 @@ overlap, reset_prefix_cache, transport, timeout}, call {constant arguments by na
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Label
@@ -20,6 +19,7 @@ from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.specialize import resolve_loss
 from forgedsl.hir.table import Collector, Declared, part_span
+from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS, STREAMS
 from forgedsl.schema.kinds import SYNC
 from forgedsl.schema.types import COUNT

@@ -9,10 +9,9 @@ expressions; their free names are looked up through the function's `Scope`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -7,17 +7,13 @@ settings (services, datasets, flows) stay its own.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
-from dataclasses import field
-from importlib import resources
+import zlib
 from pathlib import Path
-from typing import Any
 
 from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, read_source
 
@@ -84,8 +80,8 @@ class Loader:
         shown = f"forgedsl:{name}.forge"
         source = SourceFile(shown, text)
         self.sources[shown] = source
-        digest = hashlib.sha256(f"{__version__}\n{shown}\n{text}".encode()).hexdigest()[:20]
-        entry = f"module-{digest}.pickle"
+        digest = zlib.crc32(f"{__version__}\n{shown}\n{text}".encode())
+        entry = f"module-{digest:08x}{len(text):x}.pickle"
         tree = cache.load(entry)
         if not isinstance(tree, ast.File):
             problems = Reporter()
@@ -97,11 +93,12 @@ class Loader:
         return Module(name=name, file=tree, folder=None, is_standard=True)
 
 
-def _std_folder() -> Any:
-    return resources.files("forgedsl.pipelines").joinpath("std")
+def _std_folder() -> Path:
+    import forgedsl.pipelines
+
+    return Path(forgedsl.pipelines.__path__[0], "std")
 
 
 def standard_modules() -> tuple[str, ...]:
     """Names of the standard modules ("std/rl")."""
-    files: Mapping[str, Any] = {f.name: f for f in _std_folder().iterdir()}
-    return tuple(sorted(f"std/{n.removesuffix('.forge')}" for n in files if n.endswith(".forge")))
+    return tuple(sorted(f"std/{path.stem}" for path in _std_folder().glob("*.forge")))

@@ -7,9 +7,7 @@ text.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import Origin
 from forgedsl.hir.table import RANK, Collector, Declared, Entry, part_span
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
 
@@ -48,6 +46,8 @@ def parse_override(text: str) -> Override | None:
 
 def read_set_file(path: Path, name: str, ctx: Context) -> tuple[Override, ...]:
     """The overrides of a TOML file."""
+    import tomllib
+
     try:
         data = tomllib.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -6,14 +6,13 @@ one that needs itself is F117.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Names, evaluate
 from forgedsl.hir.ir import Origin, Scope, Value
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Entry
+from forgedsl.records import replace
 from forgedsl.schema.types import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
 from forgedsl.syntax import ast
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast as python
 from pathlib import Path
 
 from forgedsl.hir.context import Context
@@ -12,6 +11,8 @@ from forgedsl.syntax import ast
 
 def python_scope(decl: ast.ImportPython, folder: Path | None, ctx: Context) -> Scope | None:
     """The module-level functions of the file, as a scope."""
+    import ast as python
+
     path = Path(decl.target)
     if path.is_absolute():
         message = "a Python file is named relative to the .forge file"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.ir import Function, Scope
+from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

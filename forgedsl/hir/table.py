@@ -8,13 +8,12 @@ declared twice.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import field
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import Origin
 from forgedsl.hir.suggest import nearest
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES
 from forgedsl.schema.types import Kind

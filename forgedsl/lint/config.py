@@ -12,7 +12,6 @@ Errors cannot be ignored: a comment with a reason suppresses one, where its rule
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, Severity
 from forgedsl.lint.registry import RULES
 from forgedsl.lint.suppress import SUPPRESSIBLE
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field, replace
 
 KEYS = ("select", "ignore", "error", "warn", "per-file-ignores")
 PEDANTIC = frozenset(rule.CODE for rule in RULES if getattr(rule, "PEDANTIC", False))

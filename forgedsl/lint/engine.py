@@ -10,7 +10,6 @@ error, so that one mistake gives one message. A finding of several views is repo
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 from forgedsl.api import overrides_of
@@ -24,7 +23,7 @@ from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import RULES
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Trees, View
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields
 from typing import Any
 
+from forgedsl.records import fields
 from forgedsl.syntax import ast
 
 

@@ -6,16 +6,20 @@ rubric     -> {reward: weight}    its score as a sum of weighted rewards; None i
 
 from __future__ import annotations
 
-import ast as python
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
-from forgedsl.types.effects import Use, uses
 from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, TRANSFER, Interval, interval, point
+
+if TYPE_CHECKING:
+    import ast as python
+
+    from forgedsl.types.effects import Use
 
 STANDARD = {
     "math_equal": BOOL, "think_tags": BOOL, "exact": BOOL, "contains": BOOL, "format_regex": BOOL,
@@ -216,6 +220,10 @@ class PythonReward:
 
 def python_rewards(view: View) -> list[PythonReward]:
     """The Python rewards of the program, each read from its file."""
+    import ast as python
+
+    from forgedsl.types.effects import uses
+
     found = []
     for reward in view.program.rewards.values():
         body = reward.body

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
 from forgedsl.lint.registry import RULES
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 

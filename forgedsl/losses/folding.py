@@ -8,10 +8,10 @@ behind it can be removed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
 
 from forgedsl.hir import ir
 from forgedsl.losses.tree import Value, reachable
+from forgedsl.records import fields
 from forgedsl.syntax import ast
 
 

@@ -10,7 +10,6 @@ and gradient flow of every expression are checked by name. What is already wrong
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
@@ -19,6 +18,7 @@ from forgedsl.hir.context import Context
 from forgedsl.losses import builtins, fields, folding, roots
 from forgedsl.losses.build import Builder, Typed, constant_dtype
 from forgedsl.losses.tree import Field, Tree, Value, reachable
+from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import ERROR, SIDES, TensorType, clash

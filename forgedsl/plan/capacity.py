@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import floor
 
 from forgedsl.hir.ir import Constructor, Decl, Program
@@ -31,7 +30,7 @@ from forgedsl.plan.memory import (
 )
 from forgedsl.plan.meshes import MeshPlan, value
 from forgedsl.plan.params import ITEMSIZE, num_params, vocab_params
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 
 TIGHT = 0.92
 """part of a memory from which on the plan warns"""

@@ -9,11 +9,11 @@ and folding says which fields are left.
 from __future__ import annotations
 
 from collections.abc import Set
-from dataclasses import replace
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.ir import Constant, Program, Scope
 from forgedsl.losses.infer import infer
+from forgedsl.records import replace
 
 
 def freeing_parameter(program: Program, fields: Set[str]) -> str:

@@ -6,11 +6,11 @@ what it detected. Sizes are bytes.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 from forgedsl.hir.context import Host
 from forgedsl.hir.ir import Program
+from forgedsl.records import fields, replace
 
 __all__ = ["Host", "host_text", "resolve_host"]
 

@@ -9,7 +9,6 @@ with it was computed and fits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.hir.ir import Decl
@@ -34,6 +33,7 @@ from forgedsl.plan.memory import (
     vllm_pool,
 )
 from forgedsl.plan.meshes import number, setting_label
+from forgedsl.records import replace
 from forgedsl.source import Span
 
 

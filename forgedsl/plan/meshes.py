@@ -10,14 +10,13 @@ Errors: P201 parallel-product, P202 device-conflict, P203 gpus-exceed-host.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.graph.legality import error
 from forgedsl.hir.ir import Auto, Decl, Value
 from forgedsl.plan.host import Host
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.schema.types import Derived
 from forgedsl.source import Span
 

@@ -9,10 +9,9 @@ of steps done when it is trained on, less the steps in the weights that began to
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.plan.plan import Plan
+from forgedsl.records import dataclass
 
 STEPS = 6
 SYNC = "weights"

@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.report.style import PLAIN, Style
 from forgedsl.source import SourceFile, Span
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.runs.text import number
 
 Point = tuple[float, float]

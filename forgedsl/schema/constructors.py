@@ -7,8 +7,8 @@ in groups, one group per type of setting.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
+from forgedsl.records import replace
 from forgedsl.schema.types import (
     BOOL,
     COUNT,

@@ -6,10 +6,10 @@ found in `SERVICES`. Rows are (name, type, default, impact, doc).
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from forgedsl.hir.ir import Auto
+from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.schema.services import TITAN, VLLM
 from forgedsl.schema.types import (

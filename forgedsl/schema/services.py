@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from forgedsl.hir.ir import Auto
+from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.schema.types import (
     BOOL,

@@ -8,10 +8,9 @@ the reference manual read the same tables.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Any, Literal
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 
 Impact = Literal["numerics", "placement", "observability"]
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

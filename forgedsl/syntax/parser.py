@@ -8,9 +8,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from forgedsl.diagnostics import Reporter
+from forgedsl.records import replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, quick, trivia
 

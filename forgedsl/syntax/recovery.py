@@ -10,13 +10,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields
 from typing import Any
 
 from lark.parsers.lalr_analysis import Shift
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, fields
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 

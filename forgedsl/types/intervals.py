@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 
 EXP_MAX = 80.0
 """exp(88.7) is the largest f32; the rest is room for what multiplies it"""

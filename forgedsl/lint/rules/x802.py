@@ -13,14 +13,17 @@ The file is read, never imported.
 
 from __future__ import annotations
 
-import ast as python
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    import ast as python
 
 CODE = "X802"
 NAME = "signature"
@@ -89,6 +92,8 @@ def _declared_target(name: str, view: View) -> str:
 
 
 def _text(node: python.expr | None) -> str:
+    import ast as python
+
     if isinstance(node, python.Constant):
         return str(node.value)
     return python.unparse(node) if node is not None else ""

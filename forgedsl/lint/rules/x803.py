@@ -18,7 +18,6 @@ from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
-from forgedsl.types.effects import covered
 
 CODE = "X803"
 NAME = "effect"
@@ -27,6 +26,8 @@ finding = Finding(CODE, NAME, LEVEL)
 
 
 def check(view: View) -> Iterator[Diagnostic]:
+    from forgedsl.types.effects import covered  # reads Python, which most programs have none of
+
     for found in python_rewards(view):
         declared = found.reward.settings["effects"].value
         hidden = [use for use in found.uses if use.effect not in covered(declared)]
