@@ -2,11 +2,11 @@
 `forgec lint` pays for their definition each time it starts (0.5 ms each with the standard library,
 whose module alone takes 10 ms to load).
 
-Same interface as `dataclasses` for what is used here: `frozen`, `slots`, `kw_only`, `eq`, defaults
-and default factories, `__post_init__`, `match`, pickle, and `dataclasses.replace` and `fields` work
-too. The difference is when the work is done: equality, hash and repr are shared functions,
-`__init__` is compiled when the first instance is made, field objects when someone asks for them. A
-class that needs anything else is handed to the standard library.
+Same interface as `dataclasses` for what is used here: `frozen`, `slots`, `kw_only`, `eq`,
+`weakref_slot`, defaults and default factories, `__post_init__`, `match`, pickle; its `replace` and
+`fields` work too. The difference is when the work is done: equality, hash and repr are shared
+functions, `__init__` is compiled when the first instance is made, field objects when someone asks
+for them. A class that needs anything else is handed to the standard library.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ else:
 
 
 _MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
-_KNOWN = {"frozen", "slots", "kw_only", "eq"}
+_KNOWN = {"frozen", "slots", "kw_only", "eq", "weakref_slot"}
 _OPTIONS = {"default", "default_factory"}
 
 
@@ -97,7 +97,8 @@ def _define(cls: type, **options: bool) -> type:
         members.pop(name, None)
     frozen = options.get("frozen", False)
     members |= _members(specs, frozen=frozen, eq=options.get("eq", True), written=members)
-    members["__slots__"] = tuple(name for name in own if name not in inherited)
+    slots = tuple(name for name in own if name not in inherited)
+    members["__slots__"] = (*slots, "__weakref__") if options.get("weakref_slot") else slots
     members["__qualname__"] = cls.__qualname__
     return type(cls)(cls.__name__, cls.__bases__, members)
 

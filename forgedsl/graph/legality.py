@@ -10,11 +10,11 @@ Names, arguments and kinds of streams have been checked by the front end.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
 from forgedsl.graph.ir import Input, Node, Removed, Stream
 from forgedsl.hir.ir import Decl, Function, Program, Ref
+from forgedsl.hir.suggest import nearest
 from forgedsl.source import Span
 
 SOURCES = ("draw", "batches", "pairs")
@@ -274,7 +274,7 @@ def _check_fields(
             found.append(_missing(field.name, field.span, batch, loss, supplied))
     for i in fields:
         if i.argument not in declared and i.argument != "rollout":
-            close = get_close_matches(i.argument, sorted(declared), n=1)
+            close = nearest(i.argument, declared)
             found.append(
                 error(
                     "F111",
@@ -291,7 +291,7 @@ def _check_fields(
 
 
 def _missing(name: str, span: Span, batch: Node, loss: Function, supplied: set[str]) -> Diagnostic:
-    close = get_close_matches(name, sorted(supplied), n=1)
+    close = nearest(name, supplied)
     if name == "behavior":
         message = f"loss `{loss.name}` needs `behavior`, but no sampler produced this batch"
         help = "supervised batches and pairs have no sampler log-probs"

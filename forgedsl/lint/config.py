@@ -102,10 +102,13 @@ def load(path: Path) -> Config:
 
 
 def _read(path: Path) -> Config:
+    content = path.read_bytes()
+    if b"forgec" not in content:
+        return DEFAULT  # most projects say nothing here, and reading TOML takes a while
     import tomllib
 
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = tomllib.loads(content.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path.name}: {error}") from error
     section: dict[str, Any] = data.get("tool", {}).get("forgec", {}).get("lint", {})

@@ -9,6 +9,7 @@ where the state takes that keyword, else a name; newlines count outside of () an
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable
 from typing import Any
@@ -66,10 +67,15 @@ def parse(text: str, name: str, start: str) -> Any:
     builder = Builder()
     builder.file = name
     builder.on_error = _on_error
+    collects = gc.isenabled()
+    gc.disable()  # a parse makes no cycles, and scanning the growing tree would cost more than it
     try:
         return _Machine(builder, start).run(text)
     except _GiveUpError:
         return None
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _on_error(code: str, name: str, message: str, span: Span, help: str) -> None:
