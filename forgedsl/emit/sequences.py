@@ -48,7 +48,8 @@ class Program:
     blocks: tuple[tuple[tuple[str, ...], Loop | None], ...]
     """statements of the sequence, then a loop"""
     stores: tuple[str, ...]
-    parts: tuple[str, ...]
+    parts: tuple[str | list[str], ...]
+    """an expression, or the arguments of a selection"""
     final: tuple[str, ...]
     results: tuple[tuple[str, str], ...]
 
@@ -99,7 +100,7 @@ class _Writer:
         self.texts: dict[int, Text] = {}
         self.taken: set[str] = {*RESERVED, *(f"{name}_ptr" for name in self._fields())}
         self.taken |= set(self._fields())
-        self.parts: dict[int, str] = {}
+        self.parts: dict[int, str | list[str]] = {}
 
     def _fields(self) -> list[str]:
         values = [self.tree.values[n] for n in self.needed]
@@ -264,13 +265,13 @@ class _Writer:
             parts.append("chosen_side" if side == "chosen" else "~chosen_side")
         return " & ".join(parts)
 
-    def _sequence_part(self, node: int) -> str:
+    def _sequence_part(self, node: int) -> str | list[str]:
         """The part of a batch sum that one value of the sequence contributes."""
         args = self.tree.values[node].args
         value = self.texts[args[0]] if args[0] in self.texts else self._constant(args[0])
         if len(args) == 1:
             return value.code
-        return f"tl.where({self.texts[args[1]].code}, {value.code}, 0.0)"
+        return [self.texts[args[1]].code, value.code, "0.0"]
 
     def _constant(self, node: int) -> Text:
         writer = self._writer()

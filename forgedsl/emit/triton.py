@@ -98,6 +98,8 @@ class Row:
     inputs: tuple[Input, ...]
     statistics: tuple[str, ...]
     lines: tuple[str, ...]
+    names: tuple[str, ...]
+    """d_logprob, ...: what the results are called outside"""
     results: tuple[str, ...]
 
     @property
@@ -112,18 +114,23 @@ class Row:
     def per_sequence(self) -> bool:
         return any(item.index in ("seq", "pair", "side") for item in self.inputs)
 
-    @property
-    def call(self) -> str:
-        """The statement that calls it, over several lines if it is long."""
+    def call(self, indent: int) -> str:
+        """The statement that calls it."""
         loaded = [item.value for item in self.inputs]
-        names = ", ".join((*self.statistics, *loaded, "ACC"))
-        line = f"{', '.join(self.results)} = row_gradient({names})"
-        if len(line) <= 88:
-            return line
-        inner = "\n".join(f"{' ' * 16}{name}," for name in names.split(", "))
-        if len(names) <= 84:
-            inner = f"{' ' * 16}{names}"
-        return f"{', '.join(self.results)} = row_gradient(\n{inner}\n{' ' * 12})"
+        head = f"{', '.join(self.names)} = row_gradient"
+        return formatted(head, [*self.statistics, *loaded, "ACC"], indent)
+
+
+def formatted(head: str, args: list[str], indent: int) -> str:
+    """`head(args)` as the formatter breaks it, `indent` columns from the left."""
+    margin = " " * indent
+    line = f"{margin}{head}({', '.join(args)})"
+    if len(line) <= 100:
+        return line
+    inner = f"{margin}    {', '.join(args)}"
+    if len(inner) > 100:
+        inner = "\n".join(f"{margin}    {arg}," for arg in args)
+    return f"{margin}{head}(\n{inner}\n{margin})"
 
 
 def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, SourceFile]) -> Row:
@@ -154,6 +161,7 @@ def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, 
         inputs=tuple(inputs.values()),
         statistics=tuple(name for name in ROW_STATISTICS if name in read),
         lines=tuple(writer.lines),
+        names=tuple(f"d_{name}" for name, _ in derivative.outputs),
         results=tuple(writer.text(value).code for _, value in derivative.outputs),
     )
 
@@ -211,9 +219,7 @@ def _render(
         "row": row,
         "cotangents": cotangents,
         "gradient_names": [f"d_{name}" for name in cotangents],
-        "active": " | ".join(f"(d_{name} != 0.0)" for name in cotangents).strip(
-            "()" if len(cotangents) == 1 else ""
-        ),
+        "formatted": formatted,
         "slope": slope(cotangents),
         "statistics": [n for n in ROW_STATISTICS if mean or n != "mean_logprob"],
         "mean": mean,
