@@ -12,6 +12,12 @@ from torch import Tensor
 import forgedsl
 from forgedsl.runtime.losses import LossFunction
 
+# Triton decides once, when it is imported, whether its own library is interpreted. Child processes
+# of other tests must not inherit the decision; tests of kernels set the variable for themselves.
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("TRITON_INTERPRET", "1")
+    import triton.language  # noqa: F401
+
 PARAMS = {"dr_grpo": {"horizon": 7.0}}
 VARIANTS = {
     "sft_smoothed": ("sft", {"label_smoothing": 0.1, "z_loss": 0.01}),

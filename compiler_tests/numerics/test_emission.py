@@ -82,11 +82,13 @@ def test_golden(golden, name):
     lowered = loss_text(name)
     golden(f"losses/{name}.py.txt", lowered.source)
     golden(f"losses/{name}.tree.txt", lowered.tree)
+    golden(f"losses/{name}.kernels.py.txt", lowered.kernels)
 
 
 def test_generated_modules_are_formatted(losses, program, tmp_path):
     for name in losses.names:
         (tmp_path / f"{name}.py").write_text(losses.standard(name).source)
+        (tmp_path / f"{name}_kernels.py").write_text(losses.standard(name).kernels.text)
     (tmp_path / "program.py").write_text(program.text)
     command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "100"]
     done = subprocess.run([*command, "--diff", str(tmp_path)], capture_output=True, text=True)

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.emit.torch import emit_loss
+from forgedsl.emit.torch import emit_loss, place
 from forgedsl.emit.triton import emit_kernels
 from forgedsl.hir import ir
 from forgedsl.losses.infer import infer
+from forgedsl.losses.selfcheck import kinks, self_check
 from forgedsl.losses.text import write
 from forgedsl.losses.tree import Tree
 from forgedsl.source import SourceFile
@@ -27,7 +28,10 @@ def lower_loss(
 ) -> job.Loss | None:
     """Infer, differentiate and emit `function`; None if its mistakes were reported."""
     tree = infer(function, reporter, params)
-    return None if tree is None else loss_of(tree, sources)
+    if tree is None:
+        return None
+    self_check(tree)
+    return loss_of(tree, sources)
 
 
 def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
@@ -49,4 +53,5 @@ def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
         ),
         reports=tree.reports,
         kernels=emit_kernels(tree, sources),
+        kinks=tuple(f"{kink.op} {place(kink.span, sources)}" for kink in kinks(tree)),
     )

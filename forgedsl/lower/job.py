@@ -125,7 +125,8 @@ class Loss(Spec):
     """The modules generated from the declared expression; see `forgedsl.runtime.losses`.
 
     `source` is the text of a torch module, `kernels` of a Triton module; `tree` is the typed
-    expression that both come from, in its text form.
+    expression that both come from, in its text form. `kinks` are the places where its gradient
+    jumps, as `min file.forge:35:10`.
     """
 
     name: str
@@ -134,6 +135,7 @@ class Loss(Spec):
     fields: tuple[LossField, ...]
     reports: tuple[str, ...]
     kernels: str = ""
+    kinks: tuple[str, ...] = ()
 
 
 # ---- flow

@@ -61,6 +61,11 @@ class LossFunction:
         return type(self)(self.spec, backend)
 
     @property
+    def kinks(self) -> tuple[str, ...]:
+        """Where the gradient jumps: `min rl.forge:35:10`; there PyTorch's rules for ties hold."""
+        return self.spec.kinks
+
+    @property
     def input_names(self) -> tuple[str, ...]:
         """The inputs a call must supply besides labels and mask."""
         return tuple(
