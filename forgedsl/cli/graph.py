@@ -62,8 +62,8 @@ def command(
         print(f"forgec graph: the view {view} has no {format_} form", file=sys.stderr)
         raise typer.Exit(2)
     drawing = drawing_of(file, profile=profile, overrides=tuple(set_ or ()))
-    if drawing is None:
-        raise typer.Exit(1)
+    if isinstance(drawing, int):
+        raise typer.Exit(drawing)
     text = drawing.render(view, format_)
     if out is None:
         sys.stdout.write(text)
@@ -72,10 +72,10 @@ def command(
         print(out, file=sys.stderr)
 
 
-def drawing_of(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Drawing | None:
-    """The planned program, ready to be drawn; None after printing diagnostics."""
+def drawing_of(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Drawing | int:
+    """The planned program, ready to be drawn; the exit code after printing diagnostics."""
     from forgedsl import api
-    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
 
@@ -88,6 +88,8 @@ def drawing_of(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Drawi
             if planned is not None:
                 drawing = drawing_from(loaded, loaded.program, graph, planned)
     print_diagnostics(loaded)
+    if drawing is None:
+        return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
     return drawing
 
 

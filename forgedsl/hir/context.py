@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
+from forgedsl.hir.habits import habit
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.source import Span
@@ -108,6 +109,7 @@ class Context:
             edit = Edit(text=close[0], span=span)
             fix = Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)
             return self.error(code, f"{what} `{name}`", span, help=help, fix=fix)
+        help = help or habit(name)
         if not help and 0 < len(known) <= 12:
             help = "known are " + ", ".join(f"`{k}`" for k in sorted(known))
         return self.error(code, f"{what} `{name}`", span, help=help)

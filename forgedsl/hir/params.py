@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.evaluate import Names, evaluate
+from forgedsl.hir.evaluate import Names
 from forgedsl.hir.ir import Origin, Scope, Value
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Entry
@@ -93,10 +93,7 @@ class Params:
             type_ = replace(type_, optional=isinstance(param.default, ast.NoneLiteral))
             value = Coercer(self.ctx, names, {}).value(expr, type_, Scope(), what)
             return Value(value=value, origin=origin)
-        found = evaluate(expr, names, self.ctx)
-        if found is not ERROR:
-            coercer = Coercer(self.ctx, names, {})
-            found = coercer.check(found, type_, expr.span, what)
+        found = Coercer(self.ctx, names, {}).folded(expr, type_, what)
         return Value(value=found, origin=origin)
 
     def _cycle(self, name: str) -> Value:

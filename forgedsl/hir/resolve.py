@@ -40,7 +40,7 @@ from forgedsl.hir.specialize import specialize
 from forgedsl.hir.table import RANK, Collector, Declared, part_span
 from forgedsl.schema import builtins
 from forgedsl.schema.types import Derived, Required, Setting
-from forgedsl.source import Span
+from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 
 _DEFAULT = Origin(layer="default", detail="default", span=None)
@@ -211,7 +211,9 @@ class Resolver:
             self.profile = self._matching_profile()
         elif profile != "none":
             if profile not in self.table.profiles:
-                span = Span(self.name, 0, 0)
+                line = "<command line: --profile>"
+                self.loader.sources[line] = SourceFile(line, f"--profile {profile}")
+                span = Span(line, len("--profile "), len(f"--profile {profile}"))
                 what = "there is no profile"
                 self.ctx.unknown("F101", what, profile, span, self.table.profiles)
                 return False

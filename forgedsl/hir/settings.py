@@ -54,6 +54,14 @@ class Coercer:
         if isinstance(expr, ast.Path) and words and not self.names.knows(expr.parts[0]):
             what = f"{what} is {type_.text}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, words)
+        return self.folded(expr, type_, what)
+
+    def folded(self, expr: ast.Expr, type_: Type, what: str) -> Any:
+        """The value of an expression of names and numbers. A word on the command line that names
+        nothing (`--set trainer.procs=abc`) is a value of the wrong type."""
+        is_typed = expr.span.file.startswith("<command line")
+        if is_typed and isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
+            return self.ctx.error("F109", f"{what} is {type_.text}, not `{expr.text}`", expr.span)
         found = evaluate(expr, self.names, self.ctx)
         return found if found is ERROR else self.check(found, type_, expr.span, what)
 

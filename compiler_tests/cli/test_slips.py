@@ -1,0 +1,66 @@
+"""Slips on the command line: each is said at its word, in terms of what was meant."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from forgedsl import api
+from forgedsl.cli.main import main
+from forgedsl.hir.habits import HABITS
+from forgedsl.schema import KINDS, SERVICES
+from forgedsl.schema.kinds import SYNC
+
+GRPO = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
+
+
+def said(override: str) -> tuple[str, str, str]:
+    """Code, message and help of the one diagnostic an override gives."""
+    (found,) = api.load(GRPO, profile="none", overrides=[override]).reporter
+    return found.code, found.message, found.help
+
+
+def test_a_word_where_a_number_is_wanted() -> None:
+    assert said("trainer.procs=abc") == ("F109", "`procs` is an integer, not `abc`", "")
+
+
+def test_a_word_for_a_parameter_that_is_a_number() -> None:
+    assert said("group=abc") == ("F109", "parameter `group` is an integer, not `abc`", "")
+
+
+def test_a_parameter_may_be_given_another() -> None:
+    assert list(api.load(GRPO, profile="none", overrides=["max_prompt=group"]).reporter) == []
+
+
+def test_a_name_of_another_library() -> None:
+    code, _, help_text = said("trainer.learning_rate=1e-5")
+    assert (code, help_text) == ("F103", "here that is `optimizer.lr` of the trainer")
+
+
+def known_words() -> set[str]:
+    kinds = (*KINDS.values(), *SERVICES.values(), SYNC)
+    words = {setting.name for kind in kinds for setting in kind.settings}
+    words |= {f"{kind.name}.{setting.name}" for kind in kinds for setting in kind.settings}
+    return words | {"n", "clip_low", "clip_high", "entropy_coef", "parallel.tp"}
+
+
+PLAIN = [ours for ours in HABITS.values() if re.match(r"`[a-z_.]+`", ours)]
+
+
+@pytest.mark.parametrize("ours", sorted(set(PLAIN)))
+def test_what_a_habit_leads_to_exists(ours: str) -> None:
+    assert re.findall(r"`([a-z_.]+)`", ours)[0] in known_words()
+
+
+def test_an_unknown_profile_is_marked_where_it_was_written() -> None:
+    loaded = api.load(GRPO, profile="nope")
+    (found,) = loaded.reporter
+    text = loaded.sources[found.span.file].text
+    assert text[found.span.start : found.span.end] == "nope"
+
+
+def test_graph_of_a_missing_file_is_bad_usage(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["forgec", "graph", "nope.forge"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 2
