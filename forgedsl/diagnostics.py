@@ -72,15 +72,18 @@ class Diagnostic:
 class Reporter:
     """Collects diagnostics, dropping exact repeats."""
 
-    diagnostics: list[Diagnostic] = field(default_factory=list)
+    _found: dict[Diagnostic, None] = field(default_factory=dict)
 
     def report(self, diagnostic: Diagnostic) -> None:
-        if diagnostic not in self.diagnostics:
-            self.diagnostics.append(diagnostic)
+        self._found.setdefault(diagnostic)
 
     def __iter__(self) -> Iterator[Diagnostic]:
-        return iter(self.diagnostics)
+        return iter(self._found)
+
+    @property
+    def diagnostics(self) -> list[Diagnostic]:
+        return list(self._found)
 
     @property
     def has_errors(self) -> bool:
-        return any(d.severity is Severity.ERROR for d in self.diagnostics)
+        return any(d.severity is Severity.ERROR for d in self._found)

@@ -24,13 +24,13 @@ from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.graph.legality import error
 from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, PythonFunction
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.lint.expressions import walk
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
 from forgedsl.lower.paths import InputFiles
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
 
 SECONDS = 120
 IMPORT = """

@@ -22,7 +22,7 @@ from forgedsl.hir.resolve import resolve
 from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import RULES
 from forgedsl.lint.suppress import suppress
-from forgedsl.lint.view import Trees, View
+from forgedsl.lint.view import Shared, View
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
@@ -85,12 +85,12 @@ def lint_source(
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
     views: dict[str, Reporter] = {}
     modules: dict[str, Module | None] = {}
-    trees: Trees = {}
+    shared = Shared()
     for view in _views(file, profile):
         views[view] = Reporter()
         loader = Loader(views[view], sources, modules)
         _check(
-            file, source.name, folder, view, layered, loader, config, trees, deep=deep is not None
+            file, source.name, folder, view, layered, loader, config, shared, deep=deep is not None
         )
     if deep is not None and profile is None:
         views[HERE] = Reporter()
@@ -121,7 +121,7 @@ def _check(
     overrides: tuple[Override, ...],
     loader: Loader,
     config: Config,
-    trees: Trees,
+    shared: Shared,
     *,
     deep: bool,
 ) -> None:
@@ -131,7 +131,7 @@ def _check(
     reporter = loader.reporter
     if program is None or reporter.has_errors:
         return
-    view = View(program, reporter, file=file, folder=folder, sources=loader.sources, known=trees)
+    view = View(program, reporter, file=file, folder=folder, sources=loader.sources, shared=shared)
     sound = not reporter.has_errors
     for rule in RULES:
         if config.runs(rule.CODE):

@@ -1,4 +1,4 @@
-"""A loss as rules see it: its tree, the roles of its fields, its intervals, slopes and places.
+"""A loss as rules see it: its tree, the roles of its fields, its facts, slopes and places.
 
 role        fields
 policy      logprob and the other row statistics: what is trained
@@ -10,21 +10,21 @@ weight      every other number: advantages, rewards
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
-from weakref import WeakKeyDictionary
+from typing import TypeVar
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import FlowStep, Function, Program
-from forgedsl.losses.intervals import Analysis
+from forgedsl.lint.facts import Facts
 from forgedsl.losses.points import Point
 from forgedsl.losses.sites import Located
-from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
+from forgedsl.losses.tree import ROW_STATISTICS, Tree
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.types.intervals import Interval
 
+T = TypeVar("T")
 STANDARD = "forgedsl:"
 COUNTS = ("num_tokens", "truncated", "mask")
 
@@ -51,11 +51,17 @@ class LossView:
     """One loss; `step` is the flow statement that minimizes it, if one does."""
 
     def __init__(
-        self, program: Program, function: Function, located: Located, step: FlowStep | None
+        self,
+        program: Program,
+        function: Function,
+        located: Located,
+        facts: Facts,
+        step: FlowStep | None,
     ) -> None:
         self.program = program
         self.function = function
         self.located = located
+        self.facts = facts
         self.tree: Tree = located.tree
         self.step = step
 
@@ -100,41 +106,25 @@ class LossView:
     def is_pairs(self) -> bool:
         return any("P" in field.type.axes for field in self.tree.fields)
 
-    @cached_property
+    @property
     def objective(self) -> frozenset[int]:
         """The values that the loss itself depends on."""
-        return frozenset(reachable(self.tree.values, [self.tree.output("loss")]))
+        return self.facts.objective
 
-    @cached_property
+    @property
     def read(self) -> frozenset[str]:
         """The fields that the objective depends on after folding."""
-        values = (self.tree.values[node] for node in self.objective)
-        return frozenset(str(value.attr) for value in values if value.op == "input")
+        return self.facts.read
 
-    # ---- intervals
-
-    @property
-    def gradient(self) -> Tree:
-        """The outputs of the loss and its derivative."""
-        return derived(self.located).gradient
-
-    @property
-    def analysis(self) -> Analysis:
-        return derived(self.located).analysis
-
-    @property
-    def origins(self) -> tuple[int | None, ...]:
-        """For each value of the gradient the value of the tree that it is, or is derived from."""
-        return derived(self.located).origins
-
-    def is_primal(self, node: int) -> bool:
-        """Whether a value of the gradient is one of the loss itself."""
-        origin, value = self.origins[node], self.gradient.values[node]
-        return origin is not None and self.tree.values[origin].op == value.op
-
-    def interval(self, node: int, arg: int) -> Interval:
-        """The interval of an operand where a value of the gradient is used."""
-        return self.analysis.guarded(node, arg)
+    def once(self, question: Callable[[LossView], T]) -> T:
+        """The answer to a question about structure and roles, found once for all losses that
+        share them. It must not speak of names or places."""
+        key = (question, *self.roles.values())
+        answers = self.facts.answers
+        if key not in answers:
+            answers[key] = question(self)
+        answer: T = answers[key]
+        return answer
 
     # ---- slopes
 
@@ -171,45 +161,6 @@ class LossView:
         also = tuple(span for span in spans if span != shown)
         related = (Label(text="computed here", span=spans[0]),) if also else ()
         return Spot(span=shown, chain=chain, also=also, related=related)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
-    """The derivative of a tree with its intervals, and where its values come from."""
-
-    gradient: Tree
-    analysis: Analysis
-    origins: tuple[int | None, ...]
-
-
-def derived(located: Located) -> Derived:
-    """What follows from a tree alone, computed once."""
-    if located not in _DERIVED:
-        from forgedsl.losses.grad import with_gradient
-
-        gradient = with_gradient(located.tree)
-        analysis = Analysis(gradient.values, [value for _, value in gradient.outputs])
-        origins = _origins(located.tree, gradient)
-        _DERIVED[located] = Derived(gradient=gradient, analysis=analysis, origins=origins)
-    return _DERIVED[located]
-
-
-_DERIVED: WeakKeyDictionary[Located, Derived] = WeakKeyDictionary()
-
-
-def _origins(tree: Tree, gradient: Tree) -> tuple[int | None, ...]:
-    known = {_key(value, value.args): n for n, value in enumerate(tree.values)}
-    by_span = {value.span: n for n, value in enumerate(tree.values)}
-    found: list[int | None] = []
-    for value in gradient.values:
-        args = tuple(-1 if (a := found[arg]) is None else a for arg in value.args)
-        same = known.get(_key(value, args))
-        found.append(same if same is not None else by_span.get(value.span))
-    return tuple(found)
-
-
-def _key(value: Value, args: tuple[int, ...]) -> tuple[object, ...]:
-    return value.op, args, value.attr, type(value.attr), value.type.axes, value.type.dtype
 
 
 def conjuncts(tree: Tree, node: int) -> Iterator[int]:

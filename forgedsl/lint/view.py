@@ -13,17 +13,45 @@ from functools import cached_property
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter
-from forgedsl.hir.ir import Constant, Decl, FlowStep, Function, Program, Scope, Value
+from forgedsl.hir.ir import Constant, Decl, FlowStep, Function, Program, Value
+from forgedsl.lint.facts import Facts, structure
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
 from forgedsl.losses.sites import Located, locate
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
 from forgedsl.types.intervals import INF, Interval, point
 
-Trees = dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]]
-"""Trees of functions by what they depend on, shared by the views of a file."""
+
+class Shared:
+    """What the views of a file have in common: trees of functions by what they depend on, and
+    facts by structure."""
+
+    def __init__(self) -> None:
+        self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
+        self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
+        self._facts: dict[tuple[object, ...], Facts] = {}
+        self._facts_of: dict[Located, Facts] = {}
+
+    def names(self, function: Function) -> tuple[tuple[str, ...], ...]:
+        """The dotted names in the body of a function."""
+        span = function.span  # statements are made anew for each view, their text is not
+        key = (span.file, span.start, function.name)
+        if key not in self._names:
+            self._names[key] = tuple(dict.fromkeys(names(function.statements)))
+        return self._names[key]
+
+    def facts(self, located: Located) -> Facts:
+        """The facts of a loss."""
+        found = self._facts_of.get(located)
+        if found is None:
+            key = structure(located.tree)
+            if key not in self._facts:
+                self._facts[key] = Facts(located.tree)
+            found = self._facts_of[located] = self._facts[key]
+        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,36 +79,53 @@ class View:
         file: ast.File,
         folder: Path | None,
         sources: dict[str, SourceFile],
-        known: Trees | None = None,
+        shared: Shared,
     ) -> None:
         self.program = program
         self.file = file
         self.folder = folder
         self.sources = sources
+        self.shared = shared
         self.located: dict[str, Located] = {}
         for name, function in program.functions.items():
             if function.kind == "fn" or not is_closed(function):
                 continue
             own = function.module == ""
             if own or name in self._used:
-                found = self._locate(function, reporter if own else Reporter(), known)
+                found = self._locate(function, reporter if own else Reporter())
                 if found is not None:
                     self.located[name] = found
 
-    def _locate(
-        self, function: Function, reporter: Reporter, known: Trees | None
-    ) -> Located | None:
-        """The tree of a function, from another view if nothing it can read is different here."""
-        if known is None:
-            return locate(function, reporter)
-        key = (function.name, function.span, _constants(function.scope), _defaults(function))
-        if key not in known:
+    def _locate(self, function: Function, reporter: Reporter) -> Located | None:
+        """The tree of a function, from another view if nothing it reads is different here."""
+        trees = self.shared.trees
+        key = (function.name, function.span, *self._reads(function))
+        if key not in trees:
             problems = Reporter()
-            known[key] = locate(function, problems), tuple(problems)
-        located, diagnostics = known[key]
+            trees[key] = locate(function, problems), tuple(problems)
+        located, diagnostics = trees[key]
         for diagnostic in diagnostics:
             reporter.report(diagnostic)
         return located
+
+    def _reads(self, function: Function) -> Iterator[object]:
+        """The values of all names that a function reads, itself and through others."""
+        seen: set[int] = set()
+        pending = [function]
+        while pending:
+            current = pending.pop()
+            if id(current) in seen:
+                continue
+            seen.add(id(current))
+            defaults = tuple(f.default for f in current.fields if f.default is not None)
+            yield from (repr(getattr(default, "value", None)) for default in defaults)
+            for parts in (*names(defaults), *self.shared.names(current)):
+                found = current.scope.lookup(parts)
+                if isinstance(found, Constant):
+                    yield parts
+                    yield repr(found.value)
+                elif isinstance(found, Function):
+                    pending.append(found)
 
     @cached_property
     def _used(self) -> frozenset[str]:
@@ -101,7 +146,8 @@ class View:
                 continue
             step = next((s for s in self.steps if s.settings["loss"].value.name == name), None)
             function = self.program.functions[name]
-            found.append(LossView(self.program, function, located, step))
+            facts = self.shared.facts(located)
+            found.append(LossView(self.program, function, located, facts, step))
         return tuple(found)
 
     @cached_property
@@ -135,22 +181,6 @@ class View:
         found = [s.settings["sampling.max_tokens"].value for s in self.samplers()]
         numbers = [n for n in found if isinstance(n, int)]
         return max(numbers, default=None)
-
-
-def _constants(scope: Scope) -> tuple[tuple[str, str], ...]:
-    """The values of all names that a body can read."""
-    found: list[tuple[str, str]] = []
-    for name, value in scope.names.items():
-        if isinstance(value, Constant):
-            found.append((name, repr(value.value)))
-        elif isinstance(value, Scope):
-            found += ((f"{name}.{inner}", text) for inner, text in _constants(value))
-    return tuple(found)
-
-
-def _defaults(function: Function) -> tuple[tuple[str, str], ...]:
-    """Scalar parameters as they are given."""
-    return tuple((f.name, repr(getattr(f.default, "value", None))) for f in function.fields)
 
 
 def is_closed(function: Function) -> bool:

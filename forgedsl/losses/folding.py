@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 
 from forgedsl.hir import ir
 from forgedsl.losses.tree import Value, reachable
-from forgedsl.records import fields
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
 
 
 def surviving(
@@ -47,23 +47,16 @@ def mentioned(function: ir.Function) -> set[str]:
             case ast.TypedAssign():
                 assigned[statement.name] = statement.value
             case ast.Minimize():
-                pending.extend(names(statement.value))
+                pending.extend(first_names(statement.value))
     seen: set[str] = set()
     while pending:
         name = pending.pop()
         if name not in seen:
             seen.add(name)
-            pending.extend(names(assigned[name]) if name in assigned else ())
+            pending.extend(first_names(assigned[name]) if name in assigned else ())
     return seen & {field.name for field in function.fields}
 
 
-def names(node: object) -> Iterator[str]:
-    """The first part of every path in an expression."""
-    if isinstance(node, ast.Path):
-        yield node.parts[0]
-    elif isinstance(node, tuple):
-        for item in node:
-            yield from names(item)
-    elif isinstance(node, ast.Node):
-        for field in fields(node):
-            yield from names(getattr(node, field.name))
+def first_names(node: ast.Expr) -> Iterator[str]:
+    """The first part of every name in an expression."""
+    return (parts[0] for parts in names(node))

@@ -21,7 +21,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Located:
     """A tree with its source. `names` maps the span of a written name to the value it denotes.
     Compared by identity, so that what is derived from it can be kept beside it."""

@@ -31,16 +31,22 @@ SCALES = ("neg", "expand", "stop", "float")
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        for node, value in enumerate(loss.tree.values):
-            if value.op == "div" and is_hand_written(loss.tree, node):
-                spot = loss.spot(node)
-                yield finding(
-                    "this mean has a denominator of its own",
-                    spot,
-                    help="use an aggregator such as token_mean, or `mean(x, T, mask)` within a "
-                    "sequence",
-                    fix=_mean(loss, spot),
-                )
+        for node in loss.once(hand_written):
+            spot = loss.spot(node)
+            yield finding(
+                "this mean has a denominator of its own",
+                spot,
+                help="use an aggregator such as token_mean, or `mean(x, T, mask)` within a "
+                "sequence",
+                fix=_mean(loss, spot),
+            )
+
+
+def hand_written(loss: LossView) -> tuple[int, ...]:
+    """The divisions that are means written by hand."""
+    values = loss.tree.values
+    divisions = (node for node, value in enumerate(values) if value.op == "div")
+    return tuple(node for node in divisions if is_hand_written(loss.tree, node))
 
 
 def is_hand_written(tree: Tree, node: int) -> bool:

@@ -32,17 +32,24 @@ finding = Finding(CODE, NAME, LEVEL)
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
         seen: set[Span] = set()
-        for node, value in enumerate(loss.gradient.values):
-            if value.op not in ("exp", "expm1"):
-                continue
-            origin = loss.origins[node]
-            high = loss.interval(node, value.args[0]).hi
-            if high <= EXP_MAX or origin is None:
-                continue
+        for origin, high in loss.once(_unbounded):
             spot = loss.spot(origin)
             if spot.span not in seen:
                 seen.add(spot.span)
                 yield _report(loss, spot, high)
+
+
+def _unbounded(loss: LossView) -> tuple[tuple[int, float], ...]:
+    """The values whose exponential may overflow, in the loss or in its gradient, and how far."""
+    facts = loss.facts
+    found = []
+    for node, value in enumerate(facts.gradient.values):
+        if value.op in ("exp", "expm1"):
+            high = facts.analysis.guarded(node, value.args[0]).hi
+            origin = facts.origin(node)
+            if high > EXP_MAX and origin is not None:
+                found.append((origin, high))
+    return tuple(found)
 
 
 def _report(loss: LossView, spot: Spot, high: float) -> Diagnostic:

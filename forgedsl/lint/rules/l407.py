@@ -38,18 +38,26 @@ def check(view: View) -> Iterator[Diagnostic]:
 
 def _of_loss(loss: LossView) -> Iterator[Diagnostic]:
     seen: set[Span] = set()
-    for node, value in enumerate(loss.gradient.values):
-        operand = _operand(value)
-        origin = loss.origins[node]
-        if operand is None or origin is None or _is_safe(value, loss.interval(node, operand)):
-            continue
-        primal = loss.is_primal(node)
-        if primal and value.op == "div" and l403.is_hand_written(loss.tree, origin):
-            continue
+    for node, origin in loss.once(_divisors):
         spot = loss.spot(origin)
         if spot.span not in seen:
             seen.add(spot.span)
-            yield _report(value, spot, primal=primal)
+            primal = node < loss.facts.num_primal
+            yield _report(loss.facts.gradient.values[node], spot, primal=primal)
+
+
+def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
+    """(value of the gradient, value of the loss) of each division by what may be 0."""
+    facts = loss.facts
+    by_hand = loss.once(l403.hand_written)
+    found = []
+    for node, value in enumerate(facts.gradient.values):
+        operand, origin = _operand(value), facts.origin(node)
+        if operand is None or origin is None or (node < facts.num_primal and origin in by_hand):
+            continue
+        if not _is_safe(value, facts.analysis.guarded(node, operand)):
+            found.append((node, origin))
+    return tuple(found)
 
 
 def _of_group(group: GroupView) -> Iterator[Diagnostic]:

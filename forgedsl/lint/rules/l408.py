@@ -36,12 +36,19 @@ DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        references = [name for name in loss.fields("reference") if name in loss.read]
-        if not references or loss.is_pairs or "logprob" not in loss.read:
-            continue
-        kind = _kind(loss, loss.tree.output("loss"))
-        if kind:
-            yield _report(loss, kind, loss.spot(_term(loss, references, kind)))
+        found = loss.once(_estimate)
+        if found is not None:
+            kind, node = found
+            yield _report(loss, kind, loss.spot(node))
+
+
+def _estimate(loss: LossView) -> tuple[str, int] | None:
+    """The kind of KL estimate that the loss contains, and where it stands."""
+    references = [name for name in loss.fields("reference") if name in loss.read]
+    if not references or loss.is_pairs or "logprob" not in loss.read:
+        return None
+    kind = _kind(loss, loss.tree.output("loss"))
+    return (kind, _term(loss, references, kind)) if kind else None
 
 
 def _kind(loss: LossView, node: int) -> str:

@@ -32,11 +32,7 @@ CLIPS = ("clamp", "min", "max")
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
-            continue
-        clip = next(
-            (c for adv, ratio in WRONG_WAY if (c := _cut(loss, adv, ratio)) is not None), None
-        )
+        clip = loss.once(_one_sided)
         if clip is not None:
             yield finding(
                 "the clip stops the gradient of tokens that moved the wrong way",
@@ -45,6 +41,14 @@ def check(view: View) -> Iterator[Diagnostic]:
                 help="take the minimum with the plain term: "
                 "`min(ratio * adv, clip(ratio, lo, hi) * adv)`",
             )
+
+
+def _one_sided(loss: LossView) -> int | None:
+    """The clip that alone stops the gradient of a token that moved the wrong way."""
+    if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
+        return None
+    clips = (_cut(loss, adv, ratio) for adv, ratio in WRONG_WAY)
+    return next((clip for clip in clips if clip is not None), None)
 
 
 def _cut(loss: LossView, adv: float, ratio: float) -> int | None:

@@ -28,7 +28,7 @@ finding = Finding(CODE, NAME, LEVEL)
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        if "logprob" in loss.read and _slope(loss) > 1e-9:
+        if "logprob" in loss.read and loss.once(_slope) > 1e-9:
             what = "a chosen token" if loss.is_pairs else "a token with a positive advantage"
             if not loss.is_pairs and not loss.fields("weight"):
                 what = "a token to be learned"

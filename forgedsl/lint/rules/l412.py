@@ -32,7 +32,7 @@ def check(view: View) -> Iterator[Diagnostic]:
     if longest is None or longest <= LONG:
         return
     for loss in view.losses:
-        mean = _sequence_mean(loss) if loss.step is not None else None
+        mean = loss.once(_sequence_mean) if loss.step is not None else None
         if mean is not None:
             yield finding(
                 f"a token of a {longest}-token answer weighs {longest // 64} times less than one "

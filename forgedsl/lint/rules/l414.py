@@ -31,14 +31,19 @@ finding = Finding(CODE, NAME, LEVEL)
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        if loss.is_pairs:
+        node = loss.once(_unguarded)
+        if node is not None:
+            yield _report(loss, loss.spot(node))
+
+
+def _unguarded(loss: LossView) -> int | None:
+    """The first reduction that reads `behavior` outside of the rollout's mask."""
+    for node, value in enumerate(loss.tree.values):
+        if value.op not in MASKED or len(value.args) < 2 or not _reads(loss, value.args[0]):
             continue
-        for node, value in enumerate(loss.tree.values):
-            if value.op not in MASKED or len(value.args) < 2 or not _reads(loss, value.args[0]):
-                continue
-            if not _is_guarded(loss, value.args[1]):
-                yield _report(loss, loss.spot(node))
-                break
+        if not loss.is_pairs and not _is_guarded(loss, value.args[1]):
+            return node
+    return None
 
 
 def _reads(loss: LossView, node: int) -> bool:

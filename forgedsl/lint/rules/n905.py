@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import lru_cache
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.expressions import walk
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
 
 CODE = "N905"
 NAME = "secret"
@@ -33,7 +34,7 @@ LONG = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 
 def check(view: View) -> Iterator[Diagnostic]:
     source = view.sources[view.program.file]
-    if not SECRET.search(source.text) and not NAMED_ANYWHERE.search(source.text):
+    if not _is_suspicious(source.text):
         return
     for decl in view.file.decls:
         for node in walk(decl):
@@ -43,6 +44,11 @@ def check(view: View) -> Iterator[Diagnostic]:
                 default = node.default
                 if isinstance(default, ast.String) and LONG.fullmatch(default.value):
                     yield _report(default)
+
+
+@lru_cache(maxsize=4)  # the same for all views of a file
+def _is_suspicious(text: str) -> bool:
+    return bool(SECRET.search(text) or NAMED_ANYWHERE.search(text))
 
 
 def _report(node: ast.String) -> Diagnostic:

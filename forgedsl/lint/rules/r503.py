@@ -15,11 +15,11 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.hir.ir import Deferred
-from forgedsl.lint.expressions import walk
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
 
 CODE = "R503"
 NAME = "leaked-target"

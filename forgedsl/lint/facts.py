@@ -1,0 +1,75 @@
+"""What follows from the structure of a loss, shared by all losses and views that have it.
+
+    Tree  ->  structure (operations, operands, constants, types)  ->  Facts: gradient, intervals,
+                                                                      answers of rules
+
+Names and places are not part of the structure: two losses that compute the same thing have the
+same facts, and rules turn the numbers of values into places for each of them.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from forgedsl.losses.grad import with_gradient
+from forgedsl.losses.intervals import Analysis
+from forgedsl.losses.tree import Tree, Value, reachable
+from forgedsl.records import replace
+from forgedsl.source import Span
+
+NUMBER = "value"
+"""the file of a span that holds the number of a value in place of a place"""
+
+
+class Facts:
+    """One structure. `answers` keeps what rules found, by question."""
+
+    def __init__(self, tree: Tree) -> None:
+        values = (
+            replace(value, span=Span(NUMBER, number, number))
+            for number, value in enumerate(tree.values)
+        )
+        self.tree = replace(tree, values=tuple(values))
+        self.answers: dict[object, Any] = {}
+
+    @cached_property
+    def objective(self) -> frozenset[int]:
+        """The values that the loss itself depends on."""
+        return frozenset(reachable(self.tree.values, [self.tree.output("loss")]))
+
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """The fields that the objective depends on after folding."""
+        values = (self.tree.values[node] for node in self.objective)
+        return frozenset(str(value.attr) for value in values if value.op == "input")
+
+    @cached_property
+    def gradient(self) -> Tree:
+        """The outputs of the loss and its derivative."""
+        return with_gradient(self.tree)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        return Analysis(self.gradient.values, [value for _, value in self.gradient.outputs])
+
+    @cached_property
+    def num_primal(self) -> int:
+        """How many values of the gradient are those of the loss itself; they come first."""
+        return len(reachable(self.tree.values, [value for _, value in self.tree.outputs]))
+
+    def origin(self, node: int) -> int | None:
+        """The value of the tree that a value of the gradient is, or is derived from."""
+        span = self.gradient.values[node].span
+        return span.start if span.file == NUMBER else None
+
+
+def structure(tree: Tree) -> tuple[object, ...]:
+    """Equal for trees that differ in names and places only."""
+    return (*(_key(value) for value in tree.values), tree.outputs)
+
+
+def _key(value: Value) -> tuple[object, ...]:
+    type_ = value.type
+    attr = value.attr
+    return value.op, value.args, attr, type(attr), type_.axes, type_.dtype, type_.diff
