@@ -159,7 +159,7 @@ def test_a_host_too_small_for_its_processes():
 
 
 def test_unknown_dimensions_are_said_not_guessed():
-    text = changed(SFT, (', arch = qwen3("8B")', ""))
+    text = changed(SFT, (', arch = qwen3("8B")', ""), ("Qwen/Qwen3-8B", "me/mine"))
     made, diagnostics = plan_of(text)
     assert diagnostics == []
     assert made.memory.unknown == ("trainer",)
@@ -174,3 +174,9 @@ def test_starved_pool_is_advice_only():
     warning = only(advice(found.program, graph, made), "P211")
     assert warning.severity is Severity.WARNING
     assert warning.message.startswith("`generator` holds 54 full sequences, and 32 groups are in")
+
+
+def test_published_models_are_known_by_their_name():
+    made, diagnostics = plan_of(changed(SFT, (', arch = qwen3("8B")', "")))
+    assert diagnostics == []
+    assert made.memory == plan_of(SFT)[0].memory

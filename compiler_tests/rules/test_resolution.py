@@ -38,7 +38,6 @@ CASES = [
     ("F113", [("lr = 1e-4", "betas = [0.9, 1.5]")], "1.5"),
     # what is missing or too much
     ("F110", [("source = random(1), ", "")], "policy"),
-    ("F110", [("optimizer { lr = 1e-4 }, ", "")], "trainer"),
     ("F110", [(", max_tokens = 16", "")], "generator"),
     ("F110", [("  prompt = row.question\n", "")], "sums"),
     ("F110", [("param group : int = 4", "param group : int")], "group"),

@@ -197,7 +197,6 @@ class FlowResolver:
         loss = next((arg for arg in call.args if arg.name == "loss"), None)
         rest = tuple(arg for arg in call.args if arg is not loss)
         arguments = self._arguments(None, replace(call, args=rest), ("batch",))
-        self.resolver.need(declared.name, "optimizer.lr", "it is trained")
         if loss is None or not rest:
             missing = "a loss" if loss is None else "a batch"
             message = f"`{call.function.text}` needs {missing}"

@@ -7,6 +7,7 @@ config.json, is not checked (`check --deep` reads the hub).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,8 @@ DIMS: Mapping[tuple[str, str], Dims] = {
     ("llama3", "70B"): _llama3(80, 8192, 64, 28672),
 }
 
+HUB_NAME = re.compile(r"(Qwen/Qwen3|meta-llama/(?:Meta-)?Llama-3(?:\.[123])?)-([0-9.]+B)(?:-|$)")
+
 EXPLICIT = ("layers", "hidden", "heads", "kv_heads", "vocab", "ffn", "head_dim", "experts", "tied")
 
 CONFIG_KEYS = {
@@ -98,7 +101,17 @@ def dims_of(model: Decl, base_dir: Path | None) -> Dims | None:
     source = model.settings["source"].value
     if isinstance(source, Constructor) and source.name == "local" and base_dir is not None:
         return _from_config(base_dir / str(source.args["path"]) / "config.json")
+    if isinstance(source, Constructor) and source.name == "hf":
+        return _from_name(str(source.args["id"]))
     return None
+
+
+def _from_name(model_id: str) -> Dims | None:
+    """The dimensions of a published model by its name on the hub, "Qwen/Qwen3-4B-Base"."""
+    found = HUB_NAME.match(model_id)
+    if found is None:
+        return None
+    return DIMS.get(("qwen3" if found[1].startswith("Qwen") else "llama3", found[2]))
 
 
 def _explicit(given: Mapping[str, Any], model: Decl) -> Dims | None:

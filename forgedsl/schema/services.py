@@ -70,7 +70,7 @@ TITAN = Kind(
         _row("parallel.pp", COUNT, 1, _PLACE, "pipeline parallel"),
         _row("parallel.ep", COUNT, 1, _PLACE, "expert parallel"),
         _row("optimizer.kind", word("adamw", "adam"), "adamw", _NUM, "optimizer"),
-        _row("optimizer.lr", replace(POSITIVE, optional=True), None, _NUM, "learning rate"),
+        _row("optimizer.lr", POSITIVE, 1e-6, _NUM, "learning rate"),
         _row("optimizer.betas", Type(base="list", item=FRACTION), [0.9, 0.95], _NUM,
              "decay of the moments"),
         _row("optimizer.eps", POSITIVE, 1e-8, _NUM, "added to the denominator"),
