@@ -64,7 +64,7 @@ class Evaluation:
         self.arguments: dict[str, Any] = {
             "labels": rows.labels,
             "valid": rows.valid,
-            "scale": scale(temperature, dtype, self.device),
+            "scale": scale(temperature, vocabulary, dtype, self.device),
             "num_rows": count,
             "seq_len": rows.seq_len,
             "V": vocabulary,

@@ -144,8 +144,7 @@ def num_processors(device: torch.device) -> int:
 
 
 @functools.cache
-def scale(temperature: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`log2(e) / T` and `1 / T` where kernels can read them at full precision."""
-    return torch.tensor(
-        [1.4426950408889634 / temperature, 1.0 / temperature], dtype=dtype, device=device
-    )
+def scale(temperature: float, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`log2(e) / T`, `1 / T` and `1 / V` where kernels can read them at full precision."""
+    factors = [1.4426950408889634 / temperature, 1.0 / temperature, 1.0 / vocabulary]
+    return torch.tensor(factors, dtype=dtype, device=device)
