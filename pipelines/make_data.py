@@ -5,6 +5,8 @@ Nothing enters; these files leave, beside this module:
   data/arithmetic.jsonl        training problems, GSM8K's format (question, answer with `#### `)
   data/arithmetic_test.jsonl   held-out problems; no pair of numbers occurs in both files
   data/arithmetic_demos.jsonl  demonstrations of training problems as chat messages, good and bad
+  data/arithmetic_pairs.jsonl  preferences: the right answer over a near miss, written alike, in the
+                               format of argilla/distilabel-math-preference-dpo
   tokenizers/arithmetic/       tokenizer files, for AutoTokenizer, and generation_config.json
 
 The demonstrations are of mixed quality on purpose: three in ten give the right answer, the rest one
@@ -25,6 +27,7 @@ from pathlib import Path
 
 NUM_TRAIN = 9_000
 NUM_DEMOS = 12_000
+NUM_PAIRS = 1_400
 WRONG_FRACTION = 0.7
 DIRECT_FRACTION = 0.4
 """demonstrations that answer without a thinking step"""
@@ -64,15 +67,23 @@ def problem_row(pair: Pair) -> dict[str, object]:
     }
 
 
+def near_miss(answer: int, rng: random.Random) -> int:
+    return answer + rng.choice([error for error in ERRORS if answer + error >= 0])
+
+
+def thinking(pair: Pair, rng: random.Random) -> str:
+    """The step before the answer, which some leave out."""
+    return "" if rng.random() < DIRECT_FRACTION else f"<think>{units_step(pair)}</think>"
+
+
 def demo_row(pair: Pair, rng: random.Random) -> dict[str, object]:
-    answer = pair[0] + pair[1]
+    answer = sum(pair)
     if rng.random() < WRONG_FRACTION:
-        answer += rng.choice([error for error in ERRORS if answer + error >= 0])
-    think = "" if rng.random() < DIRECT_FRACTION else f"<think>{units_step(pair)}</think>"
+        answer = near_miss(answer, rng)
     return {
         "messages": [
             {"role": "user", "content": question(pair)},
-            {"role": "assistant", "content": f"{think}<answer>{answer}</answer>"},
+            {"role": "assistant", "content": f"{thinking(pair, rng)}<answer>{answer}</answer>"},
         ]
     }
 
@@ -82,6 +93,21 @@ def demo_rows(train: list[Pair]) -> list[dict[str, object]]:
     rng = random.Random("arithmetic/demos")
     pairs = train + rng.sample(train, NUM_DEMOS - len(train))
     return [demo_row(pair, rng) for pair in pairs]
+
+
+def preference_row(pair: Pair, rng: random.Random) -> dict[str, object]:
+    think, answer = thinking(pair, rng), sum(pair)
+    return {
+        "instruction": question(pair),
+        "chosen_response": f"{think}<answer>{answer}</answer>",
+        "rejected_response": f"{think}<answer>{near_miss(answer, rng)}</answer>",
+    }
+
+
+def preference_rows(train: list[Pair]) -> list[dict[str, object]]:
+    """Preferences over answers to some of the training problems."""
+    rng = random.Random("arithmetic/pairs")
+    return [preference_row(pair, rng) for pair in rng.sample(train, NUM_PAIRS)]
 
 
 def tokenizer_files() -> dict[str, str]:
@@ -118,6 +144,7 @@ def contents() -> dict[str, str]:
         "data/arithmetic.jsonl": [problem_row(pair) for pair in train],
         "data/arithmetic_test.jsonl": [problem_row(pair) for pair in test],
         "data/arithmetic_demos.jsonl": demo_rows(train),
+        "data/arithmetic_pairs.jsonl": preference_rows(train),
     }
     texts = {
         name: "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)

@@ -248,16 +248,29 @@ def test_long_chats_may_lose_their_end(tokenizer: ChatTokenizer) -> None:
 def test_pair_of_answers_to_a_prompt(tokenizer: ChatTokenizer) -> None:
     rows = [{"question": "1+1=", "chosen": "2", "rejected": "11"}]
     data = reader(tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected")
-    chosen, rejected = data.next_pair()
+    chosen, rejected = data.next_pair(64)
     assert chosen.prompt is rejected.prompt
     assert [tokenizer.decode(r.token_ids) for r in (chosen, rejected)] == ["2<eos>", "11<eos>"]
     assert (chosen.prompt.text, chosen.prompt.cursor, rejected.sibling) == ("1+1=", 1, 1)
 
 
+@pytest.mark.parametrize(("on_long", "kept"), [("drop", ["2"]), ("truncate", ["111", "2"])])
+def test_answers_of_a_pair_that_do_not_fit(
+    tokenizer: ChatTokenizer, on_long: str, kept: list[str]
+) -> None:
+    rows = [{"question": "1+1=", "chosen": "2", "rejected": text} for text in ("1" * 9, "2")]
+    data = reader(
+        tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected", on_long=on_long
+    )
+    found = [data.next_pair(7)[1] for _ in kept]
+    assert [tokenizer.decode(r.token_ids).removesuffix("<eos>") for r in found] == kept
+    assert [len(r.mask) for r in found] == [r.num_tokens for r in found]
+
+
 def test_pair_of_chats(rewriting: ChatTokenizer) -> None:
     rows = [{"chosen": chat("1+1=", "2"), "rejected": chat("1+1=", "3")}]
     data = reader(rewriting, rows, chosen="chosen", rejected="rejected")
-    chosen, _ = data.next_pair()
+    chosen, _ = data.next_pair(64)
     assert chosen.prompt.text == "[(]1+1=<eos>\n[)]"
     assert rewriting.decode(chosen.token_ids) == "<think></think>2<eos>"
 
@@ -265,7 +278,7 @@ def test_pair_of_chats(rewriting: ChatTokenizer) -> None:
 def test_pair_of_chats_with_different_prompts_is_an_error(tokenizer: ChatTokenizer) -> None:
     rows = [{"chosen": chat("1+1=", "2"), "rejected": chat("1+2=", "3")}]
     with pytest.raises(RunError, match="chosen and rejected answer different prompts"):
-        reader(tokenizer, rows, chosen="chosen", rejected="rejected").next_pair()
+        reader(tokenizer, rows, chosen="chosen", rejected="rejected").next_pair(64)
 
 
 # ---- mixtures

@@ -65,3 +65,15 @@ def test_tags_are_single_tokens_that_stay_visible() -> None:
 
 def test_repository_stays_small() -> None:
     assert sum((ROOT / name).stat().st_size for name in make_data.contents()) < 2_100_000
+
+
+def test_preferences_differ_in_the_answer_alone() -> None:
+    held_out = {row["question"] for row in rows("arithmetic_test.jsonl")}
+    pairs = rows("arithmetic_pairs.jsonl")
+    assert not held_out & {row["instruction"] for row in pairs}
+    for row in pairs:
+        right, wrong = answer_of(row["chosen_response"]), answer_of(row["rejected_response"])
+        assert int(right) == sum_of(row["instruction"]) != int(wrong)
+        assert (
+            row["chosen_response"].replace(f">{right}<", f">{wrong}<") == row["rejected_response"]
+        )

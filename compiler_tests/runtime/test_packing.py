@@ -85,3 +85,30 @@ def test_too_long_is_refused() -> None:
             rank=0,
             world=1,
         )
+
+
+@settings(max_examples=60, deadline=None)
+@given(samples(), st.integers(2, 4), st.integers(1, 3))
+def test_both_sides_of_a_pair_share_a_microbatch(
+    items: list[Sample], rows: int, world: int
+) -> None:
+    items = items[: len(items) // 2 * 2]
+    shares = [
+        pack(items, seq_len=16, rows=rows, rank=rank, world=world, pairs=True)
+        for rank in range(world)
+    ]
+    assert len({len(share) for share in shares}) == 1
+    micros = [micro for share in shares for micro in share]
+    assert all(micro.tokens.shape[0] <= rows for micro in micros)
+    pairs = [pair for m in micros for pair in zip(m.members[::2], m.members[1::2], strict=True)]
+    assert sorted(pairs) == [(i, i + 1) for i in range(0, len(items), 2)]
+    for micro in micros:
+        labels = [items[micro.members[seq]].token_ids[0] // 100 for seq in micro.seq_id.tolist()]
+        assert labels == [label // 100 for label in micro.labels.tolist()]
+        assert micro.seq_id.tolist() == sorted(micro.seq_id.tolist())
+
+
+def test_a_pair_that_fits_no_microbatch_is_refused() -> None:
+    side = Sample(token_ids=[0] * 8, num_prompt=1, mask=[True] * 7)
+    with pytest.raises(ValueError, match=r"a pair needs 2 rows, batch.rows = 1"):
+        pack([side, side], seq_len=8, rows=1, rank=0, world=1, pairs=True)

@@ -87,7 +87,7 @@ class TitanActor(ForgeActor):
         self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
         self.classes = self.titan.classes
 
-    def _pack(self, samples: Sequence[Sample]) -> list[Microbatch]:
+    def _pack(self, samples: Sequence[Sample], *, pairs: bool = False) -> list[Microbatch]:
         shape = self.service.batch
         return pack(
             samples,
@@ -95,6 +95,7 @@ class TitanActor(ForgeActor):
             rows=shape.rows,
             rank=self.titan.dp_rank,
             world=self.titan.dp_size,
+            pairs=pairs,
         )
 
     def _logprobs(
@@ -211,7 +212,8 @@ class TitanTrainer(TitanActor):
         loss = self.losses[loss_name]
         opt = self.service.optimizer
         assert opt is not None
-        micros = [micro.to(self.titan.device) for micro in self._pack(batch.samples)]
+        packed = self._pack(batch.samples, pairs=loss.paired)
+        micros = [micro.to(self.titan.device) for micro in packed]
         totals = self._totals(loss, micros)
         sums: dict[str, Tensor] = {}
         kernel = ""

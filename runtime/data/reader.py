@@ -106,9 +106,9 @@ class DatasetReader:
         """The next prompt that fits; its `cursor` is the position after it."""
         return self._next(self._prompt)
 
-    def next_pair(self) -> tuple[Rollout, Rollout]:
-        """The next (chosen, rejected), completions of one prompt."""
-        return self._next(self._pair)
+    def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout]:
+        """The next (chosen, rejected), completions of one prompt, each of at most `seq_len`."""
+        return self._next(lambda row_id, row: self._pair(row_id, row, seq_len))
 
     def next_batch(self, rows: int, seq_len: int, *, pack: bool = True) -> list[Sample]:
         """Supervised samples that fill `rows` rows of `seq_len` tokens."""
@@ -195,7 +195,7 @@ class DatasetReader:
         start = mask.index(True)
         return Sample(token_ids=tokens, num_prompt=start, mask=mask[start:])
 
-    def _pair(self, row_id: int, row: RowView) -> tuple[Rollout, Rollout] | None:
+    def _pair(self, row_id: int, row: RowView, seq_len: int) -> tuple[Rollout, Rollout] | None:
         """`chosen` and `rejected` are answers to `prompt`, or whole chats that end in them."""
         assert self.dataset.chosen is not None
         assert self.dataset.rejected is not None
@@ -213,7 +213,20 @@ class DatasetReader:
         chosen, rejected = (
             self._answer(item, i, prompt, answer) for i, answer in enumerate(answers)
         )
-        return chosen, rejected
+        return (chosen, rejected) if self._fits((chosen, rejected), seq_len) else None
+
+    def _fits(self, sides: tuple[Rollout, Rollout], seq_len: int) -> bool:
+        """Whether the pair is kept; answers that are too long are cut if `on_long` says so."""
+        room = seq_len - len(sides[0].prompt.token_ids)
+        longest = max(side.num_tokens for side in sides)
+        if longest <= room:
+            return True
+        what = f"a side of the pair has {seq_len - room + longest} tokens"
+        if not self._keeps_long(what, "batch.seq_len", seq_len) or room < 1:
+            return False
+        for side in sides:
+            side.token_ids, side.mask = side.token_ids[:room], side.mask[:room]
+        return True
 
     def _answer(self, item: Prompt, sibling: int, prompt: Any, answer: str) -> Rollout:
         tokens = self.tokenizer.completion_tokens(prompt, answer)

@@ -68,7 +68,10 @@ class MonarchEndpoints:
 
     async def pairs(self, node: spec.Node) -> list[Rollout] | None:
         reader = self._datasets[node.target]
-        return None if self._at_end(reader) else list(reader.next_pair())
+        if self._at_end(reader):
+            return None
+        shape, _ = self._step_shape()
+        return list(reader.next_pair(shape.seq_len))
 
     async def seek(self, node: spec.Node, cursor: int) -> None:
         self._datasets[node.target].seek(cursor)
