@@ -27,11 +27,13 @@ def _parser() -> argparse.ArgumentParser:
         description="Explain a code (L405), a value (trainer.procs FILE), or a loss (grpo).",
         allow_abbrev=False,
     )
-    parser.add_argument("what", metavar="CODE|PATH|LOSS")
-    parser.add_argument("file", nargs="?", type=Path, metavar="FILE")
-    parser.add_argument("--profile", default="none", help="with this profile")
-    parser.add_argument("--set", action="append", default=[], metavar="a.b=v")
-    parser.add_argument("--set-file", action="append", default=[], type=Path, metavar="FILE")
+    add = parser.add_argument
+    add("what", metavar="CODE|PATH|LOSS", help="what to explain")
+    add("file", nargs="?", type=Path, metavar="FILE", help="a .forge file, for its values")
+    add("--profile", default="none", help="with this profile")
+    add("--set", action="append", default=[], metavar="a.b=v", help="override a setting")
+    add("--set-file", action="append", default=[], type=Path, metavar="FILE",
+        help="overrides from TOML")  # fmt: skip
     return parser
 
 

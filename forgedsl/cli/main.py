@@ -26,6 +26,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "forgedsl.cli.run", "train"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),
+    ("doc", "forgedsl.cli.doc", "write reference documentation of a file or the library"),
 )
 PLAIN = ("lint", "fmt", "explain")
 """Commands with a function `main(arguments) -> exit code`."""

@@ -1,0 +1,131 @@
+"""`forgec doc WHAT`: reference documentation of a file, the standard library, or the compiler.
+
+    forgec doc pipelines/grpo_math.forge       its parameters, declarations, losses, flow, profiles
+    forgec doc std/rl -o docs --format html    a standard module, as a page
+    forgec doc dapo                            one entry of the standard library
+    forgec doc settings                        a reference: rules kinds settings expressions cli
+
+A file's text comes from its `##` comments. Markdown shows the flow as a Mermaid diagram, HTML as a
+picture; neither needs a network. Exit 0; 1 if the file has errors; 2 if nothing is called that.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+def command(
+    what: Annotated[
+        str, typer.Argument(metavar="WHAT", help="a .forge file, std/rl, a name in it, a reference")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", metavar="DIR", help="write it into a folder")
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="how it is written")] = (
+        Format.MARKDOWN
+    ),
+) -> None:
+    """Write reference documentation from the comments of a file, or of the compiler itself.
+
+    \b
+    Examples:
+      forgec doc pipelines/grpo_math.forge > grpo_math.md
+      forgec doc pipelines/grpo_math.forge -o docs --format html
+      forgec doc std/rl
+      forgec doc dapo
+      forgec doc rules
+    """
+    found = _file(Path(what)) if what.endswith(".forge") else _known(what)
+    if isinstance(found, int):
+        raise typer.Exit(found)
+    name, text, drawing = found
+    if format_ is Format.HTML:
+        from forgedsl.docs.html import page
+
+        text = page(text, drawing=drawing)
+    if out is None:
+        sys.stdout.write(text)
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{name}.{'html' if format_ is Format.HTML else 'md'}"
+    path.write_text(text, encoding="utf-8", newline="\n")
+    print(path, file=sys.stderr)
+
+
+def _file(path: Path) -> tuple[str, str, str] | int:
+    """Name, Markdown and picture of a .forge file, or the exit code after its errors."""
+    from forgedsl import api
+    from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
+    from forgedsl.docs.markdown import block
+    from forgedsl.docs.module import Page
+    from forgedsl.hir.ir import Function
+
+    loaded = api.load(path, profile="none")
+    is_module = loaded.file is not None and not any(
+        getattr(decl, "kind", "") == "flow" for decl in loaded.file.decls
+    )
+    if is_module and loaded.file is not None:
+        functions, sources = api.load_functions(path)
+        page = Page(
+            title=path.stem, file=loaded.file, source=sources[str(path)], functions=functions
+        )
+        return path.stem, page.text(), ""
+    if loaded.program is None or loaded.file is None or loaded.reporter.has_errors:
+        print_diagnostics(loaded)
+        return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
+    mermaid, svg = _drawings(path)
+    named = loaded.program.scope.names.items()
+    page = Page(
+        title=path.stem,
+        file=loaded.file,
+        source=loaded.sources[str(path)],
+        functions={name: value for name, value in named if isinstance(value, Function)},
+        drawing=block(mermaid, "mermaid") if mermaid else "",
+    )
+    return path.stem, page.text(), svg
+
+
+def _drawings(path: Path) -> tuple[str, str]:
+    """The flow as Mermaid and as SVG; nothing where the file has no plan as it is written."""
+    from forgedsl.cli.graph import drawing_of
+
+    drawing = drawing_of(path, profile="none", overrides=())
+    if isinstance(drawing, int):
+        return "", ""
+    return drawing.render("dataflow", "mermaid"), drawing.render("dataflow", "svg")
+
+
+def _known(what: str) -> tuple[str, str, str] | int:
+    """Something of the standard library or of the compiler."""
+    from forgedsl.docs import REFERENCES, library, reference
+    from forgedsl.explain.codes import markdown_page, pages
+    from forgedsl.hir.modules import standard_modules
+
+    if what in REFERENCES:
+        return what, reference(what), ""
+    if what in standard_modules():
+        return what.replace("/", "_"), library.standard(what), ""
+    if what.upper() in pages():
+        return what.upper(), markdown_page(pages()[what.upper()]).replace("## ", "# ", 1), ""
+    text = library.entry(what.removeprefix("rl."))
+    if text is not None:
+        return what, text, ""
+    from forgedsl.hir.suggest import did_you_mean, nearest
+
+    names = library.module_page("std/rl").functions
+    hint = did_you_mean(nearest(what, [*REFERENCES, *standard_modules(), *names]))
+    print(f"forgec doc: nothing is called `{what}`" + (f"; {hint}" if hint else ""),
+          file=sys.stderr)  # fmt: skip
+    print(f"  a .forge file, {', '.join(standard_modules())}, a name in it, a code, or "
+          f"{', '.join(REFERENCES)}", file=sys.stderr)  # fmt: skip
+    return 2

@@ -1,0 +1,65 @@
+"""docs/reference/cli.md: every command with its arguments and options, from the parsers themselves.
+
+`forgedsl.cli.options` reads argparse parsers and signatures alike; examples come from docstrings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from typing import Any
+
+from forgedsl.cli.main import COMMANDS, PLAIN
+from forgedsl.cli.options import options_of
+from forgedsl.docs.markdown import GENERATED, block, code, join, table
+
+INTRODUCTION = """\
+`forgec COMMAND --help` prints the same. Results go to stdout, diagnostics and progress to stderr;
+`NO_COLOR` and `FORCE_COLOR` are honoured. `forgec --install-completion` sets up completion for
+bash, zsh or fish: of commands and options, and of profiles, settings, templates and codes, read
+from the file on the line."""
+EXIT_CODES = {
+    "0": "done; warnings are allowed",
+    "1": "errors in the file, or `--check` or `--diff` found a difference",
+    "2": "bad usage, or a file that cannot be read or written",
+    "3": "`plan --detailed-exitcode`: valid, but differs from `--against`",
+    "4": "this machine cannot satisfy the plan",
+    "5": "the run failed",
+    "6": "a guard stopped the run: NaN, starvation",
+    "70": "a bug of ours; the details are in a file that is named",
+    "130": "interrupted; a checkpoint was written",
+}
+
+
+def page() -> str:
+    """The whole reference."""
+    parts = ["# Commands", GENERATED, INTRODUCTION]
+    overview = [(f"[forgec {n}](#forgec-{n})", summary) for n, _, summary in COMMANDS]
+    parts.append(table(("command", "does"), overview))
+    for name, module, _ in COMMANDS:
+        parts.append(_command(name, importlib.import_module(module)))
+    parts += ["## Exit codes", table(("code", "means"), EXIT_CODES.items())]
+    return join(parts)
+
+
+def _command(name: str, module: Any) -> str:
+    options = options_of(name)
+    text, examples = _help(module, name)
+    usage = " ".join([f"forgec {name}", "[OPTIONS]", *(o.shown for o in options if not o.names)])
+    rows = [(code(o.shown), code(o.default), o.help) for o in options]
+    return join([
+        f"## forgec {name}", text, block(usage),
+        table(("argument or option", "default", "is"), rows) if rows else "",
+        block(examples) if examples else "",
+    ])  # fmt: skip
+
+
+def _help(module: Any, name: str) -> tuple[str, str]:
+    """Text and examples: of a docstring after `\\b`, or the indented lines of the module's."""
+    if name in PLAIN:
+        indented: list[str] = re.findall(r"^    (.*)$", inspect.getdoc(module) or "", re.M)
+        return module._parser().description, "\n".join(indented)
+    text, _, examples = (inspect.getdoc(module.command) or "").partition("\b")
+    lines = examples.strip().removeprefix("Examples:").removeprefix("Example:")
+    return text.strip(), inspect.cleandoc(lines)

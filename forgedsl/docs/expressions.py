@@ -1,0 +1,128 @@
+"""docs/reference/expressions.md: built-in functions, axes, types and fields of expressions.
+
+The names and parameters come from forgedsl/schema/builtins.py; their meanings are stated here, and
+a test holds the two against each other.
+"""
+
+from __future__ import annotations
+
+from forgedsl.docs.markdown import GENERATED, code, join, table
+from forgedsl.losses.fields import KNOWN
+from forgedsl.schema import builtins
+
+INTRODUCTION = """\
+Losses, advantages, filters, rewards, rubrics and dataset columns are expressions. Loosest first:
+`a if c else b`, `or`, `and`, `not`, one comparison, `a .. b`, `+ -`, `* / %`, unary `-`, `**`,
+calls and names. An expression over several lines stands in parentheses.
+
+Tensors have named axes, and operations go by name, never by position: `[B, T] * [B]` multiplies
+every token by the value of its sequence."""
+
+AXES = {
+    "B": "sequences of the optimizer step, over all microbatches and ranks",
+    "T": "tokens of a sequence, as many as it has; crossed with a mask",
+    "G": "siblings: completions of one prompt",
+    "V": "the vocabulary",
+    "P": "pairs of a chosen and a rejected answer; `x.chosen` and `x.rejected` are the sides",
+}
+MEANINGS = {
+    "exp": "exponential; rule L405 wants a bound on `x`",
+    "expm1": "exp(x) - 1, exact near 0",
+    "log": "natural logarithm; rule L407 wants `x` above 0",
+    "log1p": "log(1 + x), exact near 0",
+    "sqrt": "square root",
+    "abs": "absolute value",
+    "sign": "-1, 0 or 1",
+    "sigmoid": "1 / (1 + exp(-x))",
+    "log_sigmoid": "log(sigmoid(x)), without overflow",
+    "softplus": "log(1 + exp(x)), without overflow",
+    "tanh": "hyperbolic tangent",
+    "is_finite": "neither infinite nor NaN",
+    "stop": "the value of `x`, without its gradient",
+    "clamp": "`x` held between `lo` and `hi`",
+    "clip": "the same as `clamp`, the usual word for ratios",
+    "sum": "sum over an axis",
+    "mean": "mean over an axis",
+    "std": "population standard deviation over an axis",
+    "var": "population variance over an axis",
+    "min": "`min(a, b)` of two values, or the least over an axis",
+    "max": "`max(a, b)` of two values, or the greatest over an axis",
+    "count": "how many there are along an axis",
+    "batch_mean": "mean over all valid tokens, or sequences, of the step; no gradient",
+    "batch_std": "standard deviation over all valid tokens, or sequences, of the step; no gradient",
+    "token_mean": "sum over valid tokens / how many there are",
+    "seq_mean": "mean over sequences of the mean over their tokens; of `[B]`, the mean",
+    "seq_sum": "mean over sequences of the sum over their tokens",
+    "fixed_horizon": "sum over valid tokens / (sequences x horizon)",
+    "pair_mean": "mean over pairs",
+    "chat": "messages: a system message, or `none`, and a user message",
+    "after": "what follows the first `sep` in `s`; all of `s` without one",
+    "before": "what precedes the first `sep` in `s`; all of `s` without one",
+    "strip": "`s` without blanks around it",
+    "lower": "`s` in small letters",
+    "len": "number of characters",
+    "matches": 'whether a regular expression is found: `matches(r.response, r"\\d+")`',
+    "file": "the text of a file beside the .forge file",
+    "env": "an environment variable, which must be set where the run starts",
+}
+FIELDS = {
+    "logprob": "log-prob of each token under the weights being trained",
+    "entropy": "entropy of the next-token distribution, in nats",
+    "logsumexp": "log of the sum of exponentials of the logits",
+    "mean_logprob": "mean of the log-probs over the vocabulary, for label smoothing",
+    "behavior": "log-prob of each token under the weights that sampled it, as the sampler saw it",
+    "mask": "tokens that carry loss: what the policy wrote",
+    "num_tokens": "length of each completion",
+    "truncated": "cut at its length limit",
+}
+
+
+def page() -> str:
+    """The whole reference."""
+    parts = ["# Expressions", GENERATED, INTRODUCTION, "## Functions of numbers"]
+    parts.append(_functions(builtins.ELEMENTWISE))
+    parts += ["## Reductions", "`axis` is one of the axes below; over `T` the mask is required."]
+    parts.append(_functions(builtins.REDUCTIONS))
+    parts += ["## Aggregators", "The roots of `minimize` and `report`. They alone cross `B`, and "
+              "divide by counts of the whole optimizer step, so that microbatches and ranks cannot "
+              "change a loss.", _functions(builtins.AGGREGATORS)]  # fmt: skip
+    parts += ["## Functions of text", "In columns of datasets and in rewards.",
+              _functions(builtins.TEXT)]  # fmt: skip
+    parts += ["## Axes", table(("axis", "is"), [(code(a), AXES[a]) for a in AXES])]
+    parts += ["## Fields of a loss", "A loss names what it needs; any other name is given by "
+              "`replay(..., NAME = ...)`.", _fields()]  # fmt: skip
+    names = ", ".join(f"`r.{name}`" for name in builtins.ROLLOUT_ATTRIBUTES)
+    parts += ["## A rollout in a reward", f"`reward f(r: Rollout)` reads {names}.", "## Types"]
+    dtypes = ", ".join(code(name) for name in builtins.DTYPES)
+    parts.append(
+        f"`[B, T] f32` is a tensor, `diff [B, T] f32` one with a gradient; types of elements are "
+        f"{dtypes}. A scalar parameter is `float`, `int` or `bool`."
+    )
+    return join(parts)
+
+
+def _functions(table_of: dict[str, tuple[str, ...]]) -> str:
+    rows = [(code(f"{name}({_parameters(params)})"), MEANINGS[name])
+            for name, params in table_of.items()]  # fmt: skip
+    return table(("function", "is"), rows)
+
+
+def _parameters(names: tuple[str, ...]) -> str:
+    text = ""
+    for name in names:
+        bare = name.removesuffix("?")
+        comma = ", " if text else ""
+        text += f"[{comma}{bare}]" if name != bare else comma + bare
+    return text
+
+
+def _fields() -> str:
+    trainer, rollout = builtins.TRAINER_FIELDS, builtins.ROLLOUT_FIELDS
+    rows = []
+    for name in (*trainer, *rollout):
+        axis, dtype = KNOWN[name]
+        text = f"[B{', T' if axis else ''}] {dtype}"
+        shown = f"diff {text}" if name in trainer else text
+        origin = "the trainer" if name in trainer else "the rollout"
+        rows.append((code(name), code(shown), origin, FIELDS[name]))
+    return table(("field", "type", "comes from", "is"), rows)

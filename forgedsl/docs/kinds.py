@@ -1,0 +1,135 @@
+"""docs/reference/kinds.md: what can be declared and how it is written.
+
+Names and settings come from forgedsl/schema; the shapes and the kinds without settings are stated
+here, and a test holds them against the schema.
+"""
+
+from __future__ import annotations
+
+from forgedsl.docs.markdown import GENERATED, block, code, join, table
+from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
+from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
+
+INTRODUCTION = """\
+A file holds declarations. Each begins with a word: `forge`, `import`, `param`, `require`, or one of
+the kinds below; their order does not matter. `##` comments above a declaration are its
+documentation, which `forgec doc` prints."""
+
+WORDS = {
+    "forge": ("forge 1", "the edition of the language; optional, first"),
+    "import": (
+        'import "std/rl" as rl\nimport "shared/losses" as mine(eps = 0.1)\n'
+        'import python "rewards/grading.py" as grading',
+        "names of another module: a .forge file with its parameters, or a Python file, whose "
+        "signatures are read and which is not executed by the compiler",
+    ),
+    "param": (
+        "param group : int = 8",
+        "a value that can be set from outside; types are `str int float bool duration bytes list`",
+    ),
+    "require": (
+        'require group >= 2 else "a group needs siblings"',
+        "checked when the file is read, with all values in force",
+    ),
+}
+SHAPES = {
+    "run": "run { seed = 3 }",
+    "cluster": "cluster { hosts = 2, gpus = 8 }",
+    "launcher": 'launcher = slurm(partition = "gpu")',
+    "colocate": "colocate = [trainer, generator]",
+    "model": 'model policy { source = hf("Qwen/Qwen3-1.7B") }',
+    "dataset": 'dataset sums { source = jsonl("sums.jsonl"), prompt = row.question }',
+    "reward": "reward correct = rl.math_equal(tolerance = 1e-6)\n"
+    "reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)\n"
+    "reward tests = grading.run_tests { procs = 4, timeout = 20s, effects = [exec] }",
+    "rubric": "rubric grade { score = 0.9 * correct + 0.1 * short, on_truncated = 0.0 }",
+    "schedule": "schedule sync { steps = 100 }\nschedule async { steps = 100, max_policy_age = 1 }",
+    "eval": "eval held_out { dataset = sums, score = correct, every = 50 }",
+    "checkpoint": "checkpoint { every = 100, keep = 3 }",
+    "logging": 'logging { wandb { project = "sums" } }',
+    "service": "service trainer   : titan(policy) { optimizer { lr = 1e-6 } }\n"
+    "service generator : vllm(policy)  { sampling { max_tokens = 512 } }",
+    "flow": "flow train {\n  prompt  = sums.draw(16)\n"
+    "  rollout = generator.sample(prompt, n = 8)\n"
+    "  score   = grade(rollout, prompt.target)\n"
+    "  batch   = replay(rollout, adv = rl.group_norm(score))\n"
+    "  trainer.step(batch, loss = rl.dapo)\n  sync trainer -> generator\n}",
+    "profile": "profile cpu when cluster.gpus == 0 { trainer { procs = 1 }, schedule.steps = 20 }",
+    "loss": "loss nll(logprob: diff [B, T] f32, mask: [B, T] bool) {\n"
+    "  minimize token_mean(-logprob, mask)\n}",
+    "advantage": "advantage centred(r: [G] f32) -> [G] f32 = r - mean(r, G)",
+    "filter": "filter mixed(score: [G] f32) -> bool = std(score, G) > 0.0",
+    "fn": "fn k1(lp: [B, T] f32, ref: [B, T] f32) -> [B, T] f32 = lp - ref",
+}
+MEANINGS = {
+    "service": "processes that hold a model: `titan` trains it, or keeps it frozen where no step "
+    "names it; `vllm` samples from it",
+    "flow": "how samples become optimizer steps: a graph of streams. Every name is bound once; "
+    "`sync` is the one edge that closes a cycle",
+    "profile": "settings for one place to run. `--profile NAME` chooses it; where none is named, "
+    "the first whose `when` holds, which is said",
+    "loss": "what is minimized, per token, over named axes; the compiler differentiates it",
+    "advantage": "from the scores of the siblings of one prompt to a weight for each",
+    "filter": "whether a group of siblings is kept: `kept = rollout.keep(mixed(score))`; a dropped "
+    "group is replaced by another from the dataset",
+    "fn": "a part of losses and advantages, with a name",
+}
+STATEMENTS = {
+    "draw": "so many prompts for one optimizer step",
+    "batches": "batches of the dataset's conversations, for supervised training",
+    "pairs": "so many pairs of a chosen and a rejected answer",
+    "step": "one optimizer step",
+    "logprobs": "log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
+    "the start of the step",
+    "sample": "`n` completions of each prompt: groups of siblings",
+    "score": "a rubric or a reward is called by its name: `grade(rollout, prompt.target)`",
+    "keep": "the groups of a stream for which a filter holds",
+}
+
+REPLAY = (
+    "what the loss needs besides the rollout's own fields, joined by rollout; groups wait here for "
+    "a batch"
+)
+SYNC = "new weights for the generator; [settings](settings.md#sync-in-a-flow)"
+
+
+def page() -> str:
+    """The whole reference."""
+    parts = ["# Kinds", GENERATED, INTRODUCTION, "## Words of the language"]
+    parts += [_entry(word, *entry) for word, entry in WORDS.items()]
+    parts.append("## Declarations")
+    parts += [_entry(kind, SHAPES[kind], meaning(kind)) for kind in ALL_KINDS]
+    return join([*parts, *_flow()])
+
+
+def meaning(kind: str) -> str:
+    """What a kind is for, as a sentence without its end."""
+    return MEANINGS[kind] if kind in MEANINGS else KINDS[kind].doc
+
+
+def _entry(name: str, shape: str, text: str) -> str:
+    sentence = f"{text[:1].upper()}{text[1:]}."
+    link = ""
+    if name == "service":
+        sections = ", ".join(f"[{s}](settings.md#service--{s}model)" for s in SERVICES)
+        link = f"Settings: {sections}."
+    elif name in KINDS:
+        labels = "--".join(KINDS[name].labels)
+        link = f"[Settings](settings.md#{name}{'-' + labels if labels else ''})."
+    return join([f"### {name}", f"{sentence} {link}".strip(), block(shape)])
+
+
+def _flow() -> list[str]:
+    rows = []
+    for owner, methods in METHODS.items():
+        for method in methods:
+            args = ", ".join(PARAMETERS[method])
+            needs = " and ".join(f"`{column}`" for column in COLUMNS.get(method, ()))
+            note = f"; the dataset has {needs}" if needs else ""
+            rows.append((code(f"{owner}.{method}({args})"), STATEMENTS[method] + note))
+    for name in ("score", "keep"):
+        target = "NAME" if name == "score" else "rollout.keep"
+        rows.append((code(f"{target}({', '.join(PARAMETERS[name])})"), STATEMENTS[name]))
+    rows.append((code("replay(rollout, NAME = ..., ...)"), REPLAY))
+    rows.append((code("sync TRAINER -> GENERATOR { ... }"), SYNC))
+    return ["## Statements of a flow", table(("statement", "is"), rows)]
