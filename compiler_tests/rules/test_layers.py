@@ -95,9 +95,9 @@ def test_overrides_are_typed(text, value):
 @pytest.mark.parametrize(
     ("text", "code"),
     [
-        ("group=two", "F101"),
+        ("group=two", "F109"),
         ("group=2.5", "F109"),
-        ("trainer.optimizer.lr=fast", "F101"),
+        ("trainer.optimizer.lr=fast", "F109"),
         ("trainer.device=gpuu", "F113"),
         ("nope=1", "F101"),
         ("trainer=1", "F113"),

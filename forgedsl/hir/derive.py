@@ -10,12 +10,25 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.context import ERROR
-from forgedsl.hir.ir import Auto, Constructor
+from forgedsl.hir.ir import Auto, Constructor, Origin, Value
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:
     from forgedsl.hir.resolve import Resolver
     from forgedsl.hir.table import Declared
+    from forgedsl.schema.types import Setting
+
+
+DEFAULT = Origin(layer="default", detail="default", span=None)
+_constants: dict[int, Value] = {}
+
+
+def default_value(setting: Setting) -> Value:
+    """A default that is not computed; the rows of the schemas live as long as the process."""
+    found = _constants.get(id(setting))
+    if found is None:
+        found = _constants[id(setting)] = Value(value=setting.default, origin=DEFAULT)
+    return found
 
 
 def _host(name: str) -> Callable[[Resolver, Declared], Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from forgedsl.diagnostics import Label
+from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
-from forgedsl.hir.ir import Constant, Decl, Function, PythonFunction, Scope
+from forgedsl.hir.ir import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.hir.table import part_span
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
@@ -183,8 +183,24 @@ class BodyChecker:
             self.ctx.error("F114", message, call.span, help=f"`{shown}`")
 
 
-def check_function(function: Function, ctx: Context) -> set[str]:
-    """Check the names of a body; the result is the names of its module that it uses."""
+Checked = dict[tuple[str, int, str], tuple[set[str], tuple[Diagnostic, ...]]]
+"""What `check_function` said, by place and name of the function."""
+
+
+def check_function(function: Function, ctx: Context, known: Checked) -> set[str]:
+    """Check the names of a body; the result is the names of its module that it uses. Profiles
+    change values and no names, so what is `known` from one view of a file holds in all."""
+    key = (function.span.file, function.span.start, function.name)
+    if key not in known:
+        problems = Reporter()
+        known[key] = _check_names(function, Context(problems)), tuple(problems)
+    used, diagnostics = known[key]
+    for diagnostic in diagnostics:
+        ctx.reporter.report(diagnostic)
+    return used
+
+
+def _check_names(function: Function, ctx: Context) -> set[str]:
     checker = BodyChecker(ctx=ctx, scope=function.scope, locals={}, used=set())
     for field in function.fields:
         if field.name in checker.locals:
@@ -204,6 +220,21 @@ def check_function(function: Function, ctx: Context) -> set[str]:
         elif isinstance(statement, ast.TypedAssign):
             _bind(checker, statement.name, statement)
     return checker.used
+
+
+def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> None:
+    """Check the names of an expression of a dataset's rows or of a rubric's rollouts."""
+    rows = kind == "dataset"
+    checker = BodyChecker(
+        ctx=ctx,
+        scope=value.scope,
+        locals={"row": "Row"} if rows else {},
+        functions=builtins.TEXT_FUNCTIONS
+        if rows
+        else frozenset(builtins.ELEMENTWISE) | {"min", "max"},
+        used=used,
+    )
+    checker.expr(value.expr)
 
 
 def _bind(checker: BodyChecker, name: str, node: ast.Node) -> None:

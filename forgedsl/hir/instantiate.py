@@ -73,7 +73,7 @@ def instantiate(
             functions.append(function)
     if not module.is_standard:  # the standard library is checked by the tests
         for function in functions:
-            check_function(function, ctx)
+            check_function(function, ctx, loader.checked)
     return scope
 
 

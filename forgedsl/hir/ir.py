@@ -8,7 +8,7 @@ expressions; their free names are looked up through the function's `Scope`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from forgedsl.records import dataclass, field
@@ -107,7 +107,7 @@ class Scope:
     """Free names of one module: params, functions and imported modules ("rl.k3")."""
 
     module: str = ""
-    names: dict[str, Constant | Function | PythonFunction | Decl | Scope] = field(
+    names: MutableMapping[str, Constant | Function | PythonFunction | Decl | Scope] = field(
         default_factory=dict
     )
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
+from forgedsl.hir.functions import Checked
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, read_source
@@ -30,11 +31,13 @@ class Module:
 
 @dataclass(slots=True)
 class Loader:
-    """Reads modules once each. `sources` collects every text, for the renderers."""
+    """Reads modules once each. `sources` collects every text, for the renderers; `checked` are
+    the functions whose names are known to exist or were reported."""
 
     reporter: Reporter
     sources: dict[str, SourceFile] = field(default_factory=dict)
     modules: dict[str, Module | None] = field(default_factory=dict)
+    checked: Checked = field(default_factory=dict)
 
     def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
         """The module an import names, or None after a diagnostic."""

@@ -9,14 +9,15 @@ without. `Resolver` is also where constant expressions look up names.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from pathlib import Path, PurePath
 from typing import Any
 
 from forgedsl.hir import requirements
 from forgedsl.hir.context import ERROR, Context, Host
-from forgedsl.hir.derive import DERIVED
+from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
 from forgedsl.hir.flow import resolve_flow
-from forgedsl.hir.functions import BodyChecker, build_function, check_function
+from forgedsl.hir.functions import build_function, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
 from forgedsl.hir.ir import (
     Auto,
@@ -38,12 +39,10 @@ from forgedsl.hir.rewards import resolve_rewards
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.specialize import specialize
 from forgedsl.hir.table import RANK, Collector, Declared, part_span
-from forgedsl.schema import builtins
 from forgedsl.schema.types import Derived, Required, Setting
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 
-_DEFAULT = Origin(layer="default", detail="default", span=None)
 ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
 
 
@@ -66,6 +65,8 @@ class Resolver:
         self.coercer = Coercer(self.ctx, self, self.table.declared)
         self.used = self.coercer.used
         self.profile: str | None = None
+        self._names: dict[str, Any] | None = None
+        """what expressions of rows and rollouts may name, once all functions are known"""
         self._memo: dict[tuple[str, str], Value] = {}
         self._open: list[tuple[str, str]] = []
 
@@ -126,7 +127,7 @@ class Resolver:
             entry = declared.entries.get(name)
             span = entry.path_span if entry is not None else declared.name_span
             self.ctx.error("F117", f"a setting needs itself: {shown}", span)
-            self._memo[key] = Value(value=ERROR, origin=_DEFAULT)
+            self._memo[key] = Value(value=ERROR, origin=DEFAULT)
             return self._memo[key]
         setting = declared.kind.setting(name)
         assert setting is not None, key
@@ -146,17 +147,17 @@ class Resolver:
             )
             value = self.coercer.value(entry.expr, setting.type, scope, what)
             if isinstance(value, Deferred):
-                self._check_deferred(declared, value)
+                check_deferred(value, declared.kind.name, self.ctx, self.used)
             if not (isinstance(value, Auto) and isinstance(setting.default, Derived)):
                 return Value(value=value, origin=entry.origin, place=entry.path_span)
         if isinstance(setting.default, Required):
             self._missing(declared, setting)
-            return Value(value=ERROR, origin=_DEFAULT)
+            return Value(value=ERROR, origin=DEFAULT)
         if isinstance(setting.default, Derived):
             derived = DERIVED[declared.kind.name, setting.name](self, declared)
             origin = Origin(layer="default", detail=setting.default.text, span=None)
             return Value(value=derived, origin=origin)
-        return Value(value=setting.default, origin=_DEFAULT)
+        return Value(value=setting.default, origin=DEFAULT)
 
     def _missing(self, declared: Declared, setting: Setting) -> None:
         owner = f"{declared.ctor or declared.kind.name} `{declared.name}`"
@@ -175,24 +176,13 @@ class Resolver:
             self.ctx.error("F110", message, declared.name_span, help=help_text)
 
     def _deferred_scope(self, declared: Declared) -> Scope:
-        names = dict(self.scope.names)
-        if declared.kind.name == "dataset":
-            system = self.setting(declared, "system").value
-            names["system"] = Constant(value=None if system is ERROR else system, span=None)
-        return Scope(names=names)
-
-    def _check_deferred(self, declared: Declared, value: Deferred) -> None:
-        is_dataset = declared.kind.name == "dataset"
-        checker = BodyChecker(
-            ctx=self.ctx,
-            scope=value.scope,
-            locals={"row": "Row"} if is_dataset else {},
-            functions=builtins.TEXT_FUNCTIONS
-            if is_dataset
-            else frozenset(builtins.ELEMENTWISE) | {"min", "max"},
-            used=self.used,
-        )
-        checker.expr(value.expr)
+        if self._names is None:
+            self._names = dict(self.scope.names)
+        if declared.kind.name != "dataset":
+            return Scope(names=self._names)
+        system = self.setting(declared, "system").value
+        own = {"system": Constant(value=None if system is ERROR else system, span=None)}
+        return Scope(names=ChainMap[str, Any](own, self._names))
 
     def model_of(self, declared: Declared) -> Declared | None:
         """The model a service runs; an unknown one has been reported."""
@@ -300,13 +290,18 @@ class Resolver:
     def check_bodies(self, functions: dict[str, Function]) -> None:
         for function in functions.values():
             if function.module == "":
-                self.used |= check_function(function, self.ctx)
+                self.used |= check_function(function, self.ctx, self.loader.checked)
 
     def decl(self, declared: Declared) -> Decl:
         """A declaration with all its settings evaluated."""
-        names = [s.name for s in declared.kind.settings]
-        names += [n for n in declared.entries if n not in names]
-        settings = {n: self.setting(declared, n) for n in names}
+        kind, entries = declared.kind, declared.entries
+        settings = {
+            s.name: self.setting(declared, s.name)
+            if s.name in entries or isinstance(s.default, Derived | Required)
+            else default_value(s)
+            for s in kind.settings
+        }
+        settings |= {n: self.setting(declared, n) for n in entries if n not in settings}
         args: tuple[Any, ...] = ()
         if declared.ctor is not None:
             args = tuple(Ref(name=a.text) for a in declared.ctor_args)

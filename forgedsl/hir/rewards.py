@@ -54,7 +54,7 @@ def _body(resolver: Resolver, node: ast.FnDecl | ast.BindDecl) -> Body | None:
             return _bound(resolver, node.body)
     function = build_function(node, resolver.scope, resolver.ctx)
     _check_signature(resolver, node)
-    resolver.used |= check_function(function, resolver.ctx)
+    resolver.used |= check_function(function, resolver.ctx, resolver.loader.checked)
     return function
 
 

@@ -109,16 +109,16 @@ class Coercer:
     def _ref(self, expr: ast.Expr, type_: Type, what: str) -> Any:
         if not isinstance(expr, ast.Path):
             return self._wrong(expr, type_, what)
-        candidates = [n for n, d in self.declared.items() if d.kind.name in type_.kinds]
-        if expr.text in candidates:
+        other = self.declared.get(expr.text)
+        if other is not None and other.kind.name in type_.kinds:
             self.used.add(expr.text)
             return Ref(name=expr.text)
-        other = self.declared.get(expr.text)
         kinds = " or ".join(type_.kinds)
         if other is not None:
             message = f"{what} is a {kinds}; `{expr.text}` is a {other.kind.name}"
             related = (Label(text="declared here", span=other.name_span),)
             return self.ctx.error("F109", message, expr.span, related=related)
+        candidates = [n for n, d in self.declared.items() if d.kind.name in type_.kinds]
         return self.ctx.unknown("F101", f"no {kinds} is called", expr.text, expr.span, candidates)
 
     def _constructor(self, expr: ast.Expr, type_: Type, scope: Scope, what: str) -> Any:

@@ -15,6 +15,7 @@ from pathlib import Path
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import Context, Host
+from forgedsl.hir.functions import Checked
 from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
@@ -85,16 +86,17 @@ def lint_source(
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
     views: dict[str, Reporter] = {}
     modules: dict[str, Module | None] = {}
+    checked: Checked = {}
     shared = Shared()
     for view in _views(file, profile):
         views[view] = Reporter()
-        loader = Loader(views[view], sources, modules)
+        loader = Loader(views[view], sources, modules, checked)
         _check(
             file, source.name, folder, view, layered, loader, config, shared, deep=deep is not None
         )
     if deep is not None and profile is None:
         views[HERE] = Reporter()
-        loader = Loader(views[HERE], sources, modules)
+        loader = Loader(views[HERE], sources, modules, checked)
         _check_host(file, source.name, folder, layered, loader, deep)
     known = frozenset(rule.CODE for rule in RULES if config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)

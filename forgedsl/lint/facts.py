@@ -13,11 +13,15 @@ from functools import cached_property
 from typing import Any
 
 from forgedsl.losses.grad import with_gradient
-from forgedsl.losses.intervals import Analysis
+from forgedsl.losses.intervals import MASKED, Analysis
 from forgedsl.losses.tree import Tree, Value, reachable
 from forgedsl.records import replace
 from forgedsl.source import Span
 
+CONDITIONAL = frozenset(
+    ("where", "log", "log1p", "sqrt", "pow", "mod", "seq_max", "seq_min", "side", "seq_count")
+)
+"""operations by which a derivative can be unsafe where its loss is safe"""
 NUMBER = "value"
 """the file of a span that holds the number of a value in place of a place"""
 
@@ -26,10 +30,7 @@ class Facts:
     """One structure. `answers` keeps what rules found, by question."""
 
     def __init__(self, tree: Tree) -> None:
-        values = (
-            replace(value, span=Span(NUMBER, number, number))
-            for number, value in enumerate(tree.values)
-        )
+        values = (_numbered(value, number) for number, value in enumerate(tree.values))
         self.tree = replace(tree, values=tuple(values))
         self.answers: dict[object, Any] = {}
 
@@ -46,8 +47,19 @@ class Facts:
 
     @cached_property
     def gradient(self) -> Tree:
-        """The outputs of the loss and its derivative."""
-        return with_gradient(self.tree)
+        """The outputs of the loss and its derivative; the loss alone where its derivative has
+        nothing of its own that could overflow or divide by 0."""
+        return self.tree if self._is_plain else with_gradient(self.tree)
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether no derivative here divides, and no condition protects a value of the loss that
+        its derivative would read without that protection."""
+        values = self.tree.values
+        masks = [value.args[1] for value in values if value.op in MASKED and len(value.args) > 1]
+        return all(value.op not in CONDITIONAL for value in values) and all(
+            values[mask].op in ("input", "valid") for mask in masks
+        )
 
     @cached_property
     def analysis(self) -> Analysis:
@@ -62,6 +74,11 @@ class Facts:
         """The value of the tree that a value of the gradient is, or is derived from."""
         span = self.gradient.values[node].span
         return span.start if span.file == NUMBER else None
+
+
+def _numbered(value: Value, number: int) -> Value:
+    span = Span(NUMBER, number, number)
+    return Value(op=value.op, args=value.args, attr=value.attr, type=value.type, span=span)
 
 
 def structure(tree: Tree) -> tuple[object, ...]:

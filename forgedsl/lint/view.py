@@ -32,6 +32,7 @@ class Shared:
     def __init__(self) -> None:
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
+        self._intervals: dict[tuple[Located, Interval], Analysis] = {}
         self._facts: dict[tuple[object, ...], Facts] = {}
         self._facts_of: dict[Located, Facts] = {}
 
@@ -42,6 +43,15 @@ class Shared:
         if key not in self._names:
             self._names[key] = tuple(dict.fromkeys(names(function.statements)))
         return self._names[key]
+
+    def intervals(self, located: Located, group_size: Interval) -> Analysis:
+        """The intervals of an advantage or a filter."""
+        key = (located, group_size)
+        if key not in self._intervals:
+            tree = located.tree
+            outputs = [value for _, value in tree.outputs]
+            self._intervals[key] = Analysis(tree.values, outputs, group_size=group_size)
+        return self._intervals[key]
 
     def facts(self, located: Located) -> Facts:
         """The facts of a loss."""
@@ -56,16 +66,11 @@ class Shared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """An advantage or a filter as a tree."""
+    """An advantage or a filter as a tree, with its intervals."""
 
     function: Function
     located: Located
-    group_size: Interval
-
-    @property
-    def analysis(self) -> Analysis:
-        tree = self.located.tree
-        return Analysis(tree.values, [v for _, v in tree.outputs], group_size=self.group_size)
+    analysis: Analysis
 
 
 class View:
@@ -157,7 +162,7 @@ class View:
             GroupView(
                 function=self.program.functions[name],
                 located=located,
-                group_size=self.group_size,
+                analysis=self.shared.intervals(located, self.group_size),
             )
             for name, located in self.located.items()
             if located.tree.kind in ("advantage", "filter")

@@ -12,7 +12,7 @@ from forgedsl.losses.simplify import Constant, Negative, Same, fold
 from forgedsl.losses.tree import COMPARISONS, ELEMENTWISE, REDUCTIONS, Value
 from forgedsl.records import dataclass
 from forgedsl.source import NO_SPAN, Span
-from forgedsl.types.tensors import TensorType
+from forgedsl.types.tensors import TensorType, union
 
 BOOLEAN = frozenset((*COMPARISONS, "and", "or", "not", "is_finite", "in_side"))
 NO_GRADIENT = frozenset((*BOOLEAN, "stop", "sign", "float"))
@@ -57,10 +57,12 @@ class Builder:
 
     def __call__(self, op: str, *args: int) -> int:
         """An elementwise operation or a reduction."""
-        if op in ELEMENTWISE:
-            axes = frozenset[str]().union(*(self.values[arg].type.axes for arg in args))
-            args = tuple(self.expand(arg, axes) for arg in args)
-        result = fold(op, [self.values[arg] for arg in args])
+        values = self.values
+        if op in ELEMENTWISE and len(args) > 1:
+            axes = union([values[arg].type.axes for arg in args])
+            if axes:
+                args = tuple([self.expand(arg, axes) for arg in args])
+        result = fold(op, [values[arg] for arg in args])
         if isinstance(result, Constant):
             return self.const(result.value)
         if isinstance(result, Same):
@@ -93,20 +95,24 @@ class Builder:
         if op in REDUCTIONS:
             axes = _reduced(op, types[0].axes or types[-1].axes)
             return TensorType(axes, "f32", types[0].diff)
-        axes = frozenset[str]().union(*(type_.axes for type_ in types))
+        axes = union([type_.axes for type_ in types])
         operands = types[1:] if op == "where" else types
         dtype = "bool" if op in BOOLEAN else "f32"
         if op in ("where", "stop") and all(type_.dtype == "bool" for type_ in operands):
             dtype = "bool"
-        return TensorType(axes, dtype, op not in NO_GRADIENT and any(t.diff for t in operands))
+        diff = op not in NO_GRADIENT and any(type_.diff for type_ in operands)
+        for same in types:
+            if same.axes == axes and same.dtype == dtype and same.diff == diff:
+                return same
+        return TensorType(axes, dtype, diff)
 
     def _add(self, op: str, args: tuple[int, ...], attr: Any, type_: TensorType) -> int:
-        value = Value(op=op, args=args, attr=attr, type=type_, span=self.span)
-        key = _key(value)
-        if key not in self._known:
-            self._known[key] = len(self.values)
-            self.values.append(value)
-        return self._known[key]
+        key = (op, args, attr, type(attr), type_.axes, type_.dtype)
+        number = self._known.get(key)
+        if number is None:
+            number = self._known[key] = len(self.values)
+            self.values.append(Value(op=op, args=args, attr=attr, type=type_, span=self.span))
+        return number
 
 
 def _reduced(op: str, axes: frozenset[str]) -> frozenset[str]:

@@ -21,7 +21,7 @@ from forgedsl.losses.tree import Field, Tree, Value, reachable
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.types.tensors import ERROR, SIDES, TensorType, clash
+from forgedsl.types.tensors import ERROR, SIDES, TensorType, clash, union
 
 OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "mod", "**": "pow", "and": "and",
@@ -151,7 +151,9 @@ class Inference:
                     "T702", "dtype", "a list or quantity has no place in tensor math", node.span
                 )
         self.root = root
-        return replace(result, span=node.span)
+        if result.span is node.span:
+            return result
+        return Typed(result.value, result.type, node.span, result.aggregate)
 
     def constant(self, value: Any, span: Span) -> Typed:
         if not isinstance(value, bool | int | float | str | None):
@@ -248,13 +250,14 @@ class Inference:
             message = f"this constant has no value: {error}"
             return self.error("L407", "zero-division", message, span)
         folded = self.build.values[value].type
-        axes = frozenset[str]().union(*(arg.type.axes for arg in args))
-        aggregate = any(arg.aggregate for arg in args)
-        return Typed(value, replace(folded, axes=axes), span, aggregate)
+        axes = union(arg.type.axes for arg in args)
+        if axes != folded.axes:
+            folded = TensorType(axes, folded.dtype, folded.diff)
+        return Typed(value, folded, span, any(arg.aggregate for arg in args))
 
     def unify(self, args: tuple[Typed, ...], span: Span) -> bool:
         """Report operands whose axes cannot meet."""
-        axes = frozenset[str]().union(*(arg.type.axes for arg in args))
+        axes = union(arg.type.axes for arg in args)
         if (pair := clash(axes)) is None:
             return True
         sides = [next(arg for arg in args if axis in arg.type.axes) for axis in pair]
@@ -353,12 +356,14 @@ def compact(
     """Only what `ends` need, renumbered, each value with its name in the source."""
     kept = reachable(values, ends)
     number = {old: new for new, old in enumerate(kept)}
-    renumbered = [
-        replace(
-            values[old],
-            args=tuple(number[arg] for arg in values[old].args),
-            name=names.get(old, values[old].name),
-        )
-        for old in kept
-    ]
+    renumbered = []
+    for old in kept:
+        value = values[old]
+        args = tuple([number[arg] for arg in value.args])
+        name = names.get(old, value.name)
+        if args != value.args or name != value.name:
+            value = Value(
+                op=value.op, args=args, attr=value.attr, type=value.type, name=name, span=value.span
+            )
+        renumbered.append(value)
     return renumbered, number

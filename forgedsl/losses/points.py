@@ -43,7 +43,7 @@ class Point:
         self.inputs = inputs
         self.wrt = wrt
         self.default = default
-        self._known: dict[tuple[int, str], Dual] = {}
+        self._known: dict[str, list[Dual]] = {}
         self._bypass: tuple[int, int] | None = None
 
     def bypassing(self, node: int, arg: int) -> Point:
@@ -54,15 +54,15 @@ class Point:
 
     def __call__(self, node: int, side: str = "") -> Dual:
         """Value and derivative of a node, of one side of a pair where it has two."""
-        for number in range(node + 1):  # in order, so that no recursion is deep
-            if (number, side) not in self._known:
-                found = self._eval(self.values[number], side)
-                if self._bypass is not None and self._bypass[0] == number:
-                    found = Dual(found.value, self._known[self._bypass[1], side].slope)
-                self._known[number, side] = found
-        return self._known[node, side]
+        known = self._known.setdefault(side, [])
+        for number in range(len(known), node + 1):  # in order, so that no recursion is deep
+            found = self._eval(self.values[number], side, known)
+            if self._bypass is not None and self._bypass[0] == number:
+                found = Dual(found.value, known[self._bypass[1]].slope)
+            known.append(found)
+        return known[node]
 
-    def _eval(self, value: Value, side: str) -> Dual:
+    def _eval(self, value: Value, side: str, known: list[Dual]) -> Dual:
         if value.op == "const":
             usable = isinstance(value.attr, int | float)
             return Dual(float(value.attr) if usable else NAN)  # type: ignore[arg-type]
@@ -75,7 +75,7 @@ class Point:
             return Dual(2.0 if value.op == "total" and "P" in self._axes() else 1.0)
         if value.op == "side":
             return self(value.args[0], str(value.attr))
-        args = [self._known[arg, side] for arg in value.args]
+        args = [known[arg] for arg in value.args]
         if value.op in REDUCTIONS or value.op in ("expand", "unside", "float"):
             return Dual(1.0) if value.op == "seq_count" else args[0]
         return _elementwise(value.op, args)
@@ -88,8 +88,8 @@ def _elementwise(op: str, args: list[Dual]) -> Dual:
     if op in NUMERIC and any(math.isnan(arg.value) for arg in args):
         return Dual(NAN, NAN)  # as in torch; Python's own drop it
     try:
-        value = float(PYTHON[op](*(_argument(op, arg) for arg in args)))
-        slope = _slope(op, args, value)
+        value = float(PYTHON[op](*[_argument(op, arg) for arg in args]))
+        slope = _slope(op, args, value) if any(arg.slope for arg in args) else 0.0
     except (ArithmeticError, ValueError):
         return Dual(NAN, NAN)
     return Dual(value, slope)

@@ -104,6 +104,11 @@ class _Machine:
         self.states: list[int] = [self.tables.starts[start]]
         self.values: list[Any] = []
         self.end = self.tables.ends[start]
+        self.lone = [
+            rule.is_single and rule.size == 1 and rule.parts is None and not rule.absent
+            for rule in self.tables.rules
+        ]
+        self.chains: dict[tuple[int, int, str], int] = {}
         self.callbacks: list[Callable[[list[Any]], Any] | None] = [
             None if rule.callback is None else getattr(builder, rule.callback, None)
             for rule in self.tables.rules
@@ -165,10 +170,19 @@ class _Machine:
         """Reduce as far as the terminal asks for it, then shift it."""
         states, values = self.states, self.values
         table, gotos, rules = self.tables.states, self.tables.gotos, self.tables.rules
+        lone = self.lone
         while True:
-            action = table[states[-1]].get(kind)
+            top = states[-1]
+            action = table[top].get(kind)
             if action is None:
                 raise _GiveUpError
+            if action < 0 and lone[~action] and token is not None:
+                key = (states[-2], top, kind)
+                end = self.chains.get(key)
+                if end is None:
+                    end = self.chains[key] = self._follow(*key)
+                states[-1] = end
+                action = table[end][kind]
             if action >= 0:
                 if token is None:
                     raise _GiveUpError
@@ -193,6 +207,18 @@ class _Machine:
             values.append(value)
             if token is None and states[-1] == self.end:
                 return
+
+    def _follow(self, below: int, top: int, kind: str) -> int:
+        """The state after all reductions that only rename the value on top: an expression passes
+        through every level of precedence above its own."""
+        table, gotos, rules = self.tables.states, self.tables.gotos, self.tables.rules
+        while True:
+            action = table[top].get(kind)
+            if action is None:
+                raise _GiveUpError
+            if action >= 0 or not self.lone[~action]:
+                return top
+            top = gotos[below][rules[~action].origin]
 
 
 def _arranged(rule: tables.Rule, children: list[Any]) -> list[Any]:

@@ -12,6 +12,9 @@ that one mistake gives one message.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache
+
 from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 
@@ -56,6 +59,19 @@ def axes_of(node: ast.TensorType) -> frozenset[str] | None:
     return frozenset(names) if all(name in AXES for name in names) else None
 
 
+NO_AXES: frozenset[str] = frozenset()
+
+
+def union(many: Iterable[frozenset[str]]) -> frozenset[str]:
+    """All axes of several tensors. Most often they agree, or one has none."""
+    found = NO_AXES
+    for axes in many:
+        if axes is not found and axes != found:
+            found = found | axes if found and axes else found or axes
+    return found
+
+
+@cache
 def clash(axes: frozenset[str]) -> tuple[str, str] | None:
     """Two axes that cannot meet in one tensor: only T joins B or P, and only one token axis."""
     owners = sorted(axes & {"B", "P", "G"})
