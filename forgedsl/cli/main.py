@@ -23,6 +23,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),
     ("explain", "forgedsl.cli.explain", "explain a code, a value of a file, or a loss"),
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
+    ("sim", "forgedsl.cli.sim", "predict step time, idle time and policy ages by simulation"),
     ("run", "forgedsl.cli.run", "train"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),

@@ -1,0 +1,128 @@
+"""`forgec sim FILE`: what a run would be like, by simulation.
+
+    FILE.forge --plan--> Job --simulate--> Result -> text | JSON
+    latencies: the plan's cost model; --assume changes single ones
+
+Nothing is launched, no GPU is needed. Exit codes: 0, 1 errors in the file, 2 bad usage.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from forgedsl.lower.build import Lowered
+    from forgedsl.lower.job import Job
+    from forgedsl.sim.inject import Fault
+    from forgedsl.sim.latency import Latencies
+    from forgedsl.sim.result import Result
+
+STEPS = 20
+
+
+class Format(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
+    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, help="optimizer steps to simulate")] = STEPS,
+    seed: Annotated[int, typer.Option(help="of lengths, latencies and failures")] = 0,
+    assume: Annotated[
+        list[str] | None,
+        typer.Option("--assume", metavar="NAME.FIELD=VALUE", help="a latency, length or share"),
+    ] = None,
+    inject: Annotated[
+        list[str] | None,
+        typer.Option("--inject", metavar="FAULT", help="something that goes wrong"),
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
+) -> None:
+    """Predict step time, idle time, policy ages and the effect of faults, by simulation.
+
+    \b
+    Examples:
+      forgec sim pipelines/grpo_math.forge --profile cluster
+      forgec sim pipelines/grpo_math.forge --set generator.replicas=4 --steps 50
+      forgec sim x.forge --assume generator.tokens='lognormal(800, 1.0)' --assume judge.seconds=2
+      forgec sim x.forge --inject kill:generator[1]@step=5 --inject slow:generator[0]=3@step=8..12
+    """
+    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.planning import plan_file
+
+    planned = plan_file(file, profile=profile, overrides=tuple(set_ or ()))
+    print_diagnostics(planned.loaded)
+    if planned.lowered is None:
+        raise typer.Exit(planned.code)
+    lowered = planned.lowered
+    try:
+        latencies = model_of(lowered, assume or [])
+        faults = faults_of(lowered.job, inject or [])
+    except ModelError as error:
+        print(f"forgec sim: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    sys.stdout.write(_simulated(lowered.job, latencies, faults, steps, seed, format_))
+
+
+class ModelError(Exception):
+    """Latencies or faults that cannot be; the message says why."""
+
+
+def model_of(lowered: Lowered, assume: list[str]) -> Latencies:
+    """The latency model that the command line asks for."""
+    from forgedsl.sim.assume import AssumptionError
+    from forgedsl.sim.assume import assume as with_assumptions
+    from forgedsl.sim.estimate import UnknownModelError
+    from forgedsl.sim.latency import from_plan
+
+    try:
+        return with_assumptions(from_plan(lowered.job, lowered.graph, lowered.plan), assume)
+    except AssumptionError as error:
+        raise ModelError(str(error)) from error
+    except UnknownModelError as error:
+        raise ModelError(
+            f"nothing says how large the model of {error} is: give its `arch`"
+        ) from error
+
+
+def faults_of(job: Job, texts: list[str]) -> list[Fault]:
+    """The faults, each on something that this job has."""
+    from forgedsl.sim.inject import check, parse
+
+    try:
+        return [check(parse(text), job) for text in texts]
+    except ValueError as error:
+        raise ModelError(str(error)) from error
+
+
+def _simulated(
+    job: Job, latencies: Latencies, faults: list[Fault], steps: int, seed: int, format_: Format
+) -> str:
+    import json
+
+    from forgedsl.sim.result import summary
+    from forgedsl.sim.simulation import simulate
+    from forgedsl.sim.text import render
+
+    def run(faults: list[Fault]) -> Result:
+        return simulate(job, latencies, steps=steps, seed=seed, faults=faults)
+
+    result = run(faults)
+    undisturbed = run([]) if faults else None
+    if format_ is Format.TEXT:
+        return render(job.name, result, latencies, faults, undisturbed)
+    body = {"format_version": "1.0", "name": job.name, "seed": seed, **summary(result)}
+    if undisturbed is not None:
+        body["undisturbed"] = summary(undisturbed)
+    body["assumed"] = list(latencies.notes)
+    return json.dumps(body, indent=1) + "\n"

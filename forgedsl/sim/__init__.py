@@ -1,0 +1,1 @@
+"""Discrete-event simulation of a job: what its run would be like, from latencies alone."""

@@ -1,0 +1,82 @@
+"""Assumptions of one's own: `--assume generator.tokens='lognormal(200, 0.8)'`.
+
+    Latencies + "NAME.FIELD=VALUE" -> Latencies; AssumptionError says what there is
+
+Names are services, rewards, filter functions, datasets, and `controller`; fields those of the
+records in latency.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forgedsl.records import fields, replace
+from forgedsl.sim.latency import Latencies
+from forgedsl.sim.values import Dist, dist, seconds
+
+CONTROLLER = "controller"
+GROUPS = ("engines", "titans", "rewards", "filters", "data")
+WHOLE = ("max_running", "rows")
+"""fields that are counts"""
+
+
+class AssumptionError(Exception):
+    """An assumption that cannot be made, with what could be."""
+
+
+def assume(latencies: Latencies, texts: Sequence[str]) -> Latencies:
+    """`latencies` with these assumptions, in order."""
+    for text in texts:
+        latencies = _one(latencies, text)
+    return latencies
+
+
+def _one(latencies: Latencies, text: str) -> Latencies:
+    path, equals, written = text.partition("=")
+    name, dot, field = path.strip().rpartition(".")
+    if not equals or not dot:
+        raise AssumptionError(f"`{text}` is no assumption; write NAME.FIELD=VALUE")
+    if name == CONTROLLER:
+        changed = _with(latencies.control, name, field, written)
+        return replace(latencies, control=changed)
+    for group in GROUPS:
+        members: Mapping[str, Any] = getattr(latencies, group)
+        if name in members:
+            record = _with(members[name], name, field, written)
+            notes = tuple(n for n in latencies.notes if not _speaks_of(n, name, field))
+            changes: dict[str, Any] = {group: {**members, name: record}, "notes": notes}
+            return replace(latencies, **changes)
+    known = [CONTROLLER, *(n for group in GROUPS for n in getattr(latencies, group))]
+    raise AssumptionError(f"`{name}` is nothing that takes time here{_hint(name, known)}")
+
+
+def _with(record: Any, name: str, field: str, written: str) -> Any:
+    known = [each.name for each in fields(record)]
+    if field not in known:
+        raise AssumptionError(f"`{name}` has no `{field}`{_hint(field, known)}")
+    try:
+        value: Any = _value(getattr(record, field), field, written)
+    except ValueError as error:
+        raise AssumptionError(f"{name}.{field}: {error}") from error
+    return replace(record, **{field: value})
+
+
+def _value(old: Any, field: str, written: str) -> Any:
+    if isinstance(old, Dist):
+        most = old.most if old.most < float("inf") else (old.points[-1] if old.points else old.most)
+        return dist(written, most if field == "tokens" else float("inf"))
+    value = seconds(written)
+    return int(value) if field in WHOLE else value
+
+
+def _speaks_of(note: str, name: str, field: str) -> bool:
+    """Whether a note tells of a value that is no longer the assumed one."""
+    return f" {name} " in f" {note} " and field in ("tokens", "seconds", "keep")
+
+
+def _hint(word: str, known: Sequence[str]) -> str:
+    from forgedsl.hir.suggest import did_you_mean, nearest
+
+    close = did_you_mean(nearest(word, list(known)))
+    return f"; {close}" if close else f"; there is {', '.join(known)}"

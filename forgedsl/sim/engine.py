@@ -1,0 +1,107 @@
+"""Continuous batching of one engine as a fluid: every running sequence gains tokens at one pace.
+
+    add(now, request, tokens, prefill) ... next_end() -> time ... ended(now) -> requests
+
+With n sequences running a token of each takes `decode + n * decode_sequence` seconds; a prefill
+stops the others for its time, a swap of weights stops all. What waits is taken up in order as soon
+as a sequence ends. The cost is O(log n) a request, whatever its length. The simulator drives it on
+simulated time, the engines of a rehearsal on the clock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from typing import Generic, TypeVar
+
+R = TypeVar("R")
+
+
+class Batching(Generic[R]):
+    """The requests of one engine."""
+
+    def __init__(self, *, decode: float, decode_sequence: float, max_running: int) -> None:
+        self.decode = decode
+        self.decode_sequence = decode_sequence
+        self.max_running = max_running
+        self.slowness = 1.0
+        """> 1: a straggler"""
+        self.now = 0.0
+        """up to when its work is accounted for; later than the clock while it is stopped"""
+        self.busy = 0.0
+        """seconds with sequences running"""
+        self.stopped = 0.0
+        """seconds of prefill and of swaps of weights"""
+        self.tokens = 0.0
+        self._level = 0.0
+        """tokens that a sequence which ran from the start would have"""
+        self._running: list[tuple[float, int, R]] = []
+        self._waiting: deque[tuple[R, float, float]] = deque()
+        self._count = 0
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def load(self) -> int:
+        """Requests that are not finished."""
+        return len(self._running) + len(self._waiting)
+
+    def add(self, now: float, request: R, tokens: float, prefill: float) -> None:
+        """A request for `tokens` tokens, whose prompt takes `prefill` seconds."""
+        self.advance(now)
+        self._waiting.append((request, tokens, prefill))
+        self._admit()
+
+    def advance(self, now: float) -> None:
+        """Account for the work up to `now`."""
+        if now > self.now:
+            if self._running:
+                gained = (now - self.now) / self._pace()
+                self._level += gained
+                self.tokens += gained * len(self._running)
+                self.busy += now - self.now
+            self.now = now
+
+    def stop(self, now: float, seconds: float) -> None:
+        """Do nothing for `seconds`."""
+        self.advance(now)
+        self.now += seconds
+        self.stopped += seconds
+
+    def next_end(self) -> float:
+        """When the next sequence ends; infinite if none runs."""
+        if not self._running:
+            return math.inf
+        return self.now + max(0.0, self._running[0][0] - self._level) * self._pace()
+
+    def ended(self, now: float) -> list[R]:
+        """Requests that have ended by `now`; what waited is taken up."""
+        self.advance(now)
+        found: list[R] = []
+        while self._running and self._running[0][0] <= self._level + 1e-6:
+            found.append(heapq.heappop(self._running)[2])
+        if found:
+            self._admit()
+        return found
+
+    def lose(self) -> list[R]:
+        """Forget everything, as a process that dies does; the requests it owed."""
+        found = [request for _, _, request in self._running]
+        found += [request for request, _, _ in self._waiting]
+        self._running.clear()
+        self._waiting.clear()
+        return found
+
+    def _pace(self) -> float:
+        return self.slowness * (self.decode + len(self._running) * self.decode_sequence)
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._running) < self.max_running:
+            request, tokens, prefill = self._waiting.popleft()
+            self._count += 1
+            heapq.heappush(self._running, (self._level + tokens, self._count, request))
+            self.now += prefill * self.slowness
+            self.stopped += prefill * self.slowness

@@ -1,0 +1,137 @@
+"""Latencies of engines and models from a plan.
+
+forgedsl/plan/cost.py estimates full batches of the longest completions; here its rates are split
+into what a call costs and what each sequence or token adds to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.plan.capacity import itemsize
+from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of
+from forgedsl.plan.devices import SHARED_MEMORY
+from forgedsl.plan.memory import MAX_RUNNING
+from forgedsl.plan.meshes import number, value
+from forgedsl.plan.params import forward_flops, kv_bytes, num_params
+from forgedsl.sim.latency import Engine, Titan
+from forgedsl.sim.values import Dist, constant
+
+if TYPE_CHECKING:
+    from forgedsl.graph.ir import Graph, Node
+    from forgedsl.lower.job import Job
+    from forgedsl.plan.plan import Plan
+
+MEDIAN, SIGMA = 0.35, 0.7
+"""completion lengths: median as a share of the limit, and spread"""
+PROMPT = 0.5
+"""prompt lengths as a share of the limit"""
+START = {"cpu": 12.0, "gpu": 40.0}
+"""seconds until an engine serves"""
+NOTICE = 10.0
+"""seconds until the death of a process is seen"""
+DISK = 2e9
+"""bytes/s of a checkpoint"""
+PUBLISH = 0.5
+"""share of a weight transfer in which the trainer is busy"""
+
+
+def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list[str]]:
+    """Every generator, and what had to be assumed."""
+    found: dict[str, Engine] = {}
+    notes: list[str] = []
+    for name, service in job.services.items():
+        if service.kind != "vllm":
+            continue
+        nodes = [node for node in graph.of("sample") if node.target == name]
+        if nodes:
+            prompt, new = lengths(plan.request, graph, nodes[0])
+        else:  # it serves evals only
+            prompt, new = service.sampling.max_tokens, service.sampling.max_tokens
+        tokens = Dist(median=max(1.0, MEDIAN * new), sigma=SIGMA, most=float(new))
+        found[name] = _engine(plan, graph, name, PROMPT * prompt, tokens)
+        notes.append(
+            f"completions of {name} have {tokens.text} tokens, prompts {PROMPT * prompt:g}"
+        )
+    return found, notes
+
+
+def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) -> Engine:
+    request = plan.request
+    decl, mesh, dims = request.program.services[name], request.mesh(name), request.dims[name]
+    syncs = [node for node in graph.syncs if node.settings["target"] == name]
+    if dims is None:
+        raise UnknownModelError(name)
+    size, rates = itemsize(request.program, decl), rates_of(request, mesh)
+    context = prompt + tokens.mean
+    flops = forward_flops(dims, round(context))
+    read = size * num_params(dims)
+    cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=size)
+    width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
+    width = max(1, min(width, int(_pool(plan, name) // (cache / mesh.world))))
+    fixed = rates.launch + read / (rates.bandwidth * mesh.world)
+    full = rates.launch + max(
+        (read + width * cache) / (rates.bandwidth * mesh.world),
+        width * flops / (rates.prefill * mesh.world),
+    )
+    shared = bool(value(decl, "engine.prefix_caching"))
+    siblings = max(
+        (int(n.settings["n"]) for n in graph.of("sample") if n.target == name), default=1
+    )
+    return Engine(
+        tokens=tokens,
+        prompt=constant(prompt),
+        decode=fixed,
+        decode_sequence=(full - fixed) / width,
+        prefill=flops / (rates.prefill * mesh.world) / (siblings if shared else 1),
+        max_running=width,
+        load=(1 - PUBLISH) * size * num_params(dims) / SHARED_MEMORY if syncs else 0.0,
+        start=START[mesh.device] + NOTICE,
+    )
+
+
+class UnknownModelError(Exception):
+    """Nothing says how large the model of a service is."""
+
+
+def _pool(plan: Plan, name: str) -> float:
+    """Bytes of the KV pool of one rank."""
+    ranks = [rank for rank in plan.memory.ranks if rank.service == name]
+    items = [item for phase in ranks[0].phases for item in phase.items if item.name == "KV pool"]
+    return items[0].bytes
+
+
+def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
+    """Every trained and frozen model."""
+    return {
+        name: _titan(plan, graph, name, trained=service.optimizer is not None)
+        for name, service in job.services.items()
+        if service.kind == "titan"
+    }
+
+
+def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
+    request = plan.request
+    decl, mesh, dims = request.program.services[name], request.mesh(name), request.dims[name]
+    if dims is None:
+        raise UnknownModelError(name)
+    rows, seq_len = request.rows[name]
+    rates = rates_of(request, mesh)
+    token = forward_flops(dims, seq_len) / (rates.train * mesh.world)
+    each = rows * seq_len * data_ranks(mesh)
+    passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))] if trained else 1.0
+    token += rates.launch / each
+    size = itemsize(request.program, decl) * num_params(dims)
+    synced = _is_synced(graph.syncs, name)
+    return Titan(
+        step=rates.launch * passes if trained else 0.0,
+        token=passes * token if trained else 0.0,
+        logprobs=rates.launch,
+        logprobs_token=token,
+        publish=PUBLISH * size / SHARED_MEMORY if synced else 0.0,
+        save=12.0 * num_params(dims) / DISK / mesh.world if trained else 0.0,
+    )
+
+
+def _is_synced(syncs: tuple[Node, ...], name: str) -> bool:
+    return any(sync.target == name for sync in syncs)
