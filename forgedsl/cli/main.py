@@ -16,6 +16,7 @@ import sys
 
 # name, module with a function `command` (or `main`, if PLAIN), one line of help
 COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("init", "forgedsl.cli.init", "write a small working project"),
     ("lint", "forgedsl.cli.lint", "check .forge files"),
     ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
     ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),

@@ -1,0 +1,123 @@
+"""`forgec init`: every template lints clean at once, and nothing is overwritten."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forgedsl import api
+from forgedsl.cli.main import main
+from forgedsl.format.printer import format_source
+from forgedsl.lint.engine import lint_file
+from forgedsl.syntax import parse
+from forgedsl.templates import TEMPLATES, project, purposes
+
+
+@pytest.fixture
+def init(monkeypatch, capsys, tmp_path: Path):
+    """Exit code, stdout and stderr of `forgec init WORDS` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["forgec", "init", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out = capsys.readouterr()
+        return int(end.value.code or 0), out.out, out.err
+
+    return call
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_lints_clean_as_written_and_under_each_profile(
+    name: str, init, tmp_path: Path
+) -> None:
+    assert init("here", "--template", name)[0] == 0
+    linted = lint_file(tmp_path / "here" / f"{name}.forge")
+    assert [f"{d.code} {d.message}" for d in linted.diagnostics if d.severity != "info"] == []
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_template_is_canonical(name: str) -> None:
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.source import SourceFile
+
+    text = project(name)[f"{name}.forge"]
+    source = SourceFile("x.forge", text)
+    assert format_source(source, parse(source, Reporter())) == text
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_all_data_of_a_template_is_found_from_anywhere(name: str, tmp_path: Path) -> None:
+    from forgedsl.hir.context import Host
+    from forgedsl.lower.build import lower
+    from forgedsl.plan.host import Host as PlanHost
+
+    for path, text in project(name).items():
+        (tmp_path / path).parent.mkdir(exist_ok=True)
+        (tmp_path / path).write_text(text)
+    host = {"hosts": 1, "gpus": 0, "gpu": None, "gpu_memory": 0, "cpus": 4, "memory": 2**35}
+    loaded = api.load(tmp_path / f"{name}.forge", host=Host(**host))
+    lowered = lower(
+        loaded.checked, reporter=loaded.reporter, sources=loaded.sources, base_dir=tmp_path,
+        host=PlanHost(**host),
+    )  # fmt: skip
+    assert [d.message for d in loaded.reporter if d.severity == "error"] == []
+    assert lowered is not None
+    local = {path for path in project(name) if path.endswith(".py") and "test_" not in path}
+    assert {Path(source).relative_to(tmp_path).as_posix() for source, _ in lowered.files} == local
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_every_file_has_a_purpose(name: str) -> None:
+    assert set(purposes(name)) == set(project(name))
+
+
+def test_the_reward_passes_its_own_test(init, tmp_path: Path) -> None:
+    init("here", "--template", "grpo")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"],
+        cwd=tmp_path / "here", capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, "4 passed" in done.stdout) == (0, True), done.stdout
+
+
+def test_without_a_terminal_it_is_grpo_and_says_what_to_type(init) -> None:
+    code, out, _ = init("here")
+    assert code == 0
+    assert out.splitlines()[-4:-1] == ["next:", "  cd here", "  forgec lint grpo.forge"]
+
+
+def test_a_pipeline_that_is_there_stays(init, tmp_path: Path) -> None:
+    (tmp_path / "grpo.forge").write_text("mine")
+    code, out, err = init()
+    assert (code, out) == (2, "")
+    assert err.startswith("forgec init: grpo.forge exists already; ")
+    assert [path.name for path in tmp_path.iterdir()] == ["grpo.forge"]
+
+
+def test_other_files_that_are_there_are_left_and_named(init, tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    _, out, _ = init()
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert "  README.md                was there, left as it is" in out
+
+
+def test_force_overwrites(init, tmp_path: Path) -> None:
+    (tmp_path / "grpo.forge").write_text("mine")
+    assert init("--force")[0] == 0
+    assert (tmp_path / "grpo.forge").read_text().startswith("forge 1")
+
+
+def test_a_template_that_does_not_exist(init) -> None:
+    assert init("--template", "gpro")[2] == (
+        "forgec init: there is no template `gpro`; did you mean `grpo`?\n"
+    )
+
+
+def test_a_folder_that_cannot_be_made(init, tmp_path: Path) -> None:
+    (tmp_path / "here").write_text("a file")
+    code, _, err = init("here/there")
+    assert code == 2
+    assert err.startswith("forgec init: cannot write ")

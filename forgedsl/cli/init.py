@@ -1,0 +1,103 @@
+"""`forgec init [FOLDER]`: a small project that lints clean and trains on this host as it stands.
+
+    template  --forgedsl.templates-->  FOLDER/{grpo.forge, README.md, rewards/, pyproject.toml, ...}
+
+Nothing is overwritten without `--force`: a pipeline that is there already is an error, other files
+are left as they are, and that is said. Exit 0; 2 if the folder cannot be used.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="[FOLDER]", help="where to put it; it may not exist yet")
+    ] = Path("."),
+    template: Annotated[
+        str | None, typer.Option(metavar="NAME", help="grpo, sft, dapo, distill or dpo")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="overwrite files that are there")] = False,
+) -> None:
+    """Write a small working project. On a terminal it asks for the template, elsewhere it is grpo.
+
+    \b
+    Examples:
+      forgec init sums
+      forgec init sums --template dapo
+      forgec init --template sft
+    """
+    name = _template(template)
+    from forgedsl.templates import project, purposes
+
+    files = project(name)
+    pipeline = folder / f"{name}.forge"
+    if pipeline.exists() and not force:
+        _refuse(f"{pipeline} exists already; name another folder, or overwrite it with --force")
+    kept = [] if force else [path for path in files if (folder / path).exists()]
+    try:
+        _write(folder, {path: text for path, text in files.items() if path not in kept})
+    except OSError as error:
+        _refuse(f"cannot write {error.filename}: {(error.strerror or '').lower()}")
+    _say(folder, name, purposes(name), kept)
+
+
+def _template(given: str | None) -> str:
+    """The template asked for; on a terminal, asked now."""
+    from forgedsl.templates import TEMPLATES
+
+    if given is None:
+        return _ask() if sys.stdin.isatty() and sys.stderr.isatty() else "grpo"
+    if given not in TEMPLATES:
+        from forgedsl.hir.suggest import did_you_mean, nearest
+
+        hint = did_you_mean(nearest(given, TEMPLATES)) or f"there are {', '.join(TEMPLATES)}"
+        _refuse(f"there is no template `{given}`; {hint}")
+    return given
+
+
+def _ask() -> str:
+    from forgedsl.templates import TEMPLATES
+
+    names = list(TEMPLATES)
+    for number, name in enumerate(names, 1):
+        print(f"  {number}  {name:8} {TEMPLATES[name].about}", file=sys.stderr)
+    while True:
+        answer = typer.prompt("template", default=names[0], err=True).strip()
+        if answer in names:
+            return str(answer)
+        if answer.isdecimal() and 1 <= int(answer) <= len(names):
+            return names[int(answer) - 1]
+        print(f"  a number from 1 to {len(names)}, or a name", file=sys.stderr)
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
+
+
+def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> None:
+    """What was done, and what to type next."""
+    width = max(map(len, files))
+    print(f"{folder / f'{name}.forge'}: a project from the template {name}")
+    for path, what in files.items():
+        print(f"  {path:{width}}  {'was there, left as it is' if path in kept else what}")
+    print("next:")
+    if folder.resolve() != Path.cwd():
+        print(f"  cd {os.path.relpath(folder)}")
+    print(f"  forgec lint {name}.forge")
+    print(f"  forgec run {name}.forge schedule.steps=3   # three steps; without it, all of them")
+
+
+def _refuse(why: str) -> None:
+    print(f"forgec init: {why}", file=sys.stderr)
+    raise typer.Exit(2)

@@ -1,0 +1,173 @@
+"""Starting points for `forgec init`: the pipelines that ship, made to stand alone.
+
+    pipelines/grpo_math.forge  --derive-->  grpo.forge
+    pipelines/templates/*      --fill---->  README.md, rewards/grading.py, pyproject.toml, ...
+
+A template is never a copy: paths of shipped data become `forgedsl:...`, and a declaration may be
+replaced (a standard reward by a Python function beside the file). Whatever happens to the pipeline
+happens to the template.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from string import Template as Text
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.format.printer import format_source
+from forgedsl.records import dataclass, field
+from forgedsl.source import SourceFile
+from forgedsl.syntax import ast, parse
+from forgedsl.syntax.trivia import TOKENS
+
+GRADING = 'import python "rewards/grading.py" as grading'
+PYTHON_REWARD = {"correct": "reward correct = grading.correct { timeout = 10s }"}
+REWARD_FILES = {
+    "rewards/grading.py": "the reward in Python",
+    "rewards/test_grading.py": "its test: `python -m pytest`",
+}
+ANYWHERE = """\
+On a host without a GPU the profile `cpu` is chosen by itself: a small model and arithmetic, both
+shipped with ForgeDSL, so that it runs as it stands."""
+ON_CPU = "It runs on CPU as it stands: model, tokenizer and arithmetic are shipped with ForgeDSL."
+COMMON_FILES = {
+    "README.md": "what to type",
+    "pyproject.toml": "settings of lint",
+    ".gitignore": "run folders are not for git",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """`replaced` maps a declaration of the pipeline to what stands in its place."""
+
+    pipeline: str
+    about: str
+    data: str
+    loss: str
+    change: str = "trainer.optimizer.lr=1e-4"
+    imports: str = ""
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+
+TEMPLATES: dict[str, Template] = {
+    "grpo": Template(
+        pipeline="grpo_math",
+        about="GRPO with a reference model, a reward in Python and a held-out eval.",
+        data="data/arithmetic.jsonl",
+        loss="grpo",
+        imports=GRADING,
+        replaced=PYTHON_REWARD,
+        files=REWARD_FILES,
+    ),
+    "sft": Template(
+        pipeline="sft_math",
+        about="Supervised training of a small model from random weights on packed conversations.",
+        data="data/arithmetic_demos.jsonl",
+        loss="sft",
+        change="lr=1e-3",
+    ),
+    "dapo": Template(
+        pipeline="dapo_math",
+        about="DAPO: clip-higher, dynamic sampling, a soft penalty for overlong answers, no KL.",
+        data="data/arithmetic.jsonl",
+        loss="dapo",
+        imports=GRADING,
+        replaced=PYTHON_REWARD,
+        files=REWARD_FILES,
+    ),
+    "dpo": Template(
+        pipeline="dpo_math",
+        about="DPO on pairs of a chosen and a rejected answer, with a frozen reference.",
+        data="data/arithmetic_pairs.jsonl",
+        loss="dpo",
+    ),
+}
+"""name of a template -> what it is made of"""
+
+
+def project(name: str) -> dict[str, str]:
+    """The files of a new project, by path: their texts."""
+    template = TEMPLATES[name]
+    file = f"{name}.forge"
+    return {
+        file: pipeline_text(template, file),
+        **{path: _shipped(f"templates/{Path(path).name}") for path in template.files},
+        "pyproject.toml": _shipped("templates/pyproject.toml"),
+        ".gitignore": _shipped("templates/gitignore"),
+        "README.md": _readme(name, template, file),
+    }
+
+
+def purposes(name: str) -> dict[str, str]:
+    """The files of a new project, by path: what they are for."""
+    return {f"{name}.forge": "the pipeline", **TEMPLATES[name].files, **COMMON_FILES}
+
+
+def pipeline_text(template: Template, file: str) -> str:
+    """The text of a shipped pipeline for a folder of its own."""
+    text = _shipped(f"{template.pipeline}.forge")
+    text = text.replace(f"pipelines/{template.pipeline}.forge", file)
+    text = _with_declarations(text, template)
+    text = TOKENS.sub(lambda match: _stand_alone(match[0]), text)
+    source = SourceFile(file, text)
+    return format_source(source, _parsed(source))
+
+
+def _with_declarations(text: str, template: Template) -> str:
+    """Declarations replaced, the import of their Python module added."""
+    tree = _parsed(SourceFile(template.pipeline, text))
+    edits = [
+        (decl.span.start, decl.span.end, template.replaced[decl.name])
+        for decl in tree.decls
+        if isinstance(decl, ast.BindDecl | ast.FnDecl) and decl.name in template.replaced
+    ]
+    assert len(edits) == len(template.replaced), "the pipeline has changed; see its template"
+    if template.imports:
+        last = [d for d in tree.decls if isinstance(d, ast.ImportForge)][-1]
+        end = text.find("\n", last.span.end)
+        edits.append((end, end, "\n" + template.imports))
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
+    return text
+
+
+def _stand_alone(token: str) -> str:
+    """A string that names shipped data names it from anywhere; other tokens are as they were."""
+    name = token.strip('"')
+    is_path = re.fullmatch(r'"[\w./-]+"', token) is not None and "/" in name
+    return f'"forgedsl:{name}"' if is_path and _folder().joinpath(name).exists() else token
+
+
+def _readme(name: str, template: Template, file: str) -> str:
+    rows = [f"| `{path}` | {what} |" for path, what in purposes(name).items()]
+    data = _folder() / template.data
+    with data.open(encoding="utf-8") as lines:
+        row = lines.readline().strip()
+    has_profile = "\nprofile cpu " in _shipped(f"{template.pipeline}.forge")
+    return Text(_shipped("templates/README.md")).substitute(
+        title=f"{name.upper()} with ForgeDSL", about=template.about, template=name, file=file,
+        files="\n".join(rows), data=f"forgedsl:{template.data}", row=row, loss=template.loss,
+        change=template.change, host=ANYWHERE if has_profile else ON_CPU,
+        profile=" --profile cpu" if has_profile else "",
+    )  # fmt: skip
+
+
+def _parsed(source: SourceFile) -> ast.File:
+    reporter = Reporter()
+    tree = parse(source, reporter)
+    assert not reporter.has_errors, list(reporter)
+    return tree
+
+
+def _folder() -> Path:
+    import forgedsl.pipelines
+
+    return Path(forgedsl.pipelines.__path__[0])
+
+
+def _shipped(name: str) -> str:
+    return _folder().joinpath(name).read_text(encoding="utf-8")
