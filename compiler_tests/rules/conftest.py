@@ -65,12 +65,12 @@ def base():
 def findings():
     """(code, text at its place) of each finding in BASE after replacing old by new."""
 
-    def find(*edits):
+    def find(*edits, profile=None):
         text = BASE
         for old, new in edits:
             assert old in text, old
             text = text.replace(old, new)
-        result = lint(text)
+        result = lint(text, profile)
         return [(d.code, text[d.span.start : d.span.end]) for d in result.diagnostics]
 
     return find

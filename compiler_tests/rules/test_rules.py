@@ -68,6 +68,15 @@ def test_a_suppression_that_matches_nothing_is_reported(findings):
     assert findings(*edits) == [("N903", "# forge: allow[A303] why")]
 
 
+@pytest.mark.parametrize("profile", [None, "none", "sharp"])
+def test_a_suppression_for_another_profile_is_left_alone(findings, profile):
+    edits = [
+        ("forge 1\n", "forge 1\nprofile sharp { trainer.temperature = 0.5 }\n"),
+        ("  ratio = exp(", "  # forge: allow[L411] the point of it\n  ratio = exp("),
+    ]
+    assert findings(*edits, profile=profile) == []
+
+
 def test_a_fixed_error_cannot_be_suppressed(findings):
     edits = [("temperature = 1.0, max_tokens = 16 }",
               "temperature = 0.0, max_tokens = 16 } # forge: allow[D602] I insist")]  # fmt: skip

@@ -98,7 +98,9 @@ def lint_source(
         views[HERE] = Reporter()
         loader = Loader(views[HERE], sources, modules, checked)
         _check_host(file, source.name, folder, layered, loader, deep)
-    known = frozenset(rule.CODE for rule in RULES if config.runs(rule.CODE))
+    # what is suppressed here may occur under a profile that was not looked at
+    whole = profile is None or _views(file, None) == (AS_WRITTEN,)
+    known = frozenset(rule.CODE for rule in RULES if whole and config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
     return Linted(diagnostics=_ordered(d for d in configured if d is not None), sources=sources)
