@@ -277,21 +277,23 @@ def launch(job: Job, run_dir: Path, *, resume: bool, request: Request) -> int:
     from forgedsl.runs.summary import summary
     from forgedsl.runtime.launch import run
     from forgedsl.runtime.readers import close_readers, open_readers
+    from forgedsl.runtime.stderr import native_stderr
 
     if not request.quiet:
         print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
-    readers = open_readers(job, run_dir, quiet=request.quiet)
-    try:
-        handlers = [reader.on_event for reader in readers]
-        code: int = run(
-            job,
-            run_dir,
-            resume=resume,
-            readers=handlers,
-            record_batches=request.record_batches,
-        )
-    finally:
-        close_readers(readers)
+    with native_stderr(run_dir / "logs" / "controller.log"):
+        readers = open_readers(job, run_dir, quiet=request.quiet)
+        try:
+            handlers = [reader.on_event for reader in readers]
+            code: int = run(
+                job,
+                run_dir,
+                resume=resume,
+                readers=handlers,
+                record_batches=request.record_batches,
+            )
+        finally:
+            close_readers(readers)
     write_report(run_dir)
     print(summary(run_dir, code), flush=True)
     return code

@@ -1,0 +1,41 @@
+"""What libraries print past Python: into a log of the run, and not between the lines of progress.
+
+    fd 2  (Rust, C++)  --> logs/controller.log
+    sys.stderr         --> where standard error went before: progress, messages
+
+Monarch greets on fd 2 whatever its settings; processes it starts inherit the log until they open
+their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def native_stderr(log: Path) -> Iterator[None]:
+    """Send fd 2 to `log`; Python's own stderr stays where it was.
+
+    A `sys.stderr` that is not the interpreter's first one does not write to fd 2, and is left.
+    """
+    log.parent.mkdir(parents=True, exist_ok=True)
+    before = sys.stderr
+    before.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    if before is sys.__stderr__:
+        sys.stderr = open(  # noqa: SIM115
+            kept, "w", buffering=1, encoding=before.encoding, errors=before.errors, closefd=False
+        )
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        sys.stderr = before
+        os.dup2(kept, 2)
+        os.close(kept)
