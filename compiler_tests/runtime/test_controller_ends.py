@@ -135,6 +135,22 @@ def test_a_completion_that_stays_broken_is_dropped_and_its_credit_returns():
     assert [len(step["groups"]) for step in endpoints.trained] == [4, 4, 4]
 
 
+def test_a_group_without_completions_is_dropped_where_nothing_but_the_batch_reads_it():
+    nodes = [
+        node("prompt", "draw", target="data", count=4),
+        node("rollout", "sample", "prompt", target="generator", n=2),
+        node("batch", "replay", "rollout"),
+        node("step", "step", "batch", target="trainer", loss="loss"),
+    ]
+    broken = failing("sample", RolloutError("bad"), only=lambda about: about["group"] == 1)
+    the_job = job(nodes, steps=2)
+    endpoints = FakeEndpoints(the_job, fail=broken)
+    _, events = drive(the_job, endpoints)
+    dropped = [e for e in events if e["kind"] == "group.dropped"]
+    assert [(e["group"], e["reason"]) for e in dropped] == [(1, "sample generator")]
+    assert [len(step["groups"]) for step in endpoints.trained] == [4, 4]
+
+
 @pytest.mark.parametrize(
     ("op", "error"),
     [("sample", RolloutError("no memory")), ("score", RewardError("tests", "no memory"))],

@@ -12,6 +12,7 @@ every other failure ends the run as a RunError that names the service and where 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
@@ -88,7 +89,7 @@ class Firing:
 
     async def group(self, unit: Unit) -> str | None:
         """Fire every group-phase node of a group; the reason if the group was dropped."""
-        return await self._all(unit, unit.source.nodes)
+        return await self._all(unit, unit.source.nodes) or await self._unusable(unit)
 
     async def batch(self, units: Sequence[Unit]) -> None:
         """Fire the batch-phase nodes for the groups of an assembled batch."""
@@ -104,6 +105,22 @@ class Firing:
             for node in self._flow.batch_nodes:
                 if _joint(node):
                     tasks.create_task(self._joint(units, node))
+        for unit in units:
+            if not unit.abandoned and (reason := await self._unusable(unit)):
+                self._abandon(unit, reason)
+
+    async def _unusable(self, unit: Unit) -> str | None:
+        """Why a group whose nodes have fired adds nothing to a batch: too few completions left."""
+        waiting = set(unit.waiting_for())
+        for stream in itertools.chain.from_iterable(self._flow.replays.values()):
+            if self._flow.edges[stream.edge].root != unit.source.node.name:
+                continue
+            inputs = (stream.input, *stream.fields)
+            try:
+                await unit.joined([given for given in inputs if given.edge not in waiting])
+            except DropGroup as drop:
+                return drop.reason
+        return None
 
     async def _all(self, unit: Unit, nodes: Sequence[Node]) -> str | None:
         reason: str | None = None
