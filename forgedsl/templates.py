@@ -79,6 +79,12 @@ TEMPLATES: dict[str, Template] = {
         replaced=PYTHON_REWARD,
         files=REWARD_FILES,
     ),
+    "distill": Template(
+        pipeline="distill_math",
+        about="On-policy distillation: the student answers, the teacher rates every token of it.",
+        data="data/arithmetic.jsonl",
+        loss="distill",
+    ),
     "dpo": Template(
         pipeline="dpo_math",
         about="DPO on pairs of a chosen and a rejected answer, with a frozen reference.",
