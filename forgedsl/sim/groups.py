@@ -93,6 +93,9 @@ class Groups:
         unit = Unit(local, local * self._stride + self.source.index, need, list(self._left))
         self.in_flight += 1
         self.open += 1
+        for queue, stage in zip(self._queues[1:], self.stages[1:], strict=True):
+            if stage.room is not None:
+                queue.append(unit)
         if self._gated[0]:
             self._hold(unit, 0, slot=False)
         for sibling in range(self.stages[0].width or 1):
@@ -180,7 +183,8 @@ class Groups:
             self._fire(unit, at, sibling)
         elif at not in unit.begun:
             unit.begun[at] = [] if sibling is None else [sibling]
-            self._queues[at].append(unit)
+            if self.stages[at].room is None:
+                self._queues[at].append(unit)
             self._begin(at)
         elif (waiting := unit.begun[at]) is not None and sibling is not None:
             waiting.append(sibling)
@@ -188,9 +192,13 @@ class Groups:
             self._fire(unit, at, sibling)
 
     def _begin(self, at: int) -> None:
-        """Let groups begin a stage, in order, while it has slots and room."""
+        """Let groups begin a stage while it has slots and room.
+
+        Where edges hold less than all groups they are queues, and groups pass in order: a younger
+        one would take the room without which an older one can never be taken into a batch.
+        """
         queue = self._queues[at]
-        while queue and self._has_room(at, slot=True):
+        while queue and (queue[0].gone or at in queue[0].begun) and self._has_room(at, slot=True):
             unit = queue.popleft()
             if unit.gone:
                 continue
