@@ -260,7 +260,7 @@ def check_supported(job: spec.Job) -> None:
     """Refuse what a job may say but this runtime cannot do yet.
 
     Raises:
-        LaunchError: several hosts, a scheduler, engines over several processes, other transports.
+        LaunchError: several hosts, a scheduler, engines split by pp or dp, other transports.
     """
     hosts = max((s.mesh.hosts for s in job.services.values()), default=1)
     if job.launcher.kind != "local" or hosts > 1:
@@ -271,11 +271,11 @@ def check_supported(job: spec.Job) -> None:
     for name, service in job.services.items():
         if isinstance(service, spec.VllmService):
             degrees = service.parallel
-            if degrees.tp * degrees.pp * degrees.dp > 1:
+            if degrees.pp * degrees.dp > 1:
                 raise LaunchError(
-                    f"{job.origins.get(name, '')}: {name} splits its engine over "
-                    f"{degrees.tp * degrees.pp * degrees.dp} processes, which this version cannot "
-                    "drive; use `replicas`, or a profile with tp = pp = dp = 1"
+                    f"{job.origins.get(name, '')}: {name} has parallel.pp = {degrees.pp} and "
+                    f"parallel.dp = {degrees.dp}, which this version cannot drive; split a model "
+                    "that is too large with `parallel.tp`, and use `replicas` for more throughput"
                 )
     for node in job.nodes:
         if node.op == "sync" and node.transport not in ("auto", "shm"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
         if isinstance(service, spec.VllmService):
             fleet.generators[name] = [
                 _mesh(job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
-                      Generator, (job, name, folder), {"threads": spot.threads}, logs)
+                      Generator, (job, name, folder),
+                      {"threads": spot.threads, "token": secrets.token_hex(4)}, logs)
                 for i, spot in enumerate(spots)
             ]  # fmt: skip
         else:
@@ -90,8 +92,11 @@ async def setup(
     """Load models and start engines, all in parallel. `tell(mesh, seconds)` as each is ready."""
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all():
-            trained = mesh in fleet.titans.values()
-            args = (str(run_dir), run_key, resume) if trained else ()
+            args: tuple[Any, ...] = ()
+            if mesh in fleet.titans.values():
+                args = (str(run_dir), run_key, resume)
+            elif mesh.service in fleet.generators:
+                args = (run_key,)
             tasks.create_task(_setup(mesh, args, tell))
 
 
@@ -122,10 +127,12 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     Raises:
         LaunchError: the plan needs GPUs that this host does not have.
     """
+    services = job.services.values()
+    sampled = any(isinstance(service, spec.VllmService) for service in services)
     busy = sum(
         s.mesh.procs * s.mesh.replicas
-        for s in job.services.values()
-        if not (isinstance(s, spec.TitanService) and s.optimizer is None)
+        for s in services  # beside a generator a frozen model has little to do
+        if not (sampled and isinstance(s, spec.TitanService) and s.optimizer is None)
     )
     threads = max(1, (os.cpu_count() or 1) // max(1, busy))
     found: dict[str, list[Placement]] = {}

@@ -20,6 +20,11 @@ SHM = Path("/dev/shm")
 ALIGN = 64
 
 
+def buffer_path(run_key: str, name: str) -> Path:
+    """Where a run keeps shared memory; `launch.remove_buffers` removes all that starts so."""
+    return SHM / f"forgedsl-{run_key}-{name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """One tensor: its Hugging Face name and where it lies in the buffer (bytes)."""
@@ -61,7 +66,7 @@ class Publisher:
     """Writes successive versions into two alternating buffers named after the run."""
 
     def __init__(self, run_key: str, dtype: torch.dtype) -> None:
-        self._names = (f"forgedsl-{run_key}-0", f"forgedsl-{run_key}-1")
+        self._names = (buffer_path(run_key, "0").name, buffer_path(run_key, "1").name)
         self._buffers: dict[str, Tensor] = {}
         self._dtype = dtype
         self._turn = 0

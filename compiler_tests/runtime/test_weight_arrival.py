@@ -1,4 +1,5 @@
-"""New weights arrive whole in a running engine; weights that are not the sender's are refused."""
+"""New weights arrive whole in running engines, of one process and of two tensor-parallel ones;
+weights that are not the sender's are refused."""
 
 from __future__ import annotations
 
@@ -12,54 +13,74 @@ from test_trainer_ranks import recorded_batch, recorded_loss
 
 from forgedsl.lower import job as spec
 
+REQUESTS = tuple([5, 6, 7 + i] for i in range(8))
 
-@pytest.mark.timeout(240)
+
+def generator(name: str, tp: int) -> spec.VllmService:
+    return spec.VllmService(
+        model="policy",
+        mesh=spec.Mesh(name=name, procs=tp, device="cpu"),
+        dtype="f32",
+        parallel=spec.VllmParallel(tp=tp),
+        sampling=spec.Sampling(max_tokens=4),
+    )
+
+
+@pytest.mark.timeout(300)
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
     from forgedsl.runtime import meshes
     from forgedsl.runtime.endpoints import ServiceError
+    from forgedsl.runtime.launch import remove_buffers
     from forgedsl.runtime.services.generator import PROBE_GAPS, GeneratorClient
 
-    generator = spec.VllmService(
-        model="policy",
-        mesh=spec.Mesh(name="gen", device="cpu"),
-        dtype="f32",
-        sampling=spec.Sampling(max_tokens=4),
-    )
+    services = {"whole": generator("whole", 1), "halves": generator("halves", 2)}
     job = make_job(
-        services={"trainer": make_titan(lr=3e-3), "generator": generator},
+        services={"trainer": make_titan(lr=3e-3), **services},
         losses={"recorded": recorded_loss()},
     )
 
-    async def main() -> tuple[list[float], str]:
+    async def sample(client: Any) -> list[Any]:
+        sampling = client.service.sampling
+        return await asyncio.gather(
+            *(client.sample(r, sampling, i) for i, r in enumerate(REQUESTS))
+        )
+
+    async def main() -> tuple[list[list[Any]], list[float], str]:
         fleet = meshes.spawn(job, tmp_path, tmp_path)
-        client = GeneratorClient(generator, fleet.generators["generator"], lambda *_: None)
-        (replica,) = fleet.generators["generator"]
+        clients = [
+            GeneratorClient(service, fleet.generators[name], lambda *_: None)
+            for name, service in services.items()
+        ]
         trainer = fleet.titans["trainer"]
         try:
             await meshes.setup(fleet, tmp_path, "arrival", None, lambda *_: None)
-            await client.start()
-            running = [
-                asyncio.create_task(client.sample([5, 6, 7 + i], generator.sampling, i))
-                for i in range(8)
-            ]
+            await asyncio.gather(*(client.start() for client in clients))
+            same = [await sample(client) for client in clients]
+            running = [asyncio.create_task(sample(client)) for client in clients]
             gaps = []
             for _ in range(3):
                 manifest = await trainer.first("publish")
-                gaps.append(await replica.first("load", manifest, True))
+                for client in clients:
+                    gaps.append(await client.replicas[0].mesh.one(0, "load", manifest, True))
                 await trainer.first("step", recorded_batch(), "recorded")
             done = await asyncio.gather(*running)
-            assert all(len(c.token_ids) == len(c.logprobs) > 0 for c in done)
+            assert all(len(c.token_ids) == len(c.logprobs) > 0 for c in (*done[0], *done[1]))
             newer = await trainer.first("publish")
             changed = dataclasses.replace(newer, probe=manifest.probe)
             with pytest.raises(ServiceError) as refused:
-                await client.load(changed, reset_prefix_cache=True)
-            return gaps, str(refused.value)
+                await clients[1].load(changed, reset_prefix_cache=True)
+            return same, gaps, str(refused.value)
         finally:
-            client.close()
+            for client in clients:
+                client.close()
             await trainer.call("close")
             for mesh in fleet.all():
                 await mesh.stop()
+            remove_buffers("arrival")
 
-    gaps, message = asyncio.run(main())
+    same, gaps, message = asyncio.run(main())
     assert max(gaps) < PROBE_GAPS["f32"] / 10
     assert "version 3 did not arrive whole" in message
+    for one, two in zip(*same, strict=True):
+        assert one.token_ids == two.token_ids
+        assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)

@@ -5,6 +5,9 @@ add requests, load weights. Completions go back through the port given at `serve
 message, as soon as they finish.
 
     submit(requests) --> inbox --> [ add | load | step | step ... ] --> port (completions)
+
+A tensor-parallel replica is one actor per rank. Only rank 0 is asked and answers; before each step
+it tells the others what it took from its inbox, so that all ranks do the same in the same order.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from monarch.actor import Port, concurrent_endpoint
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.upstream import vllm as upstream
-from forgedsl.runtime.weight_sync import Manifest, open_weights
+from forgedsl.runtime.weight_sync import Manifest, buffer_path, open_weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,6 +66,26 @@ class Message:
     error: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class _Add:
+    requests: list[Request]
+
+
+@dataclass(frozen=True, slots=True)
+class _Load:
+    manifest: Manifest
+    reset_prefix_cache: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    pass
+
+
+Action = _Add | _Load | _Abort
+Reply = Callable[[float | None], None]
+
+
 @dataclass(slots=True)
 class _InFlight:
     version: int
@@ -71,9 +94,9 @@ class _InFlight:
 
 
 class Generator(ForgeActor):
-    """One replica of a vllm service."""
+    """One rank of one replica of a vllm service; the replica has `token` to itself."""
 
-    def __init__(self, job: spec.Job, name: str, folder: str, *, threads: int) -> None:
+    def __init__(self, job: spec.Job, name: str, folder: str, *, threads: int, token: str) -> None:
         super().__init__()
         service = job.services[name]
         assert isinstance(service, spec.VllmService)
@@ -82,26 +105,27 @@ class Generator(ForgeActor):
         self.seed = job.seed
         self.folder = Path(folder)
         self._threads = threads
-        self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._token = token
+        self._inbox: queue.SimpleQueue[tuple[Action, Reply]] = queue.SimpleQueue()
         self._in_flight: dict[str, _InFlight] = {}
         self._version = 0
         self._port: Port[Message] | None = None
 
     @concurrent_endpoint
-    async def setup(self) -> dict[str, Any]:
+    async def setup(self, run_key: str) -> dict[str, Any]:
         """Start the engine (loads weights where the model folder has them)."""
-        return await self.run(self._setup)
+        return await self.run(self._setup, run_key)
 
     @concurrent_endpoint
     async def serve(self, port: Port[Message]) -> None:
-        """Start the engine loop; completions go to `port`."""
+        """Start the engine loop; rank 0's completions and anybody's error go to `port`."""
         self._port = port
         threading.Thread(target=self._loop, name="engine", daemon=True).start()
 
     @concurrent_endpoint
     async def submit(self, requests: list[Request]) -> None:
         """Queue requests; they enter the engine before its next step."""
-        self._inbox.put(lambda: self._add(requests))
+        self._inbox.put((_Add(requests), _no_reply))
 
     @concurrent_endpoint
     async def load(self, manifest: Manifest, reset_prefix_cache: bool) -> float | None:
@@ -113,27 +137,29 @@ class Generator(ForgeActor):
         loop = asyncio.get_running_loop()
         done: asyncio.Future[float | None] = loop.create_future()
 
-        def swap() -> None:
-            self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset_prefix_cache)
-            self._version = manifest.version
-            gap = self._check(manifest) if manifest.probe is not None else None
+        def reply(gap: float | None) -> None:
             loop.call_soon_threadsafe(done.set_result, gap)
 
-        self._inbox.put(swap)
+        self._inbox.put((_Load(manifest, reset_prefix_cache), reply))
         return await done
 
     @concurrent_endpoint
     async def abort(self) -> None:
         """Drop all requests in flight."""
-        self._inbox.put(self._abort)
+        self._inbox.put((_Abort(), _no_reply))
 
     # ---- on the worker thread
 
-    def _setup(self) -> dict[str, Any]:
+    def _setup(self, run_key: str) -> dict[str, Any]:
         import torch
 
         torch.set_num_threads(self._threads)
-        self._engine = upstream.Engine(self.service, self.model, self.folder, self.seed)
+        seat = upstream.Seat(
+            rank=self.rank,
+            ranks=self.service.parallel.tp,
+            meeting=buffer_path(run_key, self._token),
+        )
+        self._engine = upstream.Engine(self.service, self.model, self.folder, self.seed, seat)
         self.classes = {"engine": self._engine.class_name}
         warm = spec.Sampling(max_tokens=4)
         for i in range(4):  # the first generation compiles
@@ -148,21 +174,38 @@ class Generator(ForgeActor):
         assert self._port is not None
         try:
             while True:
-                self._take_inbox(block=not self._engine.num_running)
+                taken = self._take_inbox(block=not self._engine.num_running)
+                for action in self._engine.agree([action for action, _ in taken]):
+                    gap = self._do(action)
+                    if taken:  # on rank 0
+                        taken.pop(0)[1](gap)
                 if self._engine.num_running:
                     self._send(self._engine.step())
         except Exception:
             self._port.send(Message(error=traceback.format_exc()))
 
-    def _take_inbox(self, *, block: bool) -> None:
-        if block:
-            self._inbox.get()()
+    def _take_inbox(self, *, block: bool) -> list[tuple[Action, Reply]]:
+        """What has been asked for since; nothing on ranks that are told by rank 0."""
+        taken = [self._inbox.get()] if block and self.rank == 0 else []
         while True:
             try:
-                action = self._inbox.get_nowait()
+                taken.append(self._inbox.get_nowait())
             except queue.Empty:
-                return
-            action()
+                return taken
+
+    def _do(self, action: Action) -> float | None:
+        """Carry out one action; the gap to the probe, if weights came with one."""
+        match action:
+            case _Add(requests):
+                self._add(requests)
+            case _Load(manifest, reset):
+                self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset)
+                self._version = manifest.version
+                return self._check(manifest) if manifest.probe is not None else None
+            case _Abort():
+                self._engine.abort_all(self._in_flight)
+                self._in_flight.clear()
+        return None
 
     def _add(self, requests: list[Request]) -> None:
         for request in requests:
@@ -179,13 +222,10 @@ class Generator(ForgeActor):
         return manifest.probe.gap(logprobs)
 
     def _send(self, finished: list[upstream.Finished]) -> None:
-        if finished:
+        completions = [self._complete(f) for f in finished]
+        if completions and self.rank == 0:
             assert self._port is not None
-            self._port.send(Message(completions=[self._complete(f) for f in finished]))
-
-    def _abort(self) -> None:
-        self._engine.abort_all(self._in_flight)
-        self._in_flight.clear()
+            self._port.send(Message(completions=completions))
 
     def _complete(self, done: upstream.Finished) -> Completion:
         entry = self._in_flight.pop(done.request_id)
@@ -203,3 +243,7 @@ class Generator(ForgeActor):
             finished=time.time(),
             running=entry.running,
         )
+
+
+def _no_reply(_: float | None) -> None:
+    pass

@@ -2,8 +2,9 @@
 
     sample() -> least loaded replica -> submit (coalesced) ... port -> future of the completion
 
-Every replica has a receiver task on its port and a pending `watch` call that fails when its
-process dies. What happens then is decided by the owner through `on_failure`.
+Rank 0 of a replica takes requests and answers; its other ranks follow it. Every replica has a
+receiver task on its port and a pending `watch` call that fails when a process of it dies. What
+happens then is decided by the owner through `on_failure`.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ class GeneratorClient:
             ServiceError: a replica computes other log-probs than the trainer with these weights.
         """
         gaps = await asyncio.gather(
-            *(r.mesh.first("load", manifest, reset_prefix_cache) for r in self.replicas)
+            *(r.mesh.one(0, "load", manifest, reset_prefix_cache) for r in self.replicas)
         )
         limit = PROBE_GAPS[self.service.dtype]
         for replica, gap in zip(self.replicas, gaps, strict=True):
@@ -97,7 +98,7 @@ class GeneratorClient:
 
     async def abort(self) -> None:
         """Drop all requests in flight, here and in the engines."""
-        await asyncio.gather(*(r.mesh.call("abort") for r in self.replicas))
+        await asyncio.gather(*(r.mesh.one(0, "abort") for r in self.replicas))
 
     def close(self) -> None:
         for replica in self.replicas:
@@ -111,7 +112,7 @@ class GeneratorClient:
 
     def _submitter(self, replica: Replica) -> Callable[[Sequence[Request]], Any]:
         async def submit(requests: Sequence[Request]) -> list[None]:
-            await replica.mesh.call("submit", list(requests))
+            await replica.mesh.one(0, "submit", list(requests))
             return [None] * len(requests)
 
         return submit

@@ -6,6 +6,10 @@ thread (the generator's engine loop).
 
 In-process mode (VLLM_ENABLE_V1_MULTIPROCESSING=0) is required: `AsyncLLM` refuses it, and a
 separate engine process would put a second scheduler between the actor and the weights.
+
+A tensor-parallel replica is one `Engine` per rank, all in lock-step: every rank schedules and
+samples the same requests (seeds and gathered logits are the same), and `agree` hands rank 0's
+decisions to the others before each step.
 """
 
 from __future__ import annotations
@@ -15,10 +19,12 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+
+T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
 CPU_BATCHED_TOKENS = 8192
@@ -35,6 +41,18 @@ class Finished:
     truncated: bool
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """Which rank of its replica an engine is, and the file where its ranks meet.
+
+    vLLM names the shared memory that CPU ranks reduce through after the file.
+    """
+
+    rank: int
+    ranks: int
+    meeting: Path
+
+
 def prepare_environment(device: str) -> None:
     """Settings vLLM reads at import; call before anything imports vllm."""
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -46,9 +64,11 @@ def prepare_environment(device: str) -> None:
 
 
 class Engine:
-    """An in-process vLLM engine for one model."""
+    """An in-process vLLM engine for one model, or one rank of it."""
 
-    def __init__(self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int):
+    def __init__(
+        self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
+    ):
         from vllm import EngineArgs, SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -56,6 +76,7 @@ class Engine:
         self._prompt = TokensPrompt
         self._params = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
+        self._ranks = seat.ranks
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments: dict[str, Any] = {
             "model": str(folder),
@@ -67,7 +88,6 @@ class Engine:
             "enforce_eager": not service.cuda_graphs or on_cpu,
             "max_num_seqs": service.max_running or 256,
             "tensor_parallel_size": service.parallel.tp,
-            "pipeline_parallel_size": service.parallel.pp,
             "disable_log_stats": True,
             "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
         }
@@ -75,8 +95,8 @@ class Engine:
             # a prefill in pieces rewinds the request's random generator, which only CUDA's can
             arguments["enable_chunked_prefill"] = False
             arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
-        if service.parallel.tp * service.parallel.pp > 1:
-            arguments["distributed_executor_backend"] = "external_launcher"
+        if seat.ranks > 1:
+            arguments["distributed_executor_backend"] = _executor_at(seat)
         if service.gpu_memory is not None:
             arguments["gpu_memory_utilization"] = service.gpu_memory
         arguments.update(service.extra)
@@ -86,12 +106,33 @@ class Engine:
             raise LaunchError(
                 f"vLLM does not know an argument of `engine.extra`: {error}"
             ) from error
+        if seat.ranks > 1 and seat.rank == 0:
+            # all ranks have it mapped; a process that is killed would leave the name behind
+            from vllm.distributed import get_tp_group
+
+            get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
 
     @property
     def num_running(self) -> int:
         """Requests in the engine that are not finished."""
         return self._engine.get_num_unfinished_requests()
+
+    def agree(self, decisions: T) -> T:
+        """Rank 0's decisions, on all ranks of the replica; the others pass what they like.
+
+        Raises:
+            RuntimeError: the ranks no longer have the same requests.
+        """
+        if self._ranks == 1:
+            return decisions
+        from vllm.distributed import get_tp_group
+
+        mine = self.num_running
+        theirs, agreed = get_tp_group().broadcast_object((mine, decisions))
+        if theirs != mine:
+            raise RuntimeError(f"engine ranks diverged: rank 0 has {theirs} requests, this {mine}")
+        return agreed
 
     def add(
         self, request_id: str, token_ids: list[int], sampling: spec.Sampling, seed: int
@@ -151,6 +192,20 @@ class Engine:
             self._engine.apply_model(_repack_tied_head)
         if reset_prefix_cache:
             self._engine.reset_prefix_cache(reset_running_requests=True)
+
+
+def _executor_at(seat: Seat) -> type:
+    """vLLM's executor for ranks that somebody else started, meeting at `seat`.
+
+    Its own rendezvous is `env://`, from which no name for shared memory can be made.
+    """
+    from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
+
+    class SeatExecutor(ExecutorWithExternalLauncher):
+        def _distributed_args(self) -> tuple[str, int, int]:
+            return f"file://{seat.meeting}", seat.rank, seat.rank
+
+    return SeatExecutor
 
 
 def _repack_tied_head(model: Any) -> None:
