@@ -65,7 +65,6 @@ def _plain(run: Any) -> Any:
 app = typer.Typer(
     name="forgec",
     cls=_LazyGroup,
-    add_completion=False,
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

@@ -12,6 +12,7 @@ environment cannot satisfy the plan; 5 run failed; 6 stopped by a guard; 70 inte
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 
 # name, module with a function `command` (or `main`, if PLAIN), one line of help
@@ -37,6 +38,10 @@ PLAIN = ("lint", "fmt", "explain")
 def main() -> None:
     """Entry point of `forgec`: run a command and map exceptions to exit codes."""
     try:
+        if "_FORGEC_COMPLETE" in os.environ:
+            from forgedsl.cli import completion
+
+            sys.exit(completion.main(os.environ))
         if len(sys.argv) > 1 and sys.argv[1] in PLAIN:
             module = next(m for name, m, _ in COMMANDS if name == sys.argv[1])
             sys.exit(importlib.import_module(module).main(sys.argv[2:]))

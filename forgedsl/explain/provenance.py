@@ -37,6 +37,16 @@ class Row:
     place: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """Something that can be set: `words` are its possible values, where there are few."""
+
+    path: str
+    value: str
+    doc: str
+    words: tuple[str, ...]
+
+
 def layers(
     path: Path, profile: str, overrides: Sequence[str], set_files: Sequence[Path]
 ) -> list[Layer] | api.Loaded:
@@ -82,10 +92,41 @@ def explain(name: str, states: list[Layer]) -> str | None:
 
 def suggestions(name: str, program: Program) -> str:
     """`did you mean ...?` for a path that does not exist."""
-    known = [*program.params]
+    known = [address.path for address in addresses(program)]
+    return did_you_mean(nearest(name, [*known, *_settings(program)]))
+
+
+def addresses(program: Program) -> Iterator[Address]:
+    """Everything that can be set from outside, with the value it has."""
+    for name, value in program.params.items():
+        yield Address(path=name, value=_text(value.value), doc="a parameter", words=())
     for head, settings in _settings(program).items():
-        known += [head, *(f"{head}.{setting}" for setting in settings)]
-    return did_you_mean(nearest(name, known))
+        for key, value in settings.items():
+            schema = _schema(program, head, key)
+            type_ = None if schema is None else schema.type
+            words = () if type_ is None else type_.words
+            if type_ is not None and type_.base == "bool":
+                words = ("true", "false")
+            if type_ is not None and type_.auto:
+                words = (*words, "auto")
+            yield Address(
+                path=head if key == "value" else f"{head}.{key}",
+                value=_text(value.value),
+                doc="" if schema is None else schema.doc,
+                words=words,
+            )
+
+
+def _text(value: Any) -> str:
+    """A value as it could be given to --set; nothing where it is no plain one."""
+    match value:
+        case Auto():
+            return "auto"
+        case Ref():
+            return value.name
+        case Constructor() | Deferred():
+            return ""
+    return show(value).strip('"')
 
 
 def _settings(program: Program) -> dict[str, Any]:
