@@ -24,7 +24,9 @@ def forgec(*args, cwd=ROOT, env=()):
 
 
 def edited(tmp_path, old, new):
-    """A copy of grpo_math.forge with its last `old` replaced, in tmp_path."""
+    """A copy of grpo_math.forge with its last `old` replaced, in tmp_path, beside its data."""
+    for name in ("data", "models"):
+        (tmp_path / name).symlink_to(GRPO.parent / name)
     head, found, tail = GRPO.read_text("utf-8").rpartition(old)
     assert found
     path = tmp_path / "edited.forge"

@@ -25,6 +25,8 @@ SPARE = BASE.replace("forge 1", "forge 1\nparam spare : int = 1", 1)
 def lint(tmp_path, capsys, monkeypatch):
     """Run lint on a text; (exit code, codes with severities, what was printed)."""
     monkeypatch.chdir(tmp_path)
+    for name in ("sums.jsonl", "test.jsonl", "t"):
+        (tmp_path / name).touch()
 
     def run(text, *options, config=""):
         if config:

@@ -60,7 +60,8 @@ def check(code, body, folder):
         (folder / name).write_text(text, "utf-8")
     source = SourceFile("t.forge", apply(BASE, blocks(body, "edit")[""]))
     extra = frozenset({code} & PEDANTIC)
-    return lint_source(source, folder, config=Config(extra=extra))
+    config = Config(extra=extra)
+    return lint_source(source, folder, config=config, on_disk=code == "P210")
 
 
 @pytest.mark.parametrize(("code", "title", "body"), cases("fires"))

@@ -1,6 +1,5 @@
 """`lint --deep`: what the file refers to, outside of it.
 
-    P210 missing-file     a local model, dataset or tokenizer that is not there
     D611 missing-column   `row.x`, where the first row of a local dataset has no `x`
     D607 stop-tokens      the end tokens that a local model's own metadata names
     X804 python-import    a Python reward that cannot be imported, in a subprocess
@@ -20,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter
+from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.graph.legality import error
 from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, PythonFunction
 from forgedsl.hir.suggest import did_you_mean, nearest
@@ -28,7 +27,7 @@ from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
-from forgedsl.lower.paths import InputFiles
+from forgedsl.shipped import locate
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 
@@ -53,18 +52,12 @@ def check(view: View) -> Iterator[Diagnostic]:
     """The findings of one view."""
     if view.folder is None:
         return
-    reporter = Reporter()
-    files = InputFiles(view.folder, reporter)
     program = view.program
-    for model in program.models.values():
-        for name in ("source", "tokenizer"):
-            _exists(model.settings[name].value, files, view.folder)
     for dataset in program.datasets.values():
         for source in _sources(dataset.settings["source"].value):
-            path = _exists(source, files, view.folder)
-            if path is not None:
+            path = locate(str(source.args.get("path", "")), view.folder)
+            if source.name == "jsonl" and path.is_file():
                 yield from _columns(dataset, source, path)
-    yield from reporter
     yield from _stop_tokens(view, view.folder)
     yield from _rewards(view, view.folder)
     yield from _engines(program)
@@ -82,22 +75,8 @@ def _sources(value: Any) -> Iterator[Constructor]:
             yield value
 
 
-def _exists(value: Any, files: InputFiles, folder: Path) -> Path | None:
-    """The place of a local file; None if it is elsewhere, or missing and reported."""
-    if not isinstance(value, Constructor) or "path" not in value.args:
-        return None
-    before = len(files.reporter.diagnostics)
-    files.add(str(value.args["path"]), value.span)
-    if len(files.reporter.diagnostics) > before:
-        return None
-    path = folder / str(value.args["path"])
-    return path if path.exists() else None
-
-
 def _columns(dataset: Decl, source: Constructor, path: Path) -> Iterator[Diagnostic]:
     """Columns that the dataset reads and its first row lacks."""
-    if source.name != "jsonl":
-        return
     with path.open(encoding="utf-8") as file:
         line = next((line for line in file if line.strip()), "{}")
     try:

@@ -64,6 +64,7 @@ def lint_file(
         set_files=set_files,
         config=config.for_file(path),
         deep=deep,
+        on_disk=True,
     )
 
 
@@ -76,8 +77,10 @@ def lint_source(
     set_files: Iterable[str | Path] = (),
     config: Config = DEFAULT,
     deep: Host | None = None,
+    on_disk: bool = False,
 ) -> Linted:
-    """Check a text whose imports are found in `folder`."""
+    """Check a text whose imports are found in `folder`; `on_disk`: it stands there, with its data
+    beside it."""
     reporter = Reporter()
     sources = {source.name: source}
     file = parse(source, reporter)
@@ -87,13 +90,18 @@ def lint_source(
     views: dict[str, Reporter] = {}
     modules: dict[str, Module | None] = {}
     checked: Checked = {}
-    shared = Shared()
+    shared = Shared(on_disk=on_disk or deep is not None)
     for view in _views(file, profile):
         views[view] = Reporter()
         loader = Loader(views[view], sources, modules, checked)
-        _check(
-            file, source.name, folder, view, layered, loader, config, shared, deep=deep is not None
+        program = resolve(
+            file, name=source.name, folder=folder, loader=loader, profile=view, overrides=layered
         )
+        if program is not None and not views[view].has_errors:
+            looked_at = View(
+                program, views[view], file=file, folder=folder, sources=sources, shared=shared
+            )
+            _check(looked_at, views[view], config, deep=deep is not None)
     if deep is not None and profile is None:
         views[HERE] = Reporter()
         loader = Loader(views[HERE], sources, modules, checked)
@@ -117,25 +125,8 @@ def _views(file: ast.File, profile: str | None) -> tuple[str, ...]:
     return (AS_WRITTEN, *dict.fromkeys(names))
 
 
-def _check(
-    file: ast.File,
-    name: str,
-    folder: Path | None,
-    profile: str,
-    overrides: tuple[Override, ...],
-    loader: Loader,
-    config: Config,
-    shared: Shared,
-    *,
-    deep: bool,
-) -> None:
-    program = resolve(
-        file, name=name, folder=folder, loader=loader, profile=profile, overrides=overrides
-    )
-    reporter = loader.reporter
-    if program is None or reporter.has_errors:
-        return
-    view = View(program, reporter, file=file, folder=folder, sources=loader.sources, shared=shared)
+def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> None:
+    """Run the rules, and the checks of later stages if all losses are sound."""
     sound = not reporter.has_errors
     for rule in RULES:
         if config.runs(rule.CODE):
@@ -146,8 +137,8 @@ def _check(
 
         for diagnostic in look_outside(view):
             reporter.report(diagnostic)
-    if sound and (program.flow or program.services):
-        _plan(program, folder, reporter)
+    if sound and (view.program.flow or view.program.services):
+        _plan(view.program, view.folder, reporter)
 
 
 def _check_host(

@@ -27,9 +27,10 @@ from forgedsl.types.intervals import INF, Interval, point
 
 class Shared:
     """What the views of a file have in common: trees of functions by what they depend on, and
-    facts by structure."""
+    facts by structure. `on_disk`: what the program names may be looked for beside it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_disk: bool) -> None:
+        self.on_disk = on_disk
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
         self._intervals: dict[tuple[Located, Interval], Analysis] = {}

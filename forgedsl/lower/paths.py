@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from importlib import resources
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph.legality import error
+from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
 
-SHIPPED = "forgedsl:"
 CHUNK = 1 << 20
-
-
-def shipped_root() -> Path:
-    """The folder that `forgedsl:` names."""
-    return Path(str(resources.files("forgedsl.pipelines"))).resolve()
 
 
 class InputFiles:
@@ -41,7 +35,7 @@ class InputFiles:
 
     def add(self, path: str, span: Span) -> tuple[str, str]:
         """(name in the job, sha256) of a file or folder as written in the program."""
-        source = self._locate(path)
+        source = locate(path, self.base_dir)
         if not source.exists():
             self.reporter.report(
                 error(
@@ -62,11 +56,6 @@ class InputFiles:
         name = self._job_name(source, sha256, absolute=Path(path).is_absolute())
         self._copies[name] = source
         return name, sha256
-
-    def _locate(self, path: str) -> Path:
-        if path.startswith(SHIPPED):
-            return shipped_root() / path.removeprefix(SHIPPED)
-        return self.base_dir / path
 
     def _job_name(self, source: Path, sha256: str, *, absolute: bool) -> str:
         if absolute:  # where it lies on this machine is nobody's business

@@ -5,6 +5,7 @@ asynchronous. Further parameters need defaults. Annotations, where there are any
 the declaration.
 
     def score(response): ...                               # fires: one parameter
+    def score(prompt, response): ...                       # fires: two are rollout and target
     def score(prompt, response, target, *, tol): ...       # fires: `tol` has no default
     def score(prompt, response, target) -> str: ...        # fires: a reward is a number
 
@@ -31,6 +32,8 @@ LEVEL = "E"
 finding = Finding(CODE, NAME, LEVEL)
 NUMBERS = ("float", "int", "bool", "f32", "Any", "np.float32", "np.float64")
 PYTHON_TYPES = {"str": "str", "int": "int", "float": "float", "f32": "float", "bool": "bool"}
+PROMPTS = ("prompt", "question")
+RESPONSES = ("response", "completion", "output")
 PLAIN = ("str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes")
 
 
@@ -68,6 +71,9 @@ def _problem(found: PythonReward, view: View) -> str:
 def _types(found: PythonReward, positional: list[python.arg], view: View) -> str:
     """Annotations against the declaration: the response is text, the target what is declared."""
     spread = len(positional) >= 3
+    if not spread and _is_text(positional, found):
+        names = ", ".join(argument.arg for argument in positional)
+        return f"is given the rollout and the target, not ({names})"
     if spread:
         response = _text(positional[1].annotation)
         if response in PLAIN and response != "str":
@@ -78,6 +84,15 @@ def _types(found: PythonReward, positional: list[python.arg], view: View) -> str
     if declared and written in PLAIN and written != declared:
         return f"takes a target of type {written}, declared is {declared}"
     return ""
+
+
+def _is_text(positional: list[python.arg], found: PythonReward) -> bool:
+    """Whether two parameters are meant as prompt and response."""
+    if found.definition.args.vararg or len(positional) != 2:
+        return False
+    first, second = positional
+    named = first.arg in PROMPTS or first.arg in RESPONSES or second.arg in RESPONSES
+    return named or _text(first.annotation) in PLAIN
 
 
 def _declared_target(name: str, view: View) -> str:

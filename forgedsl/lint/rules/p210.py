@@ -1,0 +1,56 @@
+"""P210 missing-file: a model, a dataset or a tokenizer names a path where there is nothing.
+
+    dataset sums { source = jsonl("data/sums.jsonl"), ... }       # fires: no such file
+
+Paths are relative to the .forge file; `forgedsl:NAME` is what ships with the package. `plan` and
+`run` stop here with an error. Lint only warns, since data often lies on another machine than the
+one where the file is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.hir.ir import Constructor
+from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
+from forgedsl.shipped import locate
+
+CODE = "P210"
+NAME = "missing-file"
+LEVEL = "W"
+HELP = "paths are relative to the .forge file; `forgedsl:NAME` names what ships with the package"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    if view.folder is None or not view.shared.on_disk:
+        return
+    program = view.program
+    for decl in (*program.models.values(), *program.datasets.values(), *program.evals.values()):
+        for setting in decl.settings.values():
+            for source in _local(setting.value):
+                path = locate(str(source.args["path"]), view.folder)
+                if not path.exists():
+                    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+                    close = did_you_mean(nearest(path.name, [found.name for found in beside]))
+                    yield finding(
+                        f"there is no `{source.args['path']}` beside this file",
+                        source.span,
+                        help=close or HELP,
+                    )
+
+
+def _local(value: Any) -> Iterator[Constructor]:
+    """The constructors of a value that name a path."""
+    if isinstance(value, Constructor):
+        if "path" in value.args:
+            yield value
+        for argument in value.args.values():
+            yield from _local(argument)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _local(item)

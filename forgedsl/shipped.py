@@ -1,0 +1,21 @@
+"""Where a path of a program is: beside its file, or, as `forgedsl:NAME`, in the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SHIPPED = "forgedsl:"
+
+
+def shipped_root() -> Path:
+    """The folder that `forgedsl:` names."""
+    import forgedsl.pipelines
+
+    return Path(forgedsl.pipelines.__path__[0]).resolve()
+
+
+def locate(path: str, base_dir: Path) -> Path:
+    """Where a path of a program is; it need not exist."""
+    if path.startswith(SHIPPED):
+        return shipped_root() / path.removeprefix(SHIPPED)
+    return base_dir / path
