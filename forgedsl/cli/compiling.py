@@ -23,29 +23,32 @@ TOO_SMALL = frozenset({"P203", "P205"})
 """the plan asks for more GPUs or memory than this host has"""
 
 
-def compile_file(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Lowered | int:
+def compile_file(
+    file: Path,
+    *,
+    profile: str,
+    overrides: tuple[str, ...],
+    print_after: tuple[str, ...] = (),
+    timings: bool = False,
+) -> Lowered | int:
     """The lowered program, or the exit code after its errors were printed."""
-    from forgedsl import api
     from forgedsl.cli.host import detect_host
-    from forgedsl.hir.context import Host as ProgramHost
-    from forgedsl.lower.build import lower
-    from forgedsl.plan.host import Host
+    from forgedsl.hir.context import Host
+    from forgedsl.passes import Request, compile_program
 
-    found = detect_host()
-    loaded = api.load(file, profile=profile, overrides=overrides, host=ProgramHost(**found))
-    program, lowered = loaded.program, None
+    host = Host(**detect_host())
+    compiled = compile_program(
+        Request(path=file, profile=profile, overrides=overrides, host=host),
+        print_after=print_after,
+        timings=timings,
+    )
+    loaded = compiled.loaded
+    program = loaded.program
     if program is not None and program.profile and profile == "auto":
-        why = gpu_words(found["gpus"])
+        why = gpu_words(host.gpus)
         print(f"profile {program.profile} was chosen by itself: {why}", file=sys.stderr, flush=True)
-    if program is not None and not loaded.reporter.has_errors:
-        lowered = lower(
-            program,
-            reporter=loaded.reporter,
-            sources=loaded.sources,
-            base_dir=file.parent,
-            host=Host(**found),
-        )
     print_diagnostics(loaded)
+    lowered = compiled.state.job if compiled.state is not None else None
     if lowered is None or loaded.reporter.has_errors:
         return _exit_code({d.code for d in loaded.reporter if d.severity is Severity.ERROR})
     return lowered

@@ -74,23 +74,19 @@ def command(
 
 def drawing_of(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Drawing | int:
     """The planned program, ready to be drawn; the exit code after printing diagnostics."""
-    from forgedsl import api
     from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
-    from forgedsl.graph.dataflow import build
-    from forgedsl.plan.plan import plan
+    from forgedsl.passes import Request, compile_program
 
-    loaded = api.load(file, profile=profile, overrides=overrides)
-    drawing = None
-    if loaded.program is not None and not loaded.reporter.has_errors:
-        graph = build(loaded.program, reporter=loaded.reporter)
-        if graph is not None:
-            planned = plan(loaded.program, graph, reporter=loaded.reporter, base_dir=file.parent)
-            if planned is not None:
-                drawing = drawing_from(loaded, loaded.program, graph, planned)
+    compiled = compile_program(
+        Request(path=file, profile=profile, overrides=overrides), until="plan"
+    )
+    loaded, state = compiled.loaded, compiled.state
     print_diagnostics(loaded)
-    if drawing is None:
+    if state is None or state.plan is None or loaded.reporter.has_errors:
         return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
-    return drawing
+    assert state.hir is not None
+    assert state.graph is not None
+    return drawing_from(loaded, state.hir, state.graph, state.plan)
 
 
 def drawing_from(loaded: Loaded, program: Program, graph: Graph, planned: Plan) -> Drawing:

@@ -20,6 +20,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("init", "forgedsl.cli.init", "write a small working project"),
     ("lint", "forgedsl.cli.lint", "check .forge files"),
     ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
+    ("build", "forgedsl.cli.build", "write what a file compiles to: program, kernels, manifests"),
     ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
     ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
     ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),

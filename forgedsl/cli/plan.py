@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forgedsl.cli.passes import PrintAfter, Timings, checked_passes
+
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
     from forgedsl.lower.build import Lowered
@@ -47,43 +49,55 @@ def command(
         bool, typer.Option("--detailed-exitcode", help="exit 3 if it differs from --against")
     ] = False,
     here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,
+    print_after: PrintAfter = None,
+    timings: Timings = False,
 ) -> None:
-    """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing."""
+    """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing.
+
+    \b
+    Examples:
+      forgec plan pipelines/grpo_math.forge --profile cluster
+      forgec plan pipelines/grpo_math.forge -o plan.json && forgec run plan.json
+      forgec plan pipelines/grpo_math.forge --against runs/last --detailed-exitcode
+    """
     if detailed_exitcode and against is None:
         print("forgec plan: --detailed-exitcode needs --against RUN|FILE", file=sys.stderr)
         raise typer.Exit(2)
     from forgedsl.cli.compiling import print_diagnostics
-    from forgedsl.cli.planning import SideError, plan_file
+    from forgedsl.cli.planning import plan_file
 
     overrides = tuple(set_ or ())
-    planned = plan_file(file, profile=profile, overrides=overrides, here=here)
+    planned = plan_file(
+        file, profile=profile, overrides=overrides, here=here, timings=timings,
+        print_after=checked_passes("plan", print_after),
+    )  # fmt: skip
     print_diagnostics(planned.loaded)
-    lowered, code = planned.lowered, planned.code
-    changes: tuple[Change, ...] | None = None
-    if lowered is not None:
-        try:
-            changes = _changes(against, lowered, profile, overrides, file) if against else None
-        except SideError as error:
-            print(f"forgec plan: {error}", file=sys.stderr)
-            raise typer.Exit(2) from error
+    changes = None
+    if planned.lowered is not None:
+        changes = _changes(against, planned.lowered, profile, overrides, file)
         if out is not None:
-            _write(lowered, out)
-        code = DIFFERS if changes and detailed_exitcode else 0
+            _write(planned.lowered, out)
     if format_ is Format.JSON:
         sys.stdout.write(_json(planned, changes))
-    elif lowered is not None:
-        sys.stdout.write(_text(planned, lowered, against, changes))
-    raise typer.Exit(code)
+    elif planned.lowered is not None:
+        sys.stdout.write(_text(planned, planned.lowered, against, changes))
+    raise typer.Exit(DIFFERS if changes and detailed_exitcode else planned.code)
 
 
 def _changes(
-    against: str, lowered: Lowered, profile: str, overrides: tuple[str, ...], file: Path
-) -> tuple[Change, ...]:
+    against: str | None, lowered: Lowered, profile: str, overrides: tuple[str, ...], file: Path
+) -> tuple[Change, ...] | None:
     """What differs from a run, a file or a revision; a file is taken under the same profile."""
-    from forgedsl.cli.planning import read_side
+    from forgedsl.cli.planning import SideError, read_side
     from forgedsl.lower.diff import compare
 
-    side = read_side(against, profile=profile, overrides=overrides, beside=file)
+    if against is None:
+        return None
+    try:
+        side = read_side(against, profile=profile, overrides=overrides, beside=file)
+    except SideError as error:
+        print(f"forgec plan: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
     return compare(side.job, lowered.job)
 
 

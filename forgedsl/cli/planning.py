@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from forgedsl.api import Loaded
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
+    from forgedsl.passes.state import State
 
 LINT_FAMILIES = "ADLRTXN"
 """families whose findings come from lint rules; the others come from loading and planning"""
@@ -28,11 +29,12 @@ class SideError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """`lowered` is None when there are errors; `code` is the exit code so far."""
+    """`lowered` and `state` are None when there are errors; `code` is the exit code so far."""
 
     loaded: Loaded
     lowered: Lowered | None
     code: int
+    state: State | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,34 +46,43 @@ class Side:
 
 
 def plan_file(
-    file: Path, *, profile: str, overrides: tuple[str, ...], here: bool = False
+    file: Path,
+    *,
+    profile: str,
+    overrides: tuple[str, ...],
+    here: bool = False,
+    wanted: tuple[str, ...] = (),
+    print_after: tuple[str, ...] = (),
+    timings: bool = False,
 ) -> Planned:
-    """Load, lint, plan and lower a file."""
-    from forgedsl import api
+    """Load, lint, plan and lower a file; `wanted` are passes that run on demand."""
     from forgedsl.cli.host import detect_host
     from forgedsl.hir.context import Host
-    from forgedsl.lower.build import lower
+    from forgedsl.passes import Request, compile_program
     from forgedsl.plan.plan import advice
 
-    host = Host(**detect_host()) if here else None
-    loaded = api.load(file, profile=profile, overrides=overrides, host=host)
-    lowered = None
-    if loaded.program is not None and not loaded.reporter.has_errors:
-        lowered = lower(
-            loaded.program,
-            reporter=loaded.reporter,
-            sources=loaded.sources,
-            base_dir=file.parent,
-            host=host,
-        )
+    compiled = compile_program(
+        Request(
+            path=file,
+            profile=profile,
+            overrides=overrides,
+            host=Host(**detect_host()) if here else None,
+        ),
+        wanted=wanted,
+        print_after=print_after,
+        timings=timings,
+    )
+    loaded, state = compiled.loaded, compiled.state
+    lowered = state.job if state is not None else None
+    if any(made.name == "hir" for made in compiled.made):
         _lint(file, loaded, overrides)
-        if lowered is not None:
+        if loaded.program is not None and lowered is not None:
             for diagnostic in advice(loaded.program, lowered.graph, lowered.plan):
                 loaded.reporter.report(diagnostic)
     if loaded.reporter.has_errors or lowered is None:
         unreadable = any(d.code == "S016" for d in loaded.reporter)
         return Planned(loaded=loaded, lowered=None, code=2 if unreadable else 1)
-    return Planned(loaded=loaded, lowered=lowered, code=0)
+    return Planned(loaded=loaded, lowered=lowered, code=0, state=state)
 
 
 def _lint(file: Path, loaded: Loaded, overrides: tuple[str, ...]) -> None:

@@ -182,13 +182,16 @@ def _from_json(request: Request, file: Path) -> Prepared:
         job = read_job(file)
     except SideError as error:
         raise UsageError(str(error)) from error
-    beside = file.parent / "inputs"
-    inputs = {
-        f"inputs/{path.relative_to(beside).as_posix()}": path
-        for path in sorted(beside.rglob("*"))
-        if path.is_file()
+    return Prepared(job=job, inputs=inputs_beside(file.parent))
+
+
+def inputs_beside(folder: Path) -> dict[str, Path]:
+    """The files that lie in `inputs/` of a folder, by the name that a job has for them."""
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted((folder / "inputs").rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts
     }
-    return Prepared(job=job, inputs=inputs)
 
 
 def new_run_dir(wanted: Path | None, name: str) -> Path:

@@ -2,7 +2,7 @@
 
 Plan  -> mesh_scene       hosts, their GPUs, what each holds
 Plan  -> schedule_scene   the first steps on a clock, with the age of every batch
-facts -> passes_picture   source, syntax, hir, losses, graph, plan, job, with what each found
+facts -> passes_picture   tokens, ast, hir, graph, plan, job, with what each found
 """
 
 from __future__ import annotations
@@ -277,18 +277,18 @@ def passes_of(program: Program, graph: Graph, plan: Plan, *, lines: int) -> tupl
     losses = [f for f in program.functions.values() if f.kind == "loss"]
     fields = next((len(f.fields) for f in losses if f.name == graph.loss), 0)
     return (
-        Pass(name="syntax", what="tokens, tree", found=f"{lines} lines", makes="AST"),
+        Pass(name="tokens", what="words of the text", found=f"{lines} lines", makes="tokens"),
+        Pass(name="ast", what="a tree with places", found=f"{len(program.spans)} names",
+             makes="AST"),
         Pass(name="hir", what="names, values", found=f"{len(layers)} settings: {by}",
              makes="Program"),
-        Pass(name="losses", what="types, gradients", found=f"{graph.loss}: {fields} fields",
-             makes="Tree"),
         Pass(name="graph", what="nodes, edges, pruning",
              found=f"{len(graph.nodes)} nodes, {removed} parts removed", makes="Graph"),
         Pass(name="plan", what="places, memory, age",
              found=f"{len(plan.meshes)} meshes, {staleness.credits} credits, age <= "
              f"{staleness.age_bound}", makes="Plan"),
-        Pass(name="lower", what="generated code, hashes", found="one hermetic job",
-             makes="job.json"),
+        Pass(name="job", what="gradients, generated code",
+             found=f"loss {graph.loss}: {fields} fields, one hermetic job", makes="job.json"),
     )  # fmt: skip
 
 

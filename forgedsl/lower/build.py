@@ -49,13 +49,28 @@ def lower(
     host: Host | None = None,
 ) -> Lowered | None:
     """Lower a resolved program; `base_dir` is the folder of its .forge file."""
-    before = sum(d.severity == "error" for d in reporter)
     graph = build(program, reporter=reporter)
     if graph is None:
         return None
     planned = plan(program, graph, reporter=reporter, host=host, base_dir=base_dir)
     if planned is None:
         return None
+    return lower_planned(
+        program, graph, planned, reporter=reporter, sources=sources, base_dir=base_dir
+    )
+
+
+def lower_planned(
+    program: Program,
+    graph: Graph,
+    planned: Plan,
+    *,
+    reporter: Reporter,
+    sources: Mapping[str, SourceFile],
+    base_dir: Path,
+) -> Lowered | None:
+    """Lower a program whose graph and plan are made."""
+    before = sum(d.severity == "error" for d in reporter)
     files = InputFiles(base_dir, reporter)
     job = _job(program, graph, planned, files, reporter, sources)
     if sum(d.severity == "error" for d in reporter) > before:

@@ -54,6 +54,14 @@ def _parser() -> _Parser:
     return _Parser()
 
 
+def tokens(source: SourceFile) -> tuple[lark.Token, ...]:
+    """The tokens of a file without mistakes, as the parser reads them."""
+    parser = _parser()
+    parser.newlines.reset()
+    parser.builder.file = source.name
+    return tuple(parser.lark.parse_interactive(source.text, start="start").iter_parse())
+
+
 def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     """Parse a whole file. After syntax errors the result holds what could be read."""
     file = _Run(source, Reporter(), ()).file()

@@ -24,6 +24,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.modules import load_module
+from forgedsl.runtime.places import described
 
 GRACE = 1.0
 """seconds an interrupted call has to end before its thread is left behind"""
@@ -68,7 +69,7 @@ class _Pass:
             value = self.function(rollout, target)
             return Outcome(value=asyncio.run(value) if inspect.iscoroutine(value) else value)
         except Exception as error:
-            return Outcome(error=f"{type(error).__name__}: {error}")
+            return Outcome(error=described(error))
 
 
 class RewardPool(ForgeActor):

@@ -30,6 +30,7 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.guards import Late, deadline
 from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.places import described
 
 T = TypeVar("T")
 
@@ -55,7 +56,7 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float) 
         ) from error
     except Exception as error:
         raise RunError(
-            f"{what} failed: {type(error).__name__}: {error}",
+            f"{what} failed: {described(error)}",
             origin=node.origin,
             service=node.target,
         ) from error
@@ -110,16 +111,19 @@ class Firing:
                 self._abandon(unit, reason)
 
     async def _unusable(self, unit: Unit) -> str | None:
-        """Why a group whose nodes have fired adds nothing to a batch: too few completions left."""
-        waiting = set(unit.waiting_for())
+        """Why a group whose nodes have fired adds nothing to a batch: too few completions left.
+
+        Counted are the completions that every reader of the batch phase can use.
+        """
+        inputs = [given for node in self._flow.batch_nodes for given in node.inputs]
         for stream in itertools.chain.from_iterable(self._flow.replays.values()):
-            if self._flow.edges[stream.edge].root != unit.source.node.name:
-                continue
-            inputs = (stream.input, *stream.fields)
-            try:
-                await unit.joined([given for given in inputs if given.edge not in waiting])
-            except DropGroup as drop:
-                return drop.reason
+            inputs += [stream.input, *stream.fields]
+        mine = [i for i in inputs if self._flow.edges[i.edge].root == unit.source.node.name]
+        waiting = set(unit.waiting_for())
+        try:
+            await unit.joined([given for given in mine if given.edge not in waiting])
+        except DropGroup as drop:
+            return drop.reason
         return None
 
     async def _all(self, unit: Unit, nodes: Sequence[Node]) -> str | None:

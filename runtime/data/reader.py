@@ -20,6 +20,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data.sources import Source, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
+from forgedsl.runtime.places import described
 
 T = TypeVar("T")
 MAX_DROPPED = 10_000
@@ -158,7 +159,7 @@ class DatasetReader:
         except RunError as error:
             raise self._error(f"row {row_id}: {error}", remedy=error.remedy) from error
         except Exception as error:
-            raise self._error(f"row {row_id}: {type(error).__name__}: {error}") from error
+            raise self._error(f"row {row_id}: {described(error)}") from error
 
     def _prompt(self, row_id: int, row: RowView) -> Prompt | None:
         assert self.dataset.prompt is not None

@@ -1,0 +1,1 @@
+"""`forgec build`: everything a program compiles to, as files that people read."""

@@ -1,0 +1,141 @@
+"""What `forgec build --emit` can write: one row per name, with the files it makes.
+
+State (all passes have run) --EMITS--> {path: text}
+
+tokens ast hir graph plan   the text forms of the passes; plan also as plan.json
+job python torch triton     what runs: the document, the program, its modules
+math                        every loss with its gradient as mathematics
+sbatch k8s                  the same plan for schedulers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from forgedsl.passes import PASSES
+from forgedsl.passes.state import State
+from forgedsl.records import dataclass
+
+Files = dict[str, str]
+DEFAULT = ("graph", "plan", "job", "python", "math")
+READS_INPUTS = frozenset({"job", "plan", "python", "sbatch", "k8s"})
+"""what is run beside the files that the job reads"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emit:
+    """One thing to write. `on_demand` names a pass that has to run for it."""
+
+    name: str
+    what: str
+    files: Callable[[State], Files]
+    on_demand: str | None = None
+
+
+def build(state: State, emits: Iterable[str]) -> Files:
+    """The text of every file, by its path."""
+    wanted = set(emits)
+    found: Files = {}
+    for emit in EMITS:
+        if emit.name in wanted:
+            found |= emit.files(state)
+    return found
+
+
+def inputs(state: State, emits: Iterable[str]) -> Mapping[str, Path]:
+    """The files that a job reads, by their path beside it."""
+    assert state.job is not None
+    wanted = READS_INPUTS.intersection(emits)
+    return {name: source for source, name in state.job.files} if wanted else {}
+
+
+# ---- what each writes
+
+
+def _text_of(name: str, file: str) -> Callable[[State], Files]:
+    step = next(step for step in PASSES if step.name == name)
+    return lambda state: {file: step.text(state)}
+
+
+def _graph(state: State) -> Files:
+    from forgedsl.graph.drawing import Drawing
+
+    assert state.hir is not None
+    assert state.graph is not None
+    assert state.plan is not None
+    drawing = Drawing(
+        program=state.hir, graph=state.graph, plan=state.plan, sources=state.loader.sources
+    )
+    return _text_of("graph", "graph.ir")(state) | {"graph.svg": drawing.render("dataflow", "svg")}
+
+
+def _plan(state: State) -> Files:
+    from forgedsl.lower.document import document_text, plan_document
+
+    assert state.job is not None
+    return _text_of("plan", "plan.ir")(state) | {
+        "plan.json": document_text(plan_document(state.job))
+    }
+
+
+def _python(state: State) -> Files:
+    from forgedsl.build.python import modules
+
+    assert state.job is not None
+    return modules(state.job.job)
+
+
+def _loss_files(ending: str) -> Callable[[State], Files]:
+    def files(state: State) -> Files:
+        from forgedsl.build.python import loss_modules
+
+        assert state.job is not None
+        found: Files = {}
+        for name in state.job.job.losses:
+            found |= loss_modules(state.job.job, name)
+        stems = [path.removesuffix(".tree") for path in found if path.endswith(".tree")]
+        return {f"{stem}{ending}": found[f"{stem}{ending}"] for stem in stems}
+
+    return files
+
+
+def _math(state: State) -> Files:
+    from forgedsl.build.python import loss_stem
+    from forgedsl.losses.render_math import render
+    from forgedsl.losses.text import read
+
+    assert state.job is not None
+    losses = state.job.job.losses
+    return {
+        f"{loss_stem(name)}.math": f"loss {name}\n\n{render(read(loss.tree))}"
+        for name, loss in losses.items()
+    }
+
+
+def _launcher(name: str, file: str) -> Callable[[State], Files]:
+    def files(state: State) -> Files:
+        from forgedsl.build import launchers
+
+        assert state.job is not None
+        make = launchers.sbatch_text if name == "sbatch" else launchers.k8s_text
+        return {file: make(state.job.job, state.job.plan)} | _text_of("job", "job.json")(state)
+
+    return files
+
+
+EMITS: tuple[Emit, ...] = (
+    Emit(name="tokens", what="words of the text", files=_text_of("tokens", "tokens.txt"),
+         on_demand="tokens"),
+    Emit(name="ast", what="the syntax tree", files=_text_of("ast", "ast.ir")),
+    Emit(name="hir", what="names and values resolved", files=_text_of("hir", "hir.ir")),
+    Emit(name="graph", what="nodes and edges, and a drawing", files=_graph),
+    Emit(name="plan", what="places, memory, queues; plan.json runs", files=_plan),
+    Emit(name="job", what="job.json, which runs", files=_text_of("job", "job.json")),
+    Emit(name="python", what="main.py and its modules, which run", files=_python),
+    Emit(name="triton", what="losses as Triton kernels", files=_loss_files("_kernels.py")),
+    Emit(name="torch", what="losses as torch modules", files=_loss_files(".py")),
+    Emit(name="math", what="losses and gradients as mathematics", files=_math),
+    Emit(name="sbatch", what="a script for Slurm", files=_launcher("sbatch", "job.sbatch")),
+    Emit(name="k8s", what="manifests for Kubernetes", files=_launcher("k8s", "k8s.yaml")),
+)  # fmt: skip

@@ -1,0 +1,323 @@
+"""Job -> a Python program against `forgedsl.runtime.api`, and the modules beside it.
+
+    main.py                     models, services, nodes and edges as code
+    functions.py                rows, rewards, rubrics, advantages, filters
+    losses/NAME.py              a loss and its gradient in torch
+    losses/NAME_kernels.py      the same in Triton
+    losses/NAME.tree            the typed expression that both come from
+
+`python main.py` makes the job that it was written from, hash included, and runs it.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+from forgedsl.build.code import Call, Raw, documented, given, statement
+from forgedsl.lower import job as spec
+from forgedsl.lower.job import Job
+
+T = TypeVar("T")
+FUNCTIONS = "functions"
+RESERVED = {"Path", "functions", "program", "HERE", "TOPOLOGY", "main"}
+HEADER = '''"""{title}
+
+Written by forgec {compiler} from {file}; `at` names its lines.
+{rest}
+
+    python main.py                        trains, in runs/{name}-<time>
+    python main.py --steps 3              a short run
+    python main.py --help                 more
+"""'''
+
+
+def modules(job: Job) -> dict[str, str]:
+    """Every file of the program, by its path."""
+    files = {"main.py": main_text(job), f"{FUNCTIONS}.py": job.program}
+    for name in job.losses:
+        files |= loss_modules(job, name)
+    return files
+
+
+def loss_modules(job: Job, name: str) -> dict[str, str]:
+    """The files of one loss."""
+    loss, stem = job.losses[name], loss_stem(name)
+    return {
+        f"{stem}.py": loss.source,
+        f"{stem}_kernels.py": loss.kernels,
+        f"{stem}.tree": loss.tree,
+    }
+
+
+def loss_stem(name: str) -> str:
+    """Where the files of a loss lie, without their endings."""
+    return "losses/" + re.sub(r"\W", "_", name)
+
+
+def main_text(job: Job) -> str:
+    """The text of main.py."""
+    return _Main(job).text()
+
+
+class _Main:
+    """Writes one program; `names` are the variables of declarations and edges."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.names: dict[tuple[str, str], str] = {}
+        self.used: set[str] = set()
+        self.api: set[str] = {"Program"}
+        self.placed: set[str] = set()
+
+    def text(self) -> str:
+        """Header, then one section after the other; imports are what the sections used."""
+        sections = [
+            ("Parameters, as they were folded", self.params()),
+            ("Models and data", [*self.models(), *self.datasets()]),
+            ("Services: each is a mesh of processes", self.services()),
+            ("Rewards", self.scores()),
+            ("Losses: generated and differentiated, in losses/", self.losses()),
+            ("The flow: every call is a node, every name an edge", self.nodes()),
+            ("Schedule and what goes with it", self.rest()),
+        ]
+        body = [
+            f"# ---- {title}\n\n" + "\n".join(lines)
+            for title, lines in ((title, list(lines)) for title, lines in sections)
+            if lines
+        ]
+        main = 'if __name__ == "__main__":\n    program.main()'
+        return "\n\n".join([*self.head(), *body, main]) + "\n"
+
+    def head(self) -> Iterator[str]:
+        job = self.job
+        title, *rest = job.summary or (job.name,)
+        file = next((at.rpartition(":")[0].rpartition(":")[0] for at in job.origins.values()), "")
+        yield HEADER.format(
+            title=documented(title), compiler=job.compiler, file=file, name=job.name,
+            rest=documented("\n".join(rest)),
+        )  # fmt: skip
+        names = ", ".join(sorted(self.api, key=_isort))
+        imports = f"from forgedsl.runtime.api import {names}"
+        if len(imports) > 100:
+            lines = "".join(f"    {name},\n" for name in sorted(self.api, key=_isort))
+            imports = f"from forgedsl.runtime.api import (\n{lines})"
+        yield f"from pathlib import Path\n\n{imports}\n\nimport {FUNCTIONS}"
+        yield f'HERE = Path(__file__).parent\nTOPOLOGY = """\\\n{documented(job.topology)}"""'
+        args = [
+            (None, job.name), ("folder", Raw("HERE")), ("functions", Raw(FUNCTIONS)),
+            ("seed", job.seed), ("profile", job.profile), ("summary", job.summary),
+            ("topology", Raw("TOPOLOGY")), ("compiler", job.compiler),
+        ]  # fmt: skip
+        yield statement("program = ", Call("Program", args))
+
+    # ---- names
+
+    def variable(self, kind: str, name: str) -> str:
+        """The variable of a declaration or edge."""
+        if (kind, name) not in self.names:
+            base = re.sub(r"\W", "_", name)
+            while base in self.used | RESERVED or keyword.iskeyword(base):
+                base += "_"
+            self.used.add(base)
+            self.names[kind, name] = base
+        return self.names[kind, name]
+
+    def raw(self, kind: str, name: str) -> Raw:
+        return Raw(self.variable(kind, name))
+
+    def function(self, name: str) -> Raw:
+        return Raw(f"{FUNCTIONS}.{name}")
+
+    def at(self, name: str) -> list[tuple[str | None, Any]]:
+        """`at="file.forge:line:column"` of a declaration."""
+        self.placed.add(name)
+        place = self.job.origins.get(name)
+        return [("at", place)] if place else []
+
+    def known(self, value: T) -> T:
+        """Code, with the classes it names noted for the import."""
+        if isinstance(value, Call):
+            self.api.add(value.function)
+            for _, item in value.args:
+                self.known(item)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                self.known(item)
+        elif isinstance(value, dict):
+            for item in value.values():
+                self.known(item)
+        return value
+
+    def fields(self, part: Any, *but: str) -> list[tuple[str | None, Any]]:
+        return [(name, self.known(value)) for name, value in given(part, but=but)]
+
+    # ---- declarations
+
+    def params(self) -> Iterator[str]:
+        for name, value in self.job.params.items():
+            yield statement(
+                "", Call("program.param", [(None, name), (None, value), *self.at(name)])
+            )
+
+    def models(self) -> Iterator[str]:
+        for name, model in self.job.models.items():
+            tokenizer = model.tokenizer
+            own = [] if tokenizer is None else [("tokenizer", self.source(tokenizer))]
+            args = [
+                (None, name), (None, self.source(model.source)),
+                *self.fields(model, "source", "tokenizer"), *own, *self.at(name),
+            ]  # fmt: skip
+            yield statement(f"{self.variable('model', name)} = ", Call("program.model", args))
+
+    def datasets(self) -> Iterator[str]:
+        columns = ("prompt", "target", "chat", "chosen", "rejected")
+        for name, dataset in self.job.datasets.items():
+            args = [
+                (None, name), (None, self.source(dataset.source)),
+                ("tokenizer", self.raw("model", dataset.tokenizer)),
+                *((c, self.function(f)) for c in columns if (f := getattr(dataset, c))),
+                *((k, v) for k, v in self.fields(dataset, "source", "tokenizer", *columns)
+                  if v is not None),
+                *self.at(name),
+            ]  # fmt: skip
+            yield statement(f"{self.variable('dataset', name)} = ", Call("program.dataset", args))
+
+    def source(self, source: Any) -> Call:
+        """The call that makes a source of the same kind."""
+        if isinstance(source, spec.MixtureSource):
+            parts = [self.source(part) for part in source.sources]
+            return self.known(Call("mixture", [(None, parts), (None, list(source.weights))]))
+        if isinstance(source, spec.HfSource):
+            rest = given(source, but=("kind", "id"))
+            return self.known(Call("hf", [(None, source.id), *rest]))
+        argument = source.seed if isinstance(source, spec.RandomModel) else source.path
+        return self.known(Call(source.kind, [(None, argument)]))
+
+    def services(self) -> Iterator[str]:
+        for name, service in self.job.services.items():
+            args = [
+                (None, name), (None, self.raw("model", service.model)),
+                *self.fields(service, "kind", "model"), *self.at(name),
+            ]  # fmt: skip
+            yield statement(
+                f"{self.variable('service', name)} = ", Call(f"program.{service.kind}", args)
+            )
+        for group in self.job.colocate:
+            yield statement(
+                "", Call("program.colocate", [(None, self.raw("service", n)) for n in group])
+            )
+
+    def scores(self) -> Iterator[str]:
+        for name, reward in self.job.rewards.items():
+            own = self.function(reward.function) if reward.kind == "program" else reward.function
+            args = [
+                (None, name), (None, own), *([("file", reward.path)] if reward.path else []),
+                *self.fields(reward, "kind", "function", "path", "sha256"), *self.at(name),
+            ]  # fmt: skip
+            yield statement(f"{self.variable('score', name)} = ", Call("program.reward", args))
+        for name, rubric in self.job.rubrics.items():
+            args = [
+                (None, name), (None, self.function(rubric.function)),
+                (None, [self.raw("score", reward) for reward in rubric.rewards]),
+                *((k, v) for k, v in self.fields(rubric, "function", "rewards")
+                  if (k, v) != ("on_truncated", None)),
+                *self.at(name),
+            ]  # fmt: skip
+            yield statement(f"{self.variable('score', name)} = ", Call("program.rubric", args))
+
+    def losses(self) -> Iterator[str]:
+        for name, loss in self.job.losses.items():
+            reads = {field.name: _type(field) for field in loss.fields}
+            args = [
+                (None, name), (None, loss_stem(name)),
+                *([("name", loss.name)] if loss.name != name else []),
+                ("reads", reads), ("reports", loss.reports), ("kinks", loss.kinks),
+                *self.at(name),
+            ]  # fmt: skip
+            yield statement(f"{self.variable('loss', name)} = ", Call("program.loss", args))
+
+    # ---- nodes
+
+    def nodes(self) -> Iterator[str]:
+        for node in self.job.nodes:
+            call = Call(f"{self.owner(node)}.{node.op}", [*self.arguments(node), *self.extra(node)])
+            edge = "" if node.op in ("step", "sync") else f"{self.variable('edge', node.name)} = "
+            yield statement(edge, call)
+
+    def owner(self, node: spec.Node) -> str:
+        """What has the method that makes the node."""
+        if node.op in ("draw", "pairs", "batches"):
+            return self.variable("dataset", node.target)
+        if node.op in ("sample", "logprobs", "step", "sync"):
+            return self.variable("service", node.target)
+        return "program"
+
+    def arguments(self, node: spec.Node) -> list[tuple[str | None, Any]]:
+        """Name, target, edges and the settings that the operation needs."""
+        edges = {i.argument: self.edge(i) for i in node.inputs}
+        found: list[tuple[str | None, Any]] = [(None, node.name)]
+        if node.op == "score":
+            found += [(None, self.raw("score", node.target)), (None, edges)]
+        elif node.op in ("call", "mask"):
+            found += [(None, self.function(node.target)), (None, edges)]
+        elif node.op == "replay":
+            found.append((None, edges))
+        else:
+            found += [(None, edge) for edge in edges.values()]
+        if node.loss is not None:
+            found.append(("loss", self.raw("loss", node.loss)))
+        if node.to is not None:
+            found.append(("to", self.raw("service", node.to)))
+        if node.count is not None:
+            found.append((None, node.count))
+        return found
+
+    def edge(self, read: spec.Input) -> Raw:
+        path = [self.variable("edge", read.edge), *([read.attribute] if read.attribute else [])]
+        return Raw(".".join(path))
+
+    def extra(self, node: spec.Node) -> list[tuple[str | None, Any]]:
+        """Settings that have a default, then identity and place."""
+        but = ("id", "name", "op", "target", "inputs", "level", "count", "loss", "to", "at_step",
+               "origin")  # fmt: skip
+        place = [("at", node.origin)] if node.origin else []
+        if self.job.origins.get(node.name) == node.origin:
+            self.placed.add(node.name)
+        return [*self.fields(node, *but), ("id", node.id), *place]
+
+    # ---- the rest
+
+    def rest(self) -> Iterator[str]:
+        job = self.job
+        yield statement("", Call("program.schedule", self.fields(job.schedule)))
+        for name, found in job.evals.items():
+            args = [
+                (None, name), (None, self.raw("dataset", found.dataset)),
+                (None, self.raw("service", found.service)), (None, self.raw("score", found.score)),
+                *self.fields(found, "dataset", "service", "score"), *self.at(name),
+            ]  # fmt: skip
+            yield statement("", Call("program.eval", args))
+        for part in ("checkpoint", "logging"):
+            if fields := self.fields(getattr(job, part)):
+                yield statement("", Call(f"program.{part}", fields))
+        launcher = job.launcher
+        if launcher != spec.Launcher():
+            args = [(None, launcher.kind), *launcher.args.items()]
+            yield statement("", Call("program.launcher", args))
+        left = {name: at for name, at in job.origins.items() if name not in self.placed}
+        if left:
+            yield statement("", Call("program.places", [(None, left)]))
+
+
+def _type(field: spec.LossField) -> str:
+    """`diff [B, T] f32`."""
+    axes = f"[{', '.join(field.axes)}] " if field.axes else ""
+    return f"{'diff ' if field.diff else ''}{axes}{field.dtype}"
+
+
+def _isort(name: str) -> tuple[int, str]:
+    """Constants, classes, functions: the order of imports."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name

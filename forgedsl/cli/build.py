@@ -1,0 +1,97 @@
+"""`forgec build FILE -o DIR`: everything FILE compiles to, as files to read, review and run.
+
+    FILE.forge --passes--> State --EMITS--> DIR/{main.py, functions.py, losses/, job.json, ...}
+
+Exit codes: 0, 1 errors in the file, 2 bad usage. What was written is listed on stdout.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from forgedsl.cli.passes import PrintAfter, Timings, checked_passes
+
+if TYPE_CHECKING:
+    from forgedsl.build.artifacts import Emit
+    from forgedsl.passes.state import State
+
+
+def command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
+    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="where files go")],
+    emit: Annotated[
+        list[str] | None, typer.Option(metavar="NAME[,NAME]", help="what to write; repeatable")
+    ] = None,
+    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    ] = None,
+    here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,
+    print_after: PrintAfter = None,
+    timings: Timings = False,
+) -> None:
+    """Write what FILE compiles to.
+
+    \b
+    NAME is one of these, by default graph,plan,job,python,math
+      tokens, ast, hir     the text, its tree, names and values
+      graph, plan          nodes and edges; places, memory and queues (plan.json runs)
+      job, python          job.json; main.py with its modules: each runs by itself
+      torch, triton, math  the losses and their gradients
+      sbatch, k8s          the same plan for Slurm and Kubernetes
+      all                  all of them
+    \b
+    Examples:
+      forgec build pipelines/grpo_math.forge -o out --profile cpu
+      forgec build pipelines/grpo_math.forge -o out --emit python,sbatch --profile cluster
+      python out/main.py --steps 3
+    """
+    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.planning import plan_file
+
+    emits = _chosen(emit)
+    planned = plan_file(
+        file, profile=profile, overrides=tuple(set_ or ()), here=here, timings=timings,
+        wanted=tuple(e.on_demand for e in emits if e.on_demand),
+        print_after=checked_passes("build", print_after),
+    )  # fmt: skip
+    print_diagnostics(planned.loaded)
+    if planned.state is None:
+        raise typer.Exit(planned.code)
+    _write(out, planned.state, [emit.name for emit in emits])
+
+
+def _chosen(given: list[str] | None) -> list[Emit]:
+    """The rows asked for; exits with 2 if there is no such row."""
+    from forgedsl.build.artifacts import DEFAULT, EMITS
+    from forgedsl.hir.suggest import did_you_mean, nearest
+
+    known = [emit.name for emit in EMITS]
+    words = [word.strip() for text in given or DEFAULT for word in text.split(",") if word.strip()]
+    if "all" in words:
+        words = known
+    for word in words:
+        if word not in known:
+            hint = did_you_mean(nearest(word, known)) or f"there are {', '.join(known)}, and all"
+            print(f"forgec build: nothing is called `{word}`; {hint}", file=sys.stderr)
+            raise typer.Exit(2)
+    return [emit for emit in EMITS if emit.name in words]
+
+
+def _write(out: Path, state: State, names: list[str]) -> None:
+    """Write all files, copy what the job reads beside them, and list what was written."""
+    from forgedsl.build.artifacts import build, inputs
+    from forgedsl.cli.run import copy_inputs
+
+    files = build(state, names)
+    for path, text in files.items():
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8", newline="\n")
+    copy_inputs(dict(inputs(state, names)), out)
+    for path in sorted(files):
+        print(out / path)

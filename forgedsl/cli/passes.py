@@ -1,0 +1,34 @@
+"""`--print-after PASS` and `--timings`, for the commands that compile."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+PrintAfter = Annotated[
+    list[str] | None,
+    typer.Option("--print-after", metavar="PASS", help="print what a pass made to stderr"),
+]
+Timings = Annotated[bool, typer.Option("--timings", help="print how long each pass took")]
+
+
+def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]:
+    """The passes named, which must exist; exits with 2 if one does not.
+
+    Example:
+        checked_passes("plan", ["hir", "plan"]) == ("hir", "plan")
+    """
+    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.passes import names
+
+    for name in given or ():
+        if name not in names():
+            hint = did_you_mean(nearest(name, names()))
+            known = ", ".join(names())
+            said = f"no pass is called `{name}`; " + (hint or f"there are {known}")
+            print(f"forgec {command}: --print-after: {said}", file=sys.stderr)
+            raise typer.Exit(2)
+    return tuple(given or ())

@@ -1,0 +1,63 @@
+"""The command line of a generated program: `python main.py [--run-dir DIR] [--steps N] ...`.
+
+    Job + the folder of the program --> a run folder, as `forgec run` makes it --> exit code
+
+Exit codes are those of `forgec run`; `forgec run --resume RUN` continues such a run as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+
+
+def main(job: Job, folder: Path, arguments: Sequence[str] | None = None) -> int:
+    """Run a job whose files lie in `folder`."""
+    from forgedsl.cli.run import (
+        Prepared,
+        Request,
+        UsageError,
+        inputs_beside,
+        launch,
+        new_run_dir,
+        write_run_dir,
+    )
+
+    options = _parser(job.name).parse_args(arguments)
+    job = _longer(job, options.steps)
+    request = Request(
+        file=None, overrides=(), profile="auto", run_dir=options.run_dir, resume=None,
+        quiet=options.quiet,
+    )  # fmt: skip
+    try:
+        run_dir = new_run_dir(options.run_dir, job.name)
+    except UsageError as error:
+        print(f"{job.name}: {error}", file=sys.stderr)
+        return 2
+    write_run_dir(run_dir, Prepared(job=job, inputs=inputs_beside(folder)))
+    return launch(job, run_dir, resume=False, request=request)
+
+
+def _parser(name: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=f"Train {name}.",
+        epilog="`forgec run --resume DIR` continues a run that was interrupted.",
+    )
+    parser.add_argument("--run-dir", type=Path, help=f"where the run is kept (runs/{name}-<time>)")
+    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    return parser
+
+
+def _longer(job: Job, steps: int | None) -> Job:
+    """The job with another length."""
+    if steps is None:
+        return job
+    schedule = job.schedule.model_copy(update={"steps": steps})
+    return job.model_copy(update={"schedule": schedule}).sealed()

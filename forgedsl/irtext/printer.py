@@ -1,0 +1,201 @@
+"""An IR -> its text. See the package for the form."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from forgedsl.hir import ir
+from forgedsl.hir.evaluate import Bytes, Seconds
+from forgedsl.irtext.expressions import written
+from forgedsl.irtext.registry import names
+from forgedsl.records import fields
+from forgedsl.source import SourceFile, Span
+from forgedsl.syntax import ast
+
+WIDTH = 100
+NAMED = (ir.Scope, ir.Function, ir.Decl, ir.RewardDecl)
+"""records that have a definition of their own"""
+DETAILS = {"default": "default", "file": ""}
+"""what an origin says besides its layer, where that is always the same"""
+EXPRESSIONS = (ast.Path, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
+               ast.NoneLiteral, ast.List, ast.Call, ast.Unary, ast.Binary,
+               ast.Conditional)  # fmt: skip
+
+
+def print_ir(
+    value: Any,
+    sources: Mapping[str, SourceFile],
+    *,
+    externals: Mapping[str, Any] | None = None,
+) -> str:
+    """The text of a record. `externals` are records that it names and does not define."""
+    return _Printer(sources, externals or {}).document(value)
+
+
+class _Group:
+    """Parts between brackets, each with a head, that may stand on lines of their own."""
+
+    def __init__(self, opening: str, items: list[tuple[str, Any]], closing: str) -> None:
+        self.opening, self.items, self.closing = opening, items, closing
+        self.flat = f"{opening}{', '.join(h + _flat(i) for h, i in items)}{closing}"
+        self.tail = ""
+
+    def behind(self, text: str) -> _Group:
+        """The same with text behind the closing bracket."""
+        self.tail += text
+        self.flat += text
+        return self
+
+
+def _flat(part: Any) -> str:
+    return part if isinstance(part, str) else part.flat
+
+
+def _lines(part: Any, indent: int, used: int) -> str:
+    """The part, on one line if it fits behind `used` columns."""
+    if isinstance(part, str) or used + len(part.flat) + 1 <= WIDTH or not part.items:
+        return _flat(part)
+    inner = "  " * (indent + 1)
+    rows = [f"{inner}{h}{_lines(i, indent + 1, len(inner) + len(h))}," for h, i in part.items]
+    return "\n".join([part.opening, *rows, "  " * indent + part.closing + part.tail])
+
+
+class _Printer:
+    """One document: names, files and places are numbered in order of appearance."""
+
+    def __init__(self, sources: Mapping[str, SourceFile], externals: Mapping[str, Any]) -> None:
+        self.sources = sources
+        self.names: dict[int, str] = {id(value): f"%{name}" for name, value in externals.items()}
+        self.waiting: list[tuple[str, Any]] = []
+        self.taken: set[str] = set(self.names.values())
+        self.files: dict[str, int] = {}
+        self.places: list[str] = []
+
+    def document(self, value: Any) -> str:
+        parts = [_lines(self.record(value), 0, 0)]
+        while self.waiting:
+            name, record = self.waiting.pop(0)
+            head = f"{name} = "
+            parts.append(head + _lines(self.record(record), 0, len(head)))
+        if self.places:
+            parts.append("\n".join(f"loc {i} = {text}" for i, text in enumerate(self.places)))
+        files = [
+            f"file {number} {json.dumps(name)} lines {' '.join(map(str, self.starts(name)))}"
+            for name, number in self.files.items()
+        ]
+        return "\n\n".join([*parts, *(["\n".join(files)] if files else [])]) + "\n"
+
+    def value(self, value: Any) -> Any:
+        """A part of the text: a string, or a group."""
+        match value:
+            case None:
+                return "none"
+            case bool():
+                return "true" if value else "false"
+            case Enum():
+                return f"{names()[type(value)]}:{value.name}"
+            case Seconds() | Bytes():
+                return f"{float(value)!r}{'s' if isinstance(value, Seconds) else 'B'}"
+            case int():
+                return str(value)
+            case float():
+                return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+            case str():
+                return json.dumps(value)
+            case Span():
+                return self.span(value)
+            case ir.Auto():
+                return "auto"
+            case ir.Ref():
+                return f"&{value.name}"
+            case ir.Value():
+                return self.setting(value)
+            case _:
+                return self.compound(value)
+
+    def compound(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            items = [(f"{_key(k)} = ", self.value(v)) for k, v in value.items()]
+            return _Group("{", items, "}")
+        if isinstance(value, tuple | list | frozenset):
+            opening = {tuple: "[", list: "list[", frozenset: "set["}[type(value)]
+            ordered = sorted(value) if isinstance(value, frozenset) else value
+            return _Group(opening, [("", self.value(item)) for item in ordered], "]")
+        if id(value) in self.names:
+            return self.names[id(value)]
+        if isinstance(value, NAMED):
+            return self.name(value)
+        if isinstance(value, EXPRESSIONS) and (found := written(value)) is not None:
+            text, spans = found
+            self.places.append(self.offsets(spans))
+            return f"`{text}`{len(self.places) - 1}"
+        return self.record(value)
+
+    def record(self, value: Any) -> _Group:
+        """`hir.Decl(field = value, ...)`."""
+        items = []
+        for field in fields(value):
+            item = getattr(value, field.name)
+            if not _is_default(field, item):
+                items.append((f"{field.name} = ", self.value(item)))
+        return _Group(f"{names()[type(value)]}(", items, ")")
+
+    def name(self, value: Any) -> str:
+        """The name of a record that is defined further down."""
+        if isinstance(value, ir.Scope):
+            base = f"%scope.{value.module}" if value.module else "%scope"
+        else:
+            base = f"%{getattr(value, 'kind', 'reward')}.{value.name}"
+        found, number = base, 2
+        while found in self.taken:
+            found, number = f"{base}.{number}", number + 1
+        self.taken.add(found)
+        self.names[id(value)] = found
+        self.waiting.append((found, value))
+        return found
+
+    def setting(self, value: ir.Value) -> Any:
+        """`4 <- file @29:15+1 at @29:3+5`: a value with where it came from."""
+        origin = value.origin
+        tail = f" <- {origin.layer}"
+        if origin.detail != DETAILS.get(origin.layer):
+            tail += f" {json.dumps(origin.detail)}"
+        tail += f" {self.span(origin.span)}" if origin.span is not None else ""
+        tail += f" at {self.span(value.place)}" if value.place is not None else ""
+        part = self.value(value.value)
+        return part + tail if isinstance(part, str) else part.behind(tail)
+
+    # ---- places
+
+    def starts(self, file: str) -> tuple[int, ...]:
+        source = self.sources.get(file)
+        return source.line_starts if source is not None else (0,)
+
+    def span(self, span: Span) -> str:
+        number = self.files.setdefault(span.file, len(self.files))
+        starts = self.starts(span.file)
+        line = max(1, sum(start <= span.start for start in starts))
+        head = f"{number}:" if number else ""
+        return f"@{head}{line}:{span.start - starts[line - 1] + 1}+{span.end - span.start}"
+
+    def offsets(self, spans: tuple[Span, ...]) -> str:
+        """The spans of an expression, as file:start+length."""
+        return " ".join(
+            f"{self.files.setdefault(s.file, len(self.files))}:{s.start}+{s.end - s.start}"
+            for s in spans
+        )
+
+
+def _is_default(field: Any, value: Any) -> bool:
+    if callable(field.default_factory):
+        return bool(value == field.default_factory())
+    return type(value) is type(field.default) and bool(value == field.default)
+
+
+def _key(key: str) -> str:
+    plain = key.isascii() and all(part.isidentifier() for part in key.split("."))
+    return key if plain else json.dumps(key)

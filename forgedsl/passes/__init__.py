@@ -1,0 +1,12 @@
+"""The passes of the compiler, in order, with a verifier behind each.
+
+    text -> tokens -> ast -> hir -> graph -> plan -> job
+
+`compile_program(request)` runs them; `PASSES` is the table. A pass knows neither its neighbours nor
+the manager, which verifies, prints and times what each makes.
+"""
+
+from forgedsl.passes.manager import Compiled, Made, Request, compile_program
+from forgedsl.passes.table import PASSES, names
+
+__all__ = ["PASSES", "Compiled", "Made", "Request", "compile_program", "names"]

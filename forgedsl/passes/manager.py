@@ -1,0 +1,129 @@
+"""Runs the passes: verifies, prints and times what each makes.
+
+    Request --read--> source --PASSES--> Compiled (products, diagnostics, times)
+
+A broken rule behind a pass is a bug of ours (InternalError), which names the pass and the rule. A
+pass that reports errors ends the compilation; what was made until then stays.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Collection, Sequence
+
+from forgedsl.api import Loaded
+from forgedsl.diagnostics import Reporter
+from forgedsl.errors import InternalError
+from forgedsl.hir.modules import Loader
+from forgedsl.passes.state import Request, State
+from forgedsl.passes.table import PASSES, Pass
+from forgedsl.records import dataclass, replace
+from forgedsl.source import SourceFile
+from forgedsl.syntax import read_source
+
+__all__ = ["Compiled", "Made", "Request", "compile_program"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """One pass that ran: what it made, and how long it and its verifier took."""
+
+    name: str
+    found: str
+    seconds: float
+    verified: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compiled:
+    """What came out: `made` lists the passes that reported no errors. `state` is None if the file
+    could not be read."""
+
+    loaded: Loaded
+    state: State | None
+    made: tuple[Made, ...] = ()
+
+
+def compile_program(
+    request: Request,
+    *,
+    until: str = "job",
+    wanted: Collection[str] = (),
+    print_after: Collection[str] = (),
+    timings: bool = False,
+) -> Compiled:
+    """Run the passes up to `until`; `wanted` names passes that run on demand.
+
+    `print_after` prints the text of what those passes make to stderr, `timings` (or FORGE_LOG with
+    the word "passes") what each took.
+    """
+    reporter = Reporter()
+    name = str(request.path)
+    source = read_source(request.path, name, reporter)
+    if source is None:
+        sources = {name: SourceFile(name, "")}
+        return Compiled(loaded=Loaded(program=None, reporter=reporter, sources=sources), state=None)
+    loader = Loader(reporter)
+    loader.sources[name] = source
+    state = State(request=request, loader=loader, source=source)
+    made: list[Made] = []
+    for step in _chosen(until, {*wanted, *print_after}):
+        done = _run(step, state)
+        if done is None:
+            break
+        state, record = done
+        if reporter.has_errors:
+            break
+        made.append(record)
+        if step.name in print_after:
+            print(
+                f"# ---- after {step.name}: {record.found}\n\n{step.text(state)}", file=sys.stderr
+            )
+    if timings or "passes" in os.environ.get("FORGE_LOG", "").split(","):
+        print(timing_text(made), file=sys.stderr, end="")
+    loaded = Loaded(program=state.hir, reporter=reporter, sources=loader.sources, file=state.ast)
+    return Compiled(loaded=loaded, state=state, made=tuple(made))
+
+
+def _chosen(until: str, wanted: Collection[str]) -> list[Pass]:
+    last = next(i for i, step in enumerate(PASSES) if step.name == until)
+    passes = [step for step in PASSES[: last + 1] if not step.on_demand or step.name in wanted]
+    # a file with mistakes has no tokens, and the parser is who finds them
+    return sorted(passes, key=lambda step: step.name != "ast")
+
+
+def _run(step: Pass, state: State) -> tuple[State, Made] | None:
+    """The state with what the pass makes; None if it makes nothing."""
+    begin = time.perf_counter()
+    product = step.make(state)
+    end = time.perf_counter()
+    if product is None:
+        return None
+    after = replace(state, **{step.name: product})
+    if not state.reporter.has_errors:
+        verify(step, after)  # what has errors may be incomplete
+    verified = time.perf_counter() - end
+    return after, Made(
+        name=step.name, found=step.found(after), seconds=end - begin, verified=verified
+    )
+
+
+def verify(step: Pass, state: State) -> None:
+    """Raise InternalError with every rule that the product of a pass breaks."""
+    broken = [
+        f"{rule.what}: {evidence}" for rule in step.rules for evidence in rule.violations(state)
+    ]
+    if broken:
+        lines = "\n".join(f"  {line}" for line in broken[:8])
+        raise InternalError(f"after pass {step.name}, {len(broken)} rules are broken\n{lines}")
+
+
+def timing_text(made: Sequence[Made]) -> str:
+    """One line a pass, and the sum."""
+    rows = [(m.name, m.seconds, m.verified, m.found) for m in made]
+    rows.append(("all", sum(m.seconds for m in made), sum(m.verified for m in made), ""))
+    lines = [f"{'pass':<8}{'ms':>9}{'verified':>11}"]
+    lines += [f"{n:<8}{s * 1e3:>9.1f}{v * 1e3:>11.1f}   {f}".rstrip() for n, s, v, f in rows]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,34 @@
+"""The runtime's Python API: a program that states models, services, nodes and edges as code.
+
+    program = Program("name", folder=HERE, functions=functions, ...)
+    policy  = program.model("policy", local("forgedsl:models/tiny_math"), ...)
+    trainer = program.titan("trainer", policy, ...)          # a service: one mesh of processes
+    prompt  = dataset.draw("prompt", 32)                     # a node; its result is an edge
+    rollout = generator.sample("rollout", prompt, n=8)
+    program.main()                                           # trains
+
+`forgec build --emit python` writes such a program from a .forge file; it may also be written by
+hand. `Program.job()` is the same `Job` that `forgec run` executes, so there is one executor. `at`
+is the place in the .forge file that a declaration or node comes from: errors name it.
+"""
+
+from forgedsl.lower.job import (
+    Arch,
+    BatchShape,
+    Mesh,
+    Optimizer,
+    Place,
+    Sampling,
+    TitanParallel,
+    VllmParallel,
+    Wandb,
+)
+from forgedsl.runtime.api.handles import Dataset, Edge, Generator, Model, Titan
+from forgedsl.runtime.api.program import Program
+from forgedsl.runtime.api.sources import hf, jsonl, local, mixture, parquet, random
+
+__all__ = [
+    "Arch", "BatchShape", "Dataset", "Edge", "Generator", "Mesh", "Model", "Optimizer", "Place",
+    "Program", "Sampling", "Titan", "TitanParallel", "VllmParallel", "Wandb", "hf", "jsonl",
+    "local", "mixture", "parquet", "random",
+]  # fmt: skip

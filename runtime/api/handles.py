@@ -1,0 +1,114 @@
+"""What declarations of a program return: edges, and the nodes that datasets and services make.
+
+dataset.draw, dataset.pairs, dataset.batches        generator.sample
+titan.logprobs, titan.step, titan.sync              edge.target reads an attribute
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.lower import job as spec
+
+if TYPE_CHECKING:
+    from forgedsl.runtime.api.program import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What a node produces; `edge.target` reads an attribute of it."""
+
+    name: str
+    level: str
+    attribute: str | None = None
+
+    def __getattr__(self, attribute: str) -> Edge:
+        if attribute.startswith("_"):
+            raise AttributeError(attribute)
+        path = f"{self.attribute}.{attribute}" if self.attribute else attribute
+        return Edge(self.name, self.level, path)
+
+    def read_as(self, argument: str) -> spec.Input:
+        """This edge as an argument of a node."""
+        return spec.Input(argument=argument, edge=self.name, attribute=self.attribute)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A declared model."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A declared loss."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """A declared reward or rubric."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A declared dataset, and the nodes that draw from it."""
+
+    program: Program
+    name: str
+
+    def draw(self, name: str, count: int, **node: Any) -> Edge:
+        """Prompt groups, `count` for each optimizer step."""
+        return self.program.node(name, "draw", self.name, level="group", count=count, **node)
+
+    def pairs(self, name: str, count: int, **node: Any) -> Edge:
+        """Preference pairs, `count` for each optimizer step."""
+        return self.program.node(name, "pairs", self.name, level="group", count=count, **node)
+
+    def batches(self, name: str, **node: Any) -> Edge:
+        """Whole supervised batches."""
+        return self.program.node(name, "batches", self.name, level="batch", **node)
+
+
+@dataclass(frozen=True, slots=True)
+class Titan:
+    """A torchtitan service, and its nodes."""
+
+    program: Program
+    name: str
+    trained: bool
+
+    def logprobs(self, name: str, rollout: Edge, **node: Any) -> Edge:
+        """Log-probs of completions; of a trained service under the weights before the step."""
+        inputs = {"rollout": rollout}
+        return self.program.node(
+            name, "logprobs", self.name, inputs, level=rollout.level, at_step=self.trained, **node
+        )
+
+    def step(self, name: str, batch: Edge, loss: Loss, **node: Any) -> None:
+        """One optimizer step on `batch`."""
+        self.program.node(
+            name, "step", self.name, {"batch": batch}, level="batch", loss=loss.name, **node
+        )
+
+    def sync(self, name: str, to: Generator, **node: Any) -> None:
+        """Send the weights to a generator."""
+        self.program.node(name, "sync", self.name, level="batch", to=to.name, **node)
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """A vLLM service, and its node."""
+
+    program: Program
+    name: str
+
+    def sample(self, name: str, prompt: Edge, n: int, **node: Any) -> Edge:
+        """`n` completions for each prompt."""
+        inputs = {"prompt": prompt}
+        return self.program.node(name, "sample", self.name, inputs, level="rollout", n=n, **node)

@@ -1,0 +1,296 @@
+"""A program: declarations and nodes as they are made -> the `Job` that they state.
+
+Short forms of nodes that belong to a dataset or a service are methods of those (handles.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+from forgedsl import __version__
+from forgedsl.lower import job as spec
+from forgedsl.lower.paths import SHIPPED, digest, shipped_root
+from forgedsl.runtime.api.handles import Dataset, Edge, Generator, Loss, Model, Scorer, Titan
+from forgedsl.runtime.places import install_places
+
+
+class Program:
+    """Collects declarations and nodes; `job()` is what they say, `main()` runs it.
+
+    `folder` is where the program lies: files are named relative to it. `functions` is the module
+    with the pure functions of the job.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        folder: Path,
+        functions: ModuleType,
+        seed: int = 0,
+        profile: str | None = None,
+        summary: Sequence[str] = (),
+        topology: str = "",
+        compiler: str = __version__,
+    ) -> None:
+        install_places()
+        self.folder = folder
+        self._functions = functions
+        self._head = {"name": name, "seed": seed, "profile": profile, "compiler": compiler,
+                      "summary": tuple(summary), "topology": topology}  # fmt: skip
+        self._parts: dict[str, dict[str, Any]] = {
+            part: {} for part in ("params", "models", "datasets", "services", "rewards", "rubrics",
+                                  "losses", "evals", "origins")
+        }  # fmt: skip
+        self._nodes: list[spec.Node] = []
+        self._rest: dict[str, Any] = {
+            "checkpoint": spec.Checkpoint(),
+            "logging": spec.Logging(),
+            "launcher": spec.Launcher(),
+        }
+
+    # ---- declarations
+
+    def param(self, name: str, value: Any, *, at: str = "") -> Any:
+        """A parameter; what uses it has its value already."""
+        self._declare("params", name, value, at)
+        return value
+
+    def model(self, name: str, source: spec.ModelSource, *, at: str = "", **given: Any) -> Model:
+        """A model: `arch`, `dtype`, `context`, `tokenizer`, `chat_template`."""
+        tokenizer = given.pop("tokenizer", None)
+        model = spec.Model(
+            source=self._hashed(source),
+            tokenizer=None if tokenizer is None else self._hashed(tokenizer),
+            **given,
+        )
+        self._declare("models", name, model, at)
+        return Model(name)
+
+    def dataset(
+        self, name: str, source: spec.DataSource, *, tokenizer: Model, at: str = "", **given: Any
+    ) -> Dataset:
+        """Rows, and the functions that turn a row into what a node draws."""
+        columns = {k: self._function(v) if callable(v) else v for k, v in given.items()}
+        dataset = spec.Dataset(
+            source=self._hashed(source), tokenizer=tokenizer.name, **({"shuffle": None} | columns)
+        )
+        self._declare("datasets", name, dataset, at)
+        return Dataset(self, name)
+
+    def titan(self, name: str, model: Model, *, at: str = "", **given: Any) -> Titan:
+        """A torchtitan service: trained if it has an optimizer, else frozen."""
+        service = spec.TitanService(model=model.name, **given)
+        self._declare("services", name, service, at)
+        return Titan(self, name, trained=service.optimizer is not None)
+
+    def vllm(self, name: str, model: Model, *, at: str = "", **given: Any) -> Generator:
+        """A vLLM service."""
+        self._declare("services", name, spec.VllmService(model=model.name, **given), at)
+        return Generator(self, name)
+
+    def colocate(self, *services: Titan | Generator) -> None:
+        """These services share their GPUs."""
+        shared = self._rest.get("colocate", ())
+        self._rest["colocate"] = (*shared, tuple(service.name for service in services))
+
+    def reward(
+        self, name: str, function: str | Callable[..., Any], *, at: str = "", **given: Any
+    ) -> Scorer:
+        """A reward: a function of the program, the name of a standard one, or, with `file`, the
+        name of a function in that Python file."""
+        file = given.pop("file", None)
+        if callable(function):
+            reward = spec.Reward(kind="program", function=self._function(function), **given)
+        elif file is not None:
+            sha256 = digest(self._file(file))
+            reward = spec.Reward(
+                kind="python", function=function, path=file, sha256=sha256, **given
+            )
+        else:
+            reward = spec.Reward(kind="std", function=function, **given)
+        self._declare("rewards", name, reward, at)
+        return Scorer(name)
+
+    def rubric(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        rewards: Sequence[Scorer],
+        *,
+        at: str = "",
+        **given: Any,
+    ) -> Scorer:
+        """One score from several rewards."""
+        rubric = spec.Rubric(
+            function=self._function(function),
+            rewards=tuple(reward.name for reward in rewards),
+            **({"on_truncated": None} | given),
+        )
+        self._declare("rubrics", name, rubric, at)
+        return Scorer(name)
+
+    def loss(
+        self, name: str, stem: str, /, *, reads: Mapping[str, str], at: str = "", **given: Any
+    ) -> Loss:
+        """A loss from its generated modules: STEM.py (torch), STEM_kernels.py (Triton), STEM.tree.
+
+        `reads` are its fields, such as `{"logprob": "diff [B, T] f32"}`.
+        """
+        loss = spec.Loss(
+            **({"name": name} | given),
+            source=self._text(f"{stem}.py"),
+            kernels=self._text(f"{stem}_kernels.py"),
+            tree=self._text(f"{stem}.tree"),
+            fields=tuple(_field(field, text) for field, text in reads.items()),
+        )
+        self._declare("losses", name, loss, at)
+        return Loss(name)
+
+    def eval(
+        self, name: str, dataset: Dataset, service: Generator, score: Scorer, **given: Any
+    ) -> None:
+        """Held-out rows, sampled and scored every so many steps."""
+        at = given.pop("at", "")
+        found = spec.Eval(dataset=dataset.name, service=service.name, score=score.name, **given)
+        self._declare("evals", name, found, at)
+
+    def schedule(self, **given: Any) -> None:
+        """Length, credits, window and worst age."""
+        self._rest["schedule"] = spec.Schedule(**given)
+
+    def checkpoint(self, **given: Any) -> None:
+        """When to save, how much to keep, what to export."""
+        self._rest["checkpoint"] = spec.Checkpoint(**given)
+
+    def logging(self, **given: Any) -> None:
+        """Where metrics go."""
+        self._rest["logging"] = spec.Logging(**given)
+
+    def launcher(self, kind: str, /, **args: Any) -> None:
+        """What starts the processes."""
+        self._rest["launcher"] = spec.Launcher(kind=kind, args=args)  # type: ignore[arg-type]
+
+    def places(self, places: Mapping[str, str]) -> None:
+        """Where declarations stand that have no object of their own here."""
+        self._parts["origins"].update(places)
+
+    # ---- nodes
+
+    def node(
+        self,
+        name: str,
+        op: str,
+        target: str = "",
+        inputs: Mapping[str, Edge] | None = None,
+        *,
+        level: str,
+        at: str = "",
+        **given: Any,
+    ) -> Edge:
+        """One node; the methods of datasets and services, and those below, are its short forms."""
+        read = tuple(edge.read_as(argument) for argument, edge in (inputs or {}).items())
+        unknown = {i.edge for i in read} - {node.name for node in self._nodes}
+        if unknown:
+            raise ValueError(f"{at}: node {name} reads {sorted(unknown)}, which no node produces")
+        node = {"id": f"train/{name}"} | given
+        self._nodes.append(
+            spec.Node(name=name, op=op, target=target, inputs=read, level=level, origin=at, **node)  # type: ignore[arg-type]
+        )
+        self._parts["origins"].setdefault(name, at)
+        return Edge(name, level)
+
+    def score(self, name: str, scorer: Scorer, inputs: Mapping[str, Edge], **node: Any) -> Edge:
+        """The score of every completion."""
+        return self.node(name, "score", scorer.name, inputs, level="rollout", **node)
+
+    def call(
+        self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
+    ) -> Edge:
+        """A pure function of a group, such as its advantages."""
+        return self.node(name, "call", self._function(function), inputs, level="group", **node)
+
+    def mask(
+        self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
+    ) -> Edge:
+        """Whether a group is kept."""
+        return self.node(name, "mask", self._function(function), inputs, level="group", **node)
+
+    def keep(self, name: str, edge: Edge, mask: Edge, **node: Any) -> Edge:
+        """The edge without the groups that the mask rejects."""
+        inputs = {"edge": edge, "mask": mask}
+        return self.node(name, "keep", "", inputs, level=edge.level, **node)
+
+    def replay(self, name: str, inputs: Mapping[str, Edge], **node: Any) -> Edge:
+        """Completions and their named fields as the batch of a step."""
+        return self.node(name, "replay", "", inputs, level="batch", **node)
+
+    # ---- what comes out
+
+    def job(self) -> spec.Job:
+        """The job that this program states, sealed."""
+        file = self._functions.__file__
+        assert file is not None
+        origins = {name: at for name, at in sorted(self._parts["origins"].items()) if at}
+        return spec.Job(
+            **self._head,
+            **(self._parts | {"origins": origins}),
+            **self._rest,
+            nodes=tuple(self._nodes),
+            program=Path(file).read_text(encoding="utf-8"),
+        ).sealed()
+
+    def main(self) -> NoReturn:
+        """Run as a command: `python main.py [--run-dir DIR] [--steps N] [--seed N] ...`."""
+        from forgedsl.cli.program import main
+
+        sys.exit(main(self.job(), self.folder))
+
+    # ---- parts
+
+    def _declare(self, part: str, name: str, value: Any, at: str) -> None:
+        if name in self._parts[part]:
+            raise ValueError(f"{at}: {name} is declared twice")
+        self._parts[part][name] = value
+        if at:
+            self._parts["origins"][name] = at
+
+    def _function(self, function: Callable[..., Any]) -> str:
+        """The name of a function of the program's module."""
+        name: str = function.__name__
+        if getattr(self._functions, name, None) is not function:
+            raise ValueError(f"{name} is no function of {self._functions.__name__}.py")
+        return name
+
+    def _file(self, path: str) -> Path:
+        if path.startswith(SHIPPED):
+            return shipped_root() / path.removeprefix(SHIPPED)
+        return self.folder / path
+
+    def _text(self, path: str) -> str:
+        return self._file(path).read_text(encoding="utf-8")
+
+    def _hashed(self, source: Any) -> Any:
+        """The source with the hash of its files."""
+        if isinstance(source, spec.MixtureSource):
+            parts = tuple(self._hashed(part) for part in source.sources)
+            return source.model_copy(update={"sources": parts})
+        if isinstance(source, spec.LocalModel | spec.FileSource):
+            return source.model_copy(update={"sha256": digest(self._file(source.path))})
+        return source
+
+
+def _field(name: str, text: str) -> spec.LossField:
+    """`diff [B, T] f32` -> its field; a scalar has no brackets."""
+    head, _, rest = text.rpartition("] ")
+    axes = head.partition("[")[2]
+    return spec.LossField(
+        name=name,
+        axes=tuple(axis.strip() for axis in axes.split(",") if axis.strip()),
+        dtype=rest.split()[-1],
+        diff=text.split()[0] == "diff",
+    )

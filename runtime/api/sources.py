@@ -1,0 +1,40 @@
+"""Sources of models and data, as a program names them.
+
+Files are named relative to the program, and hashed when it declares what reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forgedsl.lower import job as spec
+
+
+def hf(id: str, **given: str) -> spec.HfSource:
+    """A model or dataset of the Hugging Face hub: `config`, `split`, `revision`."""
+    return spec.HfSource(id=id, **given)
+
+
+def local(path: str) -> spec.LocalModel:
+    """A folder in Hugging Face layout."""
+    return spec.LocalModel(path=path, sha256="")
+
+
+def random(seed: int) -> spec.RandomModel:
+    """Random weights."""
+    return spec.RandomModel(seed=seed)
+
+
+def jsonl(path: str) -> spec.FileSource:
+    """Rows of a JSON Lines file."""
+    return spec.FileSource(kind="jsonl", path=path, sha256="")
+
+
+def parquet(path: str) -> spec.FileSource:
+    """Rows of a Parquet file."""
+    return spec.FileSource(kind="parquet", path=path, sha256="")
+
+
+def mixture(sources: Sequence[spec.DataSource], weights: Sequence[float]) -> spec.MixtureSource:
+    """Rows drawn from several sources."""
+    return spec.MixtureSource(sources=tuple(sources), weights=tuple(weights))
