@@ -1,5 +1,5 @@
-"""New weights arrive whole in running engines, of one process and of two tensor-parallel ones;
-weights that are not the sender's are refused."""
+"""New weights arrive whole in running engines: two replicas, and one of two tensor-parallel ranks.
+Weights that are not the sender's are refused, and so are engines that cannot be driven."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 import pytest
 from test_trainer_ranks import recorded_batch, recorded_loss
 
+from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 
 REQUESTS = tuple([5, 6, 7 + i] for i in range(8))
 
 
-def generator(name: str, tp: int) -> spec.VllmService:
+def generator(name: str, *, tp: int = 1, replicas: int = 1) -> spec.VllmService:
     return spec.VllmService(
         model="policy",
-        mesh=spec.Mesh(name=name, procs=tp, device="cpu"),
+        mesh=spec.Mesh(name=name, procs=tp, replicas=replicas, device="cpu"),
         dtype="f32",
         parallel=spec.VllmParallel(tp=tp),
         sampling=spec.Sampling(max_tokens=4),
@@ -33,17 +34,20 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
     from forgedsl.runtime.launch import remove_buffers
     from forgedsl.runtime.services.generator import PROBE_GAPS, GeneratorClient
 
-    services = {"whole": generator("whole", 1), "halves": generator("halves", 2)}
+    services = {"twice": generator("twice", replicas=2), "halves": generator("halves", tp=2)}
     job = make_job(
         services={"trainer": make_titan(lr=3e-3), **services},
         losses={"recorded": recorded_loss()},
     )
 
+    loads: list[list[int]] = []
+
     async def sample(client: Any) -> list[Any]:
         sampling = client.service.sampling
-        return await asyncio.gather(
-            *(client.sample(r, sampling, i) for i, r in enumerate(REQUESTS))
-        )
+        tasks = [asyncio.create_task(client.sample(r, sampling, i)) for i, r in enumerate(REQUESTS)]
+        await asyncio.sleep(0)
+        loads.append([len(replica.outstanding) for replica in client.replicas])
+        return await asyncio.gather(*tasks)
 
     async def main() -> tuple[list[list[Any]], list[float], str]:
         fleet = meshes.spawn(job, tmp_path, tmp_path)
@@ -60,8 +64,8 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
             gaps = []
             for _ in range(3):
                 manifest = await trainer.first("publish")
-                for client in clients:
-                    gaps.append(await client.replicas[0].mesh.one(0, "load", manifest, True))
+                for mesh in (replica.mesh for client in clients for replica in client.replicas):
+                    gaps.append(await mesh.one(0, "load", manifest, True))
                 await trainer.first("step", recorded_batch(), "recorded")
             done = await asyncio.gather(*running)
             assert all(len(c.token_ids) == len(c.logprobs) > 0 for c in (*done[0], *done[1]))
@@ -79,8 +83,17 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
             remove_buffers("arrival")
 
     same, gaps, message = asyncio.run(main())
+    assert loads[:2] == [[4, 4], [8]]
     assert max(gaps) < PROBE_GAPS["f32"] / 10
     assert "version 3 did not arrive whole" in message
     for one, two in zip(*same, strict=True):
         assert one.token_ids == two.token_ids
         assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
+
+
+def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) -> None:
+    from forgedsl.runtime.launch import check_supported
+
+    deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
+    with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*use `replicas` for more throughput"):
+        check_supported(make_job(services={"deep": deep}))
