@@ -59,8 +59,13 @@ class Case:
         }
 
 
+def source_of(name: str) -> tuple[str, dict[str, float]]:
+    """The name in the standard library, and parameters."""
+    return VARIANTS.get(name, (name, PARAMS.get(name, {})))
+
+
 def standard(name: str) -> LossFunction:
-    source, params = VARIANTS.get(name, (name, PARAMS.get(name, {})))
+    source, params = source_of(name)
     return forgedsl.compile_loss(source, params=params)
 
 
@@ -125,11 +130,12 @@ def standard_loss(request: pytest.FixtureRequest) -> LossFunction:
     return standard(request.param)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def losses() -> SimpleNamespace:
     """The helpers of this file."""
     return SimpleNamespace(
         standard=standard,
+        source_of=source_of,
         make_case=make_case,
         reference=reference,
         gradients=gradients,

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from forgedsl.runtime.losses import head as heads
 from forgedsl.runtime.losses.batch import ROW_STATISTICS, Rows
+from forgedsl.runtime.losses.parallel import Shard
 
 
 class Run:
@@ -30,8 +31,10 @@ class Run:
         temperature: float,
         *,
         mean_logprob: bool,
+        shard: Shard | None = None,
     ) -> None:
         self.module = module
+        self.shard = shard
         self.mean_logprob = mean_logprob
         self.rows = rows
         self.step = step
@@ -55,6 +58,8 @@ class Run:
             if differentiate and fused:
                 self._push(rows, softmax, self._gradient(found, rows))
             parts.append(found)
+        if differentiate and fused:
+            self._add_up()
         empty = self.rows.labels.new_zeros(0, dtype=self.rows.dtype)
         self.statistics = {
             name: torch.cat([part[name] for part in parts] or [empty])
@@ -82,6 +87,7 @@ class Run:
                 softmax, _ = self._statistics(rows)
                 part = {name: value[rows] for name, value in self.cotangents.items()}
                 self._push(rows, softmax, part)
+            self._add_up()
         return tuple(None if part is None else part * grad for part in self.head.gradients)
 
     @functools.cached_property
@@ -98,17 +104,29 @@ class Run:
             dropped = ~self.rows.valid[rows]
             labels = labels.masked_fill(dropped, 0)
             z.masked_fill_(dropped.unsqueeze(1), 0.0)
-        return heads.Softmax.of(z, labels, mean_logprob=self.mean_logprob)
+        if self.shard is None:
+            return heads.Softmax.of(z, labels, mean_logprob=self.mean_logprob)
+        places = labels.clamp(min=0)
+        softmax, part = heads.Softmax.of(z, places, mean_logprob=self.mean_logprob)
+        found = self.shard.combine(part, labels >= 0, self.rows.valid[rows])
+        softmax.rebase(found)
+        return softmax, found
 
     def _gradient(self, found: Mapping[str, Tensor], rows: slice) -> dict[str, Tensor]:
         x = self.rows.namespace(self.step, found, rows)
         gradient: dict[str, Tensor] = self.module.gradient(x, self._sums)
         return gradient
 
+    def _add_up(self) -> None:
+        """Each shard has a part of the gradient of hidden states, all of that of its weight."""
+        if self.shard is not None and isinstance(self.head, heads.LinearHead):
+            self.shard.add_up(self.head.gradients[0])
+
     def _push(self, rows: slice, softmax: heads.Softmax, part: Mapping[str, Tensor]) -> None:
         labels = self.rows.labels[rows].long()
         labels = labels.masked_fill(~self.rows.valid[rows], 0)
-        gradient = softmax.gradient(labels, part)
+        vocabulary = softmax.weights.shape[1] if self.shard is None else self.shard.whole
+        gradient = softmax.gradient(labels, part, vocabulary)
         if self.temperature != 1.0:
             gradient /= self.temperature
         self.head.push(rows, gradient)

@@ -18,12 +18,16 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from forgedsl.lower import job
 from forgedsl.runtime.losses import head as heads
+from forgedsl.runtime.losses.autograd import apply, opaque, register
 from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, pack
+from forgedsl.runtime.losses.checks import check_labels, check_linear, check_logits
 from forgedsl.runtime.losses.chunked import Run
 from forgedsl.runtime.losses.kernels import Kernels, require
+from forgedsl.runtime.losses.parallel import Shard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,8 @@ class LossFunction:
         self.reports = spec.reports
         self.module = load_module(spec.name, spec.source)
         self.paired = any("P" in field.axes for field in spec.fields)
+        self.metric_names = ("entropy", *spec.reports)
+        self._number = register(self)
 
     @classmethod
     def from_job(cls, spec: job.Loss, backend: str = "auto") -> Self:
@@ -91,6 +97,8 @@ class LossFunction:
         ignore_index: int = IGNORE_INDEX,
         chunk_rows: int | None = None,
         inplace: bool = False,
+        group: ProcessGroup | None = None,
+        vocabulary: int | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
         """The loss of logits `[B, T, V]` or packed `[N, V]`; `logits[b, t]` scores `labels[b, t]`.
@@ -99,29 +107,22 @@ class LossFunction:
         and `num_sequences` count the valid tokens, and the sequences that have one, of the whole
         optimizer step; without them this call is the whole step. `inplace` lets the kernels write
         the gradient over the logits: half the memory, and the logits are gone.
-        """
-        if logits.shape[:-1] != labels.shape:
-            raise ValueError(
-                f"logits {list(logits.shape)} do not fit labels {list(labels.shape)}: "
-                "[B, T, V] and [B, T], or [N, V] and [N]"
-            )
-        dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-        fused = self._fused(logits.device)
-        compact = not (fused or logits.is_cuda)
-        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype, compact)
-        step = self._step(rows, num_tokens, num_sequences, totals)
-        flat = logits.reshape(-1, logits.shape[-1])
-        if not fused:
-            source = heads.LogitsHead(flat.detach(), rows, dtype, chunk_rows)
-            return self._apply(self._run(rows, step, source, temperature), flat)
-        from forgedsl.runtime.losses.fused import LogitsEvaluation
 
-        if inplace and logits.requires_grad:
-            torch.autograd.graph.increment_version(logits)  # whoever saved it must notice
-        data = flat.detach()
-        data = data if data.stride(-1) == 1 else data.contiguous()
-        run = LogitsEvaluation(self.kernels, rows, step, temperature, logits=data, inplace=inplace)
-        return self._apply(run, flat)
+        With `group`, the logits are this rank's columns of a vocabulary that the ranks of the group
+        share, all else is the same on all of them; `vocabulary` is the size of the whole one where
+        it does not divide evenly.
+        """
+        check_logits(logits, labels)
+        counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
+        tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
+        options = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
+        if group is None and torch.compiler.is_compiling():
+            if inplace:
+                raise TypeError("inplace=True overwrites logits that torch.compile may still need")
+            return self._opaque("logits", (logits,), tensors, counts, temperature, options)
+        options |= {"inplace": inplace and logits.requires_grad}
+        options |= {"group": group, "vocabulary": vocabulary}
+        return self._eager("logits", (logits,), tensors, counts, temperature, options)
 
     def linear(
         self,
@@ -139,6 +140,8 @@ class LossFunction:
         chunk_rows: int | None = None,
         compact: bool = False,
         logits_dtype: torch.dtype | None = None,
+        group: ProcessGroup | None = None,
+        vocabulary: int | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
         """The loss of logits `hidden @ weight.T`: hidden `[N, H]` or `[B, T, H]`, weight `[V, H]`.
@@ -147,32 +150,106 @@ class LossFunction:
         otherwise. `compact` leaves rows without gradient out of the products, exactly; it waits
         for the device once a chunk. The gradient of `weight` is that of a plain tensor; under FSDP
         pass the gathered weight.
+
+        With `group`, the weight is this rank's rows of a vocabulary that the ranks of the group
+        share (of `vocabulary` rows in all where they do not divide evenly); all else is the same on
+        all of them, and so is the gradient of `hidden`, which is added up over the group.
         """
         check_linear(hidden, weight, labels)
-        wide = torch.float64 in (hidden.dtype, weight.dtype)
-        dtype = torch.float64 if wide else torch.float32
-        flat = hidden.reshape(-1, hidden.shape[-1])
-        fused = self._fused(hidden.device)
-        drop = compact if fused else not hidden.is_cuda
-        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype, drop)
-        step = self._step(rows, num_tokens, num_sequences, totals)
-        if not fused:
-            source = heads.LinearHead(flat.detach(), weight.detach(), rows, dtype, chunk_rows)
-            return self._apply(self._run(rows, step, source, temperature), flat, weight)
-        from forgedsl.runtime.losses.linear import LinearEvaluation
+        counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
+        tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
+        options = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
+        options |= {"compact": compact, "logits_dtype": logits_dtype}
+        if group is None and torch.compiler.is_compiling():
+            return self._opaque("linear", (hidden, weight), tensors, counts, temperature, options)
+        options |= {"group": group, "vocabulary": vocabulary}
+        return self._eager("linear", (hidden, weight), tensors, counts, temperature, options)
 
-        run = LinearEvaluation(
-            self.kernels,
-            rows,
-            step,
-            temperature,
-            hidden=flat.detach(),
-            weight=weight.detach(),
-            chunk_rows=chunk_rows,
-            compact=compact,
-            logits_dtype=logits_dtype,
+    def make_run(
+        self,
+        form: str,
+        sources: tuple[Tensor, ...],
+        tensors: Mapping[str, Tensor | None],
+        counts: Mapping[str, float | Tensor | None],
+        temperature: float,
+        options: Mapping[str, Any],
+    ) -> Any:
+        """One evaluation: `form` is logits or linear, `options` what belongs to the form."""
+        first, last = sources[0], sources[-1]
+        fused = self._fused(first.device)
+        wide = torch.float64 in [source.dtype for source in sources]
+        dtype = torch.float64 if wide else torch.float32
+        given = dict(tensors)
+        batch = {name: given.pop(name, None) for name in ("labels", "mask", "seq_id")}
+        compact = options.get("compact", False) if fused else not first.is_cuda
+        rows = self._pack(given, **batch, ignore_index=options["ignore_index"], dtype=dtype,
+                          compact=compact)  # fmt: skip
+        step = self._step(rows, counts)
+        columns = last.shape[-1] if form == "logits" else last.shape[0]
+        shard = None
+        if (group := options.get("group")) is not None:
+            shard = Shard.of(group, columns, options["vocabulary"])
+            rows = shard.local(rows)
+        elif not first.is_cuda:
+            check_labels(rows, columns)
+        flat = first.detach().reshape(-1, first.shape[-1])
+        data = (flat, *(source.detach() for source in sources[1:]))
+        call = SimpleNamespace(form=form, sources=data, rows=rows, step=step, shard=shard,
+                               temperature=temperature, options=options)  # fmt: skip
+        return self._kernel_run(call) if fused else self._torch_run(call)
+
+    def _torch_run(self, call: SimpleNamespace) -> Run:
+        """By the torch module, in chunks of rows."""
+        rows, chunk = call.rows, call.options["chunk_rows"]
+        if call.shard is not None:  # as many chunks on all ranks
+            chunk = chunk or heads.rows_of_chunk(rows.labels.device, call.shard.largest)
+        kind = heads.LogitsHead if call.form == "logits" else heads.LinearHead
+        head = kind(*call.sources, rows, rows.dtype, chunk)
+        mean = "x.mean_logprob" in self.source
+        return Run(
+            self.module, rows, call.step, head, call.temperature,
+            mean_logprob=mean, shard=call.shard,
+        )  # fmt: skip
+
+    def _kernel_run(self, call: SimpleNamespace) -> Any:
+        """By the generated kernels."""
+        from forgedsl.runtime.losses import fused, linear, sharded
+
+        arguments = (self.kernels, call.rows, call.step, call.temperature)
+        options, more = call.options, {}
+        if call.shard is not None:
+            more = {"shard": call.shard, "module": self.module}
+        if call.form == "logits":
+            (flat,) = call.sources
+            kind: Any = fused.LogitsEvaluation if call.shard is None else sharded.Logits
+            data = flat if flat.stride(-1) == 1 else flat.contiguous()
+            if inplace := options.get("inplace", False):
+                torch.autograd.graph.increment_version(flat)  # whoever saved it must notice
+            return kind(*arguments, logits=data, inplace=inplace, **more)
+        hidden, weight = call.sources
+        kind = linear.LinearEvaluation if call.shard is None else sharded.Linear
+        names = ("chunk_rows", "compact", "logits_dtype")
+        more |= {name: options.get(name) for name in names}
+        return kind(*arguments, hidden=hidden, weight=weight, **more)
+
+    def _eager(
+        self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
+        temperature: float, options: Mapping[str, Any],
+    ) -> LossOutput:  # fmt: skip
+        run = self.make_run(form, sources, tensors, counts, temperature, options)
+        loss = apply(run, sources)
+        return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel)
+
+    def _opaque(
+        self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
+        temperature: float, options: Mapping[str, Any],
+    ) -> LossOutput:  # fmt: skip
+        loss, metrics, *_ = opaque(
+            self._number, form, sources, tensors, counts, temperature, options
         )
-        return self._apply(run, flat, weight)
+        named = dict(zip(self.metric_names, metrics.detach().unbind(), strict=True))
+        kind = "triton" if self._fused(sources[0].device) else "torch"
+        return LossOutput(loss=loss, metrics=named, kernel=f"{kind}/{form}")
 
     def _fused(self, device: torch.device) -> bool:
         """Whether the generated kernels run; raises if they must and cannot."""
@@ -232,14 +309,10 @@ class LossFunction:
     def _step(
         self,
         rows: Rows,
-        num_tokens: float | Tensor | None,
-        num_sequences: float | Tensor | None,
-        totals: Mapping[str, Tensor] | None,
+        counts: Mapping[str, float | Tensor | None],
     ) -> SimpleNamespace:
         """The counts of the whole optimizer step, clamped to at least one."""
-        given = {"num_tokens": num_tokens, "num_sequences": num_sequences}
-        given = {name: value for name, value in given.items() if value is not None}
-        given.update(totals or {})
+        given = {name: value for name, value in counts.items() if value is not None}
         if not given:
             given.update(self._counts(rows))
         needed = ["num_tokens", *self.module.TOTALS]
@@ -261,52 +334,6 @@ class LossFunction:
             **{n: v if n.startswith("batch_sum") else v.clamp(min=1) for n, v in step.items()}
         )
 
-    def _run(
-        self, rows: Rows, step: SimpleNamespace, source: heads.Head, temperature: float
-    ) -> Run:
-        mean = "x.mean_logprob" in self.source
-        return Run(self.module, rows, step, source, temperature, mean_logprob=mean)
-
-    def _apply(self, run: Any, *sources: Tensor) -> LossOutput:
-        loss = _Apply.apply(run, *sources)
-        return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel)
-
-
-class _Apply(torch.autograd.Function):
-    """Hands the gradients of a run to autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, run: Any, *sources: Tensor) -> Tensor:
-        ctx.run = run
-        ctx.dtypes = [source.dtype for source in sources]
-        with torch.no_grad():
-            return run.forward(tuple(ctx.needs_input_grad[1:]))
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        gradients = ctx.run.backward(grad)
-        typed = [
-            None if gradient is None else gradient.to(dtype)
-            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
-        ]
-        return None, *typed
-
-
-def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
-    """Shapes of the linear form."""
-    if hidden.shape[:-1] != labels.shape:
-        raise ValueError(
-            f"hidden {list(hidden.shape)} does not fit labels {list(labels.shape)}: "
-            "[N, H] and [N], or [B, T, H] and [B, T]"
-        )
-    if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
-        raise ValueError(
-            f"weight {list(weight.shape)} does not fit hidden {list(hidden.shape)}: [V, H]"
-        )
-    if hasattr(weight, "full_tensor"):
-        raise TypeError("weight is a DTensor: pass weight.full_tensor()")
-
 
 @functools.cache
 def load_module(name: str, source: str) -> ModuleType:
@@ -325,17 +352,30 @@ def token_logprobs(
     temperature: float = 1.0,
     *,
     chunk_rows: int | None = None,
+    group: ProcessGroup | None = None,
+    vocabulary: int | None = None,
 ) -> Tensor:
-    """The log-prob of each label, `[N]`, without gradient; logits are never kept."""
+    """The log-prob of each label, `[N]`, without gradient; logits are never kept.
+
+    `group` and `vocabulary` as in `LossFunction.linear`.
+    """
     check_linear(hidden, weight, labels)
     wide = torch.float64 in (hidden.dtype, weight.dtype)
     dtype = torch.float64 if wide else torch.float32
     rows = heads.every_row(labels)
+    shard = None if group is None else Shard.of(group, weight.shape[0], vocabulary)
+    if shard is not None:
+        rows = shard.local(rows)
+        chunk_rows = chunk_rows or heads.rows_of_chunk(labels.device, shard.largest)
     source = heads.LinearHead(hidden.detach(), weight.detach(), rows, dtype, chunk_rows)
     found = hidden.new_empty(labels.shape, dtype=dtype)
     with torch.no_grad():
-        for rows in source.chunks():
-            z = source.logits(rows) / temperature
-            chosen = z.gather(1, labels[rows].unsqueeze(1)).squeeze(1)
-            found[rows] = chosen - torch.logsumexp(z, dim=1)
+        for part in source.chunks():
+            z, places = source.logits(part) / temperature, rows.labels[part]
+            if shard is None:
+                chosen = z.gather(1, places.unsqueeze(1)).squeeze(1)
+                found[part] = chosen - torch.logsumexp(z, dim=1)
+            else:
+                _, mine = heads.Softmax.of(z, places.clamp(min=0), mean_logprob=False)
+                found[part] = shard.combine(mine, places >= 0, rows.valid[part])["logprob"]
     return found

@@ -40,6 +40,11 @@ def every_row(labels: Tensor) -> Rows:
     )
 
 
+def rows_of_chunk(device: torch.device, vocabulary: int) -> int:
+    """How many rows of logits exist at a time."""
+    return max(64, CHUNK_ELEMENTS.get(device.type, 1 << 22) // vocabulary)
+
+
 class Head:
     """Source of logits for a set of rows; collects the gradients of what made them."""
 
@@ -49,8 +54,7 @@ class Head:
         self.index = rows.index
         self.num_rows = rows.num_kept
         self.gradients: tuple[Tensor | None, ...] = ()
-        device = rows.labels.device.type
-        self.chunk = chunk or max(64, CHUNK_ELEMENTS.get(device, 1 << 22) // vocabulary)
+        self.chunk = chunk or rows_of_chunk(rows.labels.device, vocabulary)
 
     def chunks(self) -> Iterator[slice]:
         for start in range(0, self.num_rows, self.chunk):
@@ -157,6 +161,7 @@ class Softmax:
     `shifted` are the scaled logits minus the row maximum, kept finite so that 0 log 0 is 0.
     """
 
+    peak: Tensor
     shifted: Tensor
     weights: Tensor
     total: Tensor
@@ -168,11 +173,12 @@ class Softmax:
         cls, z: Tensor, labels: Tensor, *, mean_logprob: bool
     ) -> tuple[Softmax, dict[str, Tensor]]:
         """The softmax of scaled logits `z [n, V]`, overwritten, and the row statistics."""
-        peak = z.amax(dim=1)
+        lowest = torch.finfo(z.dtype).min
+        peak = z.amax(dim=1).clamp_(min=lowest)  # a shard may have no logit above -inf
         mean = z.mean(dim=1) if mean_logprob else None
         z.sub_(peak.unsqueeze(1))
         chosen = z.gather(1, labels.unsqueeze(1)).squeeze(1)
-        z.clamp_(min=torch.finfo(z.dtype).min)
+        z.clamp_(min=lowest)
         weights = z.exp()
         total = weights.sum(dim=1)
         log_total = total.log()
@@ -184,10 +190,19 @@ class Softmax:
         }
         if mean is not None:
             found["mean_logprob"] = mean - peak - log_total
-        return cls(z, weights, total, log_total, entropy), found
+        return cls(peak, z, weights, total, log_total, entropy), found
 
-    def gradient(self, labels: Tensor, cotangents: Mapping[str, Tensor]) -> Tensor:
-        """d loss / d z from the gradients of the row statistics; the softmax is used up."""
+    def rebase(self, whole: Mapping[str, Tensor]) -> None:
+        """Probabilities of a shard among all logits of its rows, whose statistics are given."""
+        self.log_total = (whole["logsumexp"] - self.peak).clamp(max=1e4)
+        self.total = self.log_total.exp()
+        self.entropy = whole["entropy"]
+
+    def gradient(self, labels: Tensor, cotangents: Mapping[str, Tensor], vocabulary: int) -> Tensor:
+        """d loss / d z from the gradients of the row statistics; the softmax is used up.
+
+        A negative label stands in another shard of the vocabulary.
+        """
         zero = torch.zeros_like(self.entropy)
         g = cotangents.get("logprob", zero)
         m = cotangents.get("mean_logprob", zero)
@@ -200,5 +215,6 @@ class Softmax:
         else:
             gradient = self.weights.mul_((slope / self.total).unsqueeze(1))
         if "mean_logprob" in cotangents:
-            gradient.add_((m / gradient.shape[1]).unsqueeze(1))
-        return gradient.scatter_add_(1, labels.unsqueeze(1), g.unsqueeze(1))
+            gradient.add_((m / vocabulary).unsqueeze(1))
+        at_label = g.where(labels >= 0, 0.0).unsqueeze(1)
+        return gradient.scatter_add_(1, labels.clamp(min=0).unsqueeze(1), at_label)

@@ -1,0 +1,69 @@
+"""What a call of a loss may look like: shapes, dtypes and devices, with words that name the cause.
+
+`batch.pack` checks the inputs of the loss; here are the sources of the gradient and the labels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.losses.batch import Rows
+
+
+def check_logits(logits: Tensor, labels: Tensor) -> None:
+    """Logits of the form over labels."""
+    if logits.dim() not in (2, 3) or logits.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"logits {list(logits.shape)} do not fit labels {list(labels.shape)}: "
+            "[B, T, V] and [B, T], or [N, V] and [N]"
+        )
+    check_floating("logits", logits)
+    check_device("labels", labels, "logits", logits)
+
+
+def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
+    """Hidden states and lm_head of the linear form."""
+    if hidden.dim() not in (2, 3) or hidden.shape[:-1] != labels.shape:
+        raise ValueError(
+            f"hidden {list(hidden.shape)} does not fit labels {list(labels.shape)}: "
+            "[N, H] and [N], or [B, T, H] and [B, T]"
+        )
+    if weight.dim() != 2 or weight.shape[1] != hidden.shape[-1]:
+        raise ValueError(
+            f"weight {list(weight.shape)} does not fit hidden {list(hidden.shape)}: [V, H]"
+        )
+    if hasattr(weight, "full_tensor"):
+        raise TypeError(
+            "weight is a DTensor: pass weight.full_tensor(), or weight.to_local() with the group= "
+            "whose ranks share the vocabulary"
+        )
+    check_floating("hidden", hidden)
+    check_floating("weight", weight)
+    check_device("weight", weight, "hidden", hidden)
+    check_device("labels", labels, "hidden", hidden)
+
+
+def check_floating(name: str, value: Tensor) -> None:
+    """The dtypes that losses compute from."""
+    if value.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        raise TypeError(f"{name} is {value.dtype}: float32, bfloat16, float16 or float64 is needed")
+
+
+def check_device(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
+    """Two tensors of one call are on one device."""
+    if value.device != other.device:
+        raise ValueError(f"{name} is on {value.device}, {other_name} on {other.device}")
+
+
+def check_labels(rows: Rows, vocabulary: int) -> None:
+    """Labels of rows that count lie within the vocabulary. Waits for the device."""
+    counted = rows.labels[rows.valid]
+    if not counted.numel():
+        return
+    low, high = int(counted.min()), int(counted.max())
+    if low < 0 or high >= vocabulary:
+        raise IndexError(
+            f"labels reach from {low} to {high}, the vocabulary has {vocabulary} entries; "
+            "rows that do not count have ignore_index (-100) or mask false"
+        )

@@ -1,0 +1,98 @@
+"""Vocabulary-parallel losses: each rank of a group holds a part of the logits or of the lm_head.
+
+    statistics of a shard  ->  Shard.combine  ->  those of the whole row  ->  gradient of a shard
+
+Ranks hand each other four or five numbers a row, never logits. The combined statistics, so the loss
+and its metrics, have the same bits on every rank, because all add them up in the order of ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from forgedsl.runtime.losses.batch import Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """Columns `first : first + size` of a vocabulary of `whole`, split as torch.chunk splits it."""
+
+    group: dist.ProcessGroup
+    rank: int
+    ranks: int
+    first: int
+    size: int
+    whole: int
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup, size: int, vocabulary: int | None) -> Shard:
+        """The shard of this rank, which holds `size` columns."""
+        rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+        whole = vocabulary or size * ranks
+        each = -(-whole // ranks)
+        first = min(rank * each, whole)
+        expected = min(each, whole - first)
+        if size != expected or size == 0:
+            raise ValueError(
+                f"rank {rank} of {ranks} has {size} columns of a vocabulary of {whole}, "
+                f"{expected} are its part: shards are those of torch.chunk, in the order of ranks; "
+                "vocabulary= says the whole size where they are not equal"
+            )
+        return cls(group=group, rank=rank, ranks=ranks, first=first, size=size, whole=whole)
+
+    @property
+    def largest(self) -> int:
+        """Columns of the largest shard, the same on all ranks."""
+        return -(-self.whole // self.ranks)
+
+    def local(self, rows: Rows) -> Rows:
+        """The rows with labels as columns of this shard, -1 where they stand in another."""
+        labels = rows.labels - self.first
+        here = (labels >= 0) & (labels < self.size)
+        return replace(rows, labels=labels.where(here, -1))
+
+    def combine(
+        self, found: Mapping[str, Tensor], here: Tensor, valid: Tensor
+    ) -> dict[str, Tensor]:
+        """The statistics of whole rows, from those of each shard. Takes part in a collective."""
+        names = [name for name in ("logsumexp", "entropy", "logprob", "mean_logprob")
+                 if name in found]  # fmt: skip
+        mine = torch.stack([here.to(found["logprob"].dtype), *(found[name] for name in names)])
+        gathered = mine.new_empty((self.ranks * mine.shape[0], mine.shape[1]))
+        dist.all_gather_single(gathered, mine, group=self.group)
+        owned, *columns = gathered.view(self.ranks, *mine.shape).unbind(1)
+        part = dict(zip(names, columns, strict=True))
+        self._check(owned, valid)
+        logsumexp = torch.logsumexp(part["logsumexp"], dim=0)
+        shift = part["logsumexp"] - logsumexp
+        share = shift.exp()
+        entropy = torch.where(share > 0, share * (part["entropy"] - shift), 0.0).sum(0)
+        whole = {
+            "logprob": torch.where(owned > 0, part["logprob"] + shift, 0.0).sum(0),
+            "entropy": entropy,
+            "logsumexp": logsumexp,
+        }
+        if "mean_logprob" in part:
+            bounds = torch.arange(self.ranks + 1, device=shift.device) * self.largest
+            sizes = bounds.clamp(max=self.whole).diff().to(shift.dtype).unsqueeze(1)
+            whole["mean_logprob"] = ((part["mean_logprob"] + shift) * sizes).sum(0) / self.whole
+        return whole
+
+    def _check(self, owned: Tensor, valid: Tensor) -> None:
+        """Each label stands in one shard: raises on a CPU, an assertion of the device elsewhere."""
+        once = ((owned.sum(0) == 1) | ~valid).all()
+        message = f"a label is outside of the vocabulary of {self.whole}, or its shards overlap"
+        if owned.is_cuda:
+            torch._assert_async(once, message)
+        elif not once:
+            raise IndexError(message)
+
+    def add_up(self, gradient: Tensor | None) -> None:
+        """The gradient of hidden states, of which each shard has a part, on all ranks."""
+        if gradient is not None:
+            dist.all_reduce(gradient, group=self.group)
