@@ -6,7 +6,7 @@ from typing import Any
 
 from forgedsl.emit.python import COLUMNS, function_name
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.legality import error, model_of
+from forgedsl.graph.legality import model_of
 from forgedsl.hir.ir import Auto, Constructor, Decl, Deferred, Program, Ref, Value
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
@@ -150,15 +150,4 @@ def _eval_source(decl: Decl, dataset: Decl, files: InputFiles) -> Any:
     source = _data_source(dataset.settings["source"].value, files)
     if split.value is None:
         return source
-    if isinstance(source, job.HfSource):
-        return source.model_copy(update={"split": split.value})
-    files.reporter.report(
-        error(
-            "P212",
-            "split-of-file",
-            f"`{dataset.name}` has no splits, its source is not a dataset of the hub",
-            split.origin.span or decl.name_span,
-            help="give the eval a `source` of its own",
-        )
-    )
-    return source
+    return source.model_copy(update={"split": split.value})  # of the hub, see plan.checks

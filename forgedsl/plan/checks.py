@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.graph.ir import Graph
 from forgedsl.graph.legality import error, model_of
-from forgedsl.hir.ir import Decl, Program
+from forgedsl.hir.ir import Constructor, Decl, Program
 from forgedsl.plan.archs import Dims
 from forgedsl.plan.meshes import MeshPlan, number, setting_label
 from forgedsl.source import Span
@@ -165,10 +165,23 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
 
 
 def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
-    """F131: an eval samples, so some generator must be in the flow or synced to."""
+    """P212: only datasets of the hub have splits. F131: an eval samples, so some generator must
+    be in the flow or synced to."""
+    found = [
+        error(
+            "P212",
+            "split-of-file",
+            f"`{decl.settings['dataset'].value.name}` has no splits, its source is not a dataset "
+            "of the hub",
+            decl.settings["split"].origin.span or decl.name_span,
+            help="give the eval a `source` of its own",
+        )
+        for decl in program.evals.values()
+        if _splits_a_file(decl, program)
+    ]
     if graph.syncs or graph.of("sample"):
-        return []
-    return [
+        return found
+    return found + [
         error(
             "F131",
             "no-generator",
@@ -178,6 +191,14 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         )
         for name, decl in program.evals.items()
     ]
+
+
+def _splits_a_file(decl: Decl, program: Program) -> bool:
+    if decl.settings["source"].value is not None or decl.settings["split"].value is None:
+        return False
+    dataset = program.datasets[decl.settings["dataset"].value.name]
+    source = dataset.settings["source"].value
+    return isinstance(source, Constructor) and source.name != "hf"
 
 
 def check_context(

@@ -1,0 +1,191 @@
+"""Every code that can be reported has a page, a firing and a silent fixture and a golden rendering.
+
+codes in the source  =  rules (compiler_tests/rules/<CODE>.md, with their renderings)
+                      + pages with a bad and a good example (golden/codes/<CODE>.txt)
+                      + APART, which need files, bytes or a plan (golden/codes/<CODE>.txt)
+"""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from forgedsl import api
+from forgedsl.diagnostics import Reporter
+from forgedsl.explain.codes import pages
+from forgedsl.graph.dataflow import build
+from forgedsl.hir.context import Host
+from forgedsl.lint.engine import lint_file, lint_source
+from forgedsl.lint.registry import CODES
+from forgedsl.plan.liveness import check_liveness
+from forgedsl.plan.plan import advice, plan
+from forgedsl.report import full
+from forgedsl.source import SourceFile
+from forgedsl.syntax import decode
+
+from .test_codes import base, codes_of_the_code, program_with
+
+ROOT = Path(__file__).parents[2]
+PIPELINES = ROOT / "pipelines"
+GRPO = (PIPELINES / "grpo_math.forge").read_text("utf-8")
+BASE = base()
+SECTIONS = re.compile(r"^## (fires|silent)\b", re.M)
+
+
+def linted(text, folder=PIPELINES, **options):
+    result = lint_source(SourceFile("t.forge", text), folder, **options)
+    return result.diagnostics, result.sources
+
+
+def decoded(data):
+    reporter = Reporter()
+    source = decode(data, "t.forge", reporter)
+    return tuple(reporter), {"t.forge": source or SourceFile("t.forge", "")}
+
+
+def planned(*overrides, **changes):
+    """Advice and liveness of the plan of the GRPO pipeline, some of its parts exchanged."""
+    loaded = api.load_text(
+        GRPO, "t.forge", folder=PIPELINES, profile="none", overrides=list(overrides)
+    )
+    graph = build(loaded.program, reporter=Reporter())
+    made = plan(loaded.program, graph, reporter=Reporter(), base_dir=PIPELINES)
+    capacities = {**made.capacities, **changes}
+    stuck = check_liveness(graph, made.schedule, capacities)
+    return (*advice(loaded.program, graph, made), *stuck), loaded.sources
+
+
+def python(body, deep=None):
+    """The small program with a reward from p.py, whose text is `body`."""
+
+    def run(folder):
+        for name in ("sums.jsonl", "test.jsonl"):
+            row = {"question": "1 + 1", "answer": "2"}
+            (folder / name).write_text(json.dumps(row) + "\n", "utf-8")
+        (folder / "t").mkdir()
+        (folder / "p.py").write_text(body, "utf-8")
+        text = BASE.replace('import "std/rl" as rl', 'import "std/rl" as rl\nimport python "p.py"')
+        text = text.replace("reward correct = rl.exact", "reward correct = p.score")
+        return linted(text.replace('\nimport "std/rl" as rl', ""), folder, deep=deep)
+
+    return run
+
+
+def columns(name):
+    def run(folder):
+        (folder / "sums.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n', "utf-8")
+        text = BASE.replace("row.question", f"row.{name}")
+        return linted(text, folder, deep=Host())
+
+    return run
+
+
+def modules(second):
+    def run(folder):
+        (folder / "a.forge").write_text('import "b" as b\nparam x : int = 1\n', "utf-8")
+        (folder / "b.forge").write_text(second + "param y : int = 1\n", "utf-8")
+        return linted((folder / "a.forge").read_text("utf-8"), folder)
+
+    return run
+
+
+def file(name):
+    def run(folder):
+        (folder / "t.forge").write_text("forge 1\n", "utf-8")
+        result = lint_file(folder / name)
+        return result.diagnostics, result.sources
+
+    return run
+
+
+SCORE = "def score(prompt, response, target):\n    return 1.0\n"
+SFT_EVAL = """\
+import "std/rl" as rl
+model base { source = hf("Qwen/Qwen3-8B"), arch = qwen3("8B") }
+dataset tulu { source = hf("allenai/tulu-3-sft-mixture", split = "train"), chat = row.messages }
+dataset sums { source = hf("a/b", split = "test"), prompt = row.question, target = row.answer }
+service trainer : titan(base) {
+  procs = 8, parallel { dp_shard = 8 }, optimizer { lr = 1e-5 }, batch { seq_len = 4096, rows = 1 }
+}
+reward exact = rl.exact
+flow train {
+  batch = tulu.batches()
+  trainer.step(batch, loss = rl.sft)
+}
+schedule sync { epochs = 1 }
+eval held_out { dataset = sums, score = exact, every = 5 }
+"""
+SPLIT = ('eval held_out { dataset = sums, source = jsonl("test.jsonl"), score',
+         'eval held_out { dataset = sums, split = "test", score')  # fmt: skip
+LARGE = GRPO.replace('qwen3("1.7B")', 'qwen3("32B")')
+APART = {
+    "S011": (lambda f: linted("param x : int = " + "(" * 99 + "1" + ")" * 99),
+             lambda f: linted("param x : int = " + "(" * 9 + "1" + ")" * 9)),
+    "S012": (lambda f: decoded(b" " * (8 * 2**20 + 1)), lambda f: decoded(b" " * 99 + b"x")),
+    "S013": (lambda f: decoded(b"param \xff"), lambda f: decoded("# \u00ff".encode())),
+    "S014": (lambda f: decoded(b"param a\0"), lambda f: decoded(b"param a")),
+    "S015": (lambda f: decoded(b" \n"), lambda f: decoded(b"#\n")),
+    "S016": (file("other.forge"), file("t.forge")),
+    "F106": (lambda f: linted(GRPO, overrides=["beta=0.0"]), lambda f: linted(GRPO)),
+    "F116": (modules('import "a" as a\n'), modules("")),
+    "F121": (lambda f: linted(GRPO, overrides=["group"]),
+             lambda f: linted(GRPO, overrides=["group=4"])),
+    "F131": (lambda f: linted(SFT_EVAL), lambda f: linted(SFT_EVAL[: SFT_EVAL.index("eval ")])),
+    "P205": (lambda f: linted(LARGE, profile="none"), lambda f: linted(GRPO)),
+    "P211": (lambda f: planned("generator.engine.gpu_memory=0.04"), lambda f: planned()),
+    "P212": (lambda f: linted(BASE.replace(*SPLIT)), lambda f: linted(BASE)),
+    "A307": (lambda f: planned(), lambda f: planned("beta=0.0")),
+    "A308": (lambda f: planned(ref_lp=7), lambda f: planned()),
+    "D611": (columns("quest"), columns("question")),
+    "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
+    "X804": (python("import nowhere_to_be_found\n" + SCORE, Host()), python(SCORE, Host())),
+}  # fmt: skip
+"""code: (firing, silent); both take a folder to write into"""
+WRITTEN = [page for page in pages().values() if page.bad]
+
+
+def shown(code, diagnostics, sources, folder=None):
+    found = [d for d in diagnostics if d.code == code]
+    assert found
+    text = full.render(found, sources) + "\n"
+    return text.replace(f"{folder}/", "") if folder else text
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.code)
+def test_the_bad_example_of_a_page_is_shown_so(page, golden):
+    diagnostics, sources = linted(program_with(page.bad), ROOT)
+    golden(f"codes/{page.code}.txt", shown(page.code, diagnostics, sources))
+
+
+@pytest.mark.parametrize("code", APART)
+def test_a_code_that_needs_more_than_a_text_fires_and_is_shown_so(code, tmp_path, golden):
+    diagnostics, sources = APART[code][0](tmp_path)
+    golden(f"codes/{code}.txt", shown(code, diagnostics, sources, tmp_path))
+
+
+@pytest.mark.parametrize("code", APART)
+def test_a_code_that_needs_more_than_a_text_is_silent(code, tmp_path):
+    diagnostics, _ = APART[code][1](tmp_path)
+    assert code not in [d.code for d in diagnostics]
+
+
+def test_one_mistake_gives_one_message(tmp_path):
+    """Where a whole program is not involved, nothing else is said."""
+    for code in ("S011", "S012", "S013", "S014", "S015", "S016"):
+        diagnostics, _ = APART[code][0](tmp_path)
+        assert [d.code for d in diagnostics] == [code]
+
+
+def test_every_code_has_a_page_both_fixtures_and_a_golden():
+    reported = set(codes_of_the_code())
+    with_pages = {page.code for page in WRITTEN}
+    assert reported == with_pages | set(CODES) | set(APART)
+    assert not with_pages & set(APART)
+    assert reported <= set(pages())
+    for code in CODES:
+        text = (ROOT / f"compiler_tests/rules/{code}.md").read_text("utf-8")
+        assert set(SECTIONS.findall(text)) == {"fires", "silent"}, code
+        assert f"[{code}]" in text, code
+    golden = {path.stem for path in (ROOT / "compiler_tests/golden/codes").glob("*.txt")}
+    assert golden == with_pages | set(APART)
