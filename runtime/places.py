@@ -29,9 +29,13 @@ def places_of(error: BaseException) -> tuple[str, ...]:
 
 def described(error: BaseException) -> str:
     """The error in one line, with the place it comes from if that is in generated code."""
-    text = f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {placed(error)}"
+
+
+def placed(error: BaseException) -> str:
+    """What the error says, with its place."""
     places = places_of(error)
-    return f"{text} (at {places[0]})" if places else text
+    return f"{error} (at {places[0]})" if places else str(error)
 
 
 def install_places() -> None:

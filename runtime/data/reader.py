@@ -20,7 +20,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data.sources import Source, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
-from forgedsl.runtime.places import described
+from forgedsl.runtime.places import described, placed
 
 T = TypeVar("T")
 MAX_DROPPED = 10_000
@@ -157,7 +157,7 @@ class DatasetReader:
         try:
             return make(row_id, RowView(row))
         except RunError as error:
-            raise self._error(f"row {row_id}: {error}", remedy=error.remedy) from error
+            raise self._error(f"row {row_id}: {placed(error)}", remedy=error.remedy) from error
         except Exception as error:
             raise self._error(f"row {row_id}: {described(error)}") from error
 
