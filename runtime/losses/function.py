@@ -268,7 +268,9 @@ class LossFunction:
     ) -> dict[str, Tensor]:
         """The counts of this microbatch. Their sums over the step are the `totals` of a call."""
         compact = not labels.is_cuda
-        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, torch.float32, compact)
+        wide = torch.float64 in [value.dtype for value in inputs.values()]
+        dtype = torch.float64 if wide else torch.float32
+        rows = self._pack(inputs, labels, mask, seq_id, ignore_index, dtype, compact)
         return self._counts(rows)
 
     def _pack(
@@ -299,8 +301,8 @@ class LossFunction:
         if rows.paired:
             valid = valid.view(-1, 2).all(1).repeat_interleave(2)
         counts = {
-            "num_tokens": rows.valid.sum().float(),
-            "num_sequences": valid.sum().float(),
+            "num_tokens": rows.valid.sum().to(rows.dtype),
+            "num_sequences": valid.sum().to(rows.dtype),
         }
         if self.module.TOTALS:
             counts.update(self.module.totals(rows.namespace(SimpleNamespace(), {})))

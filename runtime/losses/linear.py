@@ -37,7 +37,9 @@ class LinearEvaluation(Evaluation):
         super().__init__(*args, weight.shape[0])
         index = self.rows.index
         self.num_source = hidden.shape[0]
-        self.hidden = hidden if index is None else hidden[index]
+        # nothing that a masked row holds may pass, and 0 times NaN is NaN
+        dropped = ~self.rows.valid.unsqueeze(1)
+        self.hidden = hidden.masked_fill(dropped, 0.0) if index is None else hidden[index]
         self.weight, self.compact = weight, compact
         self.mixed = hidden.is_cuda and hidden.dtype == weight.dtype != self.rows.dtype
         self.logits_dtype = logits_dtype or self.rows.dtype
