@@ -31,10 +31,14 @@ class Coalescer(Generic[T, R]):
         self._running: set[asyncio.Task[None]] = set()
 
     async def submit(self, item: T) -> R:
+        return await self.post(item)
+
+    def post(self, item: T) -> asyncio.Future[R]:
+        """Send `item` without waiting for the answer."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         self._dispatch()
-        return await future
+        return future
 
     def _dispatch(self) -> None:
         while self._idle and self._waiting:

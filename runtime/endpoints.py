@@ -58,10 +58,11 @@ class ServiceFailure:
 
 
 class ServiceError(Exception):
-    """A call failed because its service did."""
+    """A call failed because its service did; `died`: a process of it is gone."""
 
-    def __init__(self, failure: ServiceFailure) -> None:
+    def __init__(self, failure: ServiceFailure, *, died: bool = False) -> None:
         self.failure = failure
+        self.died = died
         super().__init__(f"{failure.service}: {failure.message}")
 
 

@@ -69,6 +69,15 @@ class Run:
     record_batches: int
     run_key: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns() % 10**9}")
 
+    def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
+        """Say that a mesh is ready, and its processes."""
+        self.events.emit(
+            "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
+            facts=facts,
+        )  # fmt: skip
+        for member in mesh.members:
+            self.events.emit("process.start", service=mesh.service, mesh=mesh.name, **member)
+
 
 def run(
     job: spec.Job,
@@ -199,30 +208,27 @@ async def _prepare(this: Run, fleet: Any) -> Any:
     from forgedsl.runtime import meshes
     from forgedsl.runtime.services.build import open_data
 
-    def tell(mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
-        this.events.emit(
-            "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
-            facts=facts,
-        )  # fmt: skip
-        for member in mesh.members:
-            this.events.emit("process.start", service=mesh.service, mesh=mesh.name, **member)
-
     async with asyncio.TaskGroup() as tasks:
         data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir))
-        tasks.create_task(meshes.setup(fleet, this.run_dir, this.run_key, this.resume, tell))
+        tasks.create_task(meshes.setup(fleet, this.run_dir, this.run_key, this.resume, this.tell))
     return data.result()
 
 
 async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and hand over to the controller."""
     from forgedsl.runtime.controller import Controller
-    from forgedsl.runtime.services.build import build_endpoints, watch
+    from forgedsl.runtime.meshes import restart
+    from forgedsl.runtime.services.build import build_endpoints
+    from forgedsl.runtime.services.keeper import Keeper
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
     endpoints = await build_endpoints(
         this.job, fleet, this.run_dir, data, this.events, this.record_batches
     )
-    watchers = watch(fleet, endpoints)
+    keeper = Keeper(
+        fleet, endpoints, this.events, lambda dead: restart(dead, this.run_key, this.tell)
+    )
+    keeper.start()
     try:
         controller = Controller(this.job, endpoints, this.events, state=state)
         interrupt.act = controller.interrupt
@@ -232,8 +238,7 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
         await _export(this, endpoints)
         return Outcome(code=EXIT_OK, status="done")
     finally:
-        for task in watchers:
-            task.cancel()
+        keeper.close()
         await endpoints.close()
 
 

@@ -54,6 +54,11 @@ class Fleet:
         replicas = [mesh for meshes in self.generators.values() for mesh in meshes]
         return [*self.titans.values(), *replicas, *pools.values()]
 
+    def replace(self, dead: Mesh, fresh: Mesh) -> None:
+        """Put a generator replica in the place of another."""
+        meshes = self.generators[dead.service]
+        meshes[meshes.index(dead)] = fresh
+
 
 def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
     """Start the processes of every service; returns before they are ready.
@@ -98,6 +103,13 @@ async def setup(
             elif mesh.service in fleet.generators:
                 args = (run_key,)
             tasks.create_task(_setup(mesh, args, tell))
+
+
+async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
+    """Start a generator replica anew and set it up."""
+    fresh = dead.again(token=secrets.token_hex(4))
+    await _setup(fresh, (run_key,), tell)
+    return fresh
 
 
 async def _setup(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) -> None:

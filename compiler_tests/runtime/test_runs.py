@@ -239,16 +239,24 @@ def test_interrupt_leaves_a_checkpoint_and_no_process(tmp_path: Path) -> None:
     assert not [pid for pid in pids if alive(pid)]
 
 
-def test_a_killed_generator_ends_the_run_by_name(tmp_path: Path) -> None:
+def test_a_killed_generator_is_started_again_and_every_group_is_trained_on(tmp_path: Path) -> None:
     process = start(
-        "run", str(PIPELINES / "grpo_math.forge"), "--run-dir", "run", *SMALL, cwd=tmp_path
-    )
+        "run", str(PIPELINES / "grpo_math.forge"), "--run-dir", "run", *SMALL,
+        "schedule.steps=12", cwd=tmp_path,
+    )  # fmt: skip
     wait_for(lambda: rows(tmp_path / "run/metrics.jsonl"), 150)
     events = rows(tmp_path / "run/events.jsonl")
     pids = {e["service"]: e["pid"] for e in events if e["kind"] == "process.start"}
     os.kill(pids["generator"], signal.SIGKILL)
-    assert process.wait(60) == 5
-    output = (tmp_path / "output.txt").read_text()
-    assert "service generator failed" in output
-    assert "grpo_math.forge:37:" in output
-    assert not [pid for pid in pids.values() if alive(pid)]
+    assert process.wait(120) == 0, (tmp_path / "output.txt").read_text()
+    events = rows(tmp_path / "run/events.jsonl")
+    (lost,) = [e for e in events if e["kind"] == "service.lost"]
+    assert (lost["service"], lost["mesh"]) == ("generator", "gen")
+    assert "it is started again" in (tmp_path / "output.txt").read_text()
+    steps = [e for e in events if e["kind"] == "step.end"]
+    assert [e["step"] for e in steps] == list(range(1, 13))
+    groups = [group for e in steps for group in e["groups"]]
+    assert groups == list(range(48)), "in order, none lost and none twice"
+    assert all(e["age_max"] <= 1 for e in events if e["kind"] == "metrics")
+    every = [e["pid"] for e in events if e["kind"] == "process.start"]
+    assert not [pid for pid in every if alive(pid)]

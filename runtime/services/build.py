@@ -1,4 +1,4 @@
-"""Meshes of a run -> its endpoints, with a watch on every mesh."""
+"""Meshes of a run -> its endpoints."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from types import ModuleType
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data import DatasetReader, open_dataset
-from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
@@ -17,7 +16,6 @@ from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
-from forgedsl.runtime.upstream.monarch import Mesh
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +73,3 @@ async def build_endpoints(
         await client.start()
         endpoints.generators[name] = client
     return endpoints
-
-
-def watch(fleet: Fleet, endpoints: MonarchEndpoints) -> list[asyncio.Task[None]]:
-    """One task per mesh that reports the death of any of its processes."""
-    return [asyncio.create_task(_watch(mesh, endpoints)) for mesh in fleet.all()]
-
-
-async def _watch(mesh: Mesh, endpoints: MonarchEndpoints) -> None:
-    try:
-        await mesh.call("watch")
-    except ServiceError as error:
-        endpoints.failures.put_nowait(error.failure)

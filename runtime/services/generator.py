@@ -1,10 +1,12 @@
 """Client of a vllm service: routes completions to replicas and collects what they send back.
 
     sample() -> least loaded replica -> submit (coalesced) ... port -> future of the completion
+                     ^ what it owed                  |
+                     `------- the replica died ------'
 
-Rank 0 of a replica takes requests and answers; its other ranks follow it. Every replica has a
-receiver task on its port and a pending `watch` call that fails when a process of it dies. What
-happens then is decided by the owner through `on_failure`.
+Rank 0 of a replica takes requests and answers; its other ranks follow it. When a replica dies, its
+owner says so (`lost`): what it owed goes to the others, or waits, and `restore` takes the replica
+that was started in its place in again, with the newest weights.
 """
 
 from __future__ import annotations
@@ -27,13 +29,22 @@ PROBE_GAPS = {"f32": 2e-3, "bf16": 0.5, "f16": 0.1}
 
 
 @dataclass(slots=True)
+class Owed:
+    """A request and who waits for it."""
+
+    request: Any
+    future: asyncio.Future[Completion]
+
+
+@dataclass(slots=True)
 class Replica:
     """One engine and the requests it owes."""
 
     mesh: Mesh
-    outstanding: dict[str, asyncio.Future[Completion]] = field(default_factory=dict)
+    alive: bool = True
+    outstanding: dict[str, Owed] = field(default_factory=dict)
     receiver: Any = None
-    submitter: Coalescer[Request, None] | None = None
+    submitter: Coalescer[Any, None] | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
 
@@ -51,67 +62,127 @@ class GeneratorClient:
         self._on_failure = on_failure
         self._ids = itertools.count()
         self._turn = itertools.count()
+        self._nobody: list[Owed] = []
+        """requests for which no replica is there at the moment"""
+        self._weights: tuple[Manifest, bool] | None = None
+        self._loading = asyncio.Lock()
 
     async def start(self) -> None:
         """Open the ports and start the engine loops."""
         for replica in self.replicas:
-            port, replica.receiver = Channel.open()
-            replica.submitter = Coalescer(self._submitter(replica))
-            await replica.mesh.call("serve", port)
-            replica.tasks.append(asyncio.create_task(self._receive(replica)))
+            await self._open(replica)
 
     async def sample(self, token_ids: list[int], sampling: spec.Sampling, seed: int) -> Completion:
         """One completion from the replica that the routing policy picks."""
-        replica = self._route()
-        request = Request(
-            id=str(next(self._ids)), token_ids=token_ids, sampling=sampling, seed=seed
+        ident = str(next(self._ids))
+        owed = Owed(
+            self._request(ident, token_ids, sampling, seed),
+            asyncio.get_running_loop().create_future(),
         )
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        replica.outstanding[request.id] = future
+        self._hand_out(owed)
         try:
-            assert replica.submitter is not None
-            await replica.submitter.submit(request)
-            return await future
+            return await owed.future
         finally:
-            replica.outstanding.pop(request.id, None)
+            for replica in self.replicas:
+                replica.outstanding.pop(ident, None)
 
     async def load(self, manifest: Manifest, *, reset_prefix_cache: bool) -> None:
-        """Swap weights in all replicas; returns when all have them.
+        """Swap weights in all replicas; returns when all that are alive have them.
 
         Raises:
             ServiceError: a replica computes other log-probs than the trainer with these weights.
         """
-        gaps = await asyncio.gather(
-            *(r.mesh.one(0, "load", manifest, reset_prefix_cache) for r in self.replicas)
-        )
-        limit = PROBE_GAPS[self.service.dtype]
-        for replica, gap in zip(self.replicas, gaps, strict=True):
-            if gap is not None and not gap <= limit:
-                mesh = replica.mesh
-                message = (
-                    f"version {manifest.version} did not arrive whole: its log-probs of a fixed "
-                    f"text are off by {gap:.3g} (allowed {limit:g}) from the trainer's"
-                )
-                raise ServiceError(
-                    ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
-                )
+        async with self._loading:
+            self._weights = manifest, reset_prefix_cache
+            alive = [replica for replica in self.replicas if replica.alive]
+            await asyncio.gather(*(self._load(replica) for replica in alive))
+
+    def lost(self, mesh: Mesh) -> int:
+        """The replica on `mesh` is dead: hand out again what it owed; how many requests."""
+        replica = next(r for r in self.replicas if r.mesh is mesh)
+        replica.alive = False
+        for task in replica.tasks:
+            task.cancel()
+        replica.tasks.clear()
+        owed, replica.outstanding = list(replica.outstanding.values()), {}
+        for each in owed:
+            self._hand_out(each)
+        return len(owed)
+
+    async def restore(self, dead: Mesh, mesh: Mesh) -> None:
+        """Take in the replica on `mesh`, which was started in the place of `dead`."""
+        index = next(i for i, r in enumerate(self.replicas) if r.mesh is dead)
+        replica = Replica(mesh)
+        await self._open(replica)
+        async with self._loading:  # no swap may pass by between its weights and its first request
+            if self._weights is not None:
+                await self._load(replica)
+            self.replicas[index] = replica
+        waiting, self._nobody = self._nobody, []
+        for owed in waiting:
+            self._hand_out(owed)
 
     async def abort(self) -> None:
         """Drop all requests in flight, here and in the engines."""
-        await asyncio.gather(*(r.mesh.one(0, "abort") for r in self.replicas))
+        await asyncio.gather(*(r.mesh.one(0, "abort") for r in self.replicas if r.alive))
 
     def close(self) -> None:
         for replica in self.replicas:
             for task in replica.tasks:
                 task.cancel()
 
-    def _route(self) -> Replica:
-        if self.service.route == "least_loaded":
-            return min(self.replicas, key=lambda r: len(r.outstanding))
-        return self.replicas[next(self._turn) % len(self.replicas)]
+    def _request(self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int) -> Any:
+        return Request(id=ident, token_ids=token_ids, sampling=sampling, seed=seed)
 
-    def _submitter(self, replica: Replica) -> Callable[[Sequence[Request]], Any]:
-        async def submit(requests: Sequence[Request]) -> list[None]:
+    async def _open(self, replica: Replica) -> None:
+        port, replica.receiver = Channel.open()
+        replica.submitter = Coalescer(self._submitter(replica))
+        await replica.mesh.call("serve", port)
+        replica.tasks.append(asyncio.create_task(self._receive(replica)))
+
+    async def _load(self, replica: Replica) -> None:
+        """Give a replica the newest weights; one that dies over it gets them when it is back."""
+        assert self._weights is not None
+        manifest, reset_prefix_cache = self._weights
+        mesh = replica.mesh
+        try:
+            gap = await mesh.one(0, "load", manifest, reset_prefix_cache)
+        except ServiceError as error:
+            if not error.died:
+                raise
+            return
+        if gap is not None and not gap <= PROBE_GAPS[self.service.dtype]:
+            limit = PROBE_GAPS[self.service.dtype]
+            message = (
+                f"version {manifest.version} did not arrive whole: its log-probs of a fixed "
+                f"text are off by {gap:.3g} (allowed {limit:g}) from the trainer's"
+            )
+            raise ServiceError(
+                ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
+            )
+
+    def _hand_out(self, owed: Owed) -> None:
+        if owed.future.done():
+            return
+        replica = self._route()
+        if replica is None:
+            self._nobody.append(owed)
+            return
+        replica.outstanding[owed.request.id] = owed
+        assert replica.submitter is not None
+        sent = replica.submitter.post(owed.request)
+        sent.add_done_callback(lambda done: _submitted(done, owed))
+
+    def _route(self) -> Replica | None:
+        alive = [replica for replica in self.replicas if replica.alive]
+        if not alive:
+            return None
+        if self.service.route == "least_loaded":
+            return min(alive, key=lambda r: len(r.outstanding))
+        return alive[next(self._turn) % len(alive)]
+
+    def _submitter(self, replica: Replica) -> Callable[[Sequence[Any]], Any]:
+        async def submit(requests: Sequence[Any]) -> list[None]:
             await replica.mesh.one(0, "submit", list(requests))
             return [None] * len(requests)
 
@@ -124,6 +195,14 @@ class GeneratorClient:
                 self._on_failure(replica.mesh, message.error.strip().splitlines()[-1])
                 return
             for completion in message.completions:
-                future = replica.outstanding.get(completion.id)
-                if future is not None and not future.done():
-                    future.set_result(completion)
+                owed = replica.outstanding.get(completion.id)
+                if owed is not None and not owed.future.done():
+                    owed.future.set_result(completion)
+
+
+def _submitted(done: asyncio.Future[None], owed: Owed) -> None:
+    """A request that could not be delivered fails; if the process is dead, `lost` takes care."""
+    error = None if done.cancelled() else done.exception()
+    died = isinstance(error, ServiceError) and error.died
+    if error is not None and not died and not owed.future.done():
+        owed.future.set_exception(error)

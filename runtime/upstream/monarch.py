@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,10 @@ class Mesh:
     procs: Any
     actor: Any
     logs: Path
+    recipe: dict[str, Any] = field(default_factory=dict)
+    """the arguments of `spawn`"""
+    deaths: int = 0
+    """of processes that had its place before"""
     members: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
@@ -88,18 +93,38 @@ class Mesh:
         kwargs: dict[str, Any],
         start: Callable[[], None],
         logs: Path,
+        deaths: int = 0,
     ) -> Mesh:
         """Start `size` processes on this host and the actor in each."""
-        procs = this_host().spawn_procs(per_host={"procs": size}, bootstrap=start, name=name)
+        unique = f"{name}_{deaths}" if deaths else name
+        procs = this_host().spawn_procs(per_host={"procs": size}, bootstrap=start, name=unique)
+        recipe: dict[str, Any] = {
+            "service": service, "origin": origin, "name": name, "size": size, "actor": actor,
+            "args": args, "kwargs": kwargs, "start": start, "logs": logs,
+        }  # fmt: skip
         return cls(
             service=service,
             origin=origin,
             name=name,
             size=size,
             procs=procs,
-            actor=procs.spawn(name, actor, *args, **kwargs),
+            actor=procs.spawn(unique, actor, *args, **kwargs),
             logs=logs,
+            recipe=recipe,
+            deaths=deaths,
         )
+
+    def again(self, **kwargs: Any) -> Mesh:
+        """Start the same anew; `kwargs` replace those that the actor was made with."""
+        self.kill()
+        recipe = {**self.recipe, "kwargs": {**self.recipe["kwargs"], **kwargs}}
+        return Mesh.spawn(**recipe, deaths=self.deaths + 1)
+
+    def kill(self) -> None:
+        """Kill what is left of its processes: a rank that lost a peer only waits."""
+        for member in self.members:
+            with suppress(ProcessLookupError):
+                os.kill(member["pid"], signal.SIGKILL)
 
     async def call(self, endpoint: str, *args: Any) -> list[Any]:
         """Call an endpoint on all ranks; results in rank order.
@@ -128,7 +153,7 @@ class Mesh:
         except (ActorError, SupervisionError) as error:
             message = f"process of mesh {self.name}{self._pids()}: {cause_of(error)}"
             failure = ServiceFailure(service=self.service, origin=self.origin, message=message)
-            raise ServiceError(failure) from error
+            raise ServiceError(failure, died=isinstance(error, SupervisionError)) from error
 
     def _pids(self) -> str:
         pids = ", ".join(str(member["pid"]) for member in self.members)
