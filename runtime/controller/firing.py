@@ -30,7 +30,6 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.guards import Late, deadline
 from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.places import described
 
 T = TypeVar("T")
 
@@ -56,7 +55,7 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float) 
         ) from error
     except Exception as error:
         raise RunError(
-            f"{what} failed: {described(error)}",
+            f"{what} failed: {type(error).__name__}: {error}",
             origin=node.origin,
             service=node.target,
         ) from error

@@ -1,0 +1,161 @@
+"""docs/guide is true: its files lint clean as they grow, its commands print what it says.
+
+A fence's info string says what a block is:
+
+    forge FILE              declarations that are added to FILE, or take the place of older ones
+    forge FILE without NAME the same, and a declaration is taken out
+    forge FILE gives CODE   the same, but only to see that lint says exactly this
+    forge alone             a whole file, or functions for one
+    python PATH             the text of a Python file
+    console                 `$ forgec ...` and what it prints; a line `...` stands for any lines
+
+A file with a flow and a schedule is linted at the end of its page. The chapters continue each
+other, so each begins with what the chapters before it have written.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from forgedsl import api
+from forgedsl.cli.main import main
+from forgedsl.diagnostics import Reporter, Severity
+from forgedsl.lint.engine import lint_file
+from forgedsl.schema import SINGLETONS
+from forgedsl.source import SourceFile
+from forgedsl.syntax import ast, parse
+
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "guide"
+PAGES = sorted(GUIDE.glob("*.md"))
+CHAPTERS = [page for page in PAGES if page.name[0].isdigit()]
+BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.S | re.M)
+
+
+@dataclass
+class Project:
+    """The files a reader has so far: of each .forge file its declarations by name."""
+
+    folder: Path
+    files: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
+
+    def merged(self, name: str, text: str) -> dict[tuple[str, str], str]:
+        return self.files.get(name, {}) | dict(declarations(text))
+
+    def write(self, name: str, parts: dict[tuple[str, str], str]) -> Path:
+        path = self.folder / name
+        path.write_text("\n\n".join(parts.values()) + "\n", encoding="utf-8")
+        return path
+
+    def add(self, name: str, text: str, without: str = "") -> None:
+        parts = self.merged(name, text)
+        self.files[name] = {key: part for key, part in parts.items() if key[1] != (without or None)}
+        self.write(name, self.files[name])
+
+    def found(self, name: str) -> list[str]:
+        """Codes of errors and warnings in a file."""
+        diagnostics = lint_file(self.folder / name).diagnostics
+        return [d.code for d in diagnostics if d.severity is not Severity.INFO]
+
+    def whole(self) -> list[str]:
+        kinds = {"flow", "schedule"}
+        return [n for n, parts in self.files.items() if kinds <= {kind for kind, _ in parts}]
+
+
+def declarations(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Each declaration of a block with the comments above it, by kind and name."""
+    source, reporter = SourceFile("block.forge", text), Reporter()
+    tree = parse(source, reporter)
+    assert [d.message for d in reporter] == []
+    nodes = [*([tree.edition] if tree.edition else []), *tree.decls]
+    start = 0
+    for node in nodes:
+        end = text.find("\n", node.span.end)
+        kind = getattr(node, "kind", type(node).__name__)
+        name = getattr(node, "name", None) or getattr(node, "alias", None) or ""
+        if isinstance(node, ast.Require | ast.Assign):
+            name = text[node.span.start : node.span.end]
+        if kind in SINGLETONS:
+            name = ""  # `schedule sync` takes the place of `schedule async`
+        yield (kind, name), text[start:end].strip("\n")
+        start = end + 1
+
+
+def run_console(text: str, monkeypatch, capsys) -> None:
+    for command in re.split(r"^\$ ", text, flags=re.M)[1:]:
+        line, _, expected = command.partition("\n")
+        monkeypatch.setattr("sys.argv", shlex.split(line))
+        capsys.readouterr()
+        with pytest.raises(SystemExit):
+            main()
+        said = capsys.readouterr()
+        parts = re.split(r"^\.\.\.$", expected.strip(), flags=re.M)
+        pattern = ".*".join(map(re.escape, parts))
+        output = (said.out + said.err).strip()
+        assert re.fullmatch(pattern, output, re.S), f"$ {line}\n{output}"
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """(info, text) of each block."""
+    return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def read(page: Path, project: Project) -> None:
+    """Take over the files that a page writes, without looking at them."""
+    for info, text in blocks(page):
+        words = info.split()
+        if words[:1] == ["forge"] and words[1] != "alone" and "gives" not in words:
+            project.add(words[1], text, *words[3:])
+        elif words[:1] == ["python"] and len(words) == 2:
+            write_python(project, words[1], text)
+
+
+def write_python(project: Project, name: str, text: str) -> None:
+    compile(text, name, "exec")
+    path = project.folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def check_alone(text: str) -> None:
+    if "flow " in text:
+        loaded = api.load_text(text, "alone.forge", folder=ROOT / "pipelines", profile="none")
+        assert [f"{d.code} {d.message}" for d in loaded.reporter if d.severity == "error"] == []
+    else:
+        api.load_functions(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_page(page: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    project = Project(folder=tmp_path)
+    for earlier in CHAPTERS:
+        if page in CHAPTERS and earlier < page:
+            read(earlier, project)
+    for info, text in blocks(page):
+        match info.split():
+            case ["forge", "alone"]:
+                check_alone(text)
+            case ["forge", name]:
+                project.add(name, text)
+            case ["forge", name, "without", gone]:
+                project.add(name, text, gone)
+            case ["forge", name, "gives", code]:
+                project.write(name, project.merged(name, text))
+                assert set(project.found(name)) == {code}
+                project.write(name, project.files[name])
+            case ["python", name]:
+                write_python(project, name, text)
+            case ["console"]:
+                run_console(text, monkeypatch, capsys)
+            case [language]:
+                assert language in ("text", "toml", "python", "json", "yaml", "bash"), info
+            case _:
+                pytest.fail(f"what is a block `{info}`?")
+    assert {name: project.found(name) for name in project.whole()} == {
+        name: [] for name in project.whole()
+    }

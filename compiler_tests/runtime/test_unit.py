@@ -1,0 +1,49 @@
+"""Cells of a group: filled once, and harmless once the group was given up."""
+
+import asyncio
+
+import pytest
+from fake_endpoints import job
+
+from forgedsl.runtime.controller.flow import analyse
+from forgedsl.runtime.controller.unit import Unit
+
+
+def in_loop(check):
+    async def run():
+        flow = analyse(job())
+        await check(Unit(flow, flow.sources[0], 0, "item"))
+
+    asyncio.run(run())
+
+
+def test_a_cell_is_filled_once():
+    async def check(unit):
+        unit.put("score", 1.0, sibling=1)
+        with pytest.raises(asyncio.InvalidStateError):
+            unit.put("score", 2.0, sibling=1)
+
+    in_loop(check)
+
+
+def test_a_cancelled_reader_does_not_harm_the_writer():
+    async def check(unit):
+        given = next(n for n in unit.source.nodes if n.name == "adv").inputs[0]
+        reader = asyncio.create_task(unit.one(given, 1))
+        await asyncio.sleep(0)
+        reader.cancel()
+        await asyncio.wait({reader})
+        unit.put("score", 1.0, sibling=1)
+        unit.put("score", 2.0, sibling=0)
+        assert await unit.one(given, 0) == 2.0
+
+    in_loop(check)
+
+
+def test_values_that_come_after_a_group_left_its_batch_are_ignored():
+    async def check(unit):
+        unit.abandon("gone")
+        unit.put("score", 1.0, sibling=1)
+        assert unit.live("score") == {}
+
+    in_loop(check)
