@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 
 from monarch.actor import Actor, concurrent_endpoint, current_rank
 
+from forgedsl.errors import RunError
+from forgedsl.runtime.places import described, places_of
+
 R = TypeVar("R")
 
 LEAVE_SECONDS = 0.1
@@ -48,8 +51,17 @@ class ForgeActor(Actor):
             os.environ["FORGEDSL_SIGINT"] = "monarch"
 
     async def run(self, work: Callable[..., R], *args: Any) -> R:
-        """Run `work(*args)` on the actor's worker thread, after all earlier work."""
-        return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
+        """Run `work(*args)` on the actor's worker thread, after all earlier work.
+
+        Raises:
+            RunError: generated code failed; it names the .forge line.
+        """
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
+        except Exception as error:
+            if not (places := places_of(error)):
+                raise
+            raise RunError(described(error), origin=places[0]) from error
 
     @concurrent_endpoint
     async def describe(self) -> dict[str, Any]:
