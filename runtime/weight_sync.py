@@ -9,7 +9,7 @@ no push before the pull before the previous one has ended.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,24 +63,42 @@ class Manifest:
 
 
 class Publisher:
-    """Writes successive versions into two alternating buffers named after the run."""
+    """Writes successive versions into two alternating buffers named after the run.
 
-    def __init__(self, run_key: str, dtype: torch.dtype) -> None:
+    `gather(shards, dtype)` makes a whole tensor of a sharded one, together with the other ranks.
+    """
+
+    def __init__(
+        self,
+        run_key: str,
+        dtype: torch.dtype,
+        gather: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to,
+    ) -> None:
         self._names = (buffer_path(run_key, "0").name, buffer_path(run_key, "1").name)
         self._buffers: dict[str, Tensor] = {}
         self._dtype = dtype
+        self._gather = gather
         self._turn = 0
+
+    def take_part(self, state: dict[str, Tensor]) -> None:
+        """Send this rank's shards to the rank that publishes."""
+        for value in state.values():
+            self._gather(value, self._dtype)
 
     def publish(
         self, state: dict[str, Tensor], version: int, probe: Probe | None = None
     ) -> Manifest:
-        """Copy `state` (cast to the generator's dtype) into the next buffer."""
+        """Copy `state` (cast to the generator's dtype) into the next buffer.
+
+        One tensor after the other is gathered, copied and freed: no more than the largest is whole
+        in memory, and the other ranks must `take_part` meanwhile.
+        """
         entries, end = self._layout(state)
         name = self._names[self._turn]
         self._turn = 1 - self._turn
         buffer = self._buffer(name, end)
         for entry in entries:
-            _view(buffer, entry).copy_(state[entry.name])
+            _view(buffer, entry).copy_(self._gather(state[entry.name], self._dtype))
         return Manifest(version=version, buffer=name, num_bytes=end, entries=entries, probe=probe)
 
     def close(self) -> None:

@@ -189,7 +189,7 @@ class TitanTrainer(TitanActor):
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
-        self.publisher = Publisher(run_key, dtype)
+        self.publisher = Publisher(run_key, dtype, titan.whole)
         self.titan.model.train()
         return {
             "parameters": sum(p.numel() for p in self.titan.model.parameters()),
@@ -288,7 +288,10 @@ class TitanTrainer(TitanActor):
         probe = self._probe() if self._publications in PROBED else None
         self._publications += 1
         state = self.titan.hf_state()
-        return self.publisher.publish(state, self.version, probe) if self.rank == 0 else None
+        if self.rank == 0:
+            return self.publisher.publish(state, self.version, probe)
+        self.publisher.take_part(state)
+        return None
 
     def _probe(self) -> Probe:
         """Log-probs of a fixed text at temperature 1, for the generators to compare with."""
@@ -303,18 +306,18 @@ class TitanTrainer(TitanActor):
         return f"checkpoints/step-{step}"
 
     def _export(self, target: Path, dtype: str) -> str | None:
-        state = self.titan.hf_state()
+        kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
+        state: dict[str, Tensor] = {}
+        for name, value in self.titan.hf_state().items():
+            gathered = titan.whole(value, kind)
+            if self.rank == 0:
+                state[name] = gathered.contiguous().cpu()
         if self.rank != 0:
             return None
         from safetensors.torch import save_file
 
         target.mkdir(parents=True, exist_ok=True)
-        kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
-        save_file(
-            {name: value.to(kind).contiguous().cpu() for name, value in state.items()},
-            target / "model.safetensors",
-            metadata={"format": "pt"},
-        )
+        save_file(state, target / "model.safetensors", metadata={"format": "pt"})
         (target / "model.safetensors").chmod(0o644)  # safetensors makes it private
         for file in self.folder.glob("*"):
             if file.is_file() and file.suffix != ".safetensors":

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, model_spec
@@ -82,13 +83,19 @@ class TitanModel:
             lm_head.head = None
 
     def hf_state(self) -> dict[str, Tensor]:
-        """Weights under their Hugging Face names, gathered from all ranks (a collective)."""
-        with torch.no_grad():
-            state = self.adapter.to_hf(dict(self.model.state_dict()))
-            return {
-                name: value.full_tensor() if hasattr(value, "full_tensor") else value
-                for name, value in state.items()
-            }
+        """Weights under their Hugging Face names, each rank's shards of them (no copy)."""
+        state: dict[str, Tensor] = self.adapter.to_hf(dict(self.model.state_dict()))
+        return state
+
+
+def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """One tensor of `hf_state`, gathered from all ranks (a collective) as `dtype`.
+
+    The shards are cast first, so that ranks send no more than what is kept.
+    """
+    value = value.detach()
+    cast = value.to(dtype) if value.is_floating_point() else value
+    return cast.full_tensor() if isinstance(cast, DTensor) else cast
 
 
 def init_distributed(device: str, rank: int, local_rank: int, world: int, addr: str, port: int):
