@@ -1,20 +1,24 @@
-"""`python -m forgedsl.docs [DIR]`: write the generated references, by default to docs/reference."""
+"""`python -m forgedsl.docs`: write what is generated from the compiler's own tables.
+
+docs/reference/*.md, grammar/forge.tmLanguage.json      in the checkout it is called in
+"""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from forgedsl.docs import REFERENCES, reference
+from forgedsl.docs import REFERENCES, reference, textmate
+
+HIGHLIGHTING = Path("grammar/forge.tmLanguage.json")
 
 
 def main() -> None:
-    """Write every page of the reference."""
-    folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs/reference")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in REFERENCES:
-        path = folder / f"{name}.md"
-        path.write_text(reference(name), encoding="utf-8", newline="\n")
+    """Write every generated file."""
+    texts = {Path("docs/reference") / f"{name}.md": reference(name) for name in REFERENCES}
+    texts[HIGHLIGHTING] = textmate.page()
+    for path, text in texts.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8", newline="\n")
         print(path)
 
 
