@@ -4,8 +4,8 @@
 
     view       text  svg  html  json  dot  mermaid
     dataflow    x     x    x     x    x      x
-    mesh        x     x    x     x
-    schedule    x     x    x     x
+    mesh        x     x    x     x    x      x
+    schedule    x     x    x     x    x      x   (a Gantt chart)
     passes      x     x    x     x    x      x
 
 HTML holds all views and opens on the one asked for. The hosts are those that the file's `cluster`
@@ -55,12 +55,14 @@ def command(
         list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
     ] = None,
 ) -> None:
-    """Draw FILE: its dataflow, its meshes, its schedule, or the passes that compiled it."""
-    from forgedsl.graph.drawing import CHAINS
+    """Draw FILE: its dataflow, its meshes, its schedule, or the passes that compiled it.
 
-    if format_ in (Format.DOT, Format.MERMAID) and view not in CHAINS:
-        print(f"forgec graph: the view {view} has no {format_} form", file=sys.stderr)
-        raise typer.Exit(2)
+    \b
+    Examples:
+      forgec graph pipelines/grpo_math.forge
+      forgec graph pipelines/grpo_math.forge --format html -o graph.html --profile cluster
+      forgec graph pipelines/grpo_math.forge --view schedule --format mermaid
+    """
     drawing = drawing_of(file, profile=profile, overrides=tuple(set_ or ()))
     if isinstance(drawing, int):
         raise typer.Exit(drawing)

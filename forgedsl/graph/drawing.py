@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 VIEWS = ("dataflow", "mesh", "schedule", "passes")
 CHAINS = ("dataflow", "passes")
-"""views made of boxes and arrows, which other tools can draw as well"""
+"""views that are laid out as boxes and arrows; the others have coordinates of their own"""
 FORMAT_VERSION = "1.0"
 
 
@@ -58,11 +58,15 @@ class Drawing:
         return f"{source.name.rpartition('/')[2]}:{line}:{column}"
 
     def picture(self, view: str) -> Picture:
-        """The boxes and arrows of a view of `CHAINS`."""
+        """The boxes and arrows of a view."""
         from forgedsl.graph.views import passes_picture
+        from forgedsl.graph.views_pictures import mesh_picture, schedule_picture
 
         if view == "passes":
             return passes_picture(self.program, self._passes())
+        if view != "dataflow":
+            make = mesh_picture if view == "mesh" else schedule_picture
+            return make(self.program, self.graph, self.plan)
         return picture(self.program, self.graph, self.plan, self.place)
 
     def scene(self, view: str) -> Scene:
@@ -141,5 +145,8 @@ class Drawing:
 
     def _mermaid(self, view: str) -> str:
         from forgedsl.graph.render_mermaid import render_mermaid
+        from forgedsl.graph.views_pictures import gantt
 
+        if view == "schedule":
+            return gantt(self.program, self.graph, self.plan)
         return render_mermaid(self.picture(view))

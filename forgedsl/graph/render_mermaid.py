@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from forgedsl.graph.ir import EdgeKind
 from forgedsl.graph.picture import Arrow, Box, Picture
 
@@ -20,7 +22,7 @@ def render_mermaid(picture: Picture) -> str:
 
 
 def _key(box: Box, number: int) -> str:
-    return f"n{number}_{box.name.replace('.', '_')}"
+    return f"n{number}_{re.sub(r'[^A-Za-z0-9]+', '_', box.name)}"
 
 
 def _box(box: Box, key_by_id: dict[str, str]) -> str:

@@ -45,7 +45,7 @@ NARROW = 26.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Process:
+class Process:
     """What one GPU, or one process without a GPU, holds."""
 
     host: int
@@ -59,8 +59,8 @@ def mesh_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> Scen
     colour = {mesh.service: i for i, mesh in enumerate(plan.meshes)}
     origins = {m.service: place(program.services[m.service].name_span) for m in plan.meshes}
     details = {m.service: group_details(m, plan) for m in plan.meshes}
-    by_host: dict[int, list[_Process]] = {}
-    for process in _processes(plan):
+    by_host: dict[int, list[Process]] = {}
+    for process in processes(plan):
         by_host.setdefault(process.host, []).append(process)
     shapes: list[Shape] = []
     clusters: list[Cluster] = []
@@ -99,7 +99,7 @@ def mesh_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> Scen
 
 
 def _cell(
-    process: _Process,
+    process: Process,
     rect: Rect,
     colour: dict[str, int],
     details: dict[str, Details],
@@ -116,7 +116,7 @@ def _cell(
     )
 
 
-def _processes(plan: Plan) -> Iterator[_Process]:
+def processes(plan: Plan) -> Iterator[Process]:
     """GPUs with all that share one, then processes without."""
     gpus: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for mesh in plan.meshes:
@@ -131,9 +131,9 @@ def _processes(plan: Plan) -> Iterator[_Process]:
                 for gpu in mine:
                     gpus.setdefault((spot.host, gpu), []).append((name, mesh.service))
                 if not mine:
-                    yield _Process(host=spot.host, gpu=None, names=(name,), service=mesh.service)
+                    yield Process(host=spot.host, gpu=None, names=(name,), service=mesh.service)
     for (host, gpu), names in gpus.items():
-        yield _Process(
+        yield Process(
             host=host, gpu=gpu, names=tuple(name for name, _ in names), service=names[0][1]
         )
 
