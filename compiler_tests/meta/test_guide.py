@@ -25,7 +25,9 @@ from forgedsl import api
 from forgedsl.cli.main import main
 from forgedsl.diagnostics import Reporter, Severity
 from forgedsl.lint.engine import lint_file
-from forgedsl.schema import SINGLETONS
+from forgedsl.schema import ALL_KINDS, KINDS, SERVICES, SINGLETONS, builtins
+from forgedsl.schema.constructors import STANDARD_REWARDS
+from forgedsl.schema.kinds import SYNC
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse
 
@@ -171,3 +173,45 @@ def test_page(page: Path, tmp_path: Path, monkeypatch, capsys, request) -> None:
     assert {name: project.found(name) for name in project.whole()} == {
         name: [] for name in project.whole()
     }
+
+
+TRL = (Path(__file__).parent / "trl_1_16_0.txt").read_text(encoding="utf-8")
+
+
+def rows(page: str) -> list[tuple[str, str]]:
+    """(theirs, here) of every row of a guide's tables."""
+    text = (GUIDE / page).read_text(encoding="utf-8")
+    found = re.findall(r"^\| (.*?) \| (.*) \|$", text, re.M)
+    return [row for row in found if row[1] != "here"]
+
+
+def test_every_argument_of_trl_is_answered() -> None:
+    named = {name for theirs, _ in rows("from-trl.md") for name in re.findall(r"`(\w+)`", theirs)}
+    assert set(TRL.partition("\n")[2].split()) - named == set()
+
+
+def names_of_ours() -> set[str]:
+    """Settings with and without their block, kinds, names of the library and of expressions."""
+    kinds = (*KINDS.values(), *SERVICES.values(), SYNC)
+    settings = {setting.name for kind in kinds for setting in kind.settings}
+    found = settings | {f"{kind.name}.{name.name}" for kind in kinds for name in kind.settings}
+    words = {word for kind in kinds for setting in kind.settings for word in setting.type.words}
+    functions, _ = api.load_functions("std/rl")
+    fields = {field.name for function in functions.values() for field in function.fields}
+    library = {f"rl.{name}" for name in (*functions, *STANDARD_REWARDS)}
+    return found | words | fields | library | set(ALL_KINDS) | {"n", "all", "none", "engine.extra"}
+
+
+OTHERS = {
+    "report", "sync", "draw", "replay", "k3", "titan", "vllm", "forgedsl.compat", "hf", "forgec",
+    "runs", "proximal", "generator.sample", "logprob.chosen", "logprob.rejected", "row.question",
+    *builtins.ROLLOUT_FIELDS,
+}  # fmt: skip
+FILES = re.compile(r".*\.(jsonl|md|html)")
+
+
+@pytest.mark.parametrize("page", ["from-trl.md", "from-torchforge.md"])
+def test_what_is_named_here_exists(page: str) -> None:
+    named = {name for _, ours in rows(page) for name in re.findall(r"`([a-z_][\w.]*)", ours)}
+    named = {name for name in named if not FILES.fullmatch(name)}
+    assert named - names_of_ours() - OTHERS == set()
