@@ -69,22 +69,21 @@ class PolicyLoss:
         advantages: Any,
         generator_logprobs: Any,
         loss_mask: Any,
-        ref_logprobs: Any = None,
         loss_scale: Any = None,
     ) -> LossOutput:
         """Logits `[B, S, V]`, all others `[B, S]`; `loss_scale` replaces the count of tokens."""
-        given = {
-            "behavior": generator_logprobs,
-            "ref": ref_logprobs,
-            "adv": advantages,
-        }
-        if "ref" in self.loss.input_names and ref_logprobs is None:
-            raise ValueError("ref_logprobs required when beta > 0")
-        sequences = target_ids.numel() if self.agg_type == "fixed_horizon" else len(target_ids)
+        given = {"behavior": generator_logprobs, "adv": advantages}
+        return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
+
+    def evaluate(
+        self, logits: Any, labels: Any, loss_mask: Any, given: dict[str, Any], loss_scale: Any
+    ) -> LossOutput:
+        """The generated loss, with the counts its aggregation divides by."""
+        sequences = labels.numel() if self.agg_type == "fixed_horizon" else len(labels)
         mask = loss_mask.bool()
         return self.loss(
             logits=logits,
-            labels=target_ids,
+            labels=labels,
             mask=mask,
             num_tokens=mask.sum() if loss_scale is None else loss_scale,
             num_sequences=max(sequences, 1),
@@ -107,6 +106,22 @@ class GRPOLoss(PolicyLoss):
         reports = REPORTS + ("  report kl_ref = token_mean(kl, mask)\n" if beta else "")
         self.text = loss_text(body, f"-gain + {float(beta)} * kl", agg_type, reports)
         super().__init__(agg_type)
+
+    def __call__(
+        self,
+        logits: Any,
+        target_ids: Any,
+        advantages: Any,
+        generator_logprobs: Any,
+        loss_mask: Any,
+        ref_logprobs: Any = None,
+        loss_scale: Any = None,
+    ) -> LossOutput:
+        """As the others, with the log-probs of the reference, `[B, S]`, before `loss_scale`."""
+        if "ref" in self.loss.input_names and ref_logprobs is None:
+            raise ValueError("ref_logprobs required when beta > 0")
+        given = {"behavior": generator_logprobs, "adv": advantages, "ref": ref_logprobs}
+        return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
 
 
 class DAPOLoss(PolicyLoss):

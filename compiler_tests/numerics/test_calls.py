@@ -90,11 +90,76 @@ def test_triton_never_falls_back(monkeypatch):
         ({"labels": torch.zeros(2, 4, dtype=torch.int64)}, ValueError, "do not fit labels"),
         ({"labels": torch.zeros(2, 3)}, TypeError, "labels are token ids"),
         ({"num_sequences": 2}, TypeError, "needs num_tokens of the whole step"),
+        ({"logits": torch.zeros(2, 3, 5).long()}, TypeError, "logits is torch.int64: float32,"),
+        ({"logits": torch.zeros(2, 2, 3, 5)}, ValueError, r"\[B, T, V\] and \[B, T\]"),
+        ({"labels": torch.full((2, 3), 5)}, IndexError, "reach from 5 to 5, the vocabulary has 5"),
+        ({"labels": torch.full((2, 3), -1)}, IndexError, r"ignore_index \(-100\) or mask false"),
+        ({"labels": torch.zeros(2, 3).long().to("meta")}, ValueError, "labels is on meta, logits"),
     ],
 )
 def test_mistakes_in_a_call(changes, error, message):
     with pytest.raises(error, match=message):
         call(forgedsl.compile_loss(TEXT), **changes)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "weight", "error", "message"),
+    [
+        ((2, 4, 6), (5, 6), ValueError, r"hidden \[2, 4, 6\] does not fit labels \[2, 3\]"),
+        (
+            (2, 3, 6),
+            (5, 7),
+            ValueError,
+            r"weight \[5, 7\] does not fit hidden \[2, 3, 6\]: \[V, H\]",
+        ),
+        ((2, 3, 6), (5, 6, 1), ValueError, r"weight \[5, 6, 1\] does not fit"),
+    ],
+)
+def test_mistakes_in_a_linear_call(hidden, weight, error, message):
+    loss = forgedsl.compile_loss("sft")
+    labels = torch.zeros(2, 3, dtype=torch.int64)
+    with pytest.raises(error, match=message):
+        loss.linear(hidden=torch.zeros(hidden), weight=torch.zeros(weight), labels=labels)
+
+
+def test_backward_adds_to_gradients(losses):
+    """Microbatches accumulate, a loss may be used in a sum, and backward may run twice."""
+    loss = losses.standard("grpo")
+    case = losses.make_case(loss)
+
+    def evaluate():
+        return loss.linear(hidden=case.hidden, weight=case.weight, **case.batch, **case.inputs).loss
+
+    once = losses.gradients(evaluate(), case)
+    evaluate().backward()
+    (2 * evaluate() - 0.5 * evaluate()).backward()
+    both = evaluate()
+    both.backward(retain_graph=True)
+    both.backward()
+    torch.testing.assert_close(case.hidden.grad, 4.5 * once[0])
+    torch.testing.assert_close(case.weight.grad, 4.5 * once[1])
+
+
+def test_there_is_no_second_derivative(losses):
+    loss = losses.standard("sft")
+    case = losses.make_case(loss)
+    value = loss.linear(hidden=case.hidden, weight=case.weight, **case.batch).loss
+    (gradient,) = torch.autograd.grad(value, case.weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        gradient.sum().backward()
+
+
+def test_only_what_needs_a_gradient_gets_one(losses):
+    loss = losses.standard("gspo")
+    case = losses.make_case(loss, noise=1e-4)
+    call = {**case.batch, **case.inputs}
+    want = losses.gradients(loss.linear(hidden=case.hidden, weight=case.weight, **call).loss, case)
+    frozen = loss.linear(hidden=case.hidden.detach(), weight=case.weight, **call).loss
+    torch.testing.assert_close(torch.autograd.grad(frozen, case.weight)[0], want[1])
+    frozen = loss.linear(hidden=case.hidden, weight=case.weight.detach(), **call).loss
+    torch.testing.assert_close(torch.autograd.grad(frozen, case.hidden)[0], want[0])
+    with torch.no_grad():
+        assert not loss.linear(hidden=case.hidden, weight=case.weight, **call).loss.requires_grad
 
 
 def test_packed_sequences_need_seq_id():

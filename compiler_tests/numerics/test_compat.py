@@ -85,6 +85,17 @@ def test_classes_that_take_logits(ours, formula):
     )
 
 
+@pytest.mark.parametrize("ours", [compat.DAPOLoss, compat.CISPOLoss, compat.GRPOLoss])
+def test_loss_scale_is_the_last_argument(ours):
+    """The count of tokens of all ranks, in place of that of the mask."""
+    logits, labels, adv, old, ref = draw()
+    more = (ref,) if ours is compat.GRPOLoss else ()
+    loss = ours(agg_type="token_mean")
+    plain = loss(logits, labels, adv, old, MASK, *more).loss
+    scaled = loss(logits, labels, adv, old, MASK, *more, 2 * MASK.sum()).loss
+    torch.testing.assert_close(2 * scaled, plain)
+
+
 def test_simple_grpo():
     _, _, adv, old, ref = draw()
     logprob = old.requires_grad_()

@@ -272,3 +272,27 @@ def test_kl_estimators_on_a_categorical(kind):
     torch.testing.assert_close(gradient, expected)
     if kind != "k2":
         assert value == pytest.approx(float(reverse.detach()))
+
+
+@pytest.mark.parametrize("name", ["tis_ppo", "icepop"])
+def test_the_weight_of_the_sampler_is_unbiased(losses, name):
+    """Sampled from another policy, without a cap: the expected gradient is that of the reward."""
+    theta = torch.tensor([0.3, -0.2, 0.9, 0.1], dtype=torch.float64, requires_grad=True)
+    sampler = torch.log_softmax(torch.tensor([0.1, 0.4, 0.2, -0.5], dtype=torch.float64), 0)
+    reward = torch.tensor([1.0, -0.5, 0.3, 2.0], dtype=torch.float64)
+    wide = {"max_weight": 1e9} if name == "tis_ppo" else {"min_weight": 0.0, "max_weight": 1e9}
+    loss = forgedsl.compile_loss(name, params=wide)
+    current = torch.log_softmax(theta, 0)
+    expected = torch.zeros_like(theta)
+    for token in range(4):
+        value = loss(
+            logits=theta.unsqueeze(0),
+            labels=torch.tensor([token]),
+            proximal=current[token].detach().view(1),
+            behavior=sampler[token].view(1),
+            adv=reward[token].view(1),
+            seq_id=torch.tensor([0]),
+        ).loss
+        expected += sampler[token].exp() * torch.autograd.grad(value, theta)[0]
+    (want,) = torch.autograd.grad(-(current.exp() * reward).sum(), theta)
+    torch.testing.assert_close(expected, want)
