@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from forgedsl.errors import GuardError, LaunchError, RunError
 from forgedsl.lower import job as spec
@@ -57,6 +57,22 @@ class Interrupt:
         self.act()
 
 
+class Backing(Protocol):
+    """What stands behind the services: models and engines, or in a rehearsal their latencies."""
+
+    def spawn(self, this: Run) -> Any:
+        """Start all meshes; their fleet."""
+
+    async def prepare(self, this: Run, fleet: Any) -> Any:
+        """Set the meshes up, and open the data meanwhile."""
+
+    async def connect(self, this: Run, fleet: Any, data: Any) -> Any:
+        """The endpoints."""
+
+    async def restart(self, this: Run, dead: Any) -> Any:
+        """A new mesh in the place of a dead replica."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Run:
     """One execution of a job in a run folder."""
@@ -67,6 +83,7 @@ class Run:
     events: EventLog
     resume: int | None
     record_batches: int
+    backing: Backing
     run_key: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns() % 10**9}")
 
     def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
@@ -87,17 +104,20 @@ def run(
     resume: bool = False,
     readers: Sequence[Reader] = (),
     record_batches: int = 1,
+    rehearsal: Any = None,
 ) -> int:
     """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
 
-    The batches of the first `record_batches` steps are kept for `forgec replay`.
+    The batches of the first `record_batches` steps are kept for `forgec replay`. With a `rehearsal`
+    (runtime/stub) no model is loaded.
 
     Returns the exit code. Errors are reported as the event `run.end`, not raised.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     # Monarch and torch read this when they are first imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    with EventLog(run_dir / "events.jsonl") as events:
+    log, backing = _parts(run_dir, rehearsal)
+    with log as events:
         for reader in readers:
             events.subscribe(reader)
         this = Run(
@@ -107,6 +127,7 @@ def run(
             events=events,
             resume=latest_checkpoint(run_dir) if resume else None,
             record_batches=record_batches,
+            backing=backing,
         )
         _announce(this)
         start = time.monotonic()
@@ -115,6 +136,20 @@ def run(
         events.emit("run.end", **asdict(outcome), seconds=seconds)
     kill_children()
     return outcome.code
+
+
+def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, Backing]:
+    """The event log, and what stands behind the services."""
+    path = run_dir / "events.jsonl"
+    if rehearsal is None:
+        from forgedsl.runtime.services.backing import Real
+
+        return EventLog(path), Real()
+    from forgedsl.runtime.stub.backing import Rehearsed
+    from forgedsl.runtime.stub.rehearsal import RehearsalLog
+
+    rehearsal.write(run_dir)
+    return RehearsalLog(path), Rehearsed(rehearsal)
 
 
 def _announce(this: Run) -> None:
@@ -186,48 +221,29 @@ def _outcome_of(error: BaseException) -> Outcome:
 
 
 async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
-    from forgedsl.runtime import meshes
     from forgedsl.runtime.upstream.monarch import install_fault_hook
 
-    check_supported(this.job)
     loop = asyncio.get_running_loop()
     faults: asyncio.Queue[str] = asyncio.Queue()
     install_fault_hook(lambda text: loop.call_soon_threadsafe(faults.put_nowait, text))
     this.events.emit("phase", text="starting services", services=list(this.job.services))
-    fleet = meshes.spawn(this.job, this.run_dir, this.job_dir)
+    fleet = this.backing.spawn(this)
     try:
-        data = await _prepare(this, fleet)
+        data = await this.backing.prepare(this, fleet)
         return await _control(this, fleet, data, interrupt)
     finally:
         this.events.emit("phase", text="stopping services")
         await _stop(this, fleet)
 
 
-async def _prepare(this: Run, fleet: Any) -> Any:
-    """Set all meshes up, report every process, and open the data meanwhile."""
-    from forgedsl.runtime import meshes
-    from forgedsl.runtime.services.build import open_data
-
-    async with asyncio.TaskGroup() as tasks:
-        data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir))
-        tasks.create_task(meshes.setup(fleet, this.run_dir, this.run_key, this.resume, this.tell))
-    return data.result()
-
-
 async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and hand over to the controller."""
     from forgedsl.runtime.controller import Controller
-    from forgedsl.runtime.meshes import restart
-    from forgedsl.runtime.services.build import build_endpoints
     from forgedsl.runtime.services.keeper import Keeper
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
-    endpoints = await build_endpoints(
-        this.job, fleet, this.run_dir, data, this.events, this.record_batches
-    )
-    keeper = Keeper(
-        fleet, endpoints, this.events, lambda dead: restart(dead, this.run_key, this.tell)
-    )
+    endpoints = await this.backing.connect(this, fleet, data)
+    keeper = Keeper(fleet, endpoints, this.events, lambda dead: this.backing.restart(this, dead))
     keeper.start()
     try:
         controller = Controller(this.job, endpoints, this.events, state=state)

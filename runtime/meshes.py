@@ -102,17 +102,22 @@ async def setup(
                 args = (str(run_dir), run_key, resume)
             elif mesh.service in fleet.generators:
                 args = (run_key,)
-            tasks.create_task(_setup(mesh, args, tell))
+            tasks.create_task(set_up(mesh, args, tell))
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     """Start a generator replica anew and set it up."""
     fresh = dead.again(token=secrets.token_hex(4))
-    await _setup(fresh, (run_key,), tell)
+    await set_up(fresh, (run_key,), tell)
     return fresh
 
 
-async def _setup(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) -> None:
+async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) -> None:
+    """Wait until a mesh is ready; `tell(mesh, seconds, facts)` then.
+
+    Raises:
+        RunError: it is not, with the end of its log.
+    """
     start = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(SETUP_SECONDS):

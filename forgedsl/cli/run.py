@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,27 @@ if TYPE_CHECKING:
 
 CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """click settings of this command: `--trainer.procs 2` is an override, not an option"""
+
+
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+]
+Locked = Annotated[
+    bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
+]
+RecordBatches = Annotated[
+    int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
+]
+Stub = Annotated[
+    bool, typer.Option("--stub", help="a rehearsal: real meshes, services that only take time")
+]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option("--assume", metavar="NAME.FIELD=VALUE", help="a latency of the rehearsal"),
+]
+Inject = Annotated[
+    list[str] | None, typer.Option("--inject", metavar="FAULT", help="a fault of the rehearsal")
+]
 
 
 class UsageError(Exception):
@@ -42,6 +63,9 @@ class Request:
     quiet: bool
     lock: Path | None = None
     record_batches: int = 1
+    stub: bool = False
+    assume: tuple[str, ...] = ()
+    inject: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,22 +82,19 @@ def command(
         typer.Argument(metavar="FILE [a.b=v ...]", help="a .forge file, a plan.json or a job.json"),
     ] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
+    set_: Overrides = None,
     seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
     resume: Annotated[
         Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
-    locked: Annotated[
-        bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
-    ] = False,
+    locked: Locked = False,
     lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="another lock")] = None,
-    record_batches: Annotated[
-        int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
-    ] = 1,
+    record_batches: RecordBatches = 1,
+    stub: Stub = False,
+    assume: Assume = None,
+    inject: Inject = None,
 ) -> None:
     """Train. Overrides may be written --set a.b=v, a.b=v or --a.b v.
 
@@ -83,6 +104,7 @@ def command(
       forgec run pipelines/grpo_math.forge --seed 3 schedule.steps=100 --trainer.procs 2
       forgec run runs/grpo_math-20261120-120000/job.json
       forgec run --resume runs/grpo_math-20261120-120000
+      forgec run --stub pipelines/grpo_math.forge --inject kill:generator@step=5
     """
     try:
         file, loose = split_tokens(tokens or [])
@@ -96,6 +118,9 @@ def command(
             quiet=quiet,
             lock=lock_of(file, lock) if locked or lock is not None else None,
             record_batches=record_batches,
+            stub=stub,
+            assume=tuple(assume or ()),
+            inject=tuple(inject or ()),
         )
         raise typer.Exit(execute(request))
     except UsageError as error:
@@ -141,6 +166,10 @@ def lock_of(file: Path | None, given: Path | None) -> Path:
 
 def execute(request: Request) -> int:
     """Compile if needed, prepare the run folder, launch, report."""
+    if request.stub or request.assume or request.inject:
+        from forgedsl.cli.rehearse import rehearse
+
+        return rehearse(request)
     if request.resume is not None:
         return _resume(request)
     if request.file is None:
@@ -250,6 +279,8 @@ def _resume(request: Request) -> int:
     if request.run_dir is not None:
         raise UsageError("--resume continues in the run's own folder; --run-dir cannot be given")
     job = load_run_job(run_dir)
+    if (run_dir / "rehearsal.json").exists():
+        raise UsageError(f"{run_dir} is a rehearsal: it has no weights to go on from")
     if request.file is None:
         if request.overrides or request.profile != "auto":
             raise UsageError("overrides on --resume need the .forge file as well")
@@ -274,7 +305,9 @@ def _resume(request: Request) -> int:
     return launch(job, run_dir, resume=True, request=request)
 
 
-def launch(job: Job, run_dir: Path, *, resume: bool, request: Request) -> int:
+def launch(
+    job: Job, run_dir: Path, *, resume: bool, request: Request, rehearsal: Any = None
+) -> int:
     """Hand over to the runtime, then write the report and say where everything is."""
     from forgedsl.runs import write_report
     from forgedsl.runs.summary import summary
@@ -294,6 +327,7 @@ def launch(job: Job, run_dir: Path, *, resume: bool, request: Request) -> int:
                 resume=resume,
                 readers=handlers,
                 record_batches=request.record_batches,
+                rehearsal=rehearsal,
             )
         finally:
             close_readers(readers)

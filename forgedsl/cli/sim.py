@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.sim.inject import Fault
     from forgedsl.sim.latency import Latencies
@@ -58,6 +57,7 @@ def command(
       forgec sim x.forge --inject kill:generator[1]@step=5 --inject slow:generator[0]=3@step=8..12
     """
     from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.latencies import ModelError, faults_of, model_of
     from forgedsl.cli.planning import plan_file
 
     planned = plan_file(file, profile=profile, overrides=tuple(set_ or ()))
@@ -72,37 +72,6 @@ def command(
         print(f"forgec sim: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
     sys.stdout.write(_simulated(lowered.job, latencies, faults, steps, seed, format_))
-
-
-class ModelError(Exception):
-    """Latencies or faults that cannot be; the message says why."""
-
-
-def model_of(lowered: Lowered, assume: list[str]) -> Latencies:
-    """The latency model that the command line asks for."""
-    from forgedsl.sim.assume import AssumptionError
-    from forgedsl.sim.assume import assume as with_assumptions
-    from forgedsl.sim.estimate import UnknownModelError
-    from forgedsl.sim.latency import from_plan
-
-    try:
-        return with_assumptions(from_plan(lowered.job, lowered.graph, lowered.plan), assume)
-    except AssumptionError as error:
-        raise ModelError(str(error)) from error
-    except UnknownModelError as error:
-        raise ModelError(
-            f"nothing says how large the model of {error} is: give its `arch`"
-        ) from error
-
-
-def faults_of(job: Job, texts: list[str]) -> list[Fault]:
-    """The faults, each on something that this job has."""
-    from forgedsl.sim.inject import check, parse
-
-    try:
-        return [check(parse(text), job) for text in texts]
-    except ValueError as error:
-        raise ModelError(str(error)) from error
 
 
 def _simulated(

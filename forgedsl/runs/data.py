@@ -46,6 +46,8 @@ class RunData:
     end: float
     outcome: Row
     """the last run.end event; empty while running or after a kill"""
+    rehearsal: bool = False
+    """services only took time; no number of this run is about a model"""
 
 
 def jsonl(path: Path) -> Iterator[Row]:
@@ -75,6 +77,7 @@ def load_run(folder: Path) -> RunData:
         begin=min(times, default=0.0),
         end=max(times, default=0.0),
         outcome=next((e for e in reversed(events) if e["kind"] == "run.end"), {}),
+        rehearsal=any(e["kind"] == "run.start" and e.get("rehearsal") for e in events),
     )
 
 

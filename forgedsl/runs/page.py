@@ -248,6 +248,7 @@ def render(data: RunData) -> str:
     return environment.from_string(text).render(
         job=data.job,
         folder=data.folder,
+        rehearsal=data.rehearsal,
         began=f"{began:%Y-%m-%d %H:%M} UTC" if data.begin else "",
         outcome_style=style,
         outcome=words,

@@ -43,7 +43,9 @@ def headline(data: RunData, code: int) -> str:
     words = {0: "finished", 130: "interrupted"}.get(code, str(data.outcome.get("status", "failed")))
     steps = data.rows[-1]["step"] if data.rows else 0
     profile = f" (profile {data.job.profile})" if data.job.profile else ""
-    return f"{data.job.name}{profile} {words}: {steps} steps in {duration(data.end - data.begin)}"
+    mark = "REHEARSAL, nothing was trained: " if data.rehearsal else ""
+    spent = duration(data.end - data.begin)
+    return f"{mark}{data.job.name}{profile} {words}: {steps} steps in {spent}"
 
 
 def places(run_dir: Path) -> list[str]:

@@ -61,7 +61,7 @@ class Unit:
         self.put_all(source.node.name, item if source.node.op == "pairs" else [item])
 
     def put(self, edge: str, value: Any, sibling: int = 0) -> None:
-        """Fill a cell, once. A reader that is cancelled takes its cell along: the group was given up."""
+        """Fill a cell, once. A cancelled reader takes its cell along: the group was given up."""
         cell = self._cells[edge][sibling]
         if not cell.cancelled() and not self.abandoned:
             cell.set_result(value)

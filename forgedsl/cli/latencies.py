@@ -1,0 +1,45 @@
+"""Latencies and faults as `forgec sim` and `forgec run --stub` are told them.
+
+Lowered, --assume ... -> Latencies          Job, --inject ... -> faults
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forgedsl.lower.build import Lowered
+    from forgedsl.lower.job import Job
+    from forgedsl.sim.inject import Fault
+    from forgedsl.sim.latency import Latencies
+
+
+class ModelError(Exception):
+    """Latencies or faults that cannot be; the message says why."""
+
+
+def model_of(lowered: Lowered, assume: list[str]) -> Latencies:
+    """The latency model that the command line asks for."""
+    from forgedsl.sim.assume import AssumptionError
+    from forgedsl.sim.assume import assume as with_assumptions
+    from forgedsl.sim.estimate import UnknownModelError
+    from forgedsl.sim.latency import from_plan
+
+    try:
+        return with_assumptions(from_plan(lowered.job, lowered.graph, lowered.plan), assume)
+    except AssumptionError as error:
+        raise ModelError(str(error)) from error
+    except UnknownModelError as error:
+        raise ModelError(
+            f"nothing says how large the model of {error} is: give its `arch`"
+        ) from error
+
+
+def faults_of(job: Job, texts: list[str]) -> list[Fault]:
+    """The faults, each on something that this job has."""
+    from forgedsl.sim.inject import check, parse
+
+    try:
+        return [check(parse(text), job) for text in texts]
+    except ValueError as error:
+        raise ModelError(str(error)) from error

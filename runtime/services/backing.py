@@ -1,0 +1,37 @@
+"""The services of a real run: trainers, engines and rewards on their meshes."""
+
+from __future__ import annotations
+
+import asyncio
+
+from forgedsl.runtime import meshes
+from forgedsl.runtime.launch import Run, check_supported
+from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.services.build import Data, build_endpoints, open_data
+from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl.runtime.upstream.monarch import Mesh
+
+
+class Real:
+    """Implements `launch.Backing`."""
+
+    def spawn(self, this: Run) -> Fleet:
+        check_supported(this.job)
+        return meshes.spawn(this.job, this.run_dir, this.job_dir)
+
+    async def prepare(self, this: Run, fleet: Fleet) -> Data:
+        """Set all meshes up, report every process, and open the data meanwhile."""
+        async with asyncio.TaskGroup() as tasks:
+            data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir))
+            tasks.create_task(
+                meshes.setup(fleet, this.run_dir, this.run_key, this.resume, this.tell)
+            )
+        return data.result()
+
+    async def connect(self, this: Run, fleet: Fleet, data: Data) -> MonarchEndpoints:
+        return await build_endpoints(
+            this.job, fleet, this.run_dir, data, this.events, this.record_batches
+        )
+
+    async def restart(self, this: Run, dead: Mesh) -> Mesh:
+        return await meshes.restart(dead, this.run_key, this.tell)

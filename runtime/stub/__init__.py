@@ -1,0 +1,1 @@
+"""Rehearsals (`forgec run --stub`): the real controller and meshes, services that only sleep."""

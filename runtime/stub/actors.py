@@ -1,0 +1,169 @@
+"""Actors of a rehearsal: they answer as real services do, after as long, and compute nothing.
+
+They load no torch, no vLLM and no model, so that every process of a cluster fits on a laptop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from monarch.actor import Port, concurrent_endpoint
+
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.stub.engine import StubCompletion, StubEngine, StubRequest
+from forgedsl.sim.latency import Engine, Reward, Titan
+from forgedsl.sim.values import REWARD, uniform
+
+KERNEL = "none (rehearsal)"
+
+
+@dataclass(slots=True, kw_only=True)
+class StubMessage:
+    """What a replica sends."""
+
+    completions: list[StubCompletion] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StubManifest:
+    """Weights that are not there."""
+
+    version: int
+    num_bytes: int = 0
+    transport: str = "none"
+
+
+@dataclass(slots=True, kw_only=True)
+class StubOutcome:
+    """The score of a rehearsed reward, or why there is none."""
+
+    value: float | None = None
+    error: str = ""
+
+
+class StubGenerator(ForgeActor):
+    """One replica of a generator."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self._spec = engine
+
+    @concurrent_endpoint
+    async def setup(self) -> dict[str, Any]:
+        return {"rehearsal": True}
+
+    @concurrent_endpoint
+    async def serve(self, port: Port[StubMessage]) -> None:
+        self._engine = StubEngine(
+            self._spec, lambda ended: port.send(StubMessage(completions=ended))
+        )
+
+    @concurrent_endpoint
+    async def submit(self, requests: list[StubRequest]) -> None:
+        self._engine.submit(requests)
+
+    @concurrent_endpoint
+    async def load(self, manifest: StubManifest, reset_prefix_cache: bool) -> None:
+        await self._engine.load(manifest.version)
+
+    @concurrent_endpoint
+    async def slow(self, name: str, factor: float) -> None:
+        self._engine.slow(factor)
+
+
+class StubTitan(ForgeActor):
+    """A trained or frozen model. One thing at a time, as on the worker thread of a real one."""
+
+    def __init__(self, titan: Titan, lr: float) -> None:
+        super().__init__()
+        self._titan = titan
+        self._lr = lr
+        self._version = 0
+        self._turn = asyncio.Lock()
+
+    @concurrent_endpoint
+    async def setup(self, run_dir: str) -> dict[str, Any]:
+        self._run_dir = Path(run_dir)
+        return {"rehearsal": True}
+
+    @concurrent_endpoint
+    async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        tokens = sum(len(sample.token_ids) for sample in samples)
+        await self._work(self._titan.logprobs + tokens * self._titan.logprobs_token)
+        return [[0.0] * len(sample.mask) for sample in samples]
+
+    @concurrent_endpoint
+    async def step(self, batch: Batch, loss: str) -> StepResult:
+        tokens = sum(len(sample.token_ids) for sample in batch.samples)
+        await self._work(self._titan.step + tokens * self._titan.token)
+        self._version += 1
+        return StepResult(
+            version=self._version, loss=0.0, grad_norm=0.0, lr=self._lr, tokens=tokens,
+            metrics={}, kernel=KERNEL,
+        )  # fmt: skip
+
+    @concurrent_endpoint
+    async def publish(self) -> StubManifest:
+        await self._work(self._titan.publish)
+        return StubManifest(version=self._version)
+
+    @concurrent_endpoint
+    async def save(self, step: int) -> str:
+        """A folder where a checkpoint would be, that says that it is none."""
+        await self._work(self._titan.save)
+        folder = self._run_dir / f"checkpoints/step-{step}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rehearsal.json").write_text(json.dumps({"weights": None, "step": step}))
+        return f"checkpoints/step-{step}"
+
+    @concurrent_endpoint
+    async def close(self) -> None:
+        pass
+
+    async def _work(self, seconds: float) -> None:
+        async with self._turn:
+            await asyncio.sleep(seconds)
+
+
+class StubRewards(ForgeActor):
+    """One process of a reward pool: a call at a time, each over its limit fails there."""
+
+    def __init__(self, rewards: dict[str, Reward], limits: dict[str, float], seed: int) -> None:
+        super().__init__()
+        self._rewards = rewards
+        self._limits = limits
+        self._seed = seed
+        self._factors: dict[str, float] = {}
+        self._tries: Counter[tuple[str, int, int]] = Counter()
+        self._turn = asyncio.Lock()
+
+    @concurrent_endpoint
+    async def setup(self) -> dict[str, Any]:
+        return {"rehearsal": True}
+
+    @concurrent_endpoint
+    async def score(self, name: str, items: list[tuple[Rollout, Any]]) -> list[StubOutcome]:
+        limit = self._limits[name]
+        times = [self._seconds(name, rollout) for rollout, _ in items]
+        async with self._turn:
+            await asyncio.sleep(sum(min(seconds, limit) for seconds in times))
+        late = StubOutcome(error=f"no answer within {limit:g} s")
+        return [StubOutcome(value=0.0) if seconds <= limit else late for seconds in times]
+
+    @concurrent_endpoint
+    async def slow(self, name: str, factor: float) -> None:
+        self._factors[name] = factor
+
+    def _seconds(self, name: str, rollout: Rollout) -> float:
+        key = (name, rollout.group, rollout.sibling)
+        self._tries[key] += 1
+        u = uniform(self._seed, REWARD, rollout.group, rollout.sibling, self._tries[key])
+        return self._rewards[name].seconds.at(u) * self._factors.get(name, 1.0)

@@ -1,0 +1,32 @@
+"""The services of a rehearsal: the same meshes and endpoints, over actors that only sleep."""
+
+from __future__ import annotations
+
+from forgedsl.runtime.launch import Run
+from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.stub import endpoints, meshes
+from forgedsl.runtime.stub.rehearsal import Rehearsal
+from forgedsl.runtime.upstream.monarch import Mesh
+
+NOTICE = 10.0
+"""seconds of `Engine.start` in which the death is not seen yet"""
+
+
+class Rehearsed:
+    """Implements `launch.Backing`. Nothing is asked of the host: no GPU, no model, no data."""
+
+    def __init__(self, rehearsal: Rehearsal) -> None:
+        self.rehearsal = rehearsal
+
+    def spawn(self, this: Run) -> Fleet:
+        return meshes.spawn(this.job, self.rehearsal, this.run_dir)
+
+    async def prepare(self, this: Run, fleet: Fleet) -> None:
+        await meshes.setup(fleet, this.run_dir, this.tell)
+
+    async def connect(self, this: Run, fleet: Fleet, data: None) -> endpoints.StubEndpoints:
+        return await endpoints.build(this.job, fleet, this.run_dir, self.rehearsal, this.events)
+
+    async def restart(self, this: Run, dead: Mesh) -> Mesh:
+        start = self.rehearsal.latencies.engines[dead.service].start - NOTICE
+        return await meshes.restart(dead, max(0.0, start), this.tell)

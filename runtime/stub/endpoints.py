@@ -1,0 +1,204 @@
+"""The endpoints of a rehearsal: the real clients and routing, over services that only sleep.
+
+Rows, functions of the program and filters are stood in for here; failures come at random, by key,
+as the faults of the rehearsal ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.endpoints import EvalSample, RewardError, RolloutError, Score
+from forgedsl.runtime.events import Event
+from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.services.endpoints import MonarchEndpoints, as_prompt
+from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.reward import RewardClient
+from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.stub.data import StubReader
+from forgedsl.runtime.stub.engine import StubRequest
+from forgedsl.runtime.stub.rehearsal import Rehearsal, faults_due
+from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl.sim.inject import Fault
+from forgedsl.sim.latency import Latencies
+from forgedsl.sim.simulation import completion_tokens, prompt_tokens
+from forgedsl.sim.values import FAILS, KEEPS, uniform
+
+
+class StubClient(GeneratorClient):
+    """Asks for completions of a length; `sampling.max_tokens` is that length here."""
+
+    def _request(
+        self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int
+    ) -> StubRequest:
+        tokens = sampling.max_tokens
+        cut = tokens >= self.service.sampling.max_tokens
+        return StubRequest(id=ident, prompt=len(token_ids), tokens=tokens, truncated=cut)
+
+
+class _Program:
+    """Stands in for the functions of the job: every rubric is the mean of its rewards."""
+
+    def __getattr__(self, name: str) -> Callable[[dict[str, float]], float]:
+        return lambda parts: sum(parts.values()) / max(1, len(parts))
+
+
+class StubEndpoints(MonarchEndpoints):
+    """Endpoints over stub meshes."""
+
+    def __init__(self, job: spec.Job, run_dir: Path, rehearsal: Rehearsal, **more: Any) -> None:
+        super().__init__(job, run_dir, program=_Program(), record_batches=0, **more)  # type: ignore[arg-type]
+        self._model = rehearsal.latencies
+        self._seed = rehearsal.seed
+        self._failing: dict[str, float] = {}
+        self._masks = 0
+        self._tries = 0
+
+    def fail(self, target: str, share: float) -> None:
+        """From now on this share of the calls of a generator or reward fails."""
+        self._failing[target] = share
+
+    async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
+        asked = as_prompt(prompt)
+        client = self.generators[node.target]
+        length = completion_tokens(self._model, node.target, self._seed, asked.group, sibling)
+        rollout = await self._complete(client, _long(client, length), asked, sibling, seed)
+        if self._fails(node.target, asked.group, sibling):
+            raise RolloutError("injected failure")
+        return rollout
+
+    async def evaluate_sample(
+        self, name: str, prompt: Prompt, sibling: int, seed: int
+    ) -> EvalSample:
+        service = self.job.evals[name].service
+        client = self.generators[service]
+        length = completion_tokens(self._model, service, self._seed, -1 - prompt.row, sibling)
+        rollout = await self._complete(client, _long(client, length), prompt, sibling, seed)
+        await self._rewards.score(self.job.evals[name].score, rollout, prompt.target)
+        return EvalSample(rollout=rollout, score=0.0)
+
+    async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
+        score = await self._rewards.score(node.target, rollout, target)
+        rubric = self.job.rubrics.get(node.target)
+        for name in rubric.rewards if rubric is not None else (node.target,):
+            if self._fails(name, rollout.group, rollout.sibling):
+                raise RewardError(name, "injected failure")
+        return score
+
+    async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
+        """A filter keeps its share of groups; everything else gives zeros."""
+        if node.op == "mask":
+            self._masks += 1
+            return uniform(self._seed, KEEPS, self._masks) < self._model.filters[node.target].keep
+        lists = [value for value in args.values() if isinstance(value, list)]
+        return [0.0] * len(lists[0]) if lists else 0.0
+
+    async def export(self, target: str) -> str:
+        """There are no weights to export."""
+        return ""
+
+    def _fails(self, target: str, group: int, sibling: int) -> bool:
+        share = self._failing.get(target, 0.0)
+        self._tries += bool(share)
+        return bool(share) and uniform(self._seed, FAILS, group, sibling, self._tries) < share
+
+
+def _long(client: GeneratorClient, length: float) -> spec.Sampling:
+    return client.service.sampling.model_copy(update={"max_tokens": int(length)})
+
+
+def readers(job: spec.Job, rehearsal: Rehearsal) -> dict[str, StubReader]:
+    """Every dataset, with the prompt lengths of the generator that reads it."""
+    model = rehearsal.latencies
+    by_data: dict[str, str] = {spec_.dataset: spec_.service for spec_ in job.evals.values()}
+    roots: dict[str, str] = {}
+    for node in job.nodes:
+        if node.op in ("draw", "pairs"):
+            roots[node.name] = node.target
+        elif node.op == "sample" and node.inputs[0].edge in roots:
+            by_data[roots[node.inputs[0].edge]] = node.target
+    return {
+        name: StubReader(model.data[name].rows, _lengths(model, by_data.get(name), rehearsal.seed))
+        for name in job.datasets
+    }
+
+
+def _lengths(model: Latencies, service: str | None, seed: int) -> Callable[[int], float]:
+    if service is None:
+        return lambda row: 1.0
+    return lambda row: prompt_tokens(model, service, seed, row)
+
+
+async def build(
+    job: spec.Job, fleet: Fleet, run_dir: Path, rehearsal: Rehearsal, events: Any
+) -> StubEndpoints:
+    """Connect a client to every mesh, and the faults to the steps."""
+    endpoints = StubEndpoints(
+        job,
+        run_dir,
+        rehearsal,
+        datasets=readers(job, rehearsal),
+        generators={},
+        titans={name: TitanClient(mesh) for name, mesh in fleet.titans.items()},
+        rewards=RewardClient(job, fleet.rewards, _Program(), events),  # type: ignore[arg-type]
+    )
+    for name, meshes in fleet.generators.items():
+        service = job.services[name]
+        assert isinstance(service, spec.VllmService)
+        client = StubClient(service, meshes, endpoints.report_failure)
+        await client.start()
+        endpoints.generators[name] = client
+    events.subscribe(Trouble(rehearsal.faults, fleet, endpoints))
+    return endpoints
+
+
+class Trouble:
+    """Lets the faults happen: before the step that they name, or from the start."""
+
+    def __init__(self, faults: Sequence[Fault], fleet: Fleet, endpoints: StubEndpoints) -> None:
+        self._faults = tuple(faults)
+        self._fleet = fleet
+        self._endpoints = endpoints
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    def __call__(self, event: Event) -> None:
+        if event["kind"] == "controller.start":
+            self._now(1)
+        elif event["kind"] == "metrics":
+            self._now(event["step"] + 1)
+
+    def _now(self, step: int) -> None:
+        begin, end = faults_due(self._faults, step)
+        for fault in begin:
+            self._do(fault, fault.value)
+        for fault in end:
+            self._do(fault, 0.0 if fault.kind == "fail" else 1.0)
+
+    def _do(self, fault: Fault, value: float) -> None:
+        if fault.kind == "fail":
+            self._endpoints.fail(fault.target, value)
+            return
+        for mesh in self._meshes(fault):
+            if fault.kind == "kill":
+                for member in mesh.members:
+                    os.kill(member["pid"], signal.SIGKILL)
+            else:
+                call = mesh.call("slow", fault.target, value)
+                self._tasks.append(asyncio.ensure_future(call))
+
+    def _meshes(self, fault: Fault) -> list[Mesh]:
+        if fault.target in self._fleet.generators:
+            meshes = self._fleet.generators[fault.target]
+            first = 0 if fault.kind == "kill" else None
+            index = first if fault.index is None else fault.index
+            return meshes if index is None else [meshes[index]]
+        if fault.target in self._fleet.titans:
+            return [self._fleet.titans[fault.target]]
+        return [self._fleet.rewards[fault.target]]

@@ -1,0 +1,118 @@
+"""An engine that only takes time: requests in, completions out when a real one would have them.
+
+    submit(requests) --> Batching (the simulator's fluid) --timer--> done(completions)
+
+Runs in one event loop and never blocks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from forgedsl.sim.engine import Batching
+from forgedsl.sim.latency import Engine
+
+TOKEN = 1
+"""every token of a rehearsal"""
+
+
+@dataclass(slots=True, kw_only=True)
+class StubRequest:
+    """A completion to pretend: so long, for a prompt so long."""
+
+    id: str
+    prompt: int
+    tokens: int
+    truncated: bool
+
+
+@dataclass(slots=True, kw_only=True)
+class StubCompletion:
+    """Has the fields of a completion of a real engine; its tokens mean nothing."""
+
+    id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    mask: list[bool]
+    text: str
+    truncated: bool
+    version_min: int
+    version_max: int
+    started: float
+    finished: float
+    running: int
+
+
+@dataclass(slots=True)
+class _Entry:
+    request: StubRequest
+    version: int
+    started: float
+    running: int
+
+
+class StubEngine:
+    """One replica. `done` gets what has ended."""
+
+    def __init__(self, spec: Engine, done: Callable[[list[StubCompletion]], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._done = done
+        self._spec = spec
+        self._timer: asyncio.TimerHandle | None = None
+        self.version = 0
+        self.batching: Batching[_Entry] = Batching(
+            decode=spec.decode, decode_sequence=spec.decode_sequence, max_running=spec.max_running
+        )
+
+    def submit(self, requests: Sequence[StubRequest]) -> None:
+        for request in requests:
+            entry = _Entry(request, self.version, time.time(), self.batching.load)
+            prefill = request.prompt * self._spec.prefill
+            self.batching.add(self._loop.time(), entry, request.tokens, prefill)
+        self._order()
+
+    async def load(self, version: int) -> None:
+        """Stop for new weights; what enters from now on is sampled with them."""
+        self.version = version
+        self.batching.stop(self._loop.time(), self._spec.load)
+        self._order()
+        await asyncio.sleep(max(0.0, self.batching.now - self._loop.time()))
+
+    def slow(self, factor: float) -> None:
+        self.batching.advance(self._loop.time())
+        self.batching.slowness = factor
+        self._order()
+
+    def _order(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        end = self.batching.next_end()
+        if end < math.inf:
+            self._timer = self._loop.call_at(end, self._tick)
+
+    def _tick(self) -> None:
+        ended = self.batching.ended(self._loop.time())
+        self._order()
+        if ended:
+            self._done([self._complete(entry) for entry in ended])
+
+    def _complete(self, entry: _Entry) -> StubCompletion:
+        request = entry.request
+        return StubCompletion(
+            id=request.id,
+            token_ids=[TOKEN] * request.tokens,
+            logprobs=[0.0] * request.tokens,
+            mask=[True] * request.tokens,
+            text="",
+            truncated=request.truncated,
+            version_min=entry.version,
+            version_max=self.version,
+            started=entry.started,
+            finished=time.time(),
+            running=entry.running,
+        )

@@ -1,0 +1,82 @@
+"""The meshes of a rehearsal: one process per replica, whatever the plan gives it, on this host."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.meshes import POOL, Fleet, set_up
+from forgedsl.runtime.stub.actors import StubGenerator, StubRewards, StubTitan
+from forgedsl.runtime.stub.rehearsal import Rehearsal
+from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "FORGEDSL_ACTOR": "1"}
+
+
+def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path) -> Fleet:
+    """Start a process for every replica and every process of a reward pool."""
+    logs = run_dir / "logs"
+    logs.mkdir(exist_ok=True)
+    model = rehearsal.latencies
+    fleet = Fleet(generators={}, titans={}, rewards={})
+    for name, service in job.services.items():
+        first = service.mesh.name
+        if isinstance(service, spec.VllmService):
+            names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]
+            args: tuple[Any, ...] = (model.engines[name],)
+            fleet.generators[name] = [
+                _mesh(job, name, mesh, StubGenerator, args, logs) for mesh in names
+            ]
+        else:
+            lr = service.optimizer.lr if service.optimizer is not None else 0.0
+            fleet.titans[name] = _mesh(job, name, first, StubTitan, (model.titans[name], lr), logs)
+    pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
+    pools = [(POOL, pure)] if pure else []
+    pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if reward.kind == "python"]
+    for mesh_name, names_ in pools:
+        limits = {name: job.rewards[name].timeout for name in names_}
+        times = {name: model.rewards[name] for name in names_}
+        size = max(job.rewards[name].procs for name in names_)
+        owner = names_[0] if len(names_) == 1 else mesh_name
+        arguments = (times, limits, rehearsal.seed)
+        mesh = _mesh(job, owner, mesh_name, StubRewards, arguments, logs, size=size)
+        fleet.rewards.update(dict.fromkeys(names_, mesh))
+    return fleet
+
+
+def _mesh(
+    job: spec.Job,
+    service: str,
+    name: str,
+    actor: type,
+    args: tuple[Any, ...],
+    logs: Path,
+    *,
+    size: int = 1,
+) -> Mesh:
+    return Mesh.spawn(
+        service=service, origin=job.origins.get(service, ""), name=name, size=size, actor=actor,
+        args=args, kwargs={}, start=bootstrap(ENVIRONMENT, logs / name, "cpu"), logs=logs / name,
+    )  # fmt: skip
+
+
+async def setup(fleet: Fleet, run_dir: Path, tell: Callable[..., Any]) -> None:
+    """Wait until every process answers."""
+    async with asyncio.TaskGroup() as tasks:
+        for mesh in fleet.all():
+            args = (str(run_dir),) if mesh in fleet.titans.values() else ()
+            tasks.create_task(set_up(mesh, args, tell))
+
+
+async def restart(dead: Mesh, seconds: float, tell: Callable[..., Any]) -> Mesh:
+    """Start a replica anew, which takes as long as a real one would."""
+    began = asyncio.get_running_loop().time()
+    fresh = dead.again()
+    await set_up(fresh, (), lambda *facts: None)
+    spent = asyncio.get_running_loop().time() - began
+    await asyncio.sleep(max(0.0, seconds - spent))
+    tell(fresh, asyncio.get_running_loop().time() - began, {"rehearsal": True})
+    return fresh

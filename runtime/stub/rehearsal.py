@@ -1,0 +1,71 @@
+"""What a rehearsal is made of, and how its traces say that it was none but that.
+
+    Latencies + faults + seed --Rehearsal--> stub meshes and endpoints
+    events --RehearsalLog--> the same, marked, without numbers of learning
+
+No metric of learning leaves a rehearsal: loss, gradient, entropy, rewards and evaluations are null.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.runtime.events import Event, EventLog
+from forgedsl.sim.inject import Fault
+from forgedsl.sim.latency import Latencies
+
+MARK = "rehearsal.json"
+"""in the folder of a rehearsal"""
+WHY = (
+    "A rehearsal: no model was loaded, nothing was sampled or trained; times are sampled latencies."
+)
+LEARNED = (
+    "loss", "grad_norm", "entropy", "lr", "reward_mean", "reward_std", "dead_group_fraction",
+    "value", "std", "rewards", "examples",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rehearsal:
+    """The latency model and what goes wrong."""
+
+    latencies: Latencies
+    faults: tuple[Fault, ...] = ()
+    seed: int = 0
+
+    def write(self, run_dir: Path) -> None:
+        """Mark the folder."""
+        faults = [fault.text for fault in self.faults]
+        assumed = list(self.latencies.notes)
+        body = {"what": WHY, "latencies": self.latencies.source, "assumed": assumed}
+        text = json.dumps({**body, "faults": faults}, indent=1)
+        (run_dir / MARK).write_text(text + "\n", encoding="utf-8")
+
+
+class RehearsalLog(EventLog):
+    """Marks what begins a run and its records, and takes out what a model would have learned."""
+
+    def emit(self, kind: str, **fields: Any) -> Event:
+        if kind in ("run.start", "run.end", "metrics"):
+            fields["rehearsal"] = True
+        if kind in ("metrics", "step.end", "score.end", "eval.end"):
+            fields = {name: _cleared(name, value) for name, value in fields.items()}
+        return super().emit(kind, **fields)
+
+
+def _cleared(name: str, value: Any) -> Any:
+    if name in ("rewards", "examples"):
+        return []
+    learned = name in LEARNED or name.startswith(("loss/", "reward/", "eval/"))
+    return None if learned else value
+
+
+def faults_due(faults: Sequence[Fault], step: int) -> tuple[list[Fault], list[Fault]]:
+    """(what begins, what ends) when `step` is about to be trained."""
+    begin = [fault for fault in faults if fault.first == step]
+    end = [fault for fault in faults if fault.last is not None and fault.last + 1 == step]
+    return begin, [fault for fault in end if fault.kind != "kill"]
