@@ -97,8 +97,10 @@ def test_another_package_version_is_drift(folder, monkeypatch):
 
 def test_other_defaults_are_drift(folder, monkeypatch):
     forgec("lock", "grpo.forge")
-    monkeypatch.setattr(locks, "defaults_hash", lambda: "0" * 64)
-    assert drifted(folder) == ["defaults.sha256"]
+    table = locks.defaults()
+    table["titan"]["optimizer.eps"] = "1e-06"
+    monkeypatch.setattr(locks, "defaults", lambda: table)
+    assert drifted(folder) == ["defaults.titan.optimizer.eps"]
 
 
 def test_open_revisions_are_those_of_the_local_cache_and_stay(folder, launched):

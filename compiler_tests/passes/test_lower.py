@@ -164,4 +164,4 @@ def test_lock_is_toml_and_holds_the_hashes(tmp_path):
     assert lock["models"]["policy"]["id"] == "Qwen/Qwen3-1.7B"
     assert len(lock["losses"]["grpo"]) == len(lock["kernels"]["grpo"]) == 64
     assert lock["packages"]["lark"] == "1.2.2"
-    assert len(lock["defaults"]["sha256"]) == 64
+    assert lock["defaults"]["titan"]["optimizer.eps"] == "1e-08"

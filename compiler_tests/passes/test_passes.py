@@ -211,6 +211,11 @@ def test_forge_log_asks_for_timings_too():
     assert re.search(r"^graph +[\d.]+ +[\d.]+ +8 nodes, 11 edges$", said, re.MULTILINE)
 
 
+def test_forge_log_prints_passes_in_any_command():
+    done = forgec("graph", str(GRPO), "--profile", "cpu", env={"FORGE_LOG": "graph,nonsense"})
+    assert re.findall(r"# ---- after (\w+)", done.stderr) == ["graph"]
+
+
 def test_the_view_of_the_passes_names_them():
     from forgedsl.cli.graph import drawing_of
 

@@ -24,7 +24,7 @@ from typing import Any
 from forgedsl.lower.diff import functions
 from forgedsl.lower.job import HfSource, Job
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "2.0"
 UNCHECKED = ("format_version", "job", "pipeline")
 """of a lock: what it was made from; every part that matters has a field of its own"""
 
@@ -72,7 +72,7 @@ def lock_text(job: Job) -> str:
     sections.append(("losses", losses))
     kernels = {name: _sha256(functions(loss.kernels)) for name, loss in job.losses.items()}
     sections.append(("kernels", kernels))
-    sections.append(("defaults", {"sha256": defaults_hash()}))
+    sections += [(f"defaults.{kind}", table) for kind, table in defaults().items()]
     return "\n".join(_section(title, values) for title, values in sections)
 
 
@@ -89,7 +89,7 @@ def read_lock(text: str) -> dict[str, Any]:
         raise LockError(f"it is not TOML: {error}") from error
     version = str(lock.get("format_version", "none"))
     if version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
-        raise LockError(f"it has format {version}, this forgec reads 1.x")
+        raise LockError(f"it has format {version}, this forgec reads 2.x")
     return lock
 
 
@@ -150,16 +150,36 @@ def installed_versions() -> Iterator[tuple[str, str]]:
             continue
 
 
-def defaults_hash() -> str:
-    """sha256 over every default of every kind: two compilers that differ here differ in meaning."""
+def defaults() -> dict[str, dict[str, str]]:
+    """Every default of every kind: two compilers that differ here differ in meaning."""
     from forgedsl.schema import KINDS, SERVICES
 
-    rows = sorted(
-        f"{kind}.{setting.name} = {setting.default!r}"
-        for kind, schema in (*KINDS.items(), *SERVICES.items())
-        for setting in schema.settings
-    )
-    return _sha256("\n".join(rows))
+    return {
+        kind: {setting.name: _default(setting.default) for setting in schema.settings}
+        for kind, schema in sorted({**KINDS, **SERVICES}.items())
+        if schema.settings
+    }
+
+
+def _default(value: Any) -> str:
+    """A default in the words of the language."""
+    from forgedsl.hir.ir import Auto
+    from forgedsl.schema.types import Derived, Required
+
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return str(value).lower()
+        case Auto():
+            return "auto"
+        case Required():
+            return "required"
+        case Derived():
+            return value.text
+        case list() | tuple():
+            return f"[{', '.join(map(_default, value))}]"
+    return str(value)
 
 
 def _source(source: dict[str, Any], kind: str) -> dict[str, Any]:

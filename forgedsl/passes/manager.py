@@ -18,7 +18,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.errors import InternalError
 from forgedsl.hir.modules import Loader
 from forgedsl.passes.state import Request, State
-from forgedsl.passes.table import PASSES, Pass
+from forgedsl.passes.table import PASSES, Pass, names
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import read_source
@@ -56,9 +56,11 @@ def compile_program(
 ) -> Compiled:
     """Run the passes up to `until`; `wanted` names passes that run on demand.
 
-    `print_after` prints the text of what those passes make to stderr, `timings` (or FORGE_LOG with
-    the word "passes") what each took.
+    `print_after` prints the text of what those passes make to stderr, `timings` what each took.
+    FORGE_LOG asks for both in any command: FORGE_LOG=passes,hir forgec run ...
     """
+    asked = set(os.environ.get("FORGE_LOG", "").split(","))
+    print_after = {*print_after, *asked.intersection(names())}
     reporter = Reporter()
     name = str(request.path)
     source = read_source(request.path, name, reporter)
@@ -81,7 +83,7 @@ def compile_program(
             print(
                 f"# ---- after {step.name}: {record.found}\n\n{step.text(state)}", file=sys.stderr
             )
-    if timings or "passes" in os.environ.get("FORGE_LOG", "").split(","):
+    if timings or "passes" in asked:
         print(timing_text(made), file=sys.stderr, end="")
     loaded = Loaded(program=state.hir, reporter=reporter, sources=loader.sources, file=state.ast)
     return Compiled(loaded=loaded, state=state, made=tuple(made))
