@@ -33,7 +33,7 @@ from forgedsl.syntax import ast, parse
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
-PAGES = sorted(GUIDE.glob("*.md"))
+PAGES = [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]
 CHAPTERS = [page for page in PAGES if page.name[0].isdigit()]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.S | re.M)
 
@@ -46,11 +46,12 @@ class Project:
     files: dict[str, dict[tuple[str, str], str]] = field(default_factory=dict)
 
     def merged(self, name: str, text: str) -> dict[tuple[str, str], str]:
-        return self.files.get(name, {}) | dict(declarations(text))
+        before = self.files.get(name, {})
+        return before | dict(declarations("\n" + text if before else text))
 
     def write(self, name: str, parts: dict[tuple[str, str], str]) -> Path:
         path = self.folder / name
-        path.write_text("\n\n".join(parts.values()) + "\n", encoding="utf-8")
+        path.write_text("\n".join(parts.values()) + "\n", encoding="utf-8")
         return path
 
     def add(self, name: str, text: str, without: str = "") -> None:
@@ -69,7 +70,7 @@ class Project:
 
 
 def declarations(text: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Each declaration of a block with the comments above it, by kind and name."""
+    """Each declaration of a block with what stands above it, by kind and name."""
     source, reporter = SourceFile("block.forge", text), Reporter()
     tree = parse(source, reporter)
     assert [d.message for d in reporter] == []
@@ -83,7 +84,7 @@ def declarations(text: str) -> Iterator[tuple[tuple[str, str], str]]:
             name = text[node.span.start : node.span.end]
         if kind in SINGLETONS:
             name = ""  # `schedule sync` takes the place of `schedule async`
-        yield (kind, name), text[start:end].strip("\n")
+        yield (kind, name), text[start:end]
         start = end + 1
 
 
@@ -215,3 +216,16 @@ def test_what_is_named_here_exists(page: str) -> None:
     named = {name for _, ours in rows(page) for name in re.findall(r"`([a-z_][\w.]*)", ours)}
     named = {name for name in named if not FILES.fullmatch(name)}
     assert named - names_of_ours() - OTHERS == set()
+
+
+def test_the_readme_counts_lines_as_they_are() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    counted = re.findall(r"(\d+) \(`(\w+\.forge)` without its profiles?\)", text)
+    assert len(counted) == 2
+    assert [(name, int(number)) for number, name in counted] == [
+        (name, lines_before_profiles(ROOT / "pipelines" / name)) for _, name in counted
+    ]
+
+
+def lines_before_profiles(path: Path) -> int:
+    return path.read_text(encoding="utf-8").partition("\nprofile ")[0].count("\n") + 1

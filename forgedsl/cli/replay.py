@@ -24,10 +24,12 @@ def command(
     """
     from forgedsl.errors import LaunchError, RunError
     from forgedsl.runtime.replay import replay
+    from forgedsl.runtime.stderr import native_stderr
 
     target = out or run / "replays" / f"step-{step}-procs-{procs or 'same'}"
     try:
-        found = replay(run, step, procs=procs, out=target)
+        with native_stderr(target / "controller.log"):
+            found = replay(run, step, procs=procs, out=target)
     except (LaunchError, RunError) as error:
         print(f"forgec replay: {error}", file=sys.stderr)
         raise typer.Exit(4 if isinstance(error, LaunchError) else 5) from error
