@@ -138,3 +138,28 @@ def test_backward_hands_the_gradient_over_once(losses):
     torch.autograd.grad(out.loss, case.hidden, retain_graph=True)
     with pytest.raises(RuntimeError, match="already differentiated"):
         torch.autograd.grad(out.loss, case.hidden)
+
+
+@pytest.mark.parametrize("name", ["grpo_entropy", "gspo", "sft_smoothed"])
+def test_a_row_has_the_same_bits_in_any_batch(losses, name):
+    loss = losses.standard(name).using("triton")
+    case = losses.make_case(loss, noise=near(name), dtype=torch.float32)
+    logits = (case.hidden @ case.weight.t()).detach()
+    counts = {"num_tokens": 20.0, "num_sequences": 4.0, "temperature": 0.7}
+
+    def gradient(sequences):
+        rows = torch.isin(case.seq_id, torch.tensor(sequences))
+        numbers = torch.searchsorted(torch.tensor(sequences), case.seq_id[rows])
+        inputs = {
+            key: value[rows] if value.shape == rows.shape else value[sequences]
+            for key, value in case.inputs.items()
+        }
+        part = logits[rows].requires_grad_()
+        out = loss(logits=part, labels=case.labels[rows], mask=case.mask[rows], seq_id=numbers,
+                   **inputs, **counts)  # fmt: skip
+        return torch.autograd.grad(out.loss, part)[0]
+
+    whole = gradient([0, 1, 2, 3])
+    for sequences in ([1], [2, 3], [0, 2]):
+        rows = torch.isin(case.seq_id, torch.tensor(sequences))
+        assert torch.equal(gradient(sequences), whole[rows])
