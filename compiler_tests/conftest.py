@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,8 +46,25 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on real meshes run one after the other, also where others run side by side (-n 2)."""
+    for item in items:
+        if item.path.parent.name == "runtime":
+            item.add_marker(pytest.mark.xdist_group("meshes"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a worker's tests asked for."""
+    ASKED.update(GOLDEN / name for name in getattr(node, "workeroutput", {}).get("goldens", ()))
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail a whole, green run that left goldens unasked for."""
+    told = getattr(session.config, "workeroutput", None)
+    if told is not None:
+        told["goldens"] = [path.relative_to(GOLDEN).as_posix() for path in ASKED]
+        return
     whole = session.config.args in ([], ["compiler_tests"]) or session.config.args == [
         str(Path(__file__).parent)
     ]

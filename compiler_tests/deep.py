@@ -2,6 +2,7 @@
 
     FORGE_DEEP=1 pytest compiler_tests --junitxml--> totals, folders, slowest --> docs/deep.md
 
+Tests run side by side on all cores, those on real meshes one after the other.
 Further arguments go to pytest; a run that was narrowed by them leaves docs/deep.md alone.
 """
 
@@ -26,7 +27,9 @@ def main() -> int:
     extra = sys.argv[1:]
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
-        command = [sys.executable, "-m", "pytest", "compiler_tests", f"--junitxml={junit}", *extra]
+        cores = ["-n", str(os.cpu_count()), "--dist", "loadgroup"]
+        command = [sys.executable, "-m", "pytest", "compiler_tests", f"--junitxml={junit}"]
+        command += [*cores, "-p", "no:cacheprovider", *extra]
         done = subprocess.run(command, cwd=ROOT, env=os.environ | {"FORGE_DEEP": "1"}, check=False)
         if not extra and junit.exists():
             (ROOT / "docs/deep.md").write_text(summary(ET.parse(junit)), encoding="utf-8")

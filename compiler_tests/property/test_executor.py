@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from forgedsl.plan.staleness import bound
 
-EXAMPLES = 2_000 if os.environ.get("FORGE_DEEP") == "1" else 200
+EXAMPLES = 1_000 if os.environ.get("FORGE_DEEP") == "1" else 200
 PATIENT = {"interrupt_seconds": 1e6}
 
 

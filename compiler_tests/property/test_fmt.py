@@ -95,27 +95,27 @@ def test_shipped_files_are_fixed_points(path):
     assert fmt(text) == text
 
 
-@settings(max_examples=3000 if DEEP else 20, deadline=None)
+@settings(max_examples=1000 if DEEP else 20, deadline=None)
 @given(st.sampled_from(sorted(TEXTS)), st.integers(0, 2**32))
 def test_white_space_does_not_matter(name, seed):
     text = TEXTS[name]
     assert fmt(Shaker(random.Random(seed))(text)) == fmt(text)
 
 
-@settings(max_examples=5000 if DEEP else 100, deadline=None)
+@settings(max_examples=1500 if DEEP else 100, deadline=None)
 @given(files)
 def test_parsing_what_was_printed_gives_the_tree_back(file):
     assert without_spans(parsed(print_file(file))) == without_spans(file)
 
 
-@settings(max_examples=5000 if DEEP else 100, deadline=None)
+@settings(max_examples=1500 if DEEP else 100, deadline=None)
 @given(files)
 def test_printing_is_idempotent(file):
     once = print_file(file)
     assert fmt(once) == once
 
 
-@settings(max_examples=5000 if DEEP else 150, deadline=None)
+@settings(max_examples=1500 if DEEP else 150, deadline=None)
 @given(expressions)
 def test_expressions_keep_their_meaning(expression):
     name = ast.Path(parts=("x",), span=NO_SPAN)
@@ -146,7 +146,7 @@ def commented(text, rng):
     return "".join(out) + text[at:]
 
 
-@settings(max_examples=3000 if DEEP else 20, deadline=None)
+@settings(max_examples=1000 if DEEP else 20, deadline=None)
 @given(st.sampled_from(sorted(TEXTS)), st.integers(0, 2**32))
 def test_comments_anywhere_are_kept(name, seed):
     bare = re.sub(r"[ \t]*#[^\n\"]*$", "", TEXTS[name], flags=re.M)

@@ -35,7 +35,7 @@ def flows(draw):
     service = draw(st.sampled_from(["reference", "trainer"]))
     lines.append(f"  ref_lp = {service}.logprobs(rollout)")
     for i in range(num_scores):
-        target = draw(st.sampled_from(["", ", prompt.target"]))
+        target = draw(st.sampled_from([", prompt.text", ", prompt.target"]))
         lines.append(f"  score{i} = total(rollout{target})")
     kept = "rollout"
     for i in range(draw(st.integers(0, 3))):
@@ -68,7 +68,7 @@ def planned(text):
     return found.program, graph, made
 
 
-NUM_FLOWS = 1_000 if os.environ.get("FORGE_DEEP") == "1" else 25
+NUM_FLOWS = 200 if os.environ.get("FORGE_DEEP") == "1" else 25
 slow = settings(max_examples=NUM_FLOWS, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 

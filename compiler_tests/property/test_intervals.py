@@ -16,7 +16,7 @@ from forgedsl.losses.points import Point
 from forgedsl.losses.sites import locate
 from forgedsl.types.intervals import TRANSFER, Interval, interval, point
 
-EXAMPLES = 3000 if os.environ.get("FORGE_DEEP") else 60
+EXAMPLES = 1000 if os.environ.get("FORGE_DEEP") else 60
 UNARY = (
     "-{}", "abs({})", "exp({})", "expm1({})", "log({})", "log1p({})", "sqrt({})", "sigmoid({})",
     "log_sigmoid({})", "softplus({})", "tanh({})", "stop({})", "clamp({}, -2.0, 3.0)",

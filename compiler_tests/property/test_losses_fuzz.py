@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import forgedsl
 from forgedsl.losses import text as tree_text
 
-EXAMPLES = 3000 if os.environ.get("FORGE_DEEP") else 60
+EXAMPLES = 1000 if os.environ.get("FORGE_DEEP") else 60
 NUM_SEQUENCES, NUM_ROWS = 4, 12
 
 

@@ -26,7 +26,7 @@ def values(overrides, profile):
 assignments = st.dictionaries(st.sampled_from(NAMES), st.integers(-1000, 1000))
 
 
-@settings(max_examples=2000 if DEEP else 60, deadline=None)
+@settings(max_examples=1000 if DEEP else 60, deadline=None)
 @given(assignments, st.randoms(use_true_random=False), st.sampled_from(["none", "p"]))
 def test_the_order_of_overrides_of_different_names_does_not_matter(given_values, rng, profile):
     overrides = [f"{name}={value}" for name, value in given_values.items()]
@@ -35,7 +35,7 @@ def test_the_order_of_overrides_of_different_names_does_not_matter(given_values,
     assert values(shuffled, profile) == values(overrides, profile)
 
 
-@settings(max_examples=2000 if DEEP else 60, deadline=None)
+@settings(max_examples=1000 if DEEP else 60, deadline=None)
 @given(assignments)
 def test_overrides_win_over_profiles_and_derived_params_follow(given_values):
     expected = {"a": 10, "b": 2} | given_values

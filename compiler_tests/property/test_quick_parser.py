@@ -39,7 +39,7 @@ def test_shipped_files_are_read_without_lark(path):
     assert ours == theirs
 
 
-@settings(max_examples=3000 if DEEP else 60, deadline=None)
+@settings(max_examples=1000 if DEEP else 60, deadline=None)
 @given(files)
 def test_printed_trees(file):
     ours, theirs = read_both(print_file(file))
@@ -47,7 +47,7 @@ def test_printed_trees(file):
     assert ours == theirs
 
 
-@settings(max_examples=30_000 if DEEP else 300, deadline=None)
+@settings(max_examples=10_000 if DEEP else 300, deadline=None)
 @given(st.sampled_from(sorted(TEXTS)), st.integers(0, 2**32))
 def test_mutated_files(name, seed):
     rng = random.Random(seed)
@@ -61,7 +61,7 @@ def test_mutated_files(name, seed):
     assert ours is None or ours == theirs
 
 
-@settings(max_examples=20_000 if DEEP else 200, deadline=None)
+@settings(max_examples=10_000 if DEEP else 200, deadline=None)
 @given(st.lists(st.sampled_from((*PIECES, "a", "b = ", "{ ", "}", "\n", " ")), max_size=12))
 def test_pieces(pieces):
     ours, theirs = read_both("".join(pieces))

@@ -121,7 +121,7 @@ def without_spans(node):
     return node
 
 
-@settings(max_examples=20_000 if DEEP else 400, deadline=None)
+@settings(max_examples=5_000 if DEEP else 400, deadline=None)
 @given(expressions)
 def test_parsing_what_was_printed_gives_the_expression_back(expression):
     reporter = Reporter()
