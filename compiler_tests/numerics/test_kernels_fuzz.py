@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import random_losses
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 import forgedsl
@@ -19,6 +19,11 @@ DEEP = os.environ.get("FORGE_DEEP") == "1"
 SEQUENCES, TOKENS, WIDTH, VOCABULARY = 4, 3, 5, 7
 ROWS = SEQUENCES * TOKENS
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
+MANY_SUMS = (
+    f"loss f({random_losses.FIELDS.format('B')}) {{ minimize seq_mean(sum(sum(mean(logprob + "
+    "behavior, T, mask) + logprob, T, mask) + logprob, T, mask)) }"
+)
+"""found by this test: the table of sums was cut off after its first line"""
 
 
 def draw(seed, paired):
@@ -78,6 +83,7 @@ def with_gradients(value, *sources):
     derandomize=not DEEP,
     suppress_health_check=[*HealthCheck],
 )
+@example(text=MANY_SUMS, seed=0)
 @given(text=random_losses.losses(), seed=st.integers(0, 10_000))
 def test_three_ways(text, seed):
     loss = forgedsl.compile_loss(text, backend="torch")

@@ -207,7 +207,7 @@ def _render(
         keep_trailing_newline=True,
     )
     environment.filters["names"] = tuple_of
-    environment.filters["sums"] = lambda sums: mapping([(i.name, i.kind) for i in sums])[0]
+    environment.filters["sums"] = lambda sums: "\n".join(mapping([(i.name, i.kind) for i in sums]))
     cotangents = [name for name, _ in derivative.outputs]
     mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)
     names = {
