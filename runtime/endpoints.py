@@ -23,6 +23,9 @@ from typing import Any, Protocol
 from forgedsl.lower.job import Node
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 
+GROUP = "group"
+"""The argument of a function over the whole batch that numbers the group of each completion."""
+
 
 class RolloutError(Exception):
     """One completion failed for a reason that another try may not meet again."""
@@ -126,7 +129,8 @@ class Endpoints(Protocol):
         """Apply the reward or rubric; its `on_error` may raise `DropRollout` or `RewardError`."""
 
     async def call(self, node: Node, args: dict[str, Any]) -> Any:
-        """Call `node.target` of the program; rollout-level arguments are lists over siblings.
+        """Call `node.target` of the program; rollout-level arguments are lists over siblings, or
+        over the completions of the whole batch if `node.level` is batch, with `GROUP` beside them.
 
         Returns plain Python: a list with one entry per sibling, or one value for the group.
         """

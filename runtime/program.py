@@ -1,6 +1,7 @@
 """What generated program modules call: rows, text helpers, and scalar mathematics.
 
-Pure Python; the tensor functions of a program module use torch directly.
+Pure Python; the tensor functions of a program module use torch directly, and the helpers over
+groups here only call methods of the tensors they are given.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 
 __all__ = [
     "Row", "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite", "log", "log1p",
-    "log_sigmoid", "lower", "matches", "sigmoid", "sign", "softplus", "sqrt", "strip", "tanh",
+    "log_sigmoid", "lower", "matches", "sibling_max", "sibling_min", "sibling_sum", "sigmoid",
+    "sign", "softplus", "sqrt", "strip", "tanh",
 ]  # fmt: skip
 
 
@@ -106,3 +108,21 @@ def softplus(x: float) -> float:
 def log_sigmoid(x: float) -> float:
     """log(sigmoid(x)), without overflow."""
     return -softplus(-x)
+
+
+# ---- groups of a step: `group[i]` is the number, below len(x), of the group of sequence i
+
+
+def sibling_sum(x: Any, group: Any) -> Any:
+    """For each sequence, the sum over its group."""
+    return x.new_zeros(x.shape).index_add(0, group, x)[group]
+
+
+def sibling_max(x: Any, group: Any) -> Any:
+    """For each sequence, the largest value of its group."""
+    return x.new_zeros(x.shape).scatter_reduce(0, group, x, "amax", include_self=False)[group]
+
+
+def sibling_min(x: Any, group: Any) -> Any:
+    """For each sequence, the smallest value of its group."""
+    return x.new_zeros(x.shape).scatter_reduce(0, group, x, "amin", include_self=False)[group]

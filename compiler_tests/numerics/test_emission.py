@@ -167,3 +167,46 @@ def test_standard_advantages(tmp_path, name, rewards, want):
     exec(emit_program(loaded.checked, loaded.sources), names)
     got = names[f"advantage_rl_{name}"](torch.tensor(rewards, dtype=torch.float64))
     torch.testing.assert_close(got, torch.tensor(want).double(), rtol=1e-4, atol=1e-4)
+
+
+# two prompts with two and three completions, of 1, 3, 2, 1 and 1 tokens
+STEP_REWARDS = [1.0, 0.0, 1.0, 0.0, 0.5]
+STEP_TOKENS = [1.0, 3.0, 2.0, 1.0, 1.0]
+STEP_GROUPS = [0, 0, 1, 1, 1]
+
+
+def whitened(values, weights):
+    mean = sum(w * v for v, w in zip(values, weights, strict=True)) / sum(weights)
+    squares = sum(w * (v - mean) ** 2 for v, w in zip(values, weights, strict=True)) / sum(weights)
+    return [(v - mean) / squares**0.5 for v in values]
+
+
+@pytest.mark.parametrize(
+    ("call", "want"),
+    [
+        ("rl.reinforce_pp(score, rollout.num_tokens)", whitened(STEP_REWARDS, STEP_TOKENS)),
+        (
+            "rl.reinforce_pp_baseline(score, rollout.num_tokens)",
+            whitened([0.5, -0.5, 0.5, -0.5, 0.0], STEP_TOKENS),
+        ),
+        ("rl.lite_ppo(score)", [x / 0.2**0.5 for x in (0.5, -0.5, 0.5, -0.5, 0.0)]),
+        ("mine(score)", [0.0 + 2 / 5, -1.0 + 2 / 5, 0.0 + 3 / 5, -1.0 + 3 / 5, -0.5 + 3 / 5]),
+    ],
+)
+def test_advantages_of_the_whole_step(tmp_path, call, want):
+    (tmp_path / "sums.jsonl").write_text("{}\n")
+    own = "advantage mine(r: [B] f32) -> [B] f32 = (\n"
+    own += "  r - max(r, G) + min(r, G) + max(r, B) * count(r, G) / count(r, B)\n)\n"
+    text = PROGRAM.replace("rl.rloo(score)", call).replace("flow train {", f"{own}flow train {{")
+    loaded = load_text(text, "sums.forge", folder=tmp_path)
+    names: dict[str, object] = {}
+    exec(emit_program(loaded.checked, loaded.sources), names)
+    given = {
+        "r": torch.tensor(STEP_REWARDS, dtype=torch.float64),
+        "num_tokens": torch.tensor(STEP_TOKENS, dtype=torch.float64),
+        "group": torch.tensor(STEP_GROUPS),
+    }
+    name = "advantage_" + call.partition("(")[0].replace(".", "_")
+    if "num_tokens" not in call:
+        del given["num_tokens"]
+    torch.testing.assert_close(names[name](**given).tolist(), want, rtol=1e-4, atol=1e-4)

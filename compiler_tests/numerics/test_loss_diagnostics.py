@@ -16,7 +16,7 @@ FILTER = "filter f(r: [G] f32) -> bool = "
 def problems(text):
     functions, sources = load_functions(f"forge 1\n{text}\n")
     reporter = Reporter()
-    tree = infer(functions[next(iter(functions))], reporter)
+    tree = infer(functions[list(functions)[-1]], reporter)
     found = [(d.code, sources[d.span.file].text[d.span.start : d.span.end]) for d in reporter]
     assert (tree is None) == bool(found)
     return found
@@ -77,6 +77,11 @@ def test_fields(declaration, code):
         (GROUP + "r > mean(r, G)", "T702"),
         (GROUP + "sum(r, T)", "L401"),
         (GROUP + "r / (1 - 1)", "L407"),
+        (GROUP + "mean(r, B)", "L403"),
+        ("filter f(r: [B] f32) -> bool = mean(r, G) > 0.0", "T704"),
+        ("advantage a(r: [B, T] f32) -> [B] f32 = r", "T704"),
+        ("advantage a(r: [B] f32) -> [B] f32 = sum(r, P)", "L403"),
+        ("advantage a(group: [B] f32) -> [B] f32 = group", "F102"),
     ],
 )
 def test_advantages_and_filters(text, code):
@@ -99,3 +104,29 @@ def test_recursion_is_reported():
     reporter = Reporter()
     assert infer(functions["a"], reporter) is None
     assert [d.code for d in reporter] == ["F105"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "loss l(logprob: diff [P, T] f32, ref: [P, T] f32, mask: [P, T] bool) {\n"
+        "  kl = near(logprob.chosen, ref.chosen)\n"
+        "  minimize pair_mean(sum(kl, T, mask.chosen) + once(sum(kl, T, mask.chosen)))\n}",
+        "loss l(logprob: diff [P, T] f32, ref: [P, T] f32, mask: [P, T] bool) {\n"
+        "  minimize pair_mean(sum(near(logprob, ref), T, mask))\n}",
+        GROUP + "once(r)",
+    ],
+)
+def test_functions_take_any_leading_axis(text):
+    helpers = (
+        "fn near(lp: [B, T] f32, ref: [B, T] f32) -> [B, T] f32 = 0.5 * (lp - ref) ** 2\n"
+        "fn once(x: [B] f32) -> [B] f32 = 1.0 * x\n"
+    )
+    assert problems(helpers + text) == []
+
+
+def test_a_function_of_sequences_takes_no_tokens():
+    text = "fn once(x: [B] f32) -> [B] f32 = x\n"
+    text += "loss l(logprob: diff [B, T] f32, mask: [B, T] bool) {\n"
+    text += "  minimize token_mean(once(logprob), mask)\n}"
+    assert [c for c, _ in problems(text)] == ["T701"]

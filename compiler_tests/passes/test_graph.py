@@ -49,7 +49,7 @@ def test_ids_do_not_depend_on_sizes_or_places():
 
 
 def test_ids_change_with_what_a_node_reads():
-    other = changed(GRPO, ("total(rollout, prompt.target)", "total(rollout)"))
+    other = changed(GRPO, ("total(rollout, prompt.target)", "total(rollout, prompt.text)"))
     first, second = graph_of(GRPO)[0], graph_of(other)[0]
     differ = {a.name for a, b in zip(first.nodes, second.nodes, strict=True) if a.id != b.id}
     assert differ == {"score"}
@@ -196,3 +196,27 @@ def test_fields_of_another_sampler_do_not_join():
     )
     found = only(graph_of(text)[1], "F112")
     assert found.message == "`rollout` and `ref_lp` cannot be joined: different samplers"
+
+
+STEP_LEVEL = ("adv = rl.mean_baseline(score)", "adv = rl.lite_ppo(score)")
+
+
+def test_an_advantage_over_the_step_is_a_node_of_the_batch():
+    graph, diagnostics = graph_of(changed(GRPO, STEP_LEVEL))
+    assert diagnostics == []
+    assert graph.node("batch.adv").level is Level.BATCH
+    assert [e.type for e in graph.edges if e.label == "batch.adv"] == ["[B] f32"]
+
+
+def test_a_filter_cannot_read_what_only_the_whole_step_knows():
+    text = changed(
+        GRPO,
+        ("  batch   = ", "  whole   = rl.lite_ppo(score)\n  kept    = rollout.keep(mixed(whole))\n"
+         "  batch   = "),
+        ("replay(rollout,", "replay(kept,"),
+    )  # fmt: skip
+    graph, diagnostics = graph_of(text)
+    assert graph is None
+    found = only(diagnostics, "F130")
+    assert found.message == "`mixed` chooses the groups of a step by `whole`, which needs them all"
+    assert text_at(text, found) == "mixed(whole)"

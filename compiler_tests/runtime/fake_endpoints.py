@@ -24,6 +24,7 @@ from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.controller import Controller, Outcome
 from forgedsl.runtime.endpoints import (
+    GROUP,
     DropRollout,
     EvalSample,
     RolloutError,
@@ -180,6 +181,7 @@ class FakeEndpoints:
         self.trained: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
         self.calls: Counter[str] = Counter()
+        self.groups: list[list[int]] = []
         self.peak: Counter[str] = Counter()
         self.synced: list[tuple[str, int]] = []
         self._rows = rows
@@ -277,6 +279,8 @@ class FakeEndpoints:
 
     async def call(self, node: Node, args: dict[str, Any]) -> Any:
         await self._work("call", node=node.name)
+        if node.level == "batch":
+            self.groups.append(args.pop(GROUP))
         return FUNCTIONS[node.target](*args.values())
 
     # -- trainer

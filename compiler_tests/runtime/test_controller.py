@@ -209,6 +209,7 @@ def test_a_batch_level_function_sees_the_whole_batch():
         mean = sum(step["rewards"]) / len(step["rewards"])
         assert advantages == pytest.approx([reward - mean for reward in step["rewards"]])
     assert endpoints.calls["call"] == 2
+    assert endpoints.groups == [[n for n in range(4) for _ in range(4)]] * 2
 
 
 def test_pairs_are_trained_chosen_before_rejected():

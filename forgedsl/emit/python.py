@@ -6,6 +6,7 @@
     reward_brevity(r)                 rewards written in the language, over a Rollout
     rubric_math_score(scores)         the score, from {reward name: value}
     advantage_group_norm(r)           over the [G] rewards of a group (torch)
+    advantage_lite_ppo(r, group)      over the [B] rewards of a step; group numbers the prompts
     filter_mixed(score)               whether to keep a group
 
 Functions of a library are named after their path: `rl.mean_baseline` is
@@ -25,6 +26,7 @@ from forgedsl.emit.torch import Writer, located, place
 from forgedsl.errors import SourceError
 from forgedsl.hir import ir
 from forgedsl.losses.infer import infer
+from forgedsl.losses.reductions import over_step
 from forgedsl.losses.tree import Tree, Value
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
@@ -33,8 +35,8 @@ COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = (
     "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite", "log", "log1p",
-    "log_sigmoid", "lower", "matches", "sigmoid", "sign", "softplus", "sqrt", "strip",
-    "tanh",
+    "log_sigmoid", "lower", "matches", "sibling_max", "sibling_min", "sibling_sum", "sigmoid",
+    "sign", "softplus", "sqrt", "strip", "tanh",
 )  # fmt: skip
 
 
@@ -204,6 +206,8 @@ class ProgramWriter:
             return
         scalars = [f for f in function.fields if isinstance(f.type, ast.TensorType)]
         params = [field.name for field in scalars]
+        if over_step(function):
+            params.append("group")
         writer = Writer(tree, self.sources, leaf=group_leaf(params[0]), owner=params[0])
         end = tree.output("result")
         writer.taken |= set(params)
@@ -227,6 +231,8 @@ def group_leaf(first: str) -> Callable[[Value], Text]:
     """Inputs of an advantage or filter are its parameters."""
 
     def leaf(value: Value) -> Text:
+        if value.op == "siblings":
+            return Text("torch.bincount(group)[group]")
         return Text(str(value.attr) if value.op == "input" else f"{first}.numel()")
 
     return leaf

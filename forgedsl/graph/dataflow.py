@@ -19,6 +19,7 @@ from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream
 from forgedsl.graph.prune import prune
 from forgedsl.hir.ir import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
+from forgedsl.losses.reductions import over_step
 from forgedsl.records import replace
 
 FLOW = "train"
@@ -118,13 +119,16 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
     if op == "keep" and step.receiver and all(i.edge != step.receiver for i in inputs):
         edge = Input(argument="edge", edge=step.receiver, attribute=None, span=step.span)
         inputs = (edge, *inputs)
+    level = LEVEL_BY_OP.get(op, Level.ROLLOUT)
+    if op == "call" and function and over_step(function):
+        level = Level.BATCH
     return Node(
         id=_content(op, name, target, inputs, settings),
         name=name,
         op=op,
         target=target,
         inputs=inputs,
-        level=LEVEL_BY_OP.get(op, Level.ROLLOUT),
+        level=level,
         stream=STREAM_BY_OP.get(op, Stream.NOTHING),
         root="",
         samplers=frozenset(),
@@ -231,7 +235,7 @@ def _edge_type(node: Node, attribute: str | None) -> str:
         Stream.ROLLOUT: "Stream[Group[Rollout]]",
         Stream.LOGPROB: "[B, T] f32",
         Stream.SCORE: "[G] f32",
-        Stream.VALUE: "[G] f32",
+        Stream.VALUE: "[B] f32" if node.level is Level.BATCH else "[G] f32",
         Stream.MASK: "bool",
         Stream.BATCH: "Batch",
     }[node.stream]

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
-from forgedsl.graph.ir import Input, Node, Removed, Stream
+from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.hir.ir import Decl, Function, Program, Ref
 from forgedsl.hir.suggest import nearest
 from forgedsl.source import Span
@@ -155,6 +155,7 @@ def check(
     found: list[Diagnostic] = []
     for node in nodes:
         found += _check_join(node, by_name)
+        found += _check_keep(node, by_name)
         found += _check_sync(program, node, nodes)
     found += _check_fields(nodes, loss, live)
     found += _check_updated(program, nodes)
@@ -179,6 +180,33 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     for read, source in sampled[1:]:
         if node.op != "call" and source.samplers != sampled[0][1].samplers:
             return [_unrelated(node, read, sampled[0][1], source, "different samplers")]
+    return []
+
+
+def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
+    """A filter decides which groups a batch is made of, so it cannot know the batch."""
+    if node.op != "mask":
+        return []
+    pending = [by_name[i.edge] for i in node.inputs]
+    while pending:
+        source = pending.pop()
+        if source.level is Level.BATCH or source.at_step:
+            why = (
+                "is computed under the weights of the step" if source.at_step else "needs them all"
+            )
+            return [
+                error(
+                    "F130",
+                    "flow-shape",
+                    f"`{node.target}` chooses the groups of a step by `{source.name}`, which {why}",
+                    node.span,
+                    related=(
+                        Label(text=f"over the whole step: `{source.name}`", span=source.span),
+                    ),
+                    help="let the filter read the score",
+                )
+            ]
+        pending += [by_name[i.edge] for i in source.inputs]
     return []
 
 

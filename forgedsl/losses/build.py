@@ -118,8 +118,8 @@ class Builder:
 def _reduced(op: str, axes: frozenset[str]) -> frozenset[str]:
     if op == "total_sum":
         return frozenset()
-    gone = "G" if op.startswith("group") else "T"
-    return frozenset(axis for axis in axes if axis[0] != gone)
+    gone = {"group": "GB", "sibling": ""}.get(op.partition("_")[0], "T")
+    return frozenset(axis for axis in axes if axis[0] not in gone)
 
 
 def _key(value: Value) -> tuple[Any, ...]:

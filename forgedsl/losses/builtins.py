@@ -152,7 +152,9 @@ def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed
         if field.name not in given and field.default is not None:
             given[field.name] = inference.expr(field.default)
     results = []
-    fits = [_fits(inference, field, given[field.name], node) for field in function.fields]
+    fits = [
+        _fits(inference, field, given[field.name], node, function.kind) for field in function.fields
+    ]
     if all(fits):
         inference.locals = given
         results = inference.statements(function)
@@ -161,7 +163,17 @@ def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed
     return results[-1][1] if results else inference.broken(node.span)
 
 
-def _fits(inference: Inference, field: ast.Field, given: Typed, node: ast.Call) -> bool:
+def _stands_for(axis: str, declared: frozenset[str]) -> str:
+    """The declared axis that an axis may take the place of: a function of [B, T] is one of pairs,
+    of one side of them, and, without T, of siblings too."""
+    if axis in ("P", "G") and "B" in declared and axis not in declared:
+        return "B"
+    return "T" if axis[0] == "T" else axis
+
+
+def _fits(
+    inference: Inference, field: ast.Field, given: Typed, node: ast.Call, function_kind: str
+) -> bool:
     """Whether an argument has the declared axes (or fewer) and dtype."""
     if given.type.is_error:
         return False
@@ -170,7 +182,10 @@ def _fits(inference: Inference, field: ast.Field, given: Typed, node: ast.Call) 
     declared = fields.tensor_type(inference, field, field.type, "fn")
     if declared is None:
         return False
-    if not given.type.axes <= declared.axes:
+    axes = given.type.axes
+    if function_kind == "fn":
+        axes = frozenset(_stands_for(axis, declared.axes) for axis in axes)
+    if not axes <= declared.axes:
         message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
         inference.error("T701", "axis", message, given.span)
         return False

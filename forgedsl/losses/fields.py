@@ -26,6 +26,8 @@ KNOWN = {
 }
 """Fields with a fixed meaning: their token axis and dtype, over B or P."""
 
+GROUP_KINDS = ("advantage", "filter")
+
 RESERVED = ("dtype", "seq_id", "seq_valid", "step")
 """Names that the generated module uses for the batch itself."""
 
@@ -79,7 +81,28 @@ def tensor_type(
         return None
     if kind == "loss" and not _loss_field(inference, field, node, axes):
         return None
+    if kind in GROUP_KINDS and not _group_field(inference, field, node, kind, axes):
+        return None
     return TensorType(axes, "f32" if node.dtype == "bf16" else node.dtype, node.diff)
+
+
+def _group_field(
+    inference: Inference, field: ast.Field, node: ast.TensorType, kind: str, axes: frozenset[str]
+) -> bool:
+    """An advantage sees a group, or the whole step with its groups; a filter sees a group."""
+    allowed = ("G", "B") if kind == "advantage" else ("G",)
+    if axes not in [frozenset(axis) for axis in allowed]:
+        message = f"`{field.name}` of {kind} `{inference.calls[0].name}` must be over "
+        message += "G or B" if len(allowed) == 2 else "G"
+        help_ = "[G] has one entry for each completion of a prompt"
+        help_ += ", [B] one for each of the optimizer step" if kind == "advantage" else ""
+        inference.error("T704", "group-batch", message, node.span, help=help_)
+        return False
+    if field.name == "group" and "B" in axes:
+        message = "`group` numbers the prompts of the step"
+        inference.error("F102", "duplicate", message, field.name_span, help="use another name")
+        return False
+    return True
 
 
 def _loss_field(

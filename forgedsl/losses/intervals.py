@@ -30,7 +30,7 @@ Condition = tuple[int, bool]
 SAME_ELEMENTS = ("expand", "stop", "side", "unside")
 MASKED = ("seq_sum", "seq_max", "seq_min", "total_sum")
 OPPOSITE = {"lt": "ge", "ge": "lt", "gt": "le", "le": "gt", "eq": "ne", "ne": "eq"}
-LEAVES = ("input", "total", "valid", "group_size", "in_side", "const")
+LEAVES = ("input", "total", "valid", "group_size", "siblings", "in_side", "const")
 
 
 class Analysis:
@@ -122,7 +122,7 @@ class Analysis:
         if value.op in LEAVES:
             return self._leaf(value)
         args = [known[arg] for arg in value.args]
-        if value.op == "group_sum":
+        if value.op in ("group_sum", "sibling_sum"):
             return intervals.TRANSFER["mul"](args[0], self.group_size)
         if len(value.args) == 2 and self.canonical[value.args[0]] == self.canonical[value.args[1]]:
             if value.op == "sub" and args[0].finite:
@@ -155,7 +155,7 @@ class Analysis:
         if value.op == "total":
             is_count = str(value.attr).startswith("num_")
             return intervals.POSITIVE_COUNT if is_count else ANY
-        return self.group_size if value.op == "group_size" else BOOL
+        return self.group_size if value.op in ("group_size", "siblings") else BOOL
 
 
 def _below(bound: float, strict: bool) -> Interval:

@@ -71,7 +71,7 @@ class Point:
             ones = value.type.dtype == "bool"
             slope = 1.0 if name == self.wrt else 0.0
             return Dual(self.inputs.get(name, 1.0 if ones else self.default), slope)
-        if value.op in ("total", "valid", "group_size", "in_side"):
+        if value.op in ("total", "valid", "group_size", "siblings", "in_side"):
             return Dual(2.0 if value.op == "total" and "P" in self._axes() else 1.0)
         if value.op == "side":
             return self(value.args[0], str(value.attr))

@@ -2,6 +2,7 @@
 
     sum(x, T, mask)            inside a sequence, masked because T is ragged
     mean(r, G)                 over the siblings of a group (std and var are of the population)
+    mean(r, B)                 over the step, in an advantage that is given all of it
     token_mean(x, mask)        the roots of a loss; their denominators count the whole step
     batch_mean(x, mask)        a statistic of data over the whole step
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forgedsl.hir import ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, reachable
 from forgedsl.source import Span
@@ -54,7 +56,8 @@ def reduce(inference: Inference, node: ast.Call) -> Typed:
         help_ = f"write {node.function.text}(x, T, mask) or {node.function.text}(x, G)"
         message = "the second argument must be an axis"
         return inference.error("T701", "axis", message, bound["axis"].span, help=help_)
-    if axis in ("B", "P"):
+    whole_step = over_step(inference.calls[0])
+    if axis == "P" or (axis == "B" and not whole_step):
         message = f"`{node.function.text}` cannot cross {axis}: a microbatch is not the batch"
         help_ = "use an aggregator (token_mean, seq_mean, ...) or batch_mean for data"
         return inference.error("L403", "local-denominator", message, node.span, help=help_)
@@ -62,10 +65,17 @@ def reduce(inference: Inference, node: ast.Call) -> Typed:
         return inference.broken(node.span)
     if axis == "T":
         return _over_tokens(inference, node, x, bound.get("mask"))
-    if "G" not in x.type.axes:
-        message = f"{x.type} has no axis G"
+    if axis not in x.type.axes and not (whole_step and "B" in x.type.axes):
+        message = f"{x.type} has no axis {axis}"
         return inference.error("T704", "group-batch", message, x.span)
-    return _over_group(inference, node.function.text, x, node.span)
+    return _over_group(inference, node.function.text, x, axis, node.span)
+
+
+def over_step(function: ir.Function) -> bool:
+    """Whether it is an advantage over B: called once a step, with all sequences."""
+    types = [field.type for field in function.fields]
+    axes = {getattr(a, "text", "") for t in types if isinstance(t, ast.TensorType) for a in t.axes}
+    return function.kind == "advantage" and "B" in axes
 
 
 def _over_tokens(
@@ -107,27 +117,30 @@ def _safe_sqrt(inference: Inference, variance: int) -> int:
     return build("where", positive, root, build.const(0.0))
 
 
-def _over_group(inference: Inference, name: str, x: Typed, span: Span) -> Typed:
+def _over_group(inference: Inference, name: str, x: Typed, axis: str, span: Span) -> Typed:
+    """Over G or B; over G in a function of the whole step, each sequence gets its group's value."""
     build = inference.build
     build.span = span
     value = build("float", x.value) if x.type.dtype == "bool" else x.value
-    size = build.leaf("group_size", "", SCALAR)
+    of, size = "group", build.leaf("group_size", "", SCALAR)
+    if axis == "G" and "B" in x.type.axes:
+        of, size = "sibling", build.leaf("siblings", "", TensorType(frozenset("B"), "f32"))
     constant = not build.values[value].type.axes
     if name == "count" and x.type.dtype != "bool":
         result = size
     elif name in ("sum", "count"):
-        result = build("mul", value, size) if constant else build("group_sum", value)
+        result = build("mul", value, size) if constant else build(f"{of}_sum", value)
     elif name in ("min", "max"):
-        result = value if constant else build(f"group_{name}", value)
+        result = value if constant else build(f"{of}_{name}", value)
     elif constant:
         result = value if name == "mean" else build.const(0.0)
     else:
-        result = build("div", build("group_sum", value), size)
+        result = build("div", build(f"{of}_sum", value), size)
         if name in ("std", "var"):
             centred = build("sub", value, result)
-            result = build("div", build("group_sum", build("mul", centred, centred)), size)
+            result = build("div", build(f"{of}_sum", build("mul", centred, centred)), size)
             result = build("sqrt", result) if name == "std" else result
-    return _typed(inference, result, x.type.axes - {"G"}, span)
+    return _typed(inference, result, x.type.axes - ({"G"} if of == "sibling" else {axis}), span)
 
 
 def aggregate(inference: Inference, node: ast.Call) -> Typed:

@@ -140,6 +140,8 @@ class _Writer:
             case "input" | "total":
                 return str(value.attr), _ATOM
             case "group_size":
+                return "B" if any("B" in v.type.axes for v in self.values) else "G", _ATOM
+            case "siblings":
                 return "G", _ATOM
             case "valid":
                 return "valid", _ATOM
@@ -162,7 +164,7 @@ class _Writer:
             return f"count[T | {self.text(args[0])}]", _ATOM
         if op.endswith(("_sum", "_max", "_min")):
             family, _, what = op.partition("_")
-            axes = {"seq": "T", "group": "G"}.get(family) or _axes(self.values[args[0]])
+            axes = {"seq": "T", "sibling": "G"}.get(family) or _axes(self.values[args[0]])
             mask = f" | {self.text(args[1])}" if len(args) > 1 else ""
             return f"{what}[{axes}{mask}] {self.text(args[0], 9)}", 6
         return f"{op}({', '.join(self.text(a) for a in args)})", _ATOM
@@ -194,7 +196,7 @@ class _Writer:
 
 def _axes(value: Value) -> str:
     axes = {axis.partition(".")[0] for axis in value.type.axes}
-    return "".join(axis for axis in "PBT" if axis in axes)
+    return "".join(axis for axis in "PBTG" if axis in axes)
 
 
 def _number(value: float | bool | str | None) -> Text:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.hir import ir
+from forgedsl.losses import reductions
 from forgedsl.losses.build import Typed
 from forgedsl.types.tensors import ERROR
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
 RESULTS = {
     "advantage": (frozenset("G"), "f32", "one number for each sibling, [G] f32"),
+    "step": (frozenset("B"), "f32", "one number for each sequence, [B] f32"),
     "filter": (frozenset[str](), "bool", "one bool for the group"),
 }
 RESERVED_REPORTS = ("entropy", "loss", "result")
@@ -77,7 +79,8 @@ def check_result(inference: Inference, kind: str, outputs: list[tuple[str, Typed
     for _, typed in outputs:
         if typed.type.is_error or kind not in RESULTS:
             continue
-        axes, dtype, what = RESULTS[kind]
+        over = "step" if reductions.over_step(inference.calls[0]) else kind
+        axes, dtype, what = RESULTS[over]
         if not typed.type.axes <= axes:
             message = f"a {kind} is {what}, this is {typed.type}"
             help_ = "reduce it, for example `count(ok, G) > 0`" if kind == "filter" else ""

@@ -2,12 +2,14 @@
 
 A `Tree` is SSA: `values[i]` computes from earlier values only, equal expressions are one value.
 
-    leaves       const(value)  input(name)  total(name)  group_size  in_side(side)
+    leaves       const(value)  input(name)  total(name)  group_size  siblings  in_side(side)
     elementwise  see `ELEMENTWISE`; operands have equal axes or none (`expand` makes them equal)
     expand(x)    a value of fewer axes, repeated: [B] to [B, T]
     side(x)      the tokens of one side of a pair: [P, T] to [P, T.chosen]
     reductions   seq_sum, seq_max, seq_min (x, mask) and seq_count(mask) remove the token axis;
-                 group_sum, group_max, group_min remove G; total_sum(x, mask) leaves a scalar
+                 group_sum, group_max, group_min remove G, or B where a function is given the
+                 whole step, in which sibling_sum, sibling_max, sibling_min give every sequence
+                 the value of its group; total_sum(x, mask) leaves a scalar
 
 `total(name)` leaves are counts of the whole optimizer step (num_tokens, num_sequences), given by
 the caller; the aggregators (`token_mean`, ...) are `total_sum` over such a count, so that partial
@@ -31,10 +33,11 @@ UNARY = (
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BINARY = ("add", "sub", "mul", "div", "mod", "pow", "min", "max", "and", "or", *COMPARISONS)
 ELEMENTWISE = frozenset((*UNARY, *BINARY, "clamp", "where"))
-LEAVES = frozenset(("const", "input", "total", "group_size", "in_side"))
+LEAVES = frozenset(("const", "input", "total", "group_size", "siblings", "in_side"))
 SEQUENCE_REDUCTIONS = frozenset(("seq_sum", "seq_count", "seq_max", "seq_min"))
 GROUP_REDUCTIONS = frozenset(("group_sum", "group_max", "group_min"))
-REDUCTIONS = SEQUENCE_REDUCTIONS | GROUP_REDUCTIONS | {"total_sum"}
+SIBLING_REDUCTIONS = frozenset(("sibling_sum", "sibling_max", "sibling_min"))
+REDUCTIONS = SEQUENCE_REDUCTIONS | GROUP_REDUCTIONS | SIBLING_REDUCTIONS | {"total_sum"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

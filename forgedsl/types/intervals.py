@@ -304,5 +304,5 @@ TRANSFER: dict[str, Callable[..., Interval]] = {
     "seq_max": lambda a, *mask: Interval(-INF, INF, finite=False),
     "seq_min": lambda a, *mask: Interval(-INF, INF, finite=False),
     "seq_count": lambda mask: COUNT,
-    "group_max": _same, "group_min": _same,
+    "group_max": _same, "group_min": _same, "sibling_max": _same, "sibling_min": _same,
 }  # fmt: skip

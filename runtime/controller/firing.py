@@ -21,6 +21,7 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit
 from forgedsl.runtime.endpoints import (
+    GROUP,
     DropRollout,
     RewardError,
     RolloutError,
@@ -30,6 +31,7 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.guards import Late, deadline
 from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.places import described
 
 T = TypeVar("T")
 
@@ -55,7 +57,7 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float) 
         ) from error
     except Exception as error:
         raise RunError(
-            f"{what} failed: {type(error).__name__}: {error}",
+            f"{what} failed: {described(error)}",
             origin=node.origin,
             service=node.target,
         ) from error
@@ -251,7 +253,8 @@ class Firing:
             [item for _, siblings, values in parts for item in _spread(values[index], siblings)]
             for index in range(len(node.inputs))
         ]
-        result = await self._batch_call(node, columns)
+        groups = [n for n, (_, siblings, _) in enumerate(parts) for _ in siblings]
+        result = await self._batch_call(node, columns, groups)
         _check_length(node, result, sum(len(siblings) for _, siblings, _ in parts))
         for unit, siblings, _ in parts:
             if isinstance(result, list):
@@ -260,9 +263,10 @@ class Firing:
             else:
                 unit.put_result(node, siblings, result)
 
-    async def _batch_call(self, node: Node, columns: list[list[Any]]) -> Any:
+    async def _batch_call(self, node: Node, columns: list[list[Any]], groups: list[int]) -> Any:
         if node.op != "logprobs":
-            return await demand(node, self._endpoints.call(node, _named(node, columns)))
+            args = _named(node, columns) | {GROUP: groups}
+            return await demand(node, self._endpoints.call(node, args))
         with self._events.span("logprobs", node=node.name, service=node.target):
             return await demand(node, self._endpoints.logprobs(node, columns[0]))
 

@@ -17,7 +17,7 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Completion
 from forgedsl.runtime.data import DatasetReader
-from forgedsl.runtime.endpoints import EvalSample, Score, ServiceFailure, SyncResult
+from forgedsl.runtime.endpoints import GROUP, EvalSample, Score, ServiceFailure, SyncResult
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.replay import record
 from forgedsl.runtime.services.generator import GeneratorClient
@@ -127,7 +127,9 @@ class MonarchEndpoints:
         import torch
 
         tensors = {
-            name: torch.tensor(value, dtype=torch.float64) if _numbers(value) else value
+            name: torch.tensor(value, dtype=torch.int64 if name == GROUP else torch.float64)
+            if _numbers(value)
+            else value
             for name, value in args.items()
         }
         result = getattr(self._program, node.target)(**tensors)

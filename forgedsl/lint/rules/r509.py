@@ -20,7 +20,8 @@ from forgedsl.hir.ir import FlowStep
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import GroupView, View
-from forgedsl.losses.tree import GROUP_REDUCTIONS, reachable
+from forgedsl.losses.reductions import over_step
+from forgedsl.losses.tree import GROUP_REDUCTIONS, SIBLING_REDUCTIONS, reachable
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -28,16 +29,18 @@ CODE = "R509"
 NAME = "group-too-small"
 LEVEL = "E"
 finding = Finding(CODE, NAME, LEVEL)
+ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 
 def check(view: View) -> Iterator[Diagnostic]:
     flow = view.program.flow
     small = [s for s in flow if s.op == "sample" and s.settings["n"].value < 2]
-    called = {step.receiver: step for step in flow if step.op == "call"}
+    calls = [step for step in flow if step.op == "call"]
+    functions = view.program.functions
     for group in view.groups:
         if group.function.kind != "advantage":
             continue
-        step = called.get(group.function.name)
+        step = next((s for s in calls if functions[s.receiver] is group.function), None)
         if small and step is not None and _reduces_over_group(group):
             yield _too_small(step, small[0])
         else:
@@ -45,7 +48,8 @@ def check(view: View) -> Iterator[Diagnostic]:
 
 
 def _reduces_over_group(group: GroupView) -> bool:
-    return any(value.op in GROUP_REDUCTIONS for value in group.located.tree.values)
+    compared = SIBLING_REDUCTIONS if over_step(group.function) else GROUP_REDUCTIONS
+    return any(value.op in compared for value in group.located.tree.values)
 
 
 def _too_small(step: FlowStep, sample: FlowStep) -> Diagnostic:
@@ -64,7 +68,7 @@ def _no_epsilon(group: GroupView) -> Iterator[Diagnostic]:
         if value.op != "div" or analysis.guarded(node, value.args[1]).nonzero:
             continue
         cone = reachable(tree.values, [value.args[1]])
-        if not any(tree.values[inner].op in GROUP_REDUCTIONS for inner in cone):
+        if not any(tree.values[inner].op in ACROSS for inner in cone):
             continue
         chain = group.located.chains[node]
         divisor = chain[0].right if chain and isinstance(chain[0], ast.Binary) else None
