@@ -18,7 +18,7 @@ from forgedsl.hir.ir import Function
 from forgedsl.losses.infer import infer
 from forgedsl.losses.render_math import render
 from forgedsl.records import dataclass, field
-from forgedsl.schema.kinds import KINDS, SERVICES
+from forgedsl.schema.kinds import KINDS, SERVICES, SINGLETONS
 from forgedsl.schema.types import Kind
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, trivia
@@ -148,6 +148,8 @@ class Page:
 
     def _block(self, decl: ast.BlockDecl) -> str:
         name = decl.name or decl.kind
+        if decl.kind in SINGLETONS and decl.name:
+            name = f"{decl.kind} {decl.name}"  # schedule async
         if decl.ctor is not None:
             name += f" : {self.printer.flat(decl.ctor)}"
         kind = schema_of(decl)

@@ -14,6 +14,7 @@ from typing import Any
 
 from forgedsl.hir.ir import Constructor, Decl
 from forgedsl.records import dataclass
+from forgedsl.shipped import locate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +101,7 @@ def dims_of(model: Decl, base_dir: Path | None) -> Dims | None:
         return named
     source = model.settings["source"].value
     if isinstance(source, Constructor) and source.name == "local" and base_dir is not None:
-        return _from_config(base_dir / str(source.args["path"]) / "config.json")
+        return _from_config(locate(str(source.args["path"]), base_dir) / "config.json")
     if isinstance(source, Constructor) and source.name == "hf":
         return _from_name(str(source.args["id"]))
     return None
