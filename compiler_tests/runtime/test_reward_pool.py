@@ -72,7 +72,7 @@ def test_values_errors_and_time_limits(tmp_path: Path, make_job: Any) -> None:
     }
     job = make_job(rewards=rewards)
 
-    async def main() -> dict[str, list[Outcome]]:
+    async def main() -> list[list[Outcome]]:
         mesh = Mesh.spawn(
             service="rewards",
             origin="x.forge:1:1",
@@ -86,12 +86,12 @@ def test_values_errors_and_time_limits(tmp_path: Path, make_job: Any) -> None:
         )
         try:
             await mesh.call("setup")
-            items = [(rollout("yes"), "yes"), (rollout("no"), "yes"), (rollout("yes"), "yes")]
-            return {name: await mesh.one(0, "score", name, items) for name in names}
+            items = [(names, rollout(text), "yes") for text in ("yes", "no", "yes")]
+            return await mesh.one(0, "score", items)
         finally:
             await mesh.stop()
 
-    found = asyncio.run(main())
+    found = dict(zip(names, zip(*asyncio.run(main()), strict=True), strict=True))
     assert [o.value for o in found["good"]] == [1.0, 0.0, 1.0]
     assert [o.value for o in found["waits"]] == [0.5, 0.5, 0.5]
     for name, words in {

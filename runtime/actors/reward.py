@@ -13,7 +13,7 @@ import ctypes
 import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from forgedsl.runtime.places import described
 GRACE = 1.0
 """seconds an interrupted call has to end before its thread is left behind"""
 
-Item = tuple[Rollout, Any]
-"""a rollout and its target"""
+Item = tuple[tuple[str, ...], Rollout, Any]
+"""names of rewards, and the rollout and target that all of them judge"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,8 +49,8 @@ class Interrupted(BaseException):
 class _Pass:
     """One walk over calls `first`, `first + 1`, ... on a thread; `at` is the call it is in."""
 
-    function: Callable[[Rollout, Any], Any]
-    items: Sequence[Item]
+    functions: Mapping[str, Callable[[Rollout, Any], Any]]
+    calls: Sequence[tuple[str, Rollout, Any]]
     outcomes: list[Outcome | None]
     at: int
     began: float = field(default_factory=time.monotonic)
@@ -58,15 +58,15 @@ class _Pass:
 
     def walk(self) -> None:
         self.thread = threading.get_ident()
-        while self.at < len(self.items):
+        while self.at < len(self.calls):
             self.began = time.monotonic()
-            outcome = self._call(*self.items[self.at])
+            outcome = self._call(*self.calls[self.at])
             self.outcomes[self.at] = outcome
             self.at += 1
 
-    def _call(self, rollout: Rollout, target: Any) -> Outcome:
+    def _call(self, name: str, rollout: Rollout, target: Any) -> Outcome:
         try:
-            value = self.function(rollout, target)
+            value = self.functions[name](rollout, target)
             return Outcome(value=asyncio.run(value) if inspect.iscoroutine(value) else value)
         except Exception as error:
             return Outcome(error=described(error))
@@ -87,15 +87,16 @@ class RewardPool(ForgeActor):
         return await self.run(self._setup)
 
     @concurrent_endpoint
-    async def score(self, name: str, items: list[Item]) -> list[Outcome]:
-        """Apply reward `name` to each (rollout, target), in order."""
-        limit = self.job.rewards[name].timeout
-        outcomes: list[Outcome | None] = [None] * len(items)
+    async def score(self, items: list[Item]) -> list[list[Outcome]]:
+        """Apply the rewards of each item to its rollout; outcomes in the order of the names."""
+        calls = [(name, rollout, target) for names, rollout, target in items for name in names]
+        found: list[Outcome | None] = [None] * len(calls)
         at = 0
-        while at < len(items):
-            walk = _Pass(self._functions[name], items, outcomes, at)
-            at = await self._supervise(walk, _start(walk), limit)
-        return [o if o is not None else Outcome(error="not evaluated") for o in outcomes]
+        while at < len(calls):
+            walk = _Pass(self._functions, calls, found, at)
+            at = await self._supervise(walk, _start(walk))
+        outcomes = (o if o is not None else Outcome(error="not evaluated") for o in found)
+        return [[next(outcomes) for _ in names] for names, _, _ in items]
 
     def _setup(self) -> dict[str, Any]:
         from forgedsl.runtime.rewards import load_reward
@@ -106,9 +107,11 @@ class RewardPool(ForgeActor):
         }
         return {}
 
-    async def _supervise(self, walk: _Pass, future: asyncio.Future[None], limit: float) -> int:
+    async def _supervise(self, walk: _Pass, future: asyncio.Future[None]) -> int:
         """Wait for the walk; stop it at a call over its limit. Returns where to go on."""
+        last = len(walk.calls) - 1
         while True:
+            limit = self.job.rewards[walk.calls[min(walk.at, last)][0]].timeout
             left = walk.began + limit - time.monotonic()
             done, _ = await asyncio.wait({future}, timeout=max(left, 0.01))
             if done:
