@@ -39,8 +39,9 @@ def test_every_pipeline_reads_back(path, profile):
     assert difference(state.plan, read_ir(plan, externals={"program": program})) is None
 
 
-def test_the_form_is_readable(golden):
-    path = ROOT / "pipelines" / "grpo_math.forge"
+def test_the_form_is_readable(golden, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    path = Path("pipelines/grpo_math.forge")
     state = compile_program(Request(path=path, profile="cpu"), until="plan").state
     assert state is not None
     text = print_ir(state.graph, state.loader.sources)

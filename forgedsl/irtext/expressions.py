@@ -1,7 +1,7 @@
-"""Expressions of the language in an IR's text: as in a .forge file, with their places apart.
+"""Code of the language in an IR's text: as in a .forge file, with its places apart.
 
-expr -> "ratio * adv", spans of its nodes in order        None where that would not read back
-"ratio * adv", spans -> expr
+expression, statement or field -> "ratio = a * b", spans in order     None if it would not
+"ratio = a * b", spans -> the same                                    read back
 """
 
 from __future__ import annotations
@@ -13,32 +13,72 @@ from forgedsl.records import fields, replace
 from forgedsl.source import NO_SPAN, Span
 from forgedsl.syntax import ast, quick
 
+EXPRESSIONS = (ast.Path, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
+               ast.NoneLiteral, ast.List, ast.Call, ast.Unary, ast.Binary,
+               ast.Conditional)  # fmt: skip
+CODE = (*EXPRESSIONS, ast.Assign, ast.TypedAssign, ast.Return, ast.Minimize, ast.Report, ast.Field)
+"""what is written as code"""
 
-def written(expr: ast.Expr) -> tuple[str, tuple[Span, ...]] | None:
+
+def written(node: ast.Node) -> tuple[str, tuple[Span, ...]] | None:
     """Text and places, if they say all there is to say."""
-    from forgedsl.format.expressions import Expressions
-    from forgedsl.format.notes import Notes
-
-    text = Expressions(Notes(None)).flat(expr)
+    text = _text(node)
     if "`" in text or "\n" in text:
         return None
-    read = quick.parse(text, "", "value")
-    if read is None or _bare(read) != _bare(expr):
+    read = _parsed(text)
+    if read is None or _bare(read) != _bare(node):
         return None
-    return text, tuple(_spans(expr))
+    return text, tuple(_spans(node))
 
 
-def read(text: str, spans: tuple[Span, ...]) -> ast.Expr:
-    """The expression that was written."""
-    found: ast.Expr = quick.parse(text, "", "value")
+def read(text: str, spans: tuple[Span, ...]) -> ast.Node:
+    """The code that was written."""
+    found = _parsed(text)
+    if found is None:
+        raise ValueError(f"`{text}` is no code")
     return _spanned(found, iter(spans))  # type: ignore[no-any-return]
 
 
+def _text(node: ast.Node) -> str:
+    from forgedsl.format.expressions import Expressions
+    from forgedsl.format.notes import Notes
+
+    printer = Expressions(Notes(None))
+    match node:
+        case ast.Assign():
+            return f"{node.path.text} = {printer.flat(node.value)}"
+        case ast.TypedAssign():
+            return f"{node.name}: {printer.type(node.type)} = {printer.flat(node.value)}"
+        case ast.Return():
+            return f"return {printer.flat(node.value)}"
+        case ast.Minimize():
+            return f"minimize {printer.flat(node.value)}"
+        case ast.Report():
+            return f"report {node.name} = {printer.flat(node.value)}"
+        case ast.Field():
+            default = "" if node.default is None else f" = {printer.flat(node.default)}"
+            return f"field {node.name}: {printer.type(node.type)}{default}"
+    return printer.flat(node)  # type: ignore[arg-type]
+
+
+def _parsed(text: str) -> ast.Node | None:
+    """An expression, else a field, else a statement of a function's body."""
+    value: ast.Node | None = quick.parse(text, "", "value")
+    if value is not None:
+        return value
+    if text.startswith("field "):
+        file = quick.parse(f"fn f({text.removeprefix('field ')}) = 0\n", "", "start")
+        return None if file is None else file.decls[0].fields[0]  # type: ignore[no-any-return]
+    file = quick.parse(f"fn f() {{\n{text}\n}}\n", "", "start")
+    return None if file is None else file.decls[0].body.items[0]  # type: ignore[no-any-return]
+
+
 def _spans(node: Any) -> Iterator[Span]:
-    if isinstance(node, ast.Node):
-        yield node.span
-        for name in _parts(node):
-            yield from _spans(getattr(node, name))
+    if isinstance(node, Span):
+        yield node
+    elif isinstance(node, ast.Node):
+        for field in fields(node):
+            yield from _spans(getattr(node, field.name))
     elif isinstance(node, tuple):
         for item in node:
             yield from _spans(item)
@@ -46,16 +86,17 @@ def _spans(node: Any) -> Iterator[Span]:
 
 def _spanned(node: Any, spans: Iterator[Span]) -> Any:
     """The tree with the next spans, in the order of `_spans`."""
+    if isinstance(node, Span):
+        return next(spans)
     if isinstance(node, ast.Node):
-        span = next(spans)
-        parts = {name: _spanned(getattr(node, name), spans) for name in _parts(node)}
-        return replace(node, span=span, **parts)
+        parts = {f.name: _spanned(getattr(node, f.name), spans) for f in fields(node)}
+        return replace(node, **parts)
     if isinstance(node, tuple):
         return tuple(_spanned(item, spans) for item in node)
     return node
 
 
-def _bare(node: ast.Expr) -> Any:
+def _bare(node: ast.Node) -> Any:
     """The tree without places."""
     return _spanned(node, _nowhere())
 
@@ -63,7 +104,3 @@ def _bare(node: ast.Expr) -> Any:
 def _nowhere() -> Iterator[Span]:
     while True:
         yield NO_SPAN
-
-
-def _parts(node: ast.Node) -> list[str]:
-    return [field.name for field in fields(node) if field.name != "span"]

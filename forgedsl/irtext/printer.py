@@ -8,22 +8,19 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
+from forgedsl.graph import ir as graph
 from forgedsl.hir import ir
 from forgedsl.hir.evaluate import Bytes, Seconds
-from forgedsl.irtext.expressions import written
+from forgedsl.irtext.expressions import CODE, written
 from forgedsl.irtext.registry import names
 from forgedsl.records import fields
 from forgedsl.source import SourceFile, Span
-from forgedsl.syntax import ast
 
 WIDTH = 100
 NAMED = (ir.Scope, ir.Function, ir.Decl, ir.RewardDecl)
 """records that have a definition of their own"""
 DETAILS = {"default": "default", "file": ""}
 """what an origin says besides its layer, where that is always the same"""
-EXPRESSIONS = (ast.Path, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
-               ast.NoneLiteral, ast.List, ast.Call, ast.Unary, ast.Binary,
-               ast.Conditional)  # fmt: skip
 
 
 def print_ir(
@@ -57,7 +54,10 @@ def _flat(part: Any) -> str:
 
 def _lines(part: Any, indent: int, used: int) -> str:
     """The part, on one line if it fits behind `used` columns."""
-    if isinstance(part, str) or used + len(part.flat) + 1 <= WIDTH or not part.items:
+    if isinstance(part, str) or not part.items:
+        return _flat(part)
+    body, first = part.flat.removesuffix(part.tail), part.tail.partition("\n")[0]
+    if "\n" not in body and used + len(body) + len(first) + 1 <= WIDTH:
         return _flat(part)
     inner = "  " * (indent + 1)
     rows = [f"{inner}{h}{_lines(i, indent + 1, len(inner) + len(h))}," for h, i in part.items]
@@ -125,22 +125,52 @@ class _Printer:
             opening = {tuple: "[", list: "list[", frozenset: "set["}[type(value)]
             ordered = sorted(value) if isinstance(value, frozenset) else value
             return _Group(opening, [("", self.value(item)) for item in ordered], "]")
+        if isinstance(value, graph.Node):
+            return self.node(value)
+        if isinstance(value, graph.Edge):
+            return self.edge(value)
         if id(value) in self.names:
             return self.names[id(value)]
         if isinstance(value, NAMED):
             return self.name(value)
-        if isinstance(value, EXPRESSIONS) and (found := written(value)) is not None:
+        if isinstance(value, CODE) and (found := written(value)) is not None:
             text, spans = found
             self.places.append(self.offsets(spans))
             return f"`{text}`{len(self.places) - 1}"
         return self.record(value)
+
+    def node(self, node: graph.Node) -> Any:
+        """`%rollout = sample generator(prompt = %prompt @74:30+6) {n = 8}`, then what flows out."""
+        target = f" {node.target}" if node.target else ""
+        head = f"%{node.name} = {node.op}{target}({', '.join(self.reads(i) for i in node.inputs)})"
+        tail = (" at_step" if node.at_step else "") + "\n      -> "
+        tail += f"{node.stream.name if node.stream else 'nothing'} {node.level.name}"
+        tail += f" root {node.root}" if node.root else ""
+        if node.samplers:
+            tail += f" samplers {', '.join(sorted(node.samplers))};"
+        tail += f" id {json.dumps(node.id)} {self.span(node.span)}"
+        if not node.settings:
+            return head + tail
+        items = [(f"{_key(k)} = ", self.value(v)) for k, v in node.settings.items()]
+        return _Group(f"{head} {{", items, "}").behind(tail)
+
+    def reads(self, read: graph.Input) -> str:
+        attribute = f" .{read.attribute}" if read.attribute is not None else ""
+        return f"{read.argument} = %{read.edge}{attribute} {self.span(read.span)}"
+
+    def edge(self, edge: graph.Edge) -> str:
+        """`edge "train/prompt#bc15" -> "train/rollout#8dfb" DATA "prompt" : "Stream[Prompt]"`."""
+        attribute = "" if edge.attribute is None else f" .{edge.attribute}"
+        ends = f"{json.dumps(edge.source)} -> {json.dumps(edge.target)}"
+        label = f"{json.dumps(edge.label)}{attribute}"
+        return f"edge {ends} {edge.kind.name} {label} : {json.dumps(edge.type)}"
 
     def record(self, value: Any) -> _Group:
         """`hir.Decl(field = value, ...)`."""
         items = []
         for field in fields(value):
             item = getattr(value, field.name)
-            if not _is_default(field, item):
+            if item is not None and not _is_default(field, item):
                 items.append((f"{field.name} = ", self.value(item)))
         return _Group(f"{names()[type(value)]}(", items, ")")
 

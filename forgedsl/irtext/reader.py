@@ -12,16 +12,18 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from forgedsl.graph import ir as graph
 from forgedsl.hir import ir
 from forgedsl.hir.evaluate import Bytes, Seconds
 from forgedsl.irtext import expressions
 from forgedsl.irtext.registry import classes
+from forgedsl.records import fields
 from forgedsl.source import Span
 
 TOKEN = re.compile(
     r'\s*(?:(?P<string>"(?:[^"\\]|\\.)*")|(?P<code>`[^`]*`\d+)|(?P<span>@(?:\d+:)?\d+:-?\d+\+-?\d+)'
-    r"|(?P<number>-?\d+(?:\.\d+)?(?:e[-+]?\d+)?[sB]?(?![\w.]))|(?P<arrow><-)"
-    r"|(?P<name>[%&]?[A-Za-z_][\w./:]*)|(?P<mark>[()\[\]{},=]))"
+    r"|(?P<number>-?\d+(?:\.\d+)?(?:e[-+]?\d+)?[sB]?(?![\w.]))|(?P<arrow><-|->)"
+    r"|(?P<name>[%&.]?[A-Za-z_][\w./:]*)|(?P<mark>[()\[\]{},=:;]))"
 )
 WORDS: dict[str, Any] = {"none": None, "true": True, "false": False}
 CLOSING = {"(": ")", "[": "]", "{": "}"}
@@ -91,6 +93,16 @@ class _Reader:
         self.at += 1
         return text
 
+    def kind(self) -> str:
+        """The kind of the next token."""
+        return self.tokens[self.at][0] if self.at < len(self.tokens) else "end"
+
+    def skip(self, text: str) -> bool:
+        """Whether the next token is `text`; it is taken then."""
+        found = self.next_is(text)
+        self.at += found
+        return found
+
     def next_is(self, text: str) -> bool:
         return self.at < len(self.tokens) and self.tokens[self.at][1] == text
 
@@ -104,8 +116,7 @@ class _Reader:
         return found
 
     def bare(self) -> Any:
-        kind = self.tokens[self.at][0] if self.at < len(self.tokens) else "end"
-        text = self.take()
+        kind, text = self.kind(), self.take()
         match kind:
             case "string":
                 return json.loads(text)
@@ -131,7 +142,9 @@ class _Reader:
         if text[0] == "&":
             return ir.Ref(name=text[1:])
         if text[0] == "%":
-            return self.reference(text)
+            return self.node(text[1:]) if self.next_is("=") else self.reference(text)
+        if text == "edge":
+            return self.edge()
         if text in ("list", "set"):
             self.take("[")
             items = self.items("]")
@@ -145,8 +158,60 @@ class _Reader:
         return classes()[cls][member] if colon else self.record(classes()[cls])
 
     def record(self, cls: type[Any]) -> Any:
+        """A record; what is not written is its default, or None."""
         self.take("(")
-        return cls(**self.mapping(")"))
+        given = self.mapping(")")
+        required = (f.name for f in fields(cls) if not _has_default(f))
+        return cls(**{name: None for name in required if name not in given}, **given)
+
+    def node(self, name: str) -> graph.Node:
+        """What `_Printer.node` wrote."""
+        self.take("=")
+        op = self.take()
+        target = "" if self.next_is("(") else self.take()
+        self.take("(")
+        inputs = []
+        while not self.next_is(")"):
+            argument = self.take()
+            self.take("=")
+            edge = self.take()[1:]
+            attribute = None if self.kind() == "span" else self.take()[1:]
+            span = self.span(self.take())
+            inputs.append(graph.Input(argument=argument, edge=edge, attribute=attribute, span=span))
+            if not self.next_is(")"):
+                self.take(",")
+        self.take(")")
+        settings = self.value() if self.next_is("{") else {}
+        at_step = self.skip("at_step")
+        self.take("->")
+        stream = self.take()
+        level = graph.Level[self.take()]
+        root = self.take() if self.skip("root") else ""
+        samplers = []
+        while self.skip("samplers") or self.skip(","):
+            samplers.append(self.take())
+        self.skip(";")
+        self.take("id")
+        return graph.Node(
+            id=json.loads(self.take()), name=name, op=op, target=target, inputs=tuple(inputs),
+            level=level, root=root, samplers=frozenset(samplers), settings=settings,
+            stream=graph.Stream.NOTHING if stream == "nothing" else graph.Stream[stream],
+            at_step=at_step, span=self.span(self.take()),
+        )  # fmt: skip
+
+    def edge(self) -> graph.Edge:
+        """What `_Printer.edge` wrote."""
+        source = json.loads(self.take())
+        self.take("->")
+        target = json.loads(self.take())
+        kind = graph.EdgeKind[self.take()]
+        label = json.loads(self.take())
+        attribute = None if self.next_is(":") else self.take()[1:]
+        self.take(":")
+        return graph.Edge(
+            source=source, target=target, kind=kind, label=label, attribute=attribute,
+            type=json.loads(self.take()),
+        )  # fmt: skip
 
     def mapping(self, closing: str = "}") -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -174,10 +239,9 @@ class _Reader:
 
         self.take("<-")
         layer = self.take()
-        kind = self.tokens[self.at][0] if self.at < len(self.tokens) else "end"
-        detail = json.loads(self.take()) if kind == "string" else DETAILS[layer]
+        detail = json.loads(self.take()) if self.kind() == "string" else DETAILS[layer]
         span = place = None
-        if self.at < len(self.tokens) and self.tokens[self.at][0] == "span":
+        if self.kind() == "span":
             span = self.span(self.take())
         if self.next_is("at"):
             self.take()
@@ -216,6 +280,10 @@ class _Reader:
             file, start, length = re.split(r"[:+]", place)
             spans.append(Span(self.files[int(file)][0], int(start), int(start) + int(length)))
         return expressions.read(body, tuple(spans))
+
+
+def _has_default(field: Any) -> bool:
+    return callable(field.default_factory) or type(field.default).__name__ != "MISSING"
 
 
 def _number(text: str) -> Any:
