@@ -28,8 +28,7 @@ def lowered(text):
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_text_forms_read_back(text):
     found, made = lowered(text)
-    if made is None:
-        return
+    assert made is not None
     graph = print_ir(made.graph, found.sources)
     assert read_ir(graph) == made.graph
     program = read_ir(print_ir(found.program, found.sources))
@@ -42,8 +41,7 @@ def test_text_forms_read_back(text):
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_programs_state_the_same_job(text):
     _, made = lowered(text)
-    if made is None:
-        return
+    assert made is not None
     hook = sys.excepthook
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

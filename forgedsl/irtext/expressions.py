@@ -68,9 +68,9 @@ def _parsed(text: str) -> ast.Node | None:
         return value
     if text.startswith("field "):
         file = quick.parse(f"fn f({text.removeprefix('field ')}) = 0\n", "", "start")
-        return None if file is None else file.decls[0].fields[0]  # type: ignore[no-any-return]
+        return None if file is None else file.decls[0].fields[0]
     file = quick.parse(f"fn f() {{\n{text}\n}}\n", "", "start")
-    return None if file is None else file.decls[0].body.items[0]  # type: ignore[no-any-return]
+    return None if file is None else file.decls[0].body.items[0]
 
 
 def _spans(node: Any) -> Iterator[Span]:
