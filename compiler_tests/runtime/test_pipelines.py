@@ -1,0 +1,85 @@
+"""Every shipped pipeline: lints clean, plans under each of its profiles, and trains on CPU.
+
+The two that share least with grpo_math run here for a few steps; FORGE_DEEP runs all, 20 steps.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgedsl.api import load
+from forgedsl.lint.engine import lint_file
+from forgedsl.lower.build import lower
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+NAMES = (
+    "cispo_math", "dapo_code", "dapo_math", "distill_math", "dpo_math", "grpo_math", "gspo_math",
+    "reinforce_math", "rloo_math", "sapo_math", "sft_math",
+)  # fmt: skip
+PROFILES = {
+    "dapo_code": ("none",),
+    "grpo_math": ("none", "cpu", "gpu1", "gpu_tiny", "cluster"),
+    "sft_math": ("none",),
+}
+DEEP = bool(os.environ.get("FORGE_DEEP"))
+RUNS = tuple(n for n in NAMES if n != "dapo_code") if DEEP else ("distill_math", "dpo_math")
+STEPS = 20 if DEEP else 3
+
+
+def test_the_list_is_complete() -> None:
+    assert tuple(sorted(path.stem for path in PIPELINES.glob("*.forge"))) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_lint_finds_nothing(name: str) -> None:
+    found = lint_file(PIPELINES / f"{name}.forge").diagnostics
+    assert [f"{d.code} {d.message}" for d in found if d.severity in ("error", "warning")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "profile"), [(n, p) for n in NAMES for p in PROFILES.get(n, ("none", "cpu"))]
+)
+def test_every_profile_plans(name: str, profile: str) -> None:
+    path = PIPELINES / f"{name}.forge"
+    loaded = load(path, profile=profile)
+    made = lower(
+        loaded.checked, reporter=loaded.reporter, sources=loaded.sources, base_dir=PIPELINES
+    )
+    problems = [d for d in loaded.reporter if d.severity in ("error", "warning")]
+    assert problems == []
+    assert made is not None
+    devices = {service.mesh.device for service in made.job.services.values()}
+    assert devices == {"cpu"} if profile == "cpu" or name == "sft_math" else "gpu" in devices
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", RUNS)
+def test_it_trains_on_a_cpu(name: str, tmp_path: Path) -> None:
+    file = PIPELINES / f"{name}.forge"
+    command = ["run", str(file), f"schedule.steps={STEPS}", "--run-dir", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "forgedsl.cli.main", *command],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=570,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+    assert [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    assert all(math.isfinite(row["grad_norm"]) and row["grad_norm"] > 0 for row in rows)
+    if name == "dpo_math":  # policy and reference begin as one model
+        assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
+        assert rows[-1]["loss"] < rows[0]["loss"]
+    if name == "distill_math":
+        assert all(0 < row["loss/reverse_kl"] < 1 for row in rows)
