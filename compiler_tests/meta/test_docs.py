@@ -83,3 +83,15 @@ def test_exported_names_are_pinned() -> None:
     assert sorted(api.__all__) == [
         "Host", "Loaded", "load", "load_functions", "load_text", "overrides_of",
     ]  # fmt: skip
+
+
+def test_every_field_of_metrics_is_documented() -> None:
+    from forgedsl.runtime.items import Batch, StepResult
+    from forgedsl.runtime.meter import Meter, batch_record, step_record
+
+    result = StepResult(
+        version=1, loss=0.0, grad_norm=1.0, lr=1e-6, tokens=1, metrics={}, kernel="torch/linear"
+    )
+    fields = Meter().turn() | batch_record(Batch(samples=[]), [], []) | step_record(result)
+    text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    assert [name for name in fields if f"`{name}`" not in text] == []
