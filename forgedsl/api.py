@@ -14,6 +14,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError
 from forgedsl.hir.context import Context, Host
 from forgedsl.hir.evaluate import Names
+from forgedsl.hir.habits import as_override
 from forgedsl.hir.instantiate import ModuleNames, instantiate
 from forgedsl.hir.ir import Function, Origin, Program, Scope
 from forgedsl.hir.modules import Loader, Module
@@ -129,7 +130,7 @@ def overrides_of(
             name = "<command line>"
             sources[name] = SourceFile(name, str(item))
             message = f"`{item}` is not an override"
-            help_text = "write `--set NAME.SETTING=VALUE`"
+            help_text = as_override(str(item))
             ctx.error("F121", message, Span(name, 0, len(str(item))), help=help_text)
         else:
             found.append(override)

@@ -28,6 +28,23 @@ def test_a_word_for_a_parameter_that_is_a_number() -> None:
     assert said("group=abc") == ("F109", "parameter `group` is an integer, not `abc`", "")
 
 
+@pytest.mark.parametrize(
+    ("override", "code", "help_text"),
+    [
+        ("lr=1e-5", "F101", "did you mean `trainer.optimizer.lr` or `reference.optimizer.lr`?"),
+        ("steps=10", "F101", "did you mean `schedule.steps`?"),
+        ("profle=cpu", "F101", "did you mean `--profile`?"),
+        ("trainer.procs:4", "F121", "did you mean `trainer.procs=4`?"),
+        ("s/4/2/", "F121", "write `--set NAME.SETTING=VALUE`"),
+        ("trainer.procs=4,generator.replicas=2", "F109", "one setting for each `--set`"),
+        ("logging.console=False", "F109", "write `false`"),
+    ],
+)
+def test_what_was_meant_is_said(override: str, code: str, help_text: str) -> None:
+    found = said(override)
+    assert (found[0], found[2]) == (code, help_text)
+
+
 def test_a_parameter_may_be_given_another() -> None:
     assert list(api.load(GRPO, profile="none", overrides=["max_prompt=group"]).reporter) == []
 

@@ -1,10 +1,22 @@
-"""Setting names of TRL, torchforge and verl -> where the same thing is said here.
+"""What people type out of habit -> what is meant here.
 
-Looked up when a name is unknown and nothing here is spelt nearly like it, so that
-`--set learning_rate=1e-5` gets an answer instead of a list.
+HABITS: setting names of TRL, torchforge and verl, looked up when a name is unknown and nothing is
+spelt nearly like it. `whole_addresses`: `--set lr=1e-5` for `trainer.optimizer.lr`. `as_override`:
+`trainer.procs:4` for `trainer.procs=4`.
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from forgedsl.hir.suggest import did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from forgedsl.hir.table import Declared
+
+OPTIONS = ("--profile", "--set", "--set-file", "--seed", "--run-dir", "--resume", "--quiet")
 
 HABITS = {
     "adam_beta1": "`optimizer.betas` of the trainer, `[0.9, 0.95]`",
@@ -51,3 +63,31 @@ def habit(name: str) -> str:
     """`here that is ...`, or nothing."""
     ours = HABITS.get(name.lower())
     return "" if ours is None else f"here that is {ours}"
+
+
+def whole_addresses(end: str, declared: Mapping[str, Declared]) -> tuple[str, ...]:
+    """Addresses that end in what was typed: `optimizer.lr` of the trainer."""
+    return tuple(
+        f"{name}.{setting.name}"
+        for name, entry in declared.items()
+        for setting in entry.kind.settings
+        if f".{setting.name}".endswith(f".{end}")
+    )[:4]
+
+
+def misspelt_option(name: str) -> str:
+    """`--profle cpu` is read as an override of `profle`."""
+    return did_you_mean(nearest(f"--{name.replace('_', '-')}", OPTIONS))
+
+
+def as_override(text: str) -> str:
+    """What an argument without `=` was to be, or the general form."""
+    colon = re.fullmatch(r"([\w.]+):\s*(\S+)", text)
+    if colon is not None:
+        return f"did you mean `{colon[1]}={colon[2]}`?"
+    return "write `--set NAME.SETTING=VALUE`"
+
+
+def one_by_one(text: str) -> str:
+    """Help for a value that holds a second override."""
+    return "one setting for each `--set`" if re.search(r",\s*[\w.]+=", text) else ""

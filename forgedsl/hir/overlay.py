@@ -13,7 +13,9 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
+from forgedsl.hir.habits import habit, misspelt_option, whole_addresses
 from forgedsl.hir.ir import Origin
+from forgedsl.hir.suggest import did_you_mean
 from forgedsl.hir.table import RANK, Collector, Declared, Entry, part_span
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
@@ -174,7 +176,7 @@ class Overlay:
         if head in self.table.imports and len(rest) == 1:
             self._param(path.text, Entry(expr=expr, origin=placed, path_span=part_span(path, 1)))
             return
-        declared = self._find(head, part_span(path, 0, 0))
+        declared = self._find(head, part_span(path, 0, 0), path.text)
         if declared is None:
             return
         if declared.kind.single:
@@ -194,9 +196,16 @@ class Overlay:
         if before is None or RANK[before.origin.layer] <= RANK[entry.origin.layer]:
             self.table.param_entries[name] = entry
 
-    def _find(self, name: str, span: Span) -> Declared | None:
+    def _find(self, name: str, span: Span, address: str = "") -> Declared | None:
         declared = self.table.declared.get(name)
         if declared is None:
             what = "nothing to set is called"
-            self.ctx.unknown("F101", what, name, span, self.table.addresses())
+            meant = whole_addresses(address or name, self.table.declared)
+            if meant:
+                help_text = did_you_mean(meant)
+                self.ctx.error("F101", f"{what} `{address or name}`", span, help=help_text)
+                return None
+            is_typed = span.file.startswith("<command line")
+            option = misspelt_option(name) if is_typed and not habit(name) else ""
+            self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=option)
         return declared

@@ -11,6 +11,7 @@ from typing import Any
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
+from forgedsl.hir.habits import one_by_one
 from forgedsl.hir.ir import Auto, Constructor, Deferred, Ref, Scope
 from forgedsl.hir.table import Declared
 from forgedsl.schema.types import Parameter, Required, Signature, Type
@@ -61,7 +62,10 @@ class Coercer:
         nothing (`--set trainer.procs=abc`) is a value of the wrong type."""
         is_typed = expr.span.file.startswith("<command line")
         if is_typed and isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
-            return self.ctx.error("F109", f"{what} is {type_.text}, not `{expr.text}`", expr.span)
+            small = expr.text.lower()
+            help_text = f"write `{small}`" if small in ("true", "false", "none") else ""
+            message = f"{what} is {type_.text}, not `{expr.text}`"
+            return self.ctx.error("F109", message, expr.span, help=help_text)
         found = evaluate(expr, self.names, self.ctx)
         return found if found is ERROR else self.check(found, type_, expr.span, what)
 
@@ -79,7 +83,8 @@ class Coercer:
             given = type_name(value)
             shown = "" if value is None else f" ({show(value)})"
             message = f"{what} is {type_.text}, not {given}{shown}"
-            return self.ctx.error("F109", message, span, help=_unit_help(value, type_))
+            help_text = one_by_one(value) if isinstance(value, str) else _unit_help(value, type_)
+            return self.ctx.error("F109", message, span, help=help_text)
         low, high = type_.minimum, type_.maximum
         if isinstance(result, int | float) and not isinstance(result, bool):
             if low is not None and result < low:
