@@ -297,7 +297,7 @@ def passes_picture(program: Program, passes: Sequence[Pass]) -> Picture:
     boxes = [Box(id="passes/source", name="source", title=program.file.rpartition("/")[2], note="",
                  group="")]  # fmt: skip
     boxes += [
-        Box(id=f"passes/{p.name}", name=p.name, title=p.what, note=p.found, group="",
+        Box(id=f"passes/{p.name}", name=p.name, title=p.what, note=p.found.split(":")[0], group="",
             details=(("hands on", p.makes), ("found", p.found)))
         for p in passes
     ]  # fmt: skip
