@@ -1,10 +1,11 @@
 """Latencies and faults as `forgec sim` and `forgec run --stub` are told them.
 
-Lowered, --assume ... -> Latencies          Job, --inject ... -> faults
+Lowered, --assume, --calibrate -> Latencies          Job, --inject ... -> faults
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,16 +19,20 @@ class ModelError(Exception):
     """Latencies or faults that cannot be; the message says why."""
 
 
-def model_of(lowered: Lowered, assume: list[str]) -> Latencies:
-    """The latency model that the command line asks for."""
+def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> Latencies:
+    """The latency model that the command line asks for: of the plan, or of a run."""
     from forgedsl.sim.assume import AssumptionError
     from forgedsl.sim.assume import assume as with_assumptions
+    from forgedsl.sim.calibrate import CalibrationError, calibrated
     from forgedsl.sim.estimate import UnknownModelError
     from forgedsl.sim.latency import from_plan
 
     try:
-        return with_assumptions(from_plan(lowered.job, lowered.graph, lowered.plan), assume)
-    except AssumptionError as error:
+        found = from_plan(lowered.job, lowered.graph, lowered.plan)
+        if run is not None:
+            found = calibrated(found, lowered.job, run)
+        return with_assumptions(found, assume)
+    except (AssumptionError, CalibrationError) as error:
         raise ModelError(str(error)) from error
     except UnknownModelError as error:
         raise ModelError(

@@ -1,7 +1,7 @@
 """`forgec sim FILE`: what a run would be like, by simulation.
 
     FILE.forge --plan--> Job --simulate--> Result -> text | JSON
-    latencies: the plan's cost model; --assume changes single ones
+    latencies: the plan's cost model, or --calibrate RUN; --assume changes single ones
 
 Nothing is launched, no GPU is needed. Exit codes: 0, 1 errors in the file, 2 bad usage.
 """
@@ -45,6 +45,9 @@ def command(
         list[str] | None,
         typer.Option("--inject", metavar="FAULT", help="something that goes wrong"),
     ] = None,
+    calibrate: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="take the latencies from this run")
+    ] = None,
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
 ) -> None:
     """Predict step time, idle time, policy ages and the effect of faults, by simulation.
@@ -55,6 +58,7 @@ def command(
       forgec sim pipelines/grpo_math.forge --set generator.replicas=4 --steps 50
       forgec sim x.forge --assume generator.tokens='lognormal(800, 1.0)' --assume judge.seconds=2
       forgec sim x.forge --inject kill:generator[1]@step=5 --inject slow:generator[0]=3@step=8..12
+      forgec sim x.forge --calibrate runs/x-20261120-101500 --set prompts=64
     """
     from forgedsl.cli.compiling import print_diagnostics
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
@@ -66,7 +70,7 @@ def command(
         raise typer.Exit(planned.code)
     lowered = planned.lowered
     try:
-        latencies = model_of(lowered, assume or [])
+        latencies = model_of(lowered, assume or [], calibrate)
         faults = faults_of(lowered.job, inject or [])
     except ModelError as error:
         print(f"forgec sim: {error}", file=sys.stderr)

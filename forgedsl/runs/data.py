@@ -46,6 +46,8 @@ class RunData:
     end: float
     outcome: Row
     """the last run.end event; empty while running or after a kill"""
+    ready: tuple[Row, ...] = ()
+    """service.ready events"""
     rehearsal: bool = False
     """services only took time; no number of this run is about a model"""
 
@@ -72,6 +74,7 @@ def load_run(folder: Path) -> RunData:
         samples=tuple(jsonl(folder / "samples.jsonl")),
         spans=spans(events),
         processes=tuple(e for e in events if e["kind"] == "process.start"),
+        ready=tuple(e for e in events if e["kind"] == "service.ready"),
         messages=tuple(e for e in events if e["kind"] in ("warning", "failure")),
         drops=drops(events),
         begin=min(times, default=0.0),

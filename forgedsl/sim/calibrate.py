@@ -1,0 +1,233 @@
+"""Latencies from what a run showed, in place of what the plan estimates.
+
+    RUN/{job.json, events.jsonl, metrics.jsonl} --measure--> Latencies --settle--> Latencies
+
+Completions give lengths and the pace of engines (decode, per running sequence, prefill), steps the
+trainer, spans the rest. What no span shows, the controller's own work, is settled last: so that the
+simulation of the run itself has the run's step time. Then other settings can be predicted.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower.job import Job
+from forgedsl.records import replace
+from forgedsl.runs.data import RunData, Span, load_run
+from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
+from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Reward, Titan
+from forgedsl.sim.result import Result
+from forgedsl.sim.simulation import simulate
+from forgedsl.sim.values import constant, quantiles
+
+FIRST = 3
+"""steps at the beginning that are no measure: compilation, empty queues"""
+MOST = 20_000
+"""completions that are enough to fit"""
+SETTLING = 40
+"""steps that are simulated to settle the rest"""
+PUBLISH = 0.5
+"""share of a weight transfer in which the trainer is busy, the engines in the other"""
+SPREAD = 1.5
+"""largest over smallest batch from which on fixed and proportional parts can be told apart"""
+
+
+class CalibrationError(Exception):
+    """A run that cannot be learned from; the message says why."""
+
+
+def calibrated(latencies: Latencies, job: Job, folder: Path) -> Latencies:
+    """`latencies` of `job`, with everything that the run in `folder` shows."""
+    try:
+        data = load_run(folder)
+    except FileNotFoundError as error:
+        raise CalibrationError(f"{folder} is no run folder: it has no job.json") from error
+    if data.rehearsal:
+        raise CalibrationError(f"{folder} is a rehearsal: its times are no measure of anything")
+    if len(data.rows) < 4 * FIRST:
+        raise CalibrationError(f"{folder} has {len(data.rows)} steps, too few to learn from")
+    missing = [name for name in job.services if name not in data.job.services]
+    if missing:
+        raise CalibrationError(f"{folder} has no service `{missing[0]}`")
+    measured = _measured(latencies, job, data)
+    return _settled(measured, data, folder)
+
+
+def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
+    syncs = _syncs(data)
+    engines = {name: _engine(e, name, data, syncs) for name, e in latencies.engines.items()}
+    return replace(
+        latencies,
+        engines=engines,
+        titans={name: _titan(t, name, data, syncs) for name, t in latencies.titans.items()},
+        rewards={name: _reward(r, name, data) for name, r in latencies.rewards.items()},
+        filters={name: _filter(f, name, data) for name, f in latencies.filters.items()},
+        data={name: _data(d, name, job, data) for name, d in latencies.data.items()},
+        control=Control(rollout=0.0),
+        notes=(),
+    )
+
+
+def _after_start(data: RunData, kind: str) -> list[Span]:
+    """Finished spans of a kind, without those of the first steps."""
+    steps = sorted(data.spans["step"], key=lambda span: span.end)
+    begin = steps[FIRST].start
+    return [s for s in data.spans[kind] if s.start >= begin and "error" not in s.fields]
+
+
+def _syncs(data: RunData) -> list[Interval]:
+    return sorted((span.start, span.end) for span in _after_start(data, "sync"))
+
+
+def _prompt_tokens(data: RunData) -> float:
+    rows = [row for row in data.rows[FIRST:] if row.get("response_tokens_mean") is not None]
+    if not rows:
+        return 1.0
+    return max(
+        1.0,
+        statistics.fmean(r["tokens"] / r["sequences"] - r["response_tokens_mean"] for r in rows),
+    )
+
+
+def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> Engine:
+    mine = [s for s in _after_start(data, "sample") if s.fields.get("service") == name]
+    if not mine:
+        return engine
+    spans = [(s.fields["engine_start"], s.fields["engine_end"]) for s in mine]
+    replicas = data.job.services[name].mesh.replicas
+    crowd = Crowd(spans)
+    rows, values = [], []
+    for span, (start, end) in list(zip(mine, spans, strict=True))[:MOST]:
+        tokens = span.fields["tokens"]
+        rows.append(
+            (tokens, tokens * crowd.mean(start, end) / replicas, crowd.begun(start, end) / replicas)
+        )
+        values.append(end - start - (1 - PUBLISH) * overlap((start, end), syncs))
+    decode, sequence, prefill = least_squares(rows, values)
+    lengths = [s for s in mine if "group" in s.fields]
+    prompt = _prompt_tokens(data)
+    ready = [p for p in data.ready if p["service"] == name]
+    return replace(
+        engine,
+        tokens=quantiles([s.fields["tokens"] for s in lengths or mine]),
+        prompt=constant(prompt),
+        decode=max(decode, 1e-6),
+        decode_sequence=sequence,
+        prefill=prefill / prompt,
+        load=(1 - PUBLISH) * statistics.median(e - s for s, e in syncs) if syncs else engine.load,
+        start=max((p["seconds"] for p in ready), default=0.0) + 10.0,
+        like=_likeness(lengths),
+    )
+
+
+def _likeness(spans: Sequence[Span]) -> float:
+    """The share of the variance of lengths that lies between groups."""
+    groups: dict[int, list[float]] = {}
+    for span in spans:
+        groups.setdefault(span.fields["group"], []).append(span.fields["tokens"])
+    several = [lengths for lengths in groups.values() if len(lengths) > 1]
+    total = statistics.pvariance([n for lengths in several for n in lengths]) if several else 0.0
+    if not total:
+        return 0.0
+    within = statistics.fmean(statistics.variance(lengths) for lengths in several)
+    return min(1.0, max(0.0, 1 - within / total))
+
+
+def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Titan:
+    steps = [s for s in _after_start(data, "step") if s.fields.get("service") == name]
+    scored = [s for s in _after_start(data, "logprobs") if s.fields.get("service") == name]
+    if scored:
+        tokens = sum(row["tokens"] for row in data.rows[FIRST:])
+        busy = union([(span.start, span.end) for span in scored])
+        titan = replace(titan, logprobs=0.0, logprobs_token=busy / tokens)
+    if not steps:
+        return titan
+    publish = PUBLISH * statistics.median(e - s for s, e in syncs) if syncs else 0.0
+    waits = [(start, start + PUBLISH * (end - start)) for start, end in syncs]
+    sizes = [float(span.fields["tokens"]) for span in steps]
+    times = [s.end - s.start - overlap((s.start, s.end), waits) for s in steps]
+    if max(sizes) > SPREAD * min(sizes):
+        fixed, token = least_squares([(1.0, size) for size in sizes], times)
+    else:
+        mean, size = statistics.median(times), statistics.fmean(sizes)
+        share = titan.step / (titan.step + titan.token * size)
+        fixed, token = share * mean, (1 - share) * mean / size
+    return replace(titan, step=fixed, token=token, publish=publish, save=0.0)
+
+
+def _reward(reward: Reward, name: str, data: RunData) -> Reward:
+    """A share of the time in which scores were being computed."""
+    behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
+    targets = {n.name: n.target for n in data.job.nodes if n.op == "score"}
+    scores = [
+        span
+        for span in _after_start(data, "score")
+        if name in behind.get(targets[span.fields["node"]], (targets[span.fields["node"]],))
+    ]
+    if not scores:
+        return reward
+    rewards = len(behind.get(targets[scores[0].fields["node"]], (name,)))
+    procs = data.job.rewards[name].procs
+    busy = union([(span.start, span.end) for span in scores])
+    return Reward(seconds=constant(busy * procs / len(scores) / rewards))
+
+
+def _filter(known: Filter, name: str, data: RunData) -> Filter:
+    dropped = data.drops.get(f"filter {name}", 0)
+    kept = sum(row["groups"] for row in data.rows)
+    return Filter(keep=kept / (kept + dropped)) if kept else known
+
+
+def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
+    """The rows of an evaluation; of a training set a run says nothing."""
+    evals = [key for key, spec in job.evals.items() if spec.dataset == name]
+    counts = [s.fields["prompts"] for s in data.spans["eval"] if s.fields["name"] in evals]
+    return Data(rows=max(counts)) if counts else known
+
+
+# ---- what no span shows
+
+
+def _settled(measured: Latencies, data: RunData, folder: Path) -> Latencies:
+    """The controller's work, or a factor, so that the run itself comes out as it was."""
+    goal = statistics.median(row["step_s"] for row in data.rows[FIRST:])
+    plain = _told(data.job, measured)
+    source = f"the run {folder.name} ({goal:.3g} s a step; {plain:.3g} s by its spans alone)"
+    if plain >= goal:
+        return replace(_scaled(measured, goal / plain), source=source)
+    low, high = 0.0, goal / max(1, statistics.fmean(r["sequences"] for r in data.rows))
+    for _ in range(12):
+        middle = (low + high) / 2
+        told = _told(data.job, replace(measured, control=Control(rollout=middle)))
+        low, high = (middle, high) if told < goal else (low, middle)
+    return replace(measured, control=Control(rollout=(low + high) / 2), source=source)
+
+
+def _told(job: Job, latencies: Latencies) -> float:
+    """The median step time that the simulator tells of a job."""
+    steps = min(SETTLING, job.schedule.steps or SETTLING)
+    result: Result = simulate(job, latencies, steps=steps)
+    return statistics.median(step.seconds for step in result.settled)
+
+
+def _scaled(latencies: Latencies, factor: float) -> Latencies:
+    """Everything faster or slower by a factor."""
+
+    def times(record: Any, *names: str) -> Any:
+        return replace(record, **{name: factor * getattr(record, name) for name in names})
+
+    engine = ("decode", "decode_sequence", "prefill", "load")
+    titan = ("step", "token", "logprobs", "logprobs_token", "publish")
+    rewards: Mapping[str, Reward] = {
+        name: Reward(seconds=constant(factor * reward.seconds.mean))
+        for name, reward in latencies.rewards.items()
+    }
+    return replace(
+        latencies,
+        engines={name: times(e, *engine) for name, e in latencies.engines.items()},
+        titans={name: times(t, *titan) for name, t in latencies.titans.items()},
+        rewards=rewards,
+    )

@@ -1,0 +1,95 @@
+"""Small fits for calibrations: least squares without negative costs, spans that overlap.
+
+No numpy: a calibration fits three numbers to some thousand completions.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+Interval = tuple[float, float]
+
+
+def least_squares(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """Coefficients >= 0 with the least squared error; columns that want less are left out."""
+    active = list(range(len(rows[0])))
+    while active:
+        found = _solve([[row[i] for i in active] for row in rows], values)
+        if min(found) >= 0:
+            by_column = dict(zip(active, found, strict=True))
+            return [by_column.get(i, 0.0) for i in range(len(rows[0]))]
+        active.remove(active[found.index(min(found))])
+    return [0.0] * len(rows[0])
+
+
+def _solve(rows: Sequence[Sequence[float]], values: Sequence[float]) -> list[float]:
+    """The normal equations, by elimination; a column without information gets 0."""
+    size = len(rows[0])
+    matrix = [
+        [sum(row[i] * row[j] for row in rows) for j in range(size)]
+        + [sum(row[i] * value for row, value in zip(rows, values, strict=True))]
+        for i in range(size)
+    ]
+    for i in range(size):
+        pivot = max(range(i, size), key=lambda k: abs(matrix[k][i]))
+        matrix[i], matrix[pivot] = matrix[pivot], matrix[i]
+        if abs(matrix[i][i]) < 1e-12:
+            continue
+        for k in range(size):
+            if k != i:
+                factor = matrix[k][i] / matrix[i][i]
+                matrix[k] = [a - factor * b for a, b in zip(matrix[k], matrix[i], strict=True)]
+    return [m[-1] / m[i] if abs(m[i]) > 1e-12 else 0.0 for i, m in enumerate(matrix)]
+
+
+def union(intervals: Sequence[Interval]) -> float:
+    """Length of what the intervals cover together."""
+    total, end = 0.0, float("-inf")
+    for start, stop in sorted(intervals):
+        total += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return total
+
+
+def overlap(interval: Interval, others: Sequence[Interval]) -> float:
+    """How much of `interval` the ordered, disjoint `others` cover."""
+    start, stop = interval
+    first = bisect_left(others, (start, start))
+    found = 0.0
+    for other in others[max(0, first - 1) :]:
+        if other[0] >= stop:
+            break
+        found += max(0.0, min(stop, other[1]) - max(start, other[0]))
+    return found
+
+
+class Crowd:
+    """How many intervals lie over a time, on average over a span."""
+
+    def __init__(self, intervals: Sequence[Interval]) -> None:
+        changes = sorted(
+            [(start, 1) for start, _ in intervals] + [(end, -1) for _, end in intervals]
+        )
+        self.starts = sorted(start for start, _ in intervals)
+        self._times: list[float] = []
+        self._area: list[float] = []
+        self._count: list[int] = []
+        area, count, last = 0.0, 0, changes[0][0]
+        for time, change in changes:
+            area += count * (time - last)
+            count, last = count + change, time
+            self._times.append(time)
+            self._area.append(area)
+            self._count.append(count)
+
+    def mean(self, start: float, end: float) -> float:
+        return (self._until(end) - self._until(start)) / (end - start) if end > start else 0.0
+
+    def begun(self, start: float, end: float) -> int:
+        """Intervals that begin within a span."""
+        return bisect_right(self.starts, end) - bisect_left(self.starts, start)
+
+    def _until(self, time: float) -> float:
+        i = bisect_right(self._times, time) - 1
+        return 0.0 if i < 0 else self._area[i] + self._count[i] * (time - self._times[i])
