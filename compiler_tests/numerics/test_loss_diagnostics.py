@@ -78,6 +78,7 @@ def test_fields(declaration, code):
         (GROUP + "sum(r, T)", "L401"),
         (GROUP + "r / (1 - 1)", "L407"),
         (GROUP + "mean(r, B)", "L403"),
+        (GROUP + "r - mean(r, G, r > 0)", "F114"),
         ("filter f(r: [B] f32) -> bool = mean(r, G) > 0.0", "T704"),
         ("advantage a(r: [B, T] f32) -> [B] f32 = r", "T704"),
         ("advantage a(r: [B] f32) -> [B] f32 = sum(r, P)", "L403"),

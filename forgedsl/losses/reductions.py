@@ -65,6 +65,9 @@ def reduce(inference: Inference, node: ast.Call) -> Typed:
         return inference.broken(node.span)
     if axis == "T":
         return _over_tokens(inference, node, x, bound.get("mask"))
+    if "mask" in bound:
+        message = f"`{node.function.text}` over {axis} takes no mask: every entry counts"
+        return inference.error("F114", "arity", message, bound["mask"].span)
     if axis not in x.type.axes and not (whole_step and "B" in x.type.axes):
         message = f"{x.type} has no axis {axis}"
         return inference.error("T704", "group-batch", message, x.span)
