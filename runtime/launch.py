@@ -27,6 +27,8 @@ from forgedsl.runtime.events import EventLog, Reader
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD, EXIT_INTERRUPTED = 0, 4, 5, 6, 130
 INTERRUPT_SECONDS = 10.0
 """from Ctrl-C to the end of the checkpoint"""
+ALLOCATIONS = {"slurm": "SLURM_JOB_ID", "kubernetes": "KUBERNETES_SERVICE_HOST"}
+"""what the environment holds inside an allocation, where a job runs as on any host"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -283,12 +285,7 @@ def check_supported(job: spec.Job) -> None:
     Raises:
         LaunchError: several hosts, a scheduler, engines split by pp or dp, other transports.
     """
-    hosts = max((s.mesh.hosts for s in job.services.values()), default=1)
-    if job.launcher.kind != "local" or hosts > 1:
-        raise LaunchError(
-            f"launcher {job.launcher.kind} with {hosts} hosts: this version launches on one host "
-            "only; choose a profile with `launcher = local`"
-        )
+    _check_hosts(job)
     for name, service in job.services.items():
         if isinstance(service, spec.VllmService):
             degrees = service.parallel
@@ -304,6 +301,26 @@ def check_supported(job: spec.Job) -> None:
                 f"{node.origin}: transport {node.transport} is not built yet; `auto` is shared "
                 "memory on one host"
             )
+
+
+def _check_hosts(job: spec.Job) -> None:
+    meshes = [service.mesh for service in job.services.values()]
+    hosts = max([1, *(m.hosts for m in meshes), *(p.host + 1 for m in meshes for p in m.places)])
+    kind = job.launcher.kind
+    if hosts > 1:
+        raise LaunchError(
+            f"the plan uses {hosts} hosts: this version launches on one host only; choose a "
+            "profile that fits on one"
+        )
+    if kind != "local" and not os.environ.get(ALLOCATIONS.get(kind, "")):
+        emit = {"slurm": "sbatch", "kubernetes": "k8s"}.get(kind)
+        remedy = (
+            f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or " if emit else ""
+        )
+        raise LaunchError(
+            f"launcher {kind}: this version starts nothing on other machines by itself; {remedy}"
+            "choose a profile with `launcher = local`"
+        )
 
 
 def remove_buffers(run_key: str) -> None:

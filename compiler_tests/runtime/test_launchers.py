@@ -1,0 +1,37 @@
+"""Which launchers this version can serve, and what it says of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.launch import check_supported
+
+
+def test_a_scheduler_is_served_inside_its_allocation(
+    make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(services={"t": make_titan()}, launcher=spec.Launcher(kind="slurm"))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(LaunchError, match="--emit sbatch"):
+        check_supported(job)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    check_supported(job)
+
+
+@pytest.mark.parametrize("kind", ["process", "ssh"])
+def test_other_launchers_are_refused(make_job: Any, make_titan: Any, kind: Any) -> None:
+    job = make_job(services={"t": make_titan()}, launcher=spec.Launcher(kind=kind))
+    with pytest.raises(LaunchError, match=f"launcher {kind}.*`launcher = local`"):
+        check_supported(job)
+
+
+def test_a_mesh_placed_on_another_host_is_refused(make_job: Any, make_titan: Any) -> None:
+    service = make_titan()
+    places = (spec.Place(replica=0, host=1, gpus=(0,)),)
+    far = service.model_copy(update={"mesh": service.mesh.model_copy(update={"places": places})})
+    with pytest.raises(LaunchError, match="the plan uses 2 hosts"):
+        check_supported(make_job(services={"t": far}))
