@@ -52,5 +52,5 @@ def test_every_shipped_problem_has_cases_that_an_empty_answer_fails() -> None:
     lines = (Path(forgedsl.pipelines.__path__[0]) / "data/problems.jsonl").read_text().splitlines()
     problems = [json.loads(line) for line in lines]
     assert all(problem["question"].startswith("Write `") for problem in problems)
-    assert all(len(problem["tests"]) >= 3 for problem in problems)
-    assert not sandbox.passes("", problems[0]["tests"])
+    assert all(len(problem["test_cases"]) >= 3 for problem in problems)
+    assert not sandbox.passes("", problems[0]["test_cases"])
