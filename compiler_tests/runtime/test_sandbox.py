@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 import forgedsl.pipelines
+from forgedsl.api import load
+from forgedsl.lower.build import lower
 from forgedsl.pipelines.rewards import sandbox
+from forgedsl.runtime.rewards.loading import load_reward
 
 CASES = ["assert double(2) == 4", "assert double(-1) == -2"]
 RIGHT = "def double(x):\n    return 2 * x\n"
@@ -54,3 +57,16 @@ def test_every_shipped_problem_has_cases_that_an_empty_answer_fails() -> None:
     assert all(problem["question"].startswith("Write `") for problem in problems)
     assert all(len(problem["test_cases"]) >= 3 for problem in problems)
     assert not sandbox.passes("", problems[0]["test_cases"])
+
+
+def test_the_job_of_dapo_code_calls_it_with_rollout_and_cases() -> None:
+    folder = Path(forgedsl.pipelines.__path__[0])
+    loaded = load(folder / "dapo_code.forge", profile="none")
+    made = lower(loaded.checked, reporter=loaded.reporter, sources=loaded.sources, base_dir=folder)
+    assert made is not None
+    reward = made.job.rewards["tests"]
+    assert (reward.procs, reward.timeout, reward.memory) == (8, 20.0, 2 << 30)
+    function = load_reward(reward, ModuleType("program"), folder)
+    rollout = SimpleNamespace(response=f"```python\n{RIGHT}```")
+    assert function(rollout, CASES) == 1.0
+    assert function(rollout, [*CASES, "assert double(3) == 5"]) == 0.0
