@@ -21,7 +21,7 @@ def big_flow(num_scores: int = 12) -> str:
     lines += ["  elder_lp = elder.logprobs(rollout)"]
     kept = "rollout"
     for i in range(num_scores):
-        target = ", prompt.target" if i % 2 else ""
+        target = ", prompt.target" if i % 2 else ", prompt.text"
         lines.append(f"  score_number_{i} = total(rollout{target})")
     for i in range(3):
         lines.append(f"  kept{i} = {kept}.keep(some(score_number_{i}))")

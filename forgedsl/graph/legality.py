@@ -13,6 +13,7 @@ from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
+from forgedsl.graph.streams import check_streams
 from forgedsl.hir.ir import Decl, Function, Program, Ref
 from forgedsl.hir.suggest import nearest
 from forgedsl.source import Span
@@ -152,12 +153,14 @@ def check(
 ) -> bool:
     """Run every typed check; whether all passed."""
     by_name = {node.name: node for node in nodes}
-    found: list[Diagnostic] = []
+    found = check_streams(program, nodes, by_name)
+    if not found:
+        for node in nodes:
+            found += _check_join(node, by_name)
+            found += _check_keep(node, by_name)
+        found += _check_fields(nodes, loss, live)
     for node in nodes:
-        found += _check_join(node, by_name)
-        found += _check_keep(node, by_name)
         found += _check_sync(program, node, nodes)
-    found += _check_fields(nodes, loss, live)
     found += _check_updated(program, nodes)
     for diagnostic in found:
         reporter.report(diagnostic)

@@ -375,7 +375,8 @@ def resolve_flow(resolver: Resolver, functions: dict[str, Function]) -> tuple[Fl
     flow = resolver.table.flow
     if flow is None:
         return ()
-    if resolver.table.declared["schedule"].label is None:
+    schedule = resolver.table.declared["schedule"]
+    if schedule.label is None and schedule.node is None:  # a wrong mode has been reported
         message = "a flow needs a schedule"
         help_text = "`schedule sync { steps = 100 }`"
         resolver.ctx.error("F110", message, flow.kind_span, help=help_text)

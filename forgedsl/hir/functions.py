@@ -17,6 +17,7 @@ from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.syntax import ast
 
+AXES = "axes are B (sequences), T (tokens), G (siblings), P (pairs)"
 Statement = ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report
 
 
@@ -117,6 +118,9 @@ class BodyChecker:
         span = part_span(path, 0, 0)
         if head in self.functions:
             self.ctx.error("F119", f"`{head}` is a function; call it", span)
+            return
+        if len(head) == 1 and head.isupper() and not rest:
+            self.ctx.error("F101", f"there is no axis `{head}`", span, help=AXES)
             return
         self.ctx.unknown("F101", "undefined name", head, span, self._candidates())
 
@@ -264,8 +268,7 @@ def check_type(type_: ast.Type, ctx: Context) -> None:
         case ast.TensorType():
             for axis in type_.axes:
                 if not isinstance(axis, ast.Path) or axis.text not in builtins.AXES:
-                    axes = "axes are B (sequences), T (tokens), G (siblings), V, P (pairs)"
-                    ctx.error("F101", "this is not an axis", axis.span, help=axes)
+                    ctx.error("F101", "this is not an axis", axis.span, help=AXES)
             if type_.dtype not in builtins.DTYPES:
                 end = type_.span.end
                 span = type(type_.span)(type_.span.file, end - len(type_.dtype), end)

@@ -78,7 +78,7 @@ def _missing_value(place: Place) -> Diagnostic | None:
     at = place.previous
     text = place.source.text[:at]
     match = re.search(
-        r"([\w.]+)\s*=$|(?<![=!<>])([-+*/%]|\*\*|==|!=|<=|>=|<|>|\b(?:and|or|not|minimize|return|require))$",
+        r"([\w.]+)(?:\s*:\s*\w+(?:\[[^=\n]*\])?)?\s*=$|(?<![=!<>])([-+*/%]|\*\*|==|!=|<=|>=|<|>|\b(?:and|or|not|minimize|return|require))$",
         text,
     )
     if match is None:
@@ -86,7 +86,7 @@ def _missing_value(place: Place) -> Diagnostic | None:
     span = Span(place.source.name, match.start(), at)
     if match[1]:
         message = f"the value of `{match[1]}` is missing"
-        help_text = f"write `{match[1]} = ...` on one line, or remove the line"
+        help_text = f"write `{match[0]} ...` on one line, or remove the line"
     else:
         message = f"nothing follows `{match[2]}`"
         help_text = "an expression over several lines is wrapped in parentheses"
@@ -257,15 +257,27 @@ def _foreign_statement(place: Place) -> Diagnostic | None:
     )
 
 
+_TYPE_OF = (
+    (r"(?:true|false)\b", "bool"),
+    (r'r?"', "str"),
+    (r"\d[\d_.]*(?:ms|s|min|h|d)\b", "duration"),
+    (r"\d[\d_.]*[KMGT]iB\b", "bytes"),
+    (r"[-+]?\d[\d_]*(?:\.|[eE][-+\d])", "float"),
+    (r"[-+]?\d", "int"),
+)
+
+
 def _param_without_type(place: Place) -> Diagnostic | None:
     match = re.match(r"\s*param\s+(\w+)\s*$", place.before)
     if match is None or place.kind != "EQUAL":
         return None
+    value = place.source.text[place.start + 1 :].lstrip(" \t")
+    fits = next((name for pattern, name in _TYPE_OF if re.match(pattern, value)), "TYPE")
     return place.error(
         "S025",
         "parameter-without-type",
         f"parameter `{match[1]}` has no type",
-        help=f"`param {match[1]} : int = ...`; types are str, int, float, bool, duration, bytes",
+        help=f"`param {match[1]} : {fits} = ...`; types are str, int, float, bool, duration, bytes",
     )
 
 
