@@ -95,3 +95,19 @@ def test_every_field_of_metrics_is_documented() -> None:
     fields = Meter().turn() | batch_record(Batch(samples=[]), [], []) | step_record(result)
     text = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
     assert [name for name in fields if f"`{name}`" not in text] == []
+
+
+def linked(path: Path) -> set[Path]:
+    """The documents that a document links to."""
+    targets = re.findall(r"\]\(([^)#:]+\.md)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    return {(path.parent / target).resolve() for target in targets}
+
+
+def test_every_document_is_reached_from_the_index() -> None:
+    reached, found = set(), {(ROOT / "docs" / "index.md").resolve()}
+    while found - reached:
+        page = min(found - reached)
+        reached.add(page)
+        found |= linked(page)
+    documents = {path.resolve() for path in (ROOT / "docs").rglob("*.md")}
+    assert sorted(path.name for path in documents - reached) == []
