@@ -24,6 +24,7 @@ import pytest
 from forgedsl import api
 from forgedsl.cli.main import main
 from forgedsl.diagnostics import Reporter, Severity
+from forgedsl.format.printer import format_source
 from forgedsl.lint.engine import lint_file
 from forgedsl.schema import ALL_KINDS, KINDS, SERVICES, SINGLETONS, builtins
 from forgedsl.schema.constructors import STANDARD_REWARDS
@@ -123,6 +124,27 @@ def read(page: Path, project: Project) -> None:
             project.add(words[1], text, *words[3:])
         elif words[:1] == ["python"] and len(words) == 2:
             write_python(project, words[1], text)
+
+
+def canonical(text: str) -> str:
+    source, reporter = SourceFile("block.forge", text), Reporter()
+    return format_source(source, parse(source, reporter))
+
+
+FORGE_BLOCKS = [
+    pytest.param(page, text, id=f"{page.stem}:{i}")
+    for page in PAGES
+    for i, (info, text) in enumerate(blocks(page))
+    if info.startswith("forge")
+]
+
+
+@pytest.mark.parametrize(("page", "text"), FORGE_BLOCKS)
+def test_a_block_is_written_as_fmt_writes_it(page: Path, text: str, request) -> None:
+    if request.config.getoption("--update-golden"):
+        page.write_text(page.read_text("utf-8").replace(text, canonical(text)), "utf-8")
+    else:
+        assert text == canonical(text)
 
 
 def write_python(project: Project, name: str, text: str) -> None:
