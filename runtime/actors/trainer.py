@@ -110,7 +110,9 @@ class TitanActor(ForgeActor):
         with torch.no_grad():
             for micro in self._pack(plain):
                 micro = micro.to(self.titan.device)
-                values = self._run(micro, lambda h, w, m=micro: _token_logprobs(h, w, m, divisor))
+                values = self._run(
+                    micro, lambda h, w, shared, m=micro: _token_logprobs(h, w, m, divisor, shared)
+                )
                 for i, value in zip(
                     (micro.members[s] for s in micro.seq_id.tolist()), values.tolist(), strict=True
                 ):
@@ -219,7 +221,7 @@ class TitanTrainer(TitanActor):
         kernel = ""
         for micro in micros:
             value, metrics, kernel = self._run(
-                micro, lambda h, w, m=micro: self._loss(loss, h, w, m, totals)
+                micro, lambda h, w, shared, m=micro: self._loss(loss, h, w, m, totals, shared)
             )
             value.backward()
             for name, part in {"loss": value, **metrics}.items():
@@ -263,6 +265,7 @@ class TitanTrainer(TitanActor):
         weight: Tensor,
         micro: Microbatch,
         totals: dict[str, Tensor],
+        shared: dict[str, Any],
     ) -> tuple[Tensor, dict[str, Tensor], str]:
         out = loss.linear(
             hidden=hidden.flatten(0, 1)[micro.index],
@@ -271,6 +274,7 @@ class TitanTrainer(TitanActor):
             seq_id=micro.seq_id,
             totals=totals,
             temperature=self.service.temperature,
+            **shared,
             **_inputs(loss, micro),
         )
         return out.loss, out.metrics, out.kernel
@@ -335,9 +339,10 @@ class TitanTrainer(TitanActor):
 
 
 def _token_logprobs(
-    hidden: Tensor, weight: Tensor, micro: Microbatch, temperature: float
+    hidden: Tensor, weight: Tensor, micro: Microbatch, temperature: float, shared: dict[str, Any]
 ) -> Tensor:
-    return token_logprobs(hidden.flatten(0, 1)[micro.index], weight, micro.labels, temperature)
+    rows = hidden.flatten(0, 1)[micro.index]
+    return token_logprobs(rows, weight, micro.labels, temperature, **shared)
 
 
 def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Tensor]:

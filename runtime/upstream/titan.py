@@ -20,7 +20,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, model_spec
+from forgedsl.runtime.upstream.titan_arch import (
+    HeadFn,
+    adapt_config,
+    keep_loss_whole,
+    model_spec,
+)
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SPMD_BACKEND = "partial_dtensor"
@@ -71,7 +76,8 @@ class TitanModel:
     classes: dict[str, str]
 
     def hidden_to(self, head: HeadFn, tokens: Tensor, positions: Tensor, mask: Tensor) -> Any:
-        """Run the model on packed rows and return `head(hidden [R, L, H], lm_head weight [V, H])`.
+        """Run the model on packed rows and return `head(hidden [R, L, H], lm_head weight [V, H],
+        shared)`; under tensor parallelism the weight is this rank's part, which `shared` describes.
 
         tokens, positions: int64 [R, L]; mask: bool [R, 1, L, L], True where a query may attend.
         """
@@ -131,6 +137,7 @@ def build_model(
     arch = model_spec(model, folder)
     config = adapt_config(arch.model, model, service)
     config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
+    keep_loss_whole(config)
     # a model that is trained keeps f32 weights; FSDP computes in the service's dtype
     store = torch.float32 if service.optimizer is not None else DTYPES[service.dtype]
     with torch.device("meta"), _default_dtype(store):

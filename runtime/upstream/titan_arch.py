@@ -19,12 +19,14 @@ from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
+from torch.distributed.tensor import DTensor, Replicate
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 
-HeadFn = Callable[[Tensor, Tensor], Any]
-"""hidden [R, L, H], lm_head weight [V, H] -> whatever the model's forward shall return"""
+HeadFn = Callable[[Tensor, Tensor, dict[str, Any]], Any]
+"""hidden [R, L, H], lm_head weight [V, H], and where tensor parallelism splits the vocabulary its
+`group` and `vocabulary` -> whatever the model's forward shall return"""
 
 
 def model_spec(model: spec.Model, folder: Path) -> Any:
@@ -122,6 +124,28 @@ def adapt_config(config: Any, model: spec.Model, service: spec.TitanService) -> 
     return config
 
 
+def keep_loss_whole(config: Any) -> None:
+    """What the lm_head returns is a loss: no logits to be placed on the ranks of a mesh."""
+    sharding = config.lm_head.sharding_config
+    if sharding is not None:
+        config.lm_head.sharding_config = dataclasses.replace(
+            sharding, out_src_shardings=None, out_dst_shardings=None
+        )
+
+
+def local_parts(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """This rank's part of a weight that is split over the vocabulary, and how it is split.
+
+    The gradient of hidden that a loss with a group returns is whole on each rank.
+    """
+    if not isinstance(weight, DTensor):
+        return hidden, weight, {}
+    shared = {"group": weight.device_mesh.get_group(), "vocabulary": weight.shape[0]}
+    if isinstance(hidden, DTensor):
+        hidden = hidden.to_local(grad_placements=[Replicate()])
+    return hidden, weight.to_local(grad_placements=weight.placements), shared
+
+
 def _module_classes() -> SimpleNamespace:
     """Subclasses of torchtitan modules; made once, after torchtitan knows its device."""
     from torchtitan.models.common.linear import Linear
@@ -137,8 +161,8 @@ def _module_classes() -> SimpleNamespace:
         def __init__(self, config: Config) -> None:
             super().__init__()
 
-        def forward(  # the TP plan looks for these argument names
-            self, q_BLNH, k_BLNH, v_BLNH, attention_masks=None, *, scale=None, enable_gqa=False
+        def forward(  # the TP plan places what is positional; a mask is the same on all ranks
+            self, q_BLNH, k_BLNH, v_BLNH, *, attention_masks=None, scale=None, enable_gqa=False
         ):
             out = F.scaled_dot_product_attention(
                 q_BLNH.transpose(1, 2),
@@ -160,6 +184,8 @@ def _module_classes() -> SimpleNamespace:
         head: HeadFn | None = None
 
         def forward(self, input: Tensor) -> Any:
-            return super().forward(input) if self.head is None else self.head(input, self.weight)
+            if self.head is None:
+                return super().forward(input)
+            return self.head(*local_parts(input, self.weight))
 
     return SimpleNamespace(attention=BlockCausalAttention, loss_head=LossHead)

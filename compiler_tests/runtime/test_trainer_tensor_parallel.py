@@ -1,0 +1,36 @@
+"""One recorded batch on one rank and on two ranks that share the vocabulary: the same step."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_trainer_ranks import recorded_loss, two_steps
+
+from forgedsl.lower import job as spec
+
+
+@pytest.mark.timeout(600)
+def test_one_rank_and_two_that_share_the_vocabulary(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    loss = recorded_loss()
+
+    def run(procs: int, folder: Path) -> Any:
+        folder.mkdir()
+        trainer = make_titan(procs=procs)
+        trainer = trainer.model_copy(update={"parallel": spec.TitanParallel(tp=procs)})
+        job = make_job(services={"trainer": trainer}, losses={"recorded": loss})
+        return asyncio.run(two_steps(job, procs, folder))[1]
+
+    one, two = run(1, tmp_path / "one"), run(2, tmp_path / "two")
+    for (a, weights_a), (b, weights_b) in zip(one, two, strict=True):
+        assert b.kernel == a.kernel
+        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-3)
+        assert a.loss == pytest.approx(b.loss, rel=1e-3)
+        assert a.metrics["entropy"] == pytest.approx(b.metrics["entropy"], rel=1e-3)
+        for name, value in weights_a.items():
+            torch.testing.assert_close(value, weights_b[name], rtol=0, atol=1e-5)
