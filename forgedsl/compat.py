@@ -62,19 +62,6 @@ class PolicyLoss:
         self.agg_type = agg_type
         self.loss: LossFunction = forgedsl.compile_loss(self.text)
 
-    def __call__(
-        self,
-        logits: Any,
-        target_ids: Any,
-        advantages: Any,
-        generator_logprobs: Any,
-        loss_mask: Any,
-        loss_scale: Any = None,
-    ) -> LossOutput:
-        """Logits `[B, S, V]`, all others `[B, S]`; `loss_scale` replaces the count of tokens."""
-        given = {"behavior": generator_logprobs, "adv": advantages}
-        return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
-
     def evaluate(
         self, logits: Any, labels: Any, loss_mask: Any, given: dict[str, Any], loss_scale: Any
     ) -> LossOutput:
@@ -89,6 +76,23 @@ class PolicyLoss:
             num_sequences=max(sequences, 1),
             **{name: given[name] for name in self.loss.input_names},
         )
+
+
+class SampledLoss(PolicyLoss):
+    """A loss of the sampled tokens, without a reference."""
+
+    def __call__(
+        self,
+        logits: Any,
+        target_ids: Any,
+        advantages: Any,
+        generator_logprobs: Any,
+        loss_mask: Any,
+        loss_scale: Any = None,
+    ) -> LossOutput:
+        """Logits `[B, S, V]`, all others `[B, S]`; `loss_scale` replaces the count of tokens."""
+        given = {"behavior": generator_logprobs, "adv": advantages}
+        return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
 
 
 class GRPOLoss(PolicyLoss):
@@ -124,7 +128,7 @@ class GRPOLoss(PolicyLoss):
         return self.evaluate(logits, target_ids, loss_mask, given, loss_scale)
 
 
-class DAPOLoss(PolicyLoss):
+class DAPOLoss(SampledLoss):
     """DAPO (2503.14476) with dual clip (1912.09729), mean over tokens."""
 
     def __init__(
@@ -140,7 +144,7 @@ class DAPOLoss(PolicyLoss):
         super().__init__(agg_type)
 
 
-class CISPOLoss(PolicyLoss):
+class CISPOLoss(SampledLoss):
     """CISPO (2506.13585): the clipped ratio, detached, weighs the log-prob."""
 
     def __init__(
@@ -154,7 +158,7 @@ class CISPOLoss(PolicyLoss):
         super().__init__(agg_type)
 
 
-class GSPOLoss(PolicyLoss):
+class GSPOLoss(SampledLoss):
     """GSPO (2507.18071) in its token form: the value of the sequence's ratio, token gradients."""
 
     def __init__(
@@ -168,7 +172,7 @@ class GSPOLoss(PolicyLoss):
         super().__init__(agg_type)
 
 
-class SAPOLoss(PolicyLoss):
+class SAPOLoss(SampledLoss):
     """SAPO (2511.20347): a smooth gate in place of the clip."""
 
     def __init__(
