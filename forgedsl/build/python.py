@@ -286,7 +286,10 @@ class _Main:
         place = [("at", node.origin)] if node.origin else []
         if self.job.origins.get(node.name) == node.origin:
             self.placed.add(node.name)
-        return [*self.fields(node, *but), ("id", node.id), *place]
+        level: list[tuple[str | None, Any]] = []
+        if node.op in ("call", "mask") and node.level != "group":
+            level = [("level", node.level)]
+        return [*level, *self.fields(node, *but), ("id", node.id), *place]
 
     # ---- the rest
 

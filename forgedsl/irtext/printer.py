@@ -103,7 +103,7 @@ class _Printer:
             case int():
                 return str(value)
             case float():
-                return repr(value) if math.isfinite(value) else f"float({str(value)!r})"
+                return repr(value) if math.isfinite(value) else f'float("{value}")'
             case str():
                 return json.dumps(value)
             case Span():

@@ -211,14 +211,16 @@ class Program:
     def call(
         self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
     ) -> Edge:
-        """A pure function of a group, such as its advantages."""
-        return self.node(name, "call", self._function(function), inputs, level="group", **node)
+        """A pure function of a group, such as its advantages; of a batch with `level="batch"`."""
+        function_name = self._function(function)
+        return self.node(name, "call", function_name, inputs, **({"level": "group"} | node))
 
     def mask(
         self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
     ) -> Edge:
         """Whether a group is kept."""
-        return self.node(name, "mask", self._function(function), inputs, level="group", **node)
+        function_name = self._function(function)
+        return self.node(name, "mask", function_name, inputs, **({"level": "group"} | node))
 
     def keep(self, name: str, edge: Edge, mask: Edge, **node: Any) -> Edge:
         """The edge without the groups that the mask rejects."""
