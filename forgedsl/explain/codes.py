@@ -59,7 +59,7 @@ def _written() -> list[Page]:
                 name=name,
                 level=level,
                 summary=summary,
-                text=rest.strip(),
+                text=rest.strip("\n").rstrip(),
                 bad=examples.get("bad", ""),
                 good=examples.get("good", ""),
             )
@@ -80,7 +80,7 @@ def _of_rules() -> list[Page]:
                 name=rule.NAME,
                 level=rule.LEVEL,
                 summary=summary[:1].upper() + summary[1:],
-                text=rest.strip(),
+                text=rest.strip("\n").rstrip(),
             )
         )
     return found
