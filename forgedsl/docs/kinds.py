@@ -69,7 +69,8 @@ MEANINGS = {
     "profile": "settings for one place to run. `--profile NAME` chooses it; where none is named, "
     "the first whose `when` holds, which is said",
     "loss": "what is minimized, per token, over named axes; the compiler differentiates it",
-    "advantage": "from the scores of the siblings of one prompt to a weight for each",
+    "advantage": "from scores to a weight for each completion: over `[G]` for the siblings of one "
+    "prompt, over `[B]` for the whole step",
     "filter": "whether a group of siblings is kept: `kept = rollout.keep(mixed(score))`; a dropped "
     "group is replaced by another from the dataset",
     "fn": "a part of losses and advantages, with a name",
