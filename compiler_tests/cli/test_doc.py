@@ -76,6 +76,14 @@ def test_an_entry_of_the_standard_library(doc) -> None:
     assert doc("rl.dapo")[1].startswith("# dapo\n\nDAPO (2503.14476): clip-higher")
 
 
+def test_a_reward_of_the_standard_library(doc) -> None:
+    assert doc("rl.math_equal")[1].startswith("# math_equal\n\n1 if the answer equals ")
+
+
+def test_a_kind_with_its_settings(doc) -> None:
+    assert "| `max_prompt_tokens` | an integer" in doc("dataset")[1]
+
+
 def test_a_code(doc) -> None:
     assert doc("L405")[1].startswith("# L405 unbounded-exp\n")
 

@@ -149,7 +149,9 @@ def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> 
         from forgedsl.docs import REFERENCES
         from forgedsl.hir.modules import standard_modules
 
-        names = [*REFERENCES, *standard_modules()]
+        from forgedsl.schema import ALL_KINDS
+
+        names = [*REFERENCES, *standard_modules(), *ALL_KINDS]
         return [*map(Candidate, names), *_standard(), *_codes(), *_in_folder()]
     return []
 

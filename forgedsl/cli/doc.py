@@ -3,6 +3,7 @@
     forgec doc pipelines/grpo_math.forge       its parameters, declarations, losses, flow, profiles
     forgec doc std/rl -o docs --format html    a standard module, as a page
     forgec doc dapo                            one entry of the standard library
+    forgec doc dataset                         a kind and its settings
     forgec doc settings                        a reference: rules kinds settings expressions cli
 
 A file's text comes from its `##` comments. Markdown shows the flow as a Mermaid diagram, HTML as a
@@ -107,9 +108,10 @@ def _drawings(path: Path) -> tuple[str, str]:
 
 def _known(what: str) -> tuple[str, str, str] | int:
     """Something of the standard library or of the compiler."""
-    from forgedsl.docs import REFERENCES, library, reference
+    from forgedsl.docs import REFERENCES, kinds, library, reference
     from forgedsl.explain.codes import markdown_page, pages
     from forgedsl.hir.modules import standard_modules
+    from forgedsl.schema import ALL_KINDS
 
     if what in REFERENCES:
         return what, reference(what), ""
@@ -117,15 +119,17 @@ def _known(what: str) -> tuple[str, str, str] | int:
         return what.replace("/", "_"), library.standard(what), ""
     if what.upper() in pages():
         return what.upper(), markdown_page(pages()[what.upper()]).replace("## ", "# ", 1), ""
+    if what in ALL_KINDS:
+        return what, kinds.entry(what), ""
     text = library.entry(what.removeprefix("rl."))
     if text is not None:
         return what, text, ""
     from forgedsl.hir.suggest import did_you_mean, nearest
 
-    names = library.module_page("std/rl").functions
-    hint = did_you_mean(nearest(what, [*REFERENCES, *standard_modules(), *names]))
+    names = (*library.module_page("std/rl").functions, *ALL_KINDS, *REFERENCES)
+    hint = did_you_mean(nearest(what, [*names, *standard_modules()]))
     print(f"forgec doc: nothing is called `{what}`" + (f"; {hint}" if hint else ""),
           file=sys.stderr)  # fmt: skip
-    print(f"  a .forge file, {', '.join(standard_modules())}, a name in it, a code, or "
+    print(f"  a .forge file, {', '.join(standard_modules())}, a name in it, a kind, a code, or "
           f"{', '.join(REFERENCES)}", file=sys.stderr)  # fmt: skip
     return 2

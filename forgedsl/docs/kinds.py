@@ -7,6 +7,7 @@ here, and a test holds them against the schema.
 from __future__ import annotations
 
 from forgedsl.docs.markdown import GENERATED, block, code, join, table
+from forgedsl.docs.settings import settings_table
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
@@ -101,6 +102,15 @@ def page() -> str:
     parts.append("## Declarations")
     parts += [_entry(kind, SHAPES[kind], meaning(kind)) for kind in ALL_KINDS]
     return join([*parts, *_flow()])
+
+
+def entry(kind: str) -> str:
+    """One kind with its settings."""
+    schemas = SERVICES if kind == "service" else {kind: KINDS[kind]} if kind in KINDS else {}
+    parts = [f"# {kind}", f"{meaning(kind)[:1].upper()}{meaning(kind)[1:]}.", block(SHAPES[kind])]
+    for name, schema in schemas.items():
+        parts += [f"## {name}" if len(schemas) > 1 else "", settings_table(schema)]
+    return join(parts)
 
 
 def meaning(kind: str) -> str:

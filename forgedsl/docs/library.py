@@ -9,6 +9,7 @@ from forgedsl.docs.module import Page
 from forgedsl.docs.settings import default_text, type_text
 from forgedsl.hir.modules import Loader
 from forgedsl.schema.constructors import STANDARD_REWARDS
+from forgedsl.schema.types import Signature
 from forgedsl.syntax import ast
 
 INTRODUCTION = """\
@@ -35,11 +36,13 @@ def standard(name: str) -> str:
 
 
 def entry(name: str) -> str | None:
-    """The entry of one function of the standard library, or None."""
+    """The entry of one function or reward of the standard library, or None."""
     doc = module_page("std/rl")
     for decl in doc.file.decls:
         if isinstance(decl, ast.FnDecl) and decl.name == name:
             return doc.function(decl).replace("### ", "# ", 1)
+    if name in STANDARD_REWARDS:
+        return join(_reward(STANDARD_REWARDS[name])).replace("### ", "# ", 1)
     return None
 
 
@@ -64,8 +67,14 @@ def _overview(doc: Page) -> list[str]:
 def _rewards() -> list[str]:
     parts = ["## Rewards", "Built in; `reward correct = rl.math_equal(tolerance = 1e-6)`."]
     for signature in STANDARD_REWARDS.values():
-        parts += [f"### {signature.name}", f"{signature.doc[:1].upper()}{signature.doc[1:]}."]
-        rows = [(code(p.name), type_text(p.type), default_text(p)) for p in signature.params]
-        if rows:
-            parts.append(table(("parameter", "value", "default"), rows))
+        parts += _reward(signature)
     return parts
+
+
+def _reward(signature: Signature) -> list[str]:
+    rows = [(code(p.name), type_text(p.type), default_text(p)) for p in signature.params]
+    return [
+        f"### {signature.name}",
+        f"{signature.doc[:1].upper()}{signature.doc[1:]}.",
+        table(("parameter", "value", "default"), rows) if rows else "",
+    ]
