@@ -148,7 +148,6 @@ def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> 
     if command == "doc" and not has_argument:
         from forgedsl.docs import REFERENCES
         from forgedsl.hir.modules import standard_modules
-
         from forgedsl.schema import ALL_KINDS
 
         names = [*REFERENCES, *standard_modules(), *ALL_KINDS]
