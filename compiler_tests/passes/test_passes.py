@@ -221,3 +221,16 @@ def test_the_view_of_the_passes_names_them():
 
     drawing = drawing_of(GRPO, profile="cluster", overrides=())
     assert [p.name for p in drawing._passes()] == list(names())
+
+
+@pytest.mark.parametrize("command", ["plan", "build", "graph", "run"])
+def test_commands_take_overrides_from_toml(command, tmp_path):
+    (tmp_path / "mine.toml").write_text("[trainer]\nprocs = 3\n")
+    out = [] if command in ("plan", "graph") else ["-o", str(tmp_path / "out")]
+    out = ["--run-dir", str(tmp_path / "run")] if command == "run" else out
+    words = ["--profile", "none", "--set-file", str(tmp_path / "mine.toml"), *out]
+    done = forgec(command, str(GRPO), *words)
+    assert "parallel degrees" in done.stderr or "P201" in done.stderr, done.output
+    missing = forgec(command, str(GRPO), "--set-file", str(tmp_path / "none.toml"), *out)
+    assert missing.exit_code == 1
+    assert "cannot read" in missing.stderr

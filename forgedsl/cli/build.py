@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import PrintAfter, Timings, checked_passes
+from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
 
 if TYPE_CHECKING:
     from forgedsl.build.artifacts import Emit
@@ -27,9 +27,8 @@ def command(
         list[str] | None, typer.Option(metavar="NAME[,NAME]", help="what to write; repeatable")
     ] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
+    set_: Overrides = None,
+    set_file: SetFiles = None,
     here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,
     print_after: PrintAfter = None,
     timings: Timings = False,
@@ -56,6 +55,7 @@ def command(
     emits = _chosen(emit)
     planned = plan_file(
         file, profile=profile, overrides=tuple(set_ or ()), here=here, timings=timings,
+        set_files=tuple(set_file or ()),
         wanted=tuple(e.on_demand for e in emits if e.on_demand),
         print_after=checked_passes("build", print_after),
     )  # fmt: skip

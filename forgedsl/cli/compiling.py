@@ -28,6 +28,7 @@ def compile_file(
     *,
     profile: str,
     overrides: tuple[str, ...],
+    set_files: tuple[Path, ...] = (),
     print_after: tuple[str, ...] = (),
     timings: bool = False,
 ) -> Lowered | int:
@@ -38,7 +39,7 @@ def compile_file(
 
     host = Host(**detect_host())
     compiled = compile_program(
-        Request(path=file, profile=profile, overrides=overrides, host=host),
+        Request(path=file, profile=profile, overrides=overrides, set_files=set_files, host=host),
         print_after=print_after,
         timings=timings,
     )

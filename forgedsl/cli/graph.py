@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forgedsl.cli.passes import Overrides, SetFiles
+
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
     from forgedsl.graph.drawing import Drawing
@@ -51,9 +53,8 @@ def command(
     format_: Annotated[Format, typer.Option("--format", help="how to show it")] = Format.TEXT,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write it to a file")] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
+    set_: Overrides = None,
+    set_file: SetFiles = None,
 ) -> None:
     """Draw FILE: its dataflow, its meshes, its schedule, or the passes that compiled it.
 
@@ -63,7 +64,9 @@ def command(
       forgec graph pipelines/grpo_math.forge --format html -o graph.html --profile cluster
       forgec graph pipelines/grpo_math.forge --view schedule --format mermaid
     """
-    drawing = drawing_of(file, profile=profile, overrides=tuple(set_ or ()))
+    drawing = drawing_of(
+        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
+    )
     if isinstance(drawing, int):
         raise typer.Exit(drawing)
     text = drawing.render(view, format_)
@@ -74,13 +77,16 @@ def command(
         print(out, file=sys.stderr)
 
 
-def drawing_of(file: Path, *, profile: str, overrides: tuple[str, ...]) -> Drawing | int:
+def drawing_of(
+    file: Path, *, profile: str, overrides: tuple[str, ...], set_files: tuple[Path, ...] = ()
+) -> Drawing | int:
     """The planned program, ready to be drawn; the exit code after printing diagnostics."""
     from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
     from forgedsl.passes import Request, compile_program
 
     compiled = compile_program(
-        Request(path=file, profile=profile, overrides=overrides), until="plan"
+        Request(path=file, profile=profile, overrides=overrides, set_files=set_files),
+        until="plan",
     )
     loaded, state = compiled.loaded, compiled.state
     print_diagnostics(loaded)

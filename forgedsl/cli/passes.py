@@ -1,13 +1,21 @@
-"""`--print-after PASS` and `--timings`, for the commands that compile."""
+"""Options of the commands that compile: `--set`, `--set-file`, `--print-after`, `--timings`."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+]
+SetFiles = Annotated[
+    list[Path] | None,
+    typer.Option("--set-file", metavar="FILE", help="overrides from TOML, before those of --set"),
+]
 PrintAfter = Annotated[
     list[str] | None,
     typer.Option("--print-after", metavar="PASS", help="print what a pass made to stderr"),

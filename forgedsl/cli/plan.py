@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import PrintAfter, Timings, checked_passes
+from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
@@ -35,9 +35,8 @@ class Format(StrEnum):
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
+    set_: Overrides = None,
+    set_file: SetFiles = None,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="write plan.json, for `forgec run`")
     ] = None,
@@ -69,6 +68,7 @@ def command(
     overrides = tuple(set_ or ())
     planned = plan_file(
         file, profile=profile, overrides=overrides, here=here, timings=timings,
+        set_files=tuple(set_file or ()),
         print_after=checked_passes("plan", print_after),
     )  # fmt: skip
     print_diagnostics(planned.loaded)

@@ -50,6 +50,7 @@ def plan_file(
     *,
     profile: str,
     overrides: tuple[str, ...],
+    set_files: tuple[Path, ...] = (),
     here: bool = False,
     wanted: tuple[str, ...] = (),
     print_after: tuple[str, ...] = (),
@@ -66,6 +67,7 @@ def plan_file(
             path=file,
             profile=profile,
             overrides=overrides,
+            set_files=set_files,
             host=Host(**detect_host()) if here else None,
         ),
         wanted=wanted,
@@ -75,7 +77,7 @@ def plan_file(
     loaded, state = compiled.loaded, compiled.state
     lowered = state.job if state is not None else None
     if any(made.name == "hir" for made in compiled.made):
-        _lint(file, loaded, overrides)
+        _lint(file, loaded, overrides, set_files)
         if loaded.program is not None and lowered is not None:
             for diagnostic in advice(loaded.program, lowered.graph, lowered.plan):
                 loaded.reporter.report(diagnostic)
@@ -85,12 +87,19 @@ def plan_file(
     return Planned(loaded=loaded, lowered=lowered, code=0, state=state)
 
 
-def _lint(file: Path, loaded: Loaded, overrides: tuple[str, ...]) -> None:
+def _lint(
+    file: Path, loaded: Loaded, overrides: tuple[str, ...], set_files: tuple[Path, ...]
+) -> None:
     """Add the findings of lint rules for the view that is planned."""
     from forgedsl.lint.engine import lint_file
 
     assert loaded.program is not None
-    linted = lint_file(file, profile=loaded.program.profile or "none", overrides=overrides)
+    linted = lint_file(
+        file,
+        profile=loaded.program.profile or "none",
+        overrides=overrides,
+        set_files=set_files,
+    )
     for name, source in linted.sources.items():
         loaded.sources.setdefault(name, source)
     known = {diagnostic.code for diagnostic in loaded.reporter}

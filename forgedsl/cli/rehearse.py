@@ -30,7 +30,9 @@ def rehearse(request: Request) -> int:
 
     file = _checked(request)
     print(SAY, file=sys.stderr, flush=True)
-    planned = plan_file(file, profile=request.profile, overrides=request.overrides)
+    planned = plan_file(
+        file, profile=request.profile, overrides=request.overrides, set_files=request.set_files
+    )
     print_diagnostics(planned.loaded)
     if planned.lowered is None:
         return planned.code

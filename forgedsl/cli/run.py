@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forgedsl.cli.passes import Overrides, SetFiles
 from forgedsl.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -26,9 +27,7 @@ CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
 """click settings of this command: `--trainer.procs 2` is an override, not an option"""
 
 
-Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-]
+Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")]
 Locked = Annotated[
     bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
 ]
@@ -66,6 +65,7 @@ class Request:
     stub: bool = False
     assume: tuple[str, ...] = ()
     inject: tuple[str, ...] = ()
+    set_files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +83,10 @@ def command(
     ] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
     set_: Overrides = None,
+    set_file: SetFiles = None,
     seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
-    resume: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")
-    ] = None,
+    resume: Resume = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     locked: Locked = False,
     lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="another lock")] = None,
@@ -112,6 +111,7 @@ def command(
         request = Request(
             file=file,
             overrides=(*(set_ or []), *loose),
+            set_files=tuple(set_file or ()),
             profile=profile,
             run_dir=run_dir,
             resume=resume,
@@ -192,7 +192,12 @@ def prepare(request: Request, file: Path) -> Prepared | int:
         return _from_json(request, file)
     from forgedsl.cli.compiling import compile_file
 
-    lowered = compile_file(file, profile=request.profile, overrides=request.overrides)
+    lowered = compile_file(
+        file,
+        profile=request.profile,
+        overrides=request.overrides,
+        set_files=request.set_files,
+    )
     if isinstance(lowered, int):
         return lowered
     return Prepared(job=lowered.job, inputs={name: source for source, name in lowered.files})
@@ -202,10 +207,11 @@ def _from_json(request: Request, file: Path) -> Prepared:
     """A job.json or plan.json is final: nothing can be set on it, its inputs lie beside it."""
     from forgedsl.cli.planning import SideError, read_job
 
-    if request.overrides or request.profile != "auto":
-        what = request.overrides[0] if request.overrides else f"--profile {request.profile}"
+    words = [*request.overrides, *(f"--set-file {path}" for path in request.set_files)]
+    words += [f"--profile {request.profile}"] * (request.profile != "auto")
+    if words:
         raise UsageError(
-            f"{file} is compiled and final, so {what} cannot apply; run the .forge file"
+            f"{file} is compiled and final, so {words[0]} cannot apply; run the .forge file"
         )
     try:
         job = read_job(file)
