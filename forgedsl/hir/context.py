@@ -12,7 +12,7 @@ from typing import Final
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
 from forgedsl.hir.habits import habit
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, field
 from forgedsl.source import Span
 
 NAMES = {
@@ -63,9 +63,11 @@ class Host:
 
 @dataclass(slots=True)
 class Context:
-    """Collects diagnostics of one resolution."""
+    """Collects diagnostics of one resolution. What `broken` names has its diagnostic already:
+    names whose declaration is wrong, and settings written in the wrong place (`gen.sampling.n`)."""
 
     reporter: Reporter
+    broken: set[str] = field(default_factory=set)
 
     def error(
         self,
@@ -102,6 +104,8 @@ class Context:
         self, code: str, what: str, name: str, span: Span, candidates: Iterable[str], help: str = ""
     ) -> Error:
         """Report an unknown name with the nearest known ones."""
+        if name.partition(".")[0] in self.broken:
+            return ERROR
         known = tuple(candidates)
         close = nearest(name, known)
         if close:

@@ -160,6 +160,8 @@ class Resolver:
         return Value(value=setting.default, origin=DEFAULT)
 
     def _missing(self, declared: Declared, setting: Setting) -> None:
+        if f"{declared.name}.{setting.name}" in self.ctx.broken:
+            return
         owner = f"{declared.ctor or declared.kind.name} `{declared.name}`"
         message = f"{owner} has no `{setting.name}`"
         help_text = f"`{setting.name} = ...`: {setting.doc}; {setting.type.text}"
@@ -168,7 +170,8 @@ class Resolver:
     def need(self, name: str, setting: str, why: str) -> None:
         """Report a setting that its use in the flow makes necessary."""
         declared = self.table.declared[name]
-        if self.setting(declared, setting).value is None:
+        known = f"{name}.{setting}" in self.ctx.broken
+        if not known and self.setting(declared, setting).value is None:
             row = declared.kind.setting(setting)
             assert row is not None
             help_text = f"`{setting} = ...`: {row.doc}"

@@ -138,18 +138,21 @@ class Collector:
         if self._new_name(name, decl.span):
             self.table.imports[name] = decl
 
-    def _known_kind(self, kind: str, span: Span) -> bool:
+    def _known_kind(self, kind: str, span: Span, name: str | None) -> bool:
         if kind in ALL_KINDS:
             return True
         self.ctx.unknown("F101", "unknown kind of declaration", kind, span, ALL_KINDS)
+        if name is not None:
+            self.ctx.broken.add(name)
         return False
 
     def _function(self, decl: ast.FnDecl | ast.BindDecl) -> None:
-        if not self._known_kind(decl.kind, decl.kind_span):
+        if not self._known_kind(decl.kind, decl.kind_span, decl.name):
             return
         if decl.kind not in FUNCTION_KINDS:
             message = f"a {decl.kind} is declared with a block: `{decl.kind} {decl.name} {{ ... }}`"
             self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
+            self.ctx.broken.add(decl.name)
             return
         if not self._new_name(decl.name, decl.name_span):
             return
@@ -163,7 +166,7 @@ class Collector:
             self.ctx.error("F119", f"a {decl.kind} has no settings", decl.settings.span)
 
     def _block(self, decl: ast.BlockDecl) -> None:
-        if not self._known_kind(decl.kind, decl.kind_span):
+        if not self._known_kind(decl.kind, decl.kind_span, decl.name):
             return
         if decl.when is not None and decl.kind != "profile":
             self.ctx.error("F119", "only a profile has a condition", decl.when.span)
@@ -181,6 +184,8 @@ class Collector:
         elif decl.kind in FUNCTION_KINDS and decl.kind != "reward":
             message = f"a {decl.kind} has parameters: `{decl.kind} {decl.name or 'name'}(...)`"
             self.ctx.error("F119", message, decl.kind_span)
+            if decl.name is not None:
+                self.ctx.broken.add(decl.name)
         else:
             declared = self._declare(decl)
             if declared is not None:
@@ -342,6 +347,7 @@ class Collector:
         elsewhere = [s.name for s in kind.settings if s.name.rpartition(".")[2] == leaf]
         if elsewhere and not nearest(leaf, siblings):
             help_text = f"did you mean `{elsewhere[0]}`?"
+            self.ctx.broken.add(f"{declared.name}.{elsewhere[0]}")
             self.ctx.error("F103", f"{what} `{leaf}`", word, help=help_text)
             return
         self.ctx.unknown("F103", what, leaf, word, siblings)

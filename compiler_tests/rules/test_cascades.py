@@ -1,0 +1,52 @@
+"""One mistake gives one message: what uses a broken declaration says nothing."""
+
+import pytest
+
+from forgedsl import api
+
+TEXT = """
+import "std/rl" as rl
+model m { source = random(1), arch = qwen3("0.6B") }
+dataset d { source = jsonl("d.jsonl"), prompt = row.question, target = row.answer }
+service trainer : titan(m) { device = cpu }
+service gen : vllm(m) { device = cpu, sampling.max_tokens = 16 }
+reward near = rl.exact
+loss mine(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
+  minimize token_mean(-exp(clamp(logprob - behavior, -9.0, 9.0)) * adv, mask)
+}
+flow train {
+  p = d.draw(8)
+  r = gen.sample(p, n = 4)
+  s = near(r, p.target)
+  b = replay(r, adv = rl.group_norm(s))
+  trainer.step(b, loss = mine)
+  sync trainer -> gen
+}
+schedule async { steps = 5, max_policy_age = 1 }
+eval e { dataset = d, score = near, every = 3 }
+profile x { gen.replicas = 2, d.shuffle = none }
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("model m", "modl m", "F101"),
+        ("dataset d", "datset d", "F101"),
+        ("service gen", "servce gen", "F101"),
+        ("service trainer", "servce trainer", "F101"),
+        ("reward near", "rewrd near", "F101"),
+        ("loss mine(", "los mine(", "F101"),
+        ("model m { source = random(1), arch = qwen3(\"0.6B\") }", "model m = random(1)", "F119"),
+        ("sampling.max_tokens = 16", "max_tokens = 16", "F103"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("profile", ["none", "x"])
+def test_a_broken_declaration_is_one_message(old: str, new: str, code: str, profile: str) -> None:
+    assert old in TEXT
+    loaded = api.load_text(TEXT.replace(old, new), profile=profile)
+    assert [d.code for d in loaded.reporter if d.severity == "error"] == [code]
+
+
+def test_the_text_itself_is_right() -> None:
+    assert list(api.load_text(TEXT, profile="x").reporter) == []
