@@ -150,3 +150,15 @@ def test_launcher_settings_reach_the_manifest(tmp_path):
 def test_times_as_slurm_takes_them():
     assert _clock(59) == "00:00:59"
     assert _clock(36 * 3600 + 61) == "1-12:01:01"
+
+
+def test_names_reach_scripts_as_words(tmp_path):
+    """A run may be called anything; what is submitted may not execute it."""
+    words = ("build", GRPO, "-o", str(tmp_path), "--profile", "gpu1", "--emit", "sbatch,k8s")
+    done = forgec(*words, "--set", 'run.name="a $(touch x) \'b"')
+    assert done.exit_code == 0, done.output
+    script = (tmp_path / "job.sbatch").read_text()
+    assert directives(script)["job-name"] == "a-touch-x-b"
+    assert "$(" not in "".join(x for x in script.splitlines() if not x.startswith("# "))
+    (job,) = yaml.safe_load_all((tmp_path / "k8s.yaml").read_text())
+    assert job["metadata"]["name"] == "a-touch-x-b"

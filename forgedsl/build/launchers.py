@@ -79,9 +79,9 @@ def _rendered(template: str, job: Job, plan: Plan, **more: Any) -> str:
     )
     hosts, gpus = _hosts(job)
     return environment.get_template(template).render(
-        title=job.summary[0],
+        title=" ".join(job.summary[0].split()),
         compiler=job.compiler,
-        name=job.name,
+        name=re.sub(r"[^A-Za-z0-9_.-]+", "-", job.name).strip("-") or "forge",
         hosts=hosts,
         gpus=gpus,
         services=[f"{mesh.service}: {mesh.text} on {mesh.device}" for mesh in plan.meshes],

@@ -96,7 +96,7 @@ class _Main:
         title, *rest = job.summary or (job.name,)
         file = next((at.rpartition(":")[0].rpartition(":")[0] for at in job.origins.values()), "")
         yield HEADER.format(
-            title=documented(title), compiler=job.compiler, file=file, name=job.name,
+            title=documented(title), compiler=job.compiler, file=file, name=documented(job.name),
             rest=documented("\n".join(rest)),
         )  # fmt: skip
         names = ", ".join(sorted(self.api, key=_isort))
