@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from forgedsl.sim.latency import Latencies
     from forgedsl.sim.result import Result
 
-STEPS = 20
+STEPS = 12
 
 
 class Format(StrEnum):

@@ -3,7 +3,7 @@
     RUN/{job.json, events.jsonl, metrics.jsonl} --measure--> Latencies --settle--> Latencies
 
 Completions give lengths and the pace of engines (decode, per running sequence, prefill), steps the
-trainer, spans the rest. What no span shows, the controller's own work, is settled last: so that the
+trainer, spans the rest. What no span shows is settled last, by one factor on all times: so that the
 simulation of the run itself has the run's step time. Then other settings can be predicted.
 """
 
@@ -66,9 +66,16 @@ def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
         rewards={name: _reward(r, name, data) for name, r in latencies.rewards.items()},
         filters={name: _filter(f, name, data) for name, f in latencies.filters.items()},
         data={name: _data(d, name, job, data) for name, d in latencies.data.items()},
-        control=Control(rollout=0.0),
+        control=_control(data),
         notes=(),
     )
+
+
+def _control(data: RunData) -> Control:
+    """The controller's own work: between the end of a completion and its being taken in."""
+    mine = [s for s in _after_start(data, "sample") if "engine_end" in s.fields]
+    spans = [(span.fields["engine_end"], span.end) for span in mine]
+    return Control(rollout=union(spans) / len(spans) if spans else 0.0)
 
 
 def _after_start(data: RunData, kind: str) -> list[Span]:
@@ -192,18 +199,11 @@ def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
 
 
 def _settled(measured: Latencies, data: RunData, folder: Path) -> Latencies:
-    """The controller's work, or a factor, so that the run itself comes out as it was."""
+    """All times by one factor, so that the run itself comes out as it was."""
     goal = statistics.median(row["step_s"] for row in data.rows[FIRST:])
     plain = _told(data.job, measured)
     source = f"the run {folder.name} ({goal:.3g} s a step; {plain:.3g} s by its spans alone)"
-    if plain >= goal:
-        return replace(_scaled(measured, goal / plain), source=source)
-    low, high = 0.0, goal / max(1, statistics.fmean(r["sequences"] for r in data.rows))
-    for _ in range(12):
-        middle = (low + high) / 2
-        told = _told(data.job, replace(measured, control=Control(rollout=middle)))
-        low, high = (middle, high) if told < goal else (low, middle)
-    return replace(measured, control=Control(rollout=(low + high) / 2), source=source)
+    return replace(_scaled(measured, goal / plain), source=source)
 
 
 def _told(job: Job, latencies: Latencies) -> float:
@@ -230,4 +230,5 @@ def _scaled(latencies: Latencies, factor: float) -> Latencies:
         engines={name: times(e, *engine) for name, e in latencies.engines.items()},
         titans={name: times(t, *titan) for name, t in latencies.titans.items()},
         rewards=rewards,
+        control=times(latencies.control, "rollout"),
     )
