@@ -5,12 +5,14 @@ well formed, so that resolution and the later checks run), and random sequences 
 fixed; FORGE_DEEP=1 raises the counts to over 100,000 inputs.
 """
 
+import functools
 import os
 import random
 import re
 import time
 from pathlib import Path
 
+import lark
 import pytest
 
 from forgedsl.diagnostics import Reporter
@@ -19,7 +21,7 @@ from forgedsl.report import full, json
 from forgedsl.syntax import decode
 
 ROOT = Path(__file__).parents[2]
-COUNT = 33_400 if os.environ.get("FORGE_DEEP") == "1" else 250
+COUNT = 25_050 if os.environ.get("FORGE_DEEP") == "1" else 200
 CHUNKS = 4
 BASE = (ROOT / "pipelines" / "grpo_math.forge").read_text("utf-8")
 WORDS = list(re.finditer(r'[A-Za-z_][\w.]*|\d[\w.]*|"[^"\n]*"', BASE))
@@ -28,68 +30,32 @@ VOCABULARY = [word[0] for word in WORDS] + [
     "gsm8k.draw(1)", "trainer.procs", "policy.context", "1 / 0", '"\\q"',
 ]  # fmt: skip
 TOKENS = [
-    "{",
-    "}",
-    "(",
-    ")",
-    "[",
-    "]",
-    "=",
-    "==",
-    "!=",
-    "<=",
-    ",",
-    "\n",
-    '"',
-    '"""',
-    "#",
-    "##",
-    "param",
-    "flow",
-    "sync",
-    "->",
-    "..",
-    "**",
-    "-",
-    "+",
-    "*",
-    "/",
-    "%",
-    "not",
-    "and",
-    "or",
-    "if",
-    "else",
-    "1",
-    "1.5",
-    "10min",
-    "2GiB",
-    "x",
-    "a.b",
-    ":",
-    "service",
-    "model",
-    "loss",
-    'r"',
-    "none",
-    "true",
-    "return",
-    "minimize",
-    "report",
-    "require",
-    "import",
-    "import_python",
-    '"std/rl"',
-    "as",
-    "diff",
-    "\t",
-    "\r\n",
-    "é",
-    "\x0b",
-    "profile",
-    "when",
-    "schedule",
-]
+    "{", "}", "(", ")", "[", "]", "=", "==", "!=", "<=", ",", "\n", '"', '"""', "#", "##", "param",
+    "flow", "sync", "->", "..", "**", "-", "+", "*", "/", "%", "not", "and", "or", "if", "else",
+    "1", "1.5", "10min", "2GiB", "x", "a.b", ":", "service", "model", "loss", 'r"', "none", "true",
+    "return", "minimize", "report", "require", "import", "import_python", '"std/rl"', "as", "diff",
+    "\t", "\r\n", "\u00e9", "\x0b", "profile", "when", "schedule",
+]  # fmt: skip
+TERMINALS = {
+    "NAME": ["x", *(word for word in VOCABULARY if word.isidentifier())],
+    "INT": ["0", "1", "64", "1_000"],
+    "NUMBER": ["0.5", "1e-6"],
+    "QUANTITY": ["10min", "2GiB", "64k"],
+    "STRING": ['"x"', '""', '"std/rl"'],
+    "RAW": ['r"\\d"'],
+    "TEXT": ['"""text"""'],
+    "CMP": ["<", "=="],
+    "SUM": ["+", "-"],
+    "PROD": ["*", "/", "%"],
+    "_NL": ["\n", "\n\n"],
+}
+"""what the terminals of the grammar that are patterns may be"""
+REPEATED = (
+    "a", "a.", "a ", "1_", '"', '"""', "(", "{ a ", "- ", "#", "a = ", "a, ", "}", "\n", " ",
+    "\t\n", "1 if 2 else ", "a = 1\n", "param a : int = 1\n", "# forge: allow[L405] x\n", "## x\n",
+    "model m { a = 1 }\n", "flow t { x = f(y) }\n", "require 1 < 2\n", 'import "std/rl"\n', "a[",
+)  # fmt: skip
+"""what costs the square of its length where a pattern or a loop looks back"""
 
 
 def bytes_changed(rng):
@@ -120,6 +86,41 @@ def random_tokens(rng):
     return " ".join(rng.choice(TOKENS) for _ in range(rng.randint(1, 200))).encode()
 
 
+@functools.cache
+def grammar():
+    """(expansions by symbol, the least depth of a derivation of each symbol)."""
+    made = lark.Lark(
+        (ROOT / "grammar/forge.lark").read_text("utf-8"), parser="lalr", keep_all_tokens=True
+    )
+    rules = {}
+    for rule in made.rules:
+        rules.setdefault(rule.origin.name, []).append([symbol.name for symbol in rule.expansion])
+    depth = dict.fromkeys(rules, 10**6)
+    for _ in rules:
+        for name, expansions in rules.items():
+            depth[name] = min(1 + max([0, *(depth.get(s, 0) for s in e)]) for e in expansions)
+    words = {t.name: [t.pattern.value] for t in made.terminals if t.pattern.type == "str"}
+    return rules, depth, words | TERMINALS
+
+
+def grammar_made(rng):
+    """A random derivation of the grammar: well formed, and mostly without meaning."""
+    rules, depth, words = grammar()
+    out, pending, budget = [], ["start"], rng.randint(20, 400)
+    while pending:
+        symbol = pending.pop()
+        if symbol not in rules:
+            out.append(rng.choice(words[symbol]))
+            continue
+        budget -= 1
+        fitting = rules[symbol]
+        if budget < 0 or len(pending) > 60:
+            least = min(max([0, *(depth.get(s, 0) for s in e)]) for e in fitting)
+            fitting = [e for e in fitting if max([0, *(depth.get(s, 0) for s in e)]) == least]
+        pending += reversed(rng.choice(fitting))
+    return " ".join(out).encode()
+
+
 def check(data):
     started = time.process_time()
     reporter = Reporter()
@@ -137,7 +138,7 @@ def check(data):
     assert time.process_time() - started < 1.0
 
 
-@pytest.mark.parametrize("make", [bytes_changed, words_exchanged, random_tokens])
+@pytest.mark.parametrize("make", [bytes_changed, words_exchanged, random_tokens, grammar_made])
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_any_input_gives_diagnostics_and_nothing_else(make, chunk):
     decode(BASE.encode(), "warm-up.forge", Reporter())
@@ -149,3 +150,9 @@ def test_any_input_gives_diagnostics_and_nothing_else(make, chunk):
             check(data)
         except Exception as error:
             raise AssertionError(f"{seed}: {data!r}") from error
+
+
+@pytest.mark.parametrize("piece", REPEATED)
+@pytest.mark.parametrize("before", ["", "param x : int = ", "model m {\n a = "])
+def test_the_cost_of_a_long_text_is_linear(piece, before):
+    check((before + piece * (20_000 // len(piece))).encode())

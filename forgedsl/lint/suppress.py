@@ -87,12 +87,15 @@ def _may_be_suppressed(diagnostic: Diagnostic) -> bool:
 
 
 def _suppressions(source: SourceFile) -> Iterator[Suppression]:
+    below: list[int] = []
     for comment in comments(source):
         match = _ALLOW.match(comment.text)
         if match is not None:
             codes = tuple(code.strip() for code in match[1].split(",") if code.strip())
             line = source.position(comment.span.start)[0]
-            target = _next_code_line(source, line) if comment.own_line else line
+            if comment.own_line and not below:
+                below = _code_below(source)
+            target = below[line] if comment.own_line else line
             yield Suppression(codes, match[2].strip(), target, _shown(comment))
 
 
@@ -100,12 +103,16 @@ def _shown(comment: Comment) -> Span:
     return Span(comment.span.file, comment.span.start, comment.span.start + len(comment.text))
 
 
-def _next_code_line(source: SourceFile, line: int) -> int:
-    for number in range(line + 1, source.num_lines + 1):
+def _code_below(source: SourceFile) -> list[int]:
+    """For each line the next one with code below it, itself if there is none."""
+    found = list(range(source.num_lines + 1))
+    following = 0
+    for number in range(source.num_lines, 0, -1):
+        found[number] = following or number
         text = source.line(number).strip()
         if text and not text.startswith("#"):
-            return number
-    return line
+            following = number
+    return found
 
 
 def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagnostic]:

@@ -30,6 +30,8 @@ UNITS = {
     "k": 1e3,
     "M": 1e6,
 }
+MAX_PARTS = 64
+"""of a dotted name; no setting has more than three"""
 _QUANTITY = re.compile(r"([0-9_.]+)([A-Za-z]+)")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|.)", re.DOTALL)
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\", "\n": ""}
@@ -235,7 +237,13 @@ class Builder:
         if len(children) == 1:
             return ast.Path(parts=(str(children[0]),), span=self._span(children[0]))
         left, _, name = children
-        return ast.Path(parts=(*left.parts, str(name)), span=self._cover(children))
+        span, size = self._cover(children), len(left.parts)
+        if size > MAX_PARTS:
+            return ast.Path(parts=left.parts, span=span)
+        if size == MAX_PARTS:
+            message = f"this name has more than {MAX_PARTS} parts"
+            self.on_error("S011", "nesting", message, span, "a setting has two or three")
+        return ast.Path(parts=(*left.parts, str(name)), span=span)
 
     def cond(self, children: list[Any]) -> ast.Conditional:
         then, _, test, _, otherwise = children

@@ -25,6 +25,8 @@ _TOKEN_TEXT = {
 BRACKETS = re.compile(
     r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*|[()\[\]{}]', re.DOTALL
 )
+WINDOW = 400
+"""patterns look at so many characters: some take the square of their text's length"""
 PAIRS = {")": "(", "]": "[", "}": "{"}
 
 
@@ -45,8 +47,9 @@ class Place:
 
     @property
     def before(self) -> str:
-        """The line of the error up to the error."""
-        return self.source.text[self.source.text.rfind("\n", 0, self.start) + 1 : self.start]
+        """The line of the error up to the error, its end if it is longer than any person's."""
+        start = self.source.text.rfind("\n", 0, self.start) + 1
+        return self.source.text[max(start, self.start - WINDOW) : self.start]
 
     @property
     def previous(self) -> int:
@@ -54,7 +57,8 @@ class Place:
         text = self.source.text
         at = self.start
         while True:
-            at = len(text[:at].rstrip())
+            while at and text[at - 1].isspace():
+                at -= 1
             line_start = text.rfind("\n", 0, at) + 1
             comment = comment_start(text[line_start:at])
             if comment is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.source import Span
 from forgedsl.syntax.build import UNITS
-from forgedsl.syntax.place import PAIRS, Place, comment_start, describe, open_bracket
+from forgedsl.syntax.place import PAIRS, WINDOW, Place, comment_start, describe, open_bracket
 
 _CHARACTERS = {
     "'": ("strings are written in double quotes", '"'),
@@ -76,14 +76,15 @@ def _missing_value(place: Place) -> Diagnostic | None:
     if place.kind not in {"_NL", "RBRACE", "COMMA", "RPAR", "$END"}:
         return None
     at = place.previous
-    text = place.source.text[:at]
+    first = max(0, at - WINDOW)
+    text = place.source.text[first:at]
     match = re.search(
         r"([\w.]+)(?:\s*:\s*\w+(?:\[[^=\n]*\])?)?\s*=$|(?<![=!<>])([-+*/%]|\*\*|==|!=|<=|>=|<|>|\b(?:and|or|not|minimize|return|require))$",
         text,
     )
     if match is None:
         return None
-    span = Span(place.source.name, match.start(), at)
+    span = Span(place.source.name, first + match.start(), at)
     if match[1]:
         message = f"the value of `{match[1]}` is missing"
         help_text = f"write `{match[0]} ...` on one line, or remove the line"
@@ -271,7 +272,7 @@ def _param_without_type(place: Place) -> Diagnostic | None:
     match = re.match(r"\s*param\s+(\w+)\s*$", place.before)
     if match is None or place.kind != "EQUAL":
         return None
-    value = place.source.text[place.start + 1 :].lstrip(" \t")
+    value = place.source.text[place.start + 1 : place.start + WINDOW].lstrip(" \t")
     fits = next((name for pattern, name in _TYPE_OF if re.match(pattern, value)), "TYPE")
     return place.error(
         "S025",
@@ -294,7 +295,7 @@ def _chained_comparison(place: Place) -> Diagnostic | None:
 
 def _missing_separator(place: Place) -> Diagnostic | None:
     """`procs = 1 gpus = 2`."""
-    follows = re.match(r"[\w.]*\s*(=(?!=)|\{)", place.source.text[place.start :])
+    follows = re.match(r"[\w.]*\s*(=(?!=)|\{)", place.source.text[place.start :][:WINDOW])
     if place.kind != "NAME" or follows is None or "COMMA" not in place.expected:
         return None
     at = place.previous
