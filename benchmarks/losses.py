@@ -357,15 +357,17 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
             C(8192, 8, 4, 1), C(8192, 8, 4, 2), C(4096, 4, 8, 1), C(4096, 8, 6, 1),
             C(2048, 4, 12, 1), C(4096, 4, 12, 2), C(16384, 16, 2, 1),
         ]  # fmt: skip
-    if vocabulary <= 65536:
+    if vocabulary <= 57344:
         return [
-            C(2048, 4, 3, 1, 16, 4), C(2048, 4, 3, 1, 16, 6), C(2048, 8, 3, 1, 16, 4),
-            C(4096, 8, 3, 1, 8, 2), C(4096, 8, 3, 1, 8, 3), C(2048, 4, 3, 1, 16, 3),
+            C(4096, 8, 1, kernel="row"), C(8192, 4, 1, kernel="row"), C(4096, 4, 1, kernel="row"),
+            C(4096, 4, 3, kernel="stream", slots=9, ahead=3),
         ]  # fmt: skip
     return [
-        C(8192, 16, 1, 1, 14, 4), C(8192, 16, 1, 1, 14, 5), C(16384, 16, 1, 1, 7, 2),
-        C(16384, 16, 1, 1, 7, 3), C(16384, 8, 1, 1, 7, 2),
-    ]  # fmt: skip
+        C(8192, 8, 1, kernel="stream", slots=14, ahead=3),
+        C(8192, 8, 1, kernel="stream", slots=14, ahead=4),
+        C(16384, 8, 1, kernel="stream", slots=7, ahead=2),
+        C(16384, 16, 1, kernel="stream", slots=7, ahead=2),
+    ]
 
 
 def tune(options: argparse.Namespace) -> None:

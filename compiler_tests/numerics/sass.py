@@ -1,9 +1,9 @@
 """Compile generated kernels for sm_90 without a GPU and report what the machine code holds.
 
-    python sass.py MODULE.py KERNEL V BLOCK NUM_WARPS [RESIDENT DEPTH]
+    python sass.py JOBS.json
 
-prints one JSON object: registers, stack, spills and the instructions that matter. Runs in a process
-of its own, with whatever Triton is first on its path.
+prints one JSON object a job: registers, stack, spills and the instructions that matter. Runs in a
+process of its own, with whatever Triton is first on its path.
 """
 
 from __future__ import annotations
@@ -22,10 +22,17 @@ from triton.compiler import ASTSource
 
 POINTERS = {
     "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "valid": "*i1", "active": "*i1",
-    "seq_ids": "*i64", "starts": "*i32", "done": "*i32",
+    "seq_ids": "*i64", "starts": "*i32", "done": "*i32", "taken": "*i32",
 }  # fmt: skip
 INTEGERS = ("num_rows", "row_stride", "gradient_stride", "seq_len")
-COUNTED = ("MUFU.EX2", "LDGSTS", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL", "BAR.SYNC")
+COUNTED = (
+    "MUFU.EX2", "UTMALDG.3D", "LDS.128", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL",
+    "BAR.SYNC",
+)  # fmt: skip
+WORDS = (
+    "tensordesc<i32[1, {rows}, {inner}],"
+    "NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=3)>"
+)
 
 
 def inspect(
@@ -40,7 +47,11 @@ def inspect(
             continue
         kind = "*i1" if argument in booleans else POINTERS.get(argument, "*fp32")
         signature[argument] = "i32" if argument in INTEGERS else kind
-        if argument not in ("num_rows", "seq_len"):
+        if argument == "words_of":
+            inner = int(str(constants["INNER"]))
+            rows = int(str(constants["BLOCK"])) // 2 // inner
+            signature[argument] = WORDS.format(rows=rows, inner=inner)
+        elif argument not in ("num_rows", "seq_len"):
             attributes[(index,)] = [["tt.divisibility", 16]]
     values = {(kernel.arg_names.index(k),): v for k, v in constants.items()}
     source_type = ASTSource

@@ -8,7 +8,8 @@ over sequences hold everything with a reduction. The kernels of a module:
 
     statistics      logits -> row statistics
     fused           logits -> row statistics and d loss / d logits in one pass (token-local)
-    fused_shared    the same for Hopper, rows kept in shared memory
+    fused_row       the same for Hopper, one row a program, kept in shared memory
+    fused_stream    the same for Hopper and long rows, in shared memory and registers
     prepare         sums over data that `row_gradient` needs, for each sequence
     sequences       row statistics -> loss, reports, and where tokens are coupled their gradients
     apply           logits and gradients of the statistics -> d loss / d logits
@@ -207,6 +208,7 @@ def _render(
         keep_trailing_newline=True,
     )
     environment.filters["names"] = tuple_of
+    environment.filters["suffixed"] = lambda name: f"{name}_ptr"
     environment.filters["sums"] = lambda sums: "\n".join(mapping([(i.name, i.kind) for i in sums]))
     cotangents = [name for name, _ in derivative.outputs]
     mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)
@@ -248,6 +250,7 @@ def slope(cotangents: list[str]) -> str:
 
 def tidy(text: str) -> str:
     """Blank lines as the formatter wants them; a template cannot know what stands before it."""
+    text = re.sub(r"\n +(?=\n)", "\n", text)
     text = re.sub(r"\n\n+(?=    )", "\n", text)
     text = re.sub(r"\n{3,}(?=@|[A-Z]|def )", "\n\n\n", text)
     return text.rstrip("\n") + "\n"

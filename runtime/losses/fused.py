@@ -29,6 +29,7 @@ from forgedsl.runtime.losses.kernels import (
     config,
     num_processors,
     scale,
+    words,
 )
 from forgedsl.runtime.losses.rescale import rescale
 
@@ -71,7 +72,7 @@ class Evaluation:
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
             "PADDED": rows.seq_len > 0,
             "parts": torch.empty((module.NUM_PARTS, programs), dtype=dtype, device=self.device),
-            "done": kernels.counter(self.device),
+            "done": kernels.counter(self.device, "done"),
             "results": self.results,
         }
         self._bind_inputs(step)
@@ -128,7 +129,7 @@ class Evaluation:
         for name, (index, dtype) in sums.items():
             size = {"seq": self.rows.num_sequences, "pair": self.programs, "": 1}[index]
             kind = torch.bool if dtype == "bool" else self.rows.dtype
-            self.arguments[f"{name}_ptr"] = torch.zeros(size, dtype=kind, device=self.device)
+            self.arguments[f"{name}_ptr"] = torch.empty(size, dtype=kind, device=self.device)
         if sums:
             self._sequences("prepare")
 
@@ -142,7 +143,8 @@ class Evaluation:
             tokens = self.rows.seq_len * (2 if self.rows.paired else 1)
             block = min(block, max(16, 1 << (tokens - 1).bit_length()))
         arguments = {**self.arguments, "BLOCK": block}
-        self.kernels.launch(name, self.programs, arguments, num_warps=8)
+        # short sequences: few warps, which add up without waiting for each other
+        self.kernels.launch(name, self.programs, arguments, num_warps=min(8, max(1, block // 128)))
 
     def over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)
@@ -164,25 +166,31 @@ class Evaluation:
                     arguments[key] = arguments[key][rows]
             if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
                 arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}
-        if name == "fused" and chosen.resident and self._aligned(logits):
-            name = "fused_shared"
-            arguments |= self._tiles(chosen)
         grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
+        if name == "fused" and chosen.kernel and self._aligned(logits):
+            name = f"fused_{chosen.kernel}"
+            arguments["words_of"], arguments["INNER"] = words(logits, chosen.block)
+            if chosen.kernel == "row":
+                grid = logits.shape[0]
+            else:
+                arguments |= self._ring(chosen)
         options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
         self.kernels.launch(name, grid, arguments, **options)
         self.ran = name
 
     def _aligned(self, logits: Tensor) -> bool:
-        """Whether rows can be copied to shared memory, 16 bytes at a time."""
+        """Whether the copy engine can fetch rows: 16 bytes at a time."""
         size = logits.element_size()
         widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
         return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
-    def _tiles(self, chosen: Config) -> dict[str, int]:
-        """How many tiles of a row stay in shared memory; the others stay in registers."""
+    def _ring(self, chosen: Config) -> dict[str, Any]:
+        """The slots of the ring of tiles, and the tiles of a row that go on to registers."""
         tiles = -(-self.vocabulary // chosen.block)
-        resident = min(chosen.resident, tiles)
-        return {"RESIDENT": resident, "LAG": min(chosen.lag, resident)}
+        ahead = min(chosen.ahead, tiles)
+        slots = min(chosen.slots, tiles + ahead)
+        taken = self.kernels.counter(self.device, "taken")
+        return {"SLOTS": slots, "HELD": tiles + ahead - slots, "taken": taken}
 
     def config(self, name: str, logits: Tensor) -> Config:
         return config(name, self.vocabulary, logits.dtype, self.device)

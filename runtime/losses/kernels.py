@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import json
 import linecache
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,10 +36,12 @@ class Config:
     num_warps: int
     programs: int
     num_stages: int = 1
-    resident: int = 0
-    """tiles of a row that stay in shared memory; 0: none, the kernel reads rows twice"""
-    lag: int = 0
-    """tiles between fetching one of the next row and reading it"""
+    kernel: str = ""
+    """how `fused` keeps rows on chip: "row" or "stream"; otherwise rows are read twice"""
+    slots: int = 0
+    """stream: tiles in shared memory"""
+    ahead: int = 0
+    """stream: tiles fetched before they are read; the others wait to be written back"""
 
 
 class Kernels:
@@ -64,10 +67,11 @@ class Kernels:
         kernel = getattr(self.module, name)
         kernel[(grid,)](**{key: arguments[key] for key in kernel.arg_names}, **options)
 
-    def counter(self, device: torch.device) -> Tensor:
-        """A zero that programs count up to know who ends last, and leave zero again."""
+    def counter(self, device: torch.device, purpose: str) -> Tensor:
+        """A zero that programs count up (`done`: who ends last, `taken`: whose row is next), and
+        leave zero again."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
-        key = device, stream
+        key = device, stream, purpose
         if key not in self.counters:
             self.counters[key] = torch.zeros((), dtype=torch.int32, device=device)
         return self.counters[key]
@@ -134,6 +138,21 @@ def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.devi
     entries = by_arch.get(f"sm_{major}{minor}", by_arch["default"])[kernel][str(logits)[6:]]
     fitting = [size for size in entries if int(size) >= vocabulary] or [max(entries, key=int)]
     return Config(**entries[min(fitting, key=int)])
+
+
+def words(logits: Tensor, block: int) -> tuple[Any, int]:
+    """Rows of bf16 logits as the copy engine sees them: `[N, V / 2 / INNER, INNER]` words of two
+    logits, in tiles of `block` logits; and INNER."""
+    from triton.experimental.gluon.language import NVMMASharedLayout
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    pairs = logits.view(torch.int32)
+    rows, width = pairs.shape
+    inner = math.gcd(width, 32)
+    layout = NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=3)
+    shape, strides = [rows, width // inner, inner], [pairs.stride(0), inner, 1]
+    tile = [1, block // 2 // inner, inner]
+    return TensorDescriptor(pairs, shape, strides, tile, layout), inner
 
 
 @functools.cache
