@@ -150,13 +150,16 @@ class StubRewards(ForgeActor):
         return {"rehearsal": True}
 
     @concurrent_endpoint
-    async def score(self, name: str, items: list[tuple[Rollout, Any]]) -> list[StubOutcome]:
-        limit = self._limits[name]
-        times = [self._seconds(name, rollout) for rollout, _ in items]
+    async def score(
+        self, items: list[tuple[tuple[str, ...], Rollout, Any]]
+    ) -> list[list[StubOutcome]]:
+        """As RewardPool.score: the rewards of each item, in the order of their names."""
+        times = [[self._seconds(name, rollout) for name in names] for names, rollout, _ in items]
+        limits = [[self._limits[name] for name in names] for names, _, _ in items]
+        pairs = [list(zip(*both, strict=True)) for both in zip(times, limits, strict=True)]
         async with self._turn:
-            await asyncio.sleep(sum(min(seconds, limit) for seconds in times))
-        late = StubOutcome(error=f"no answer within {limit:g} s")
-        return [StubOutcome(value=0.0) if seconds <= limit else late for seconds in times]
+            await asyncio.sleep(sum(min(pair) for call in pairs for pair in call))
+        return [[_outcome(seconds, limit) for seconds, limit in call] for call in pairs]
 
     @concurrent_endpoint
     async def slow(self, name: str, factor: float) -> None:
@@ -167,3 +170,9 @@ class StubRewards(ForgeActor):
         self._tries[key] += 1
         u = uniform(self._seed, REWARD, rollout.group, rollout.sibling, self._tries[key])
         return self._rewards[name].seconds.at(u) * self._factors.get(name, 1.0)
+
+
+def _outcome(seconds: float, limit: float) -> StubOutcome:
+    if seconds <= limit:
+        return StubOutcome(value=0.0)
+    return StubOutcome(error=f"no answer within {limit:g} s")
