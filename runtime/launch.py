@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -250,12 +251,14 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
     try:
         controller = Controller(this.job, endpoints, this.events, state=state)
         interrupt.act = controller.interrupt
+        gc.freeze()  # what is loaded stays: no need to look through it at every collection
         finished = await controller.run()
         if finished.ended == "interrupted":
             return Outcome(code=EXIT_INTERRUPTED, status="interrupted")
         await _export(this, endpoints)
         return Outcome(code=EXIT_OK, status="done")
     finally:
+        gc.unfreeze()
         keeper.close()
         await endpoints.close()
 

@@ -7,6 +7,7 @@ loop always answers (`describe`, `watch`). The constructor stays cheap; `setup` 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib.metadata
 import os
 import signal
@@ -21,6 +22,8 @@ from forgedsl.runtime.places import described, places_of
 
 R = TypeVar("R")
 
+RUNNING_GC = (700, 10, 10)
+"""Python's own thresholds; `upstream.monarch.bootstrap` has raised them for the start"""
 LEAVE_SECONDS = 0.1
 """for the reply to get out"""
 
@@ -62,6 +65,13 @@ class ForgeActor(Actor):
             if not (places := places_of(error)):
                 raise
             raise RunError(described(error), origin=places[0]) from error
+
+    async def set_up(self, work: Callable[..., R], *args: Any) -> R:
+        """`run` the loading; what it has made stays, so later garbage collections skip it."""
+        result = await self.run(work, *args)
+        gc.freeze()
+        gc.set_threshold(*RUNNING_GC)
+        return result
 
     @concurrent_endpoint
     async def describe(self) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class Generator(ForgeActor):
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
         """Start the engine (loads weights where the model folder has them)."""
-        return await self.run(self._setup, run_key)
+        return await self.set_up(self._setup, run_key)
 
     @concurrent_endpoint
     async def serve(self, port: Port[Message]) -> None:

@@ -84,7 +84,7 @@ class RewardPool(ForgeActor):
     @concurrent_endpoint
     async def setup(self) -> dict[str, Any]:
         """Load the reward functions."""
-        return await self.run(self._setup)
+        return await self.set_up(self._setup)
 
     @concurrent_endpoint
     async def score(self, items: list[Item]) -> list[list[Outcome]]:

@@ -64,7 +64,7 @@ class TitanActor(ForgeActor):
     @concurrent_endpoint
     async def setup(self, run_dir: str, run_key: str, resume_step: int | None) -> dict[str, Any]:
         """Build and load; returns facts about what was loaded."""
-        return await self.run(self._setup, Path(run_dir), run_key, resume_step)
+        return await self.set_up(self._setup, Path(run_dir), run_key, resume_step)
 
     @concurrent_endpoint
     async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:

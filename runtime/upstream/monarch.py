@@ -7,6 +7,7 @@ ports) is used by `runtime/actors` and `runtime/services.py` through the names r
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -24,6 +25,8 @@ from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 
 __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
 
+SETUP_GC = (100_000, 20, 100)
+"""while thousands of modules are imported, nearly nothing that is made is garbage"""
 STOP_SECONDS = 8.0
 LEFT_SECONDS = 0.5
 
@@ -45,6 +48,7 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
     log_name = str(log)
 
     def start() -> None:
+        gc.set_threshold(*SETUP_GC)
         os.environ.update(environment)
         stream = os.open(
             f"{log_name}-{os.getpid()}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644

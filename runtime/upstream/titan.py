@@ -10,14 +10,16 @@ the way torchtitan's trainer builds them, with the lm_head left to the loss.
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream.titan_arch import (
@@ -99,6 +101,9 @@ def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
 
     The shards are cast first, so that ranks send no more than what is kept.
     """
+    # half a second, which the controller has no use for
+    from torch.distributed.tensor import DTensor
+
     value = value.detach()
     cast = value.to(dtype) if value.is_floating_point() else value
     return cast.full_tensor() if isinstance(cast, DTensor) else cast
@@ -136,7 +141,8 @@ def build_model(
     dims.build_mesh()
     arch = model_spec(model, folder)
     config = adapt_config(arch.model, model, service)
-    config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
+    with _no_trainer():
+        config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
     keep_loss_whole(config)
     # a model that is trained keeps f32 weights; FSDP computes in the service's dtype
     store = torch.float32 if service.optimizer is not None else DTYPES[service.dtype]
@@ -260,6 +266,23 @@ def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -
 
 
 # ---- pieces
+
+
+@contextmanager
+def _no_trainer() -> Iterator[None]:
+    """Stand in for torchtitan's Trainer, which its model configs import for one isinstance check.
+
+    With it come datasets, pandas, torchao and TensorBoard: a third of the modules of a rank.
+    """
+    name = "torchtitan.trainer"
+    stub: Any = ModuleType(name)
+    stub.Trainer = type("Trainer", (), {"Config": type("Config", (), {})})
+    used = sys.modules.setdefault(name, stub)
+    try:
+        yield
+    finally:
+        if used is stub:
+            del sys.modules[name]
 
 
 def _parallelism(degrees: spec.TitanParallel, parts: SimpleNamespace) -> Any:

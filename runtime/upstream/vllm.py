@@ -69,6 +69,9 @@ class Engine:
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
     ):
+        if service.mesh.device == "cpu":
+            # the engine is eager there, but vLLM compiles a count of ranks with the C++ compiler
+            os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
         from vllm import EngineArgs, SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.llm_engine import LLMEngine
