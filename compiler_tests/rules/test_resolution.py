@@ -76,3 +76,10 @@ def test_the_error_is_at_the_word(findings, code, edits, where):
 def test_nothing_but_that_error_is_reported(findings, code, edits, where):
     found = findings(*edits)
     assert {c for c, _ in found} <= {code, "F110"} or code in {"F102", "F115"}
+
+
+@pytest.mark.parametrize("name", ["run", "schedule", "cluster", "logging", "checkpoint"])
+def test_a_kind_without_a_name_is_no_name(findings, name):
+    """Found by fuzzing: `model run { ... }` took the place of the settings of the run."""
+    edits = [("dataset sums {", f"dataset {name} {{")]
+    assert ("S018", name) in findings(*edits)

@@ -124,6 +124,11 @@ class Collector:
         if name in builtins.RESERVED:
             self.ctx.error("S018", f"`{name}` is a word of the language, not a name", span)
             return False
+        taken = self.table.declared.get(name)
+        if taken is not None and taken.kind.singleton:
+            message = f"`{name}` is a kind of declaration, not a name"
+            self.ctx.error("S018", message, span, help="choose another name")
+            return False
         before = self.table.spans.get(name)
         if before is not None:
             related = (Label(text="first declared here", span=before),)
