@@ -172,6 +172,20 @@ def test_packed_sequences_need_seq_id():
         )
 
 
+def test_packed_tokens_need_no_sequences(losses):
+    """Where a loss knows tokens only."""
+    rng = torch.Generator().manual_seed(0)
+    logits, labels = torch.randn(6, 5, generator=rng), torch.randint(5, (6,), generator=rng)
+    for name in losses.names:
+        loss = losses.standard(name)
+        call = {name: torch.zeros(6) for name in loss.input_names}
+        if name in ("sft", "dft", "sft_smoothed"):
+            assert torch.isfinite(loss(logits=logits, labels=labels, **call).loss)
+        else:
+            with pytest.raises(TypeError, match="seq_id"):
+                loss(logits=logits, labels=labels, **call)
+
+
 def test_odd_sequences_are_no_pairs():
     loss = forgedsl.compile_loss("dpo")
     with pytest.raises(ValueError, match="3 sequences are no pairs"):

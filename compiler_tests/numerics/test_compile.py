@@ -92,7 +92,7 @@ def test_the_operator_keeps_its_promises(losses):
     tensors = [*case.batch.values(), *case.inputs.values()]
     sources = [case.hidden.detach().requires_grad_(), case.weight.detach().requires_grad_()]
     arguments = (loss._number, "linear", [True, True], sources, " ".join(names), tensors, 0.7,
-                 -100, None, False, None)  # fmt: skip
+                 -100, None, False, None, None)  # fmt: skip
     torch.library.opcheck(evaluate, arguments)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.runtime.losses.function import LossFunction, LossOutput, token_logprobs
+from forgedsl.runtime.losses.function import LossFunction, LossOutput
+from forgedsl.runtime.losses.logprobs import token_logprobs
 
 if TYPE_CHECKING:
     from forgedsl.runtime.losses.compile import compile_loss

@@ -76,6 +76,7 @@ def evaluate(
     chunk_rows: int | None,
     compact: bool,
     logits_dtype: torch.dtype | None,
+    workspace: int | None,
 ) -> list[Tensor]:
     """The loss, its metrics in one tensor, and the gradients of the sources that need one."""
     given = dict(zip(names.split(), tensors, strict=True))
@@ -86,6 +87,7 @@ def evaluate(
         "chunk_rows": chunk_rows,
         "compact": compact,
         "logits_dtype": logits_dtype,
+        "workspace": workspace,
     }
     run = maker.make_run(form, tuple(sources), given, counts, temperature, options)
     loss = run.forward(tuple(needed))
@@ -111,6 +113,7 @@ def _(
     chunk_rows: int | None,
     compact: bool,
     logits_dtype: torch.dtype | None,
+    workspace: int | None,
 ) -> list[Tensor]:
     wide = torch.float64 in [source.dtype for source in sources]
     dtype = torch.float64 if wide else torch.float32
@@ -131,7 +134,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _backward(ctx: Any, grads: list[Tensor | None]) -> tuple[Any, ...]:
     weight, kept = grads[0], iter(ctx.saved_tensors)
     sources = [next(kept) * weight if need and weight is not None else None for need in ctx.needed]
-    return (None, None, None, sources, None, [None] * ctx.num_tensors, *[None] * 5)
+    return (None, None, None, sources, None, [None] * ctx.num_tensors, *[None] * 6)
 
 
 evaluate.register_autograd(_backward, setup_context=_keep)
@@ -166,4 +169,5 @@ def opaque(
         options["chunk_rows"],
         options.get("compact", False),
         options.get("logits_dtype"),
+        options.get("workspace"),
     )

@@ -67,6 +67,10 @@ class Run:
         }
         if differentiate and not fused:
             self.cotangents = self._gradient(self.statistics, slice(None))
+        return self._value()
+
+    def _value(self) -> Tensor:
+        """The loss of the statistics found, and the metrics."""
         loss, reports = self.module.loss(self.rows.namespace(self.step, self.statistics))
         entropy = self.statistics["entropy"].where(self.rows.valid, 0.0).sum()
         entropy = entropy / self.step.num_tokens

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import linecache
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType, SimpleNamespace
@@ -28,6 +29,7 @@ from forgedsl.runtime.losses.checks import check_labels, check_linear, check_log
 from forgedsl.runtime.losses.chunked import Run
 from forgedsl.runtime.losses.kernels import Kernels, require
 from forgedsl.runtime.losses.parallel import Shard
+from forgedsl.runtime.losses.tiled import TiledRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +57,8 @@ class LossFunction:
         self.module = load_module(spec.name, spec.source)
         self.paired = any("P" in field.axes for field in spec.fields)
         self.metric_names = ("entropy", *spec.reports)
+        body = spec.source.split('"""', 2)[-1]
+        self._knows_sequences = re.search(r"x\.seq|\bseq_\w+\(", body) is not None
         self._number = register(self)
 
     @classmethod
@@ -122,7 +126,7 @@ class LossFunction:
             return self._opaque("logits", (logits,), tensors, counts, temperature, options)
         options |= {"inplace": inplace and logits.requires_grad}
         options |= {"group": group, "vocabulary": vocabulary}
-        return self._eager("logits", (logits,), tensors, counts, temperature, options)
+        return self._outside("logits", (logits,), tensors, counts, temperature, options)
 
     def linear(
         self,
@@ -140,6 +144,7 @@ class LossFunction:
         chunk_rows: int | None = None,
         compact: bool = False,
         logits_dtype: torch.dtype | None = None,
+        workspace: int | None = None,
         group: ProcessGroup | None = None,
         vocabulary: int | None = None,
         **inputs: Tensor,
@@ -148,8 +153,9 @@ class LossFunction:
 
         Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
         otherwise. `compact` leaves rows without gradient out of the products, exactly; it waits
-        for the device once a chunk. The gradient of `weight` is that of a plain tensor; under FSDP
-        pass the gathered weight.
+        for the device once a chunk. With `workspace` the call holds at most so many bytes besides
+        the gradients, for any number of rows and any vocabulary; it computes the logits twice. The
+        gradient of `weight` is that of a plain tensor; under FSDP pass the gathered weight.
 
         With `group`, the weight is this rank's rows of a vocabulary that the ranks of the group
         share (of `vocabulary` rows in all where they do not divide evenly); all else is the same on
@@ -159,11 +165,13 @@ class LossFunction:
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
         options = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
-        options |= {"compact": compact, "logits_dtype": logits_dtype}
+        options |= {"compact": compact, "logits_dtype": logits_dtype, "workspace": workspace}
+        if workspace is not None and group is not None:
+            raise TypeError("workspace= and group= cannot be combined")
         if group is None and torch.compiler.is_compiling():
             return self._opaque("linear", (hidden, weight), tensors, counts, temperature, options)
         options |= {"group": group, "vocabulary": vocabulary}
-        return self._eager("linear", (hidden, weight), tensors, counts, temperature, options)
+        return self._outside("linear", (hidden, weight), tensors, counts, temperature, options)
 
     def make_run(
         self,
@@ -184,7 +192,7 @@ class LossFunction:
         compact = options.get("compact", False) if fused else not first.is_cuda
         rows = self._pack(given, **batch, ignore_index=options["ignore_index"], dtype=dtype,
                           compact=compact)  # fmt: skip
-        step = self._step(rows, counts)
+        step = self._step(rows, counts, clamped=not fused or options.get("group") is not None)
         columns = last.shape[-1] if form == "logits" else last.shape[0]
         shard = None
         if (group := options.get("group")) is not None:
@@ -201,11 +209,17 @@ class LossFunction:
     def _torch_run(self, call: SimpleNamespace) -> Run:
         """By the torch module, in chunks of rows."""
         rows, chunk = call.rows, call.options["chunk_rows"]
+        mean = "x.mean_logprob" in self.source
+        if (workspace := call.options.get("workspace")) is not None:
+            hidden, weight = call.sources
+            return TiledRun(
+                self.module, rows, call.step, call.temperature,
+                hidden=hidden, weight=weight, workspace=workspace, mean_logprob=mean,
+            )  # fmt: skip
         if call.shard is not None:  # as many chunks on all ranks
             chunk = chunk or heads.rows_of_chunk(rows.labels.device, call.shard.largest)
         kind = heads.LogitsHead if call.form == "logits" else heads.LinearHead
         head = kind(*call.sources, rows, rows.dtype, chunk)
-        mean = "x.mean_logprob" in self.source
         return Run(
             self.module, rows, call.step, head, call.temperature,
             mean_logprob=mean, shard=call.shard,
@@ -213,7 +227,7 @@ class LossFunction:
 
     def _kernel_run(self, call: SimpleNamespace) -> Any:
         """By the generated kernels."""
-        from forgedsl.runtime.losses import fused, linear, sharded
+        from forgedsl.runtime.losses import fused, linear, sharded, tiled_kernels
 
         arguments = (self.kernels, call.rows, call.step, call.temperature)
         options, more = call.options, {}
@@ -227,10 +241,22 @@ class LossFunction:
                 torch.autograd.graph.increment_version(flat)  # whoever saved it must notice
             return kind(*arguments, logits=data, inplace=inplace, **more)
         hidden, weight = call.sources
+        if (workspace := options.get("workspace")) is not None:
+            return tiled_kernels.TiledEvaluation(
+                *arguments, hidden=hidden, weight=weight, workspace=workspace,
+                logits_dtype=options.get("logits_dtype"), module=self.module,
+            )  # fmt: skip
         kind = linear.LinearEvaluation if call.shard is None else sharded.Linear
         names = ("chunk_rows", "compact", "logits_dtype")
         more |= {name: options.get(name) for name in names}
         return kind(*arguments, hidden=hidden, weight=weight, **more)
+
+    def _outside(self, *call: Any) -> LossOutput:
+        """Eager; in compiled code a graph ends before and another begins behind."""
+        if torch.compiler.is_dynamo_compiling():
+            torch._dynamo.graph_break()
+            return torch._dynamo.disable(self._eager)(*call)
+        return self._eager(*call)
 
     def _eager(
         self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
@@ -283,7 +309,7 @@ class LossFunction:
         dtype: torch.dtype,
         compact: bool,
     ) -> Rows:
-        if seq_id is None and labels.dim() == 1 and "x.seq" in self.source:
+        if seq_id is None and labels.dim() == 1 and self._knows_sequences:
             raise TypeError(f"loss {self.name} works on sequences: packed rows need seq_id [N]")
         return pack(
             self.fields,
@@ -312,6 +338,8 @@ class LossFunction:
         self,
         rows: Rows,
         counts: Mapping[str, float | Tensor | None],
+        *,
+        clamped: bool,
     ) -> SimpleNamespace:
         """The counts of the whole optimizer step, clamped to at least one."""
         given = {name: value for name, value in counts.items() if value is not None}
@@ -332,6 +360,8 @@ class LossFunction:
             else torch.full((), value, dtype=rows.dtype, device=device)
             for name, value in given.items()
         }
+        if not clamped:  # kernels see to it as they load a count
+            return SimpleNamespace(**step)
         return SimpleNamespace(
             **{n: v if n.startswith("batch_sum") else v.clamp(min=1) for n, v in step.items()}
         )
@@ -345,39 +375,3 @@ def load_module(name: str, source: str) -> ModuleType:
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     exec(compile(source, filename, "exec"), module.__dict__)
     return module
-
-
-def token_logprobs(
-    hidden: Tensor,
-    weight: Tensor,
-    labels: Tensor,
-    temperature: float = 1.0,
-    *,
-    chunk_rows: int | None = None,
-    group: ProcessGroup | None = None,
-    vocabulary: int | None = None,
-) -> Tensor:
-    """The log-prob of each label, `[N]`, without gradient; logits are never kept.
-
-    `group` and `vocabulary` as in `LossFunction.linear`.
-    """
-    check_linear(hidden, weight, labels)
-    wide = torch.float64 in (hidden.dtype, weight.dtype)
-    dtype = torch.float64 if wide else torch.float32
-    rows = heads.every_row(labels)
-    shard = None if group is None else Shard.of(group, weight.shape[0], vocabulary)
-    if shard is not None:
-        rows = shard.local(rows)
-        chunk_rows = chunk_rows or heads.rows_of_chunk(labels.device, shard.largest)
-    source = heads.LinearHead(hidden.detach(), weight.detach(), rows, dtype, chunk_rows)
-    found = hidden.new_empty(labels.shape, dtype=dtype)
-    with torch.no_grad():
-        for part in source.chunks():
-            z, places = source.logits(part) / temperature, rows.labels[part]
-            if shard is None:
-                chosen = z.gather(1, places.unsqueeze(1)).squeeze(1)
-                found[part] = chosen - torch.logsumexp(z, dim=1)
-            else:
-                _, mine = heads.Softmax.of(z, places.clamp(min=0), mean_logprob=False)
-                found[part] = shard.combine(mine, places >= 0, rows.valid[part])["logprob"]
-    return found

@@ -66,22 +66,10 @@ class Shard:
         gathered = mine.new_empty((self.ranks * mine.shape[0], mine.shape[1]))
         dist.all_gather_single(gathered, mine, group=self.group)
         owned, *columns = gathered.view(self.ranks, *mine.shape).unbind(1)
-        part = dict(zip(names, columns, strict=True))
         self._check(owned, valid)
-        logsumexp = torch.logsumexp(part["logsumexp"], dim=0)
-        shift = part["logsumexp"] - logsumexp
-        share = shift.exp()
-        entropy = torch.where(share > 0, share * (part["entropy"] - shift), 0.0).sum(0)
-        whole = {
-            "logprob": torch.where(owned > 0, part["logprob"] + shift, 0.0).sum(0),
-            "entropy": entropy,
-            "logsumexp": logsumexp,
-        }
-        if "mean_logprob" in part:
-            bounds = torch.arange(self.ranks + 1, device=shift.device) * self.largest
-            sizes = bounds.clamp(max=self.whole).diff().to(shift.dtype).unsqueeze(1)
-            whole["mean_logprob"] = ((part["mean_logprob"] + shift) * sizes).sum(0) / self.whole
-        return whole
+        bounds = torch.arange(self.ranks + 1, device=mine.device) * self.largest
+        sizes = bounds.clamp(max=self.whole).diff()
+        return merge(dict(zip(names, columns, strict=True)), owned > 0, sizes)
 
     def _check(self, owned: Tensor, valid: Tensor) -> None:
         """Each label stands in one shard: raises on a CPU, an assertion of the device elsewhere."""
@@ -96,3 +84,22 @@ class Shard:
         """The gradient of hidden states, of which each shard has a part, on all ranks."""
         if gradient is not None:
             dist.all_reduce(gradient, group=self.group)
+
+
+def merge(part: Mapping[str, Tensor], owned: Tensor, sizes: Tensor) -> dict[str, Tensor]:
+    """The statistics of whole rows from those of parts of the vocabulary, each `[parts, rows]`.
+
+    `owned` says which part has the label of a row, `sizes` how many columns each part has.
+    """
+    logsumexp = torch.logsumexp(part["logsumexp"], dim=0)
+    shift = part["logsumexp"] - logsumexp
+    share = shift.exp()
+    whole = {
+        "logprob": torch.where(owned, part["logprob"] + shift, 0.0).sum(0),
+        "entropy": torch.where(share > 0, share * (part["entropy"] - shift), 0.0).sum(0),
+        "logsumexp": logsumexp,
+    }
+    if "mean_logprob" in part:
+        weight = sizes.to(shift.dtype).unsqueeze(1) / sizes.sum()
+        whole["mean_logprob"] = ((part["mean_logprob"] + shift) * weight).sum(0)
+    return whole
