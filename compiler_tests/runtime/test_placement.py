@@ -1,0 +1,41 @@
+"""Every replica sees the GPUs that the plan gave it, and all of its ranks see the same ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+
+
+def two_replicas() -> spec.VllmService:
+    places = tuple(
+        spec.Place(replica=replica, host=0, gpus=gpus)
+        for replica, gpus in ((0, (4, 5)), (1, (6, 7)))
+    )
+    return spec.VllmService(
+        model="policy",
+        mesh=spec.Mesh(name="gen", procs=2, gpus=1, replicas=2, device="gpu", places=places),
+        dtype="bf16",
+        parallel=spec.VllmParallel(tp=2),
+        sampling=spec.Sampling(max_tokens=4),
+    )
+
+
+def test_replicas_see_the_gpus_of_the_plan(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forgedsl.runtime import meshes
+
+    monkeypatch.setattr(meshes, "_num_gpus", lambda: 8)
+    spots = meshes.place(make_job(services={"generator": two_replicas()}))["generator"]
+    seen = [meshes._environment(spot)["CUDA_VISIBLE_DEVICES"] for spot in spots]
+    assert seen == ["4,5", "6,7"]
+
+
+def test_a_host_with_fewer_gpus_is_refused(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from forgedsl.runtime import meshes
+
+    monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
+    with pytest.raises(LaunchError, match="GPUs 0 to 7 of this host, which has 2"):
+        meshes.place(make_job(services={"generator": two_replicas()}))
