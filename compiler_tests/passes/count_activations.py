@@ -61,7 +61,7 @@ def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len):
     positions = torch.arange(seq_len).repeat(rows, 1)
     mask = torch.ones(seq_len, seq_len, dtype=torch.bool).tril().expand(rows, 1, -1, -1)
     with Alive() as alive:
-        out = built.hidden_to(lambda hidden, _: hidden, tokens, positions, mask)
+        out = built.hidden_to(lambda hidden, *_: hidden, tokens, positions, mask)
         total = alive.bytes()
     assert out.shape == (rows, seq_len, dims["hidden"])
     return total

@@ -32,6 +32,9 @@ HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
 HEAD_MIN_ROWS = 64
 KEPT = {"cpu": 0.7, "gpu": 1.0}
 """part of the freed memory that stays with the process: glibc (measured), CUDA caching allocator"""
+SPLIT = {"cpu": 0.5, "gpu": 0.0}
+"""more of the working set of a frozen model that stays: calls for its log-probs differ in size, so
+that what one freed does not fit the next (measured: 0.0 to 1.2)"""
 CPU_POOL = 1 * GIB
 """KV pool of an engine on a CPU; that of runtime/upstream/vllm.py"""
 BATCHED_TOKENS = 8192
@@ -210,9 +213,11 @@ def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
         _item("forward of a layer", shape.tokens * whole, formula),
         _item("log-prob head", 12 * rows * vocab + copied, f"12 x {rows:,} x {vocab:,} logits"),
     ]
-    kept = [_kept(KEPT[shape.device] * sum(item.bytes for item in working), shape.device)]
+    size = sum(item.bytes for item in working)
+    split = SPLIT[shape.device] * size
+    kept = [_kept((1.0 if split else KEPT[shape.device]) * size + split, shape.device)]
     return (
-        _phase("rollout", resident, working),
+        _phase("rollout", resident, working, [_kept(split, shape.device)]),
         _phase("sync", resident, kept),
         _phase("train", resident, kept),
     )

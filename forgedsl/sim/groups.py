@@ -31,7 +31,7 @@ class Unit:
     """A group. Lists are by stage, then by completion."""
 
     __slots__ = (
-        "begun", "dead", "gone", "group", "holds", "left", "local", "need", "todo", "tokens",
+        "begun", "cut", "dead", "gone", "group", "holds", "left", "local", "need", "todo", "tokens",
         "versions",
     )  # fmt: skip
 
@@ -46,6 +46,8 @@ class Unit:
         self.dead: dict[int, set[int]] = {}
         self.versions: dict[int, list[int]] = {}
         self.tokens: dict[int, list[float]] = {}
+        self.cut: set[tuple[int, int]] = set()
+        """completions that reached the limit of their length, as (stage, completion)"""
         self.begun: dict[int, list[int] | None] = {}
         """stages that have, or wait for, a slot; with the completions that wait with it"""
         self.holds: list[tuple[int, int]] = []

@@ -193,6 +193,8 @@ class Simulation:
         if at not in unit.tokens:
             unit.tokens[at] = [0.0] * (stage.width or 1)
         unit.tokens[at][sibling] = prompt + tokens
+        if tokens >= fleet.spec.tokens.most:
+            unit.cut.add((at, sibling))
         key = (groups, unit, at, sibling, attempt)
         fleet.sample(Request(key, tokens, prompt * fleet.spec.prefill, self.world.now))
 
@@ -225,6 +227,8 @@ class Simulation:
 
     def _score(self, groups: Groups, unit: Unit, stage: Stage, at: int, sibling: int) -> None:
         calls = self._calls[stage.target]
+        if stage.target in self.load.untested and (stage.inputs[0], sibling) in unit.cut:
+            calls = ()
         state = [len(calls), 0]  # calls that are out, calls that failed for good
         if not calls:
             groups.complete(unit, at, sibling)

@@ -73,6 +73,8 @@ class Workload:
     checkpoint: int | None
     rubrics: Mapping[str, tuple[str, ...]]
     """rewards behind each score"""
+    untested: frozenset[str]
+    """rubrics that give a completion without an end a score of its own: no reward is called"""
     batch_tokens: int
     """tokens of a supervised batch"""
     row_tokens: int
@@ -108,6 +110,7 @@ def workload(job: Job, capacities: Mapping[str, int] | None = None) -> Workload:
             **{r: (r,) for r in job.rewards},
             **{r: s.rewards for r, s in job.rubrics.items()},
         },
+        untested=frozenset(n for n, r in job.rubrics.items() if r.on_truncated is not None),
         batch_tokens=_batch_tokens(job),
         row_tokens=_row_tokens(job),
         patience=job.schedule.starve_timeout or 2 * sum(timeouts),
