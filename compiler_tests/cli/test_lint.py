@@ -110,7 +110,7 @@ def test_what_is_no_program_gives_one_clear_message(tmp_path, content, exit_code
 
 def test_json_has_its_fields_and_is_printed_for_a_clean_file_too():
     result = forgec("lint", GRPO, "--format", "json")
-    assert json.loads(result.stdout) == {"format_version": "1.0", "diagnostics": []}
+    assert json.loads(result.stdout) == {"format_version": "1.1", "diagnostics": []}
 
 
 def test_jsonl_prints_one_object_per_line(tmp_path):
@@ -176,6 +176,32 @@ def test_bad_usage_exits_2_and_says_so_on_stderr(args):
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr
+
+
+@pytest.mark.parametrize("format_", ["json", "jsonl"])
+@pytest.mark.parametrize(
+    ("problem", "kind", "exit_code"),
+    [(None, "usage", SystemExit), (KeyboardInterrupt(), "interrupted", KeyboardInterrupt),
+     (ZeroDivisionError("planted"), "internal", ZeroDivisionError)],
+)  # fmt: skip
+def test_json_stays_json_whatever_happens(monkeypatch, capsys, format_, problem, kind, exit_code):
+    from forgedsl.cli import lint
+
+    def fail(*_args, **_options):
+        raise problem
+
+    if problem is not None:
+        monkeypatch.setattr(lint, "_lint", fail)
+    with pytest.raises(exit_code):
+        lint.main([str(GRPO), "--format", format_, *(["--nope"] if problem is None else [])])
+    assert json.loads(capsys.readouterr().out)["error"]["kind"] == kind
+
+
+def test_a_wrong_configuration_is_json_too(monkeypatch, capsys):
+    from forgedsl.cli import lint
+
+    assert lint.main([str(GRPO), "--format=json", "--ignore", "L405"]) == 2
+    assert json.loads(capsys.readouterr().out)["diagnostics"] == []
 
 
 def test_a_misspelt_command_gets_a_suggestion():

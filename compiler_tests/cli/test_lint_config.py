@@ -70,8 +70,10 @@ def test_errors_are_always_reported(lint):
 )
 def test_a_selector_without_meaning_is_bad_usage(lint, options, words):
     code, _, captured = lint(BASE, *options)
-    assert (code, captured.out) == (2, "")
+    error = json.loads(captured.out)["error"]
+    assert (code, error["kind"]) == (2, "usage")
     assert words in captured.err
+    assert words in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +53,34 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; the result is its exit code."""
+    """Run the command; the result is its exit code. What is read by a machine is JSON even where
+    the check could not be made."""
+    try:
+        return _main(arguments)
+    except BrokenPipeError:
+        raise
+    except BaseException as error:
+        _print_failure(arguments, error)
+        raise
+
+
+def _print_failure(arguments: Sequence[str], error: BaseException, why: str = "") -> None:
+    """The document of a check that was not made, if a document was asked for."""
+    words = [word for argument in arguments for word in argument.split("=", 1)]
+    wanted = [after for word, after in pairwise(words) if word == "--format"]
+    asked_for_help = isinstance(error, SystemExit) and error.code != 2
+    if asked_for_help or not wanted or wanted[-1] not in ("json", "jsonl"):
+        return
+    from forgedsl.report.json import failure
+
+    kinds = {SystemExit: "usage", KeyboardInterrupt: "interrupted"}
+    kind = kinds.get(type(error), "internal")
+    texts = {"usage": "the command line is wrong, see stderr", "interrupted": "interrupted"}
+    text = why or texts.get(kind) or f"{type(error).__name__}: {error}"
+    print(failure(kind, text, wanted[-1]))
+
+
+def _main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     gc.disable()  # the process ends soon and makes no cycles; scans of the tree would cost a tenth
     from forgedsl.lint.config import ConfigError
@@ -61,6 +89,7 @@ def main(arguments: Sequence[str]) -> int:
         return _run(options)
     except ConfigError as error:
         print(f"forgec lint: {error}", file=sys.stderr)
+        _print_failure(arguments, SystemExit(2), str(error))
         return 2
 
 

@@ -15,7 +15,7 @@ from forgedsl.report.full import table_rows
 from forgedsl.report.style import PLAIN, Style
 from forgedsl.source import SourceFile, Span
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 
 
 def render(
@@ -24,6 +24,15 @@ def render(
     """The document with all diagnostics."""
     items = [as_dict(d, sources) for d in diagnostics]
     return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": items}, indent=2)
+
+
+def failure(kind: str, message: str, format_: str) -> str:
+    """What stands in place of the findings of a check that could not be made."""
+    error = {"kind": kind, "message": message}
+    if format_ == "jsonl":
+        return json.dumps({"error": error})
+    document = {"format_version": FORMAT_VERSION, "diagnostics": [], "error": error}
+    return json.dumps(document, indent=2)
 
 
 def render_lines(
