@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 
 import pytest
 from fake_endpoints import (
@@ -18,6 +19,7 @@ from fake_endpoints import (
 )
 
 from forgedsl.errors import GuardError, RunError
+from forgedsl.runtime.controller.intake import starvation_remedy
 from forgedsl.runtime.endpoints import RewardError, ServiceError
 from forgedsl.runtime.items import StepResult
 
@@ -203,6 +205,18 @@ def test_starvation_says_where_the_groups_went():
     assert "filter never: " in message
     assert "generator: ok" in message
     assert caught.value.origin == "test.forge:schedule"
+
+
+@pytest.mark.parametrize(
+    ("drops", "words"),
+    [
+        ({"reward correct": 9, "filter mixed": 2}, "`reward correct`: it fails, or takes longer"),
+        ({"filter mixed": 9, "reward correct": 2}, "rejects nearly every group"),
+        ({}, "raise `schedule.starve_timeout`"),
+    ],
+)
+def test_the_remedy_for_starvation_names_what_took_the_groups(drops, words):
+    assert words in starvation_remedy(Counter(drops))
 
 
 def test_slow_progress_is_not_starvation():

@@ -270,9 +270,22 @@ class Pool:
         return GuardError(
             f"starved at step {step + 1}: no group became ready for {self._patience:g} s{detail}",
             origin=self._job.origins.get("schedule", self._flow.steps[0].origin),
-            remedy="a filter or reward that rejects nearly every group starves the trainer; "
-            "otherwise raise `schedule.starve_timeout`",
+            remedy=starvation_remedy(drops),
         )
+
+
+def starvation_remedy(drops: Counter[str]) -> str:
+    """What to change, by what took most of the groups."""
+    reason = max(drops, key=lambda name: drops[name], default="")
+    if reason.startswith(("reward ", "score ")):
+        return (
+            f"most groups were lost to `{reason}`: it fails, or takes longer than its `timeout`; "
+            "mend it or raise its `timeout`, its errors are in events.jsonl"
+        )
+    return (
+        "a filter or reward that rejects nearly every group starves the trainer; "
+        "otherwise raise `schedule.starve_timeout`"
+    )
 
 
 def _cursor(item: Any) -> int:
