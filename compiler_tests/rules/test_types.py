@@ -91,6 +91,7 @@ SHAPES = [
     ("completion and context", [("max_tokens = 16", "max_tokens = 65")], "D605", "65"),
     ("degrees", [("titan(policy) { optimizer", "titan(policy) { procs = 4, parallel.dp_shard = 3, "
                   "optimizer")], "P201", "3"),
+    ("a parameter of a loss", [("loss = pg", "loss = rl.dr_grpo")], "F114", "rl.dr_grpo"),
     ("an arithmetic of params", [("n = group", "n = group / 3")], "F109", "group / 3"),
 ]  # fmt: skip
 EVERY = KINDS + AXES + DTYPES + GRADIENT + MEASURES + VERSIONS + INTERVALS + SHAPES

@@ -17,6 +17,7 @@ from forgedsl.graph.streams import check_streams
 from forgedsl.hir.ir import Decl, Function, Program, Ref
 from forgedsl.hir.suggest import nearest
 from forgedsl.source import Span
+from forgedsl.syntax import ast
 
 SOURCES = ("draw", "batches", "pairs")
 
@@ -301,6 +302,8 @@ def _check_fields(
     declared = {field.name for field in loss.fields}
     found = []
     for field in loss.fields:
+        if not isinstance(field.type, ast.TensorType):
+            continue  # a parameter of the loss, not a part of the batch
         if field.name in live and field.name not in given and field.default is None:
             found.append(_missing(field.name, field.span, batch, loss, supplied))
     for i in fields:

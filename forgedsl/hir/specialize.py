@@ -78,6 +78,7 @@ def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Functi
             found = specialize(found, expr, found.name, resolver)
         if found is not None:
             functions[path.text] = found
+            _check_given(found, path, expr.span, resolver)
         return path.text
     if isinstance(found, Function):
         resolver.ctx.error("F109", f"`{path.text}` is a {found.kind}, not a loss", path.span)
@@ -88,6 +89,17 @@ def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Functi
         losses = [f"{path.parts[0]}.{n}" for n, f in scope.names.items() if _is_loss(f)]
     resolver.ctx.unknown("F101", "no loss is called", path.text, path.span, losses)
     return None
+
+
+def _check_given(loss: Function, path: ast.Path, span: Span, resolver: Resolver) -> None:
+    """Report scalar parameters without a value where the loss is used."""
+    scalars = [f for f in loss.fields if isinstance(f.type, ast.NamedType)]
+    missing = [f.name for f in scalars if f.default is None]
+    if missing:
+        listed = " and ".join(f"`{name}`" for name in missing)
+        given = ", ".join(f"{name} = ..." for name in missing)
+        help_text = f"`loss = {path.text}({given})`"
+        resolver.ctx.error("F114", f"loss `{path.text}` needs {listed}", span, help=help_text)
 
 
 def _is_loss(found: object) -> bool:

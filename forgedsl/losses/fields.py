@@ -153,5 +153,6 @@ def parameter(inference: Inference, field: ast.Field, params: dict[str, Any]) ->
         return inference.constant(value, field.span)
     if field.default is None:
         message = f"parameter `{field.name}` has no value"
-        return inference.error("F114", "arity", message, field.span)
+        help_ = f"a loss is given it by name: `loss = NAME({field.name} = ...)`"
+        return inference.error("F114", "arity", message, field.span, help=help_)
     return inference.expr(field.default)
