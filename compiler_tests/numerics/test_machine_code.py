@@ -74,7 +74,7 @@ def test_plain_kernels(losses, tmp_path, name):
     size = {"V": 151936, "BLOCK": 4096}
     names = ["statistics", "apply", *(["fused"] if name in LOCAL else [])]
     jobs = [(kernel, size, 8) for kernel in names]
-    jobs.append(("sequences", {"BLOCK": 1024}, 8))
+    jobs.append(("sequences", {"BLOCK": 512}, 4))
     per_thread = size["BLOCK"] // THREADS[8]
     for kernel, found in zip(
         [*names, "sequences"], compile_for_gpu(tmp_path, loss, jobs), strict=True

@@ -54,9 +54,10 @@ class Evaluation:
         self.kernel = self.ran = ""
         module, dtype = kernels.module, rows.dtype
         count = rows.num_kept
+        aligned = -(-count // 16) * 16  # whatever the count, or kernels are compiled once more
         self.statistics = torch.empty(
-            (len(module.STATISTICS), count), dtype=dtype, device=self.device
-        )
+            (len(module.STATISTICS), aligned), dtype=dtype, device=self.device
+        )[:, :count]
         empty_batch = rows.num_sequences == 0
         blank = torch.zeros if empty_batch else torch.empty
         self.results = blank(len(module.RESULTS), dtype=dtype, device=self.device)
@@ -138,13 +139,8 @@ class Evaluation:
         self._sequences("sequences")
 
     def _sequences(self, name: str) -> None:
-        block = SEQUENCE_BLOCK
-        if self.rows.seq_len:
-            tokens = self.rows.seq_len * (2 if self.rows.paired else 1)
-            block = min(block, max(16, 1 << (tokens - 1).bit_length()))
-        arguments = {**self.arguments, "BLOCK": block}
-        # short sequences: few warps, which add up without waiting for each other
-        self.kernels.launch(name, self.programs, arguments, num_warps=min(8, max(1, block // 128)))
+        arguments = {**self.arguments, "BLOCK": SEQUENCE_BLOCK}
+        self.kernels.launch(name, self.programs, arguments, num_warps=4)
 
     def over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)

@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 INTERPRET = "TRITON_INTERPRET"
-SEQUENCE_BLOCK = 1024
+SEQUENCE_BLOCK = 512
+"""tokens that a program over sequences takes at once, the same for all lengths"""
 
 
 @dataclass(frozen=True, slots=True)
