@@ -60,7 +60,7 @@ class Watch(threading.Thread):
         pids: dict[str, psutil.Process] = {}
         looked = 0.0
         while not self.over.wait(0.02):
-            if time.time() - looked > 0.5:
+            if time.time() - looked > 0.2:
                 looked = time.time()
                 started = events_of(self.run_dir, "process.start")
                 alive = [event for event in started if psutil.pid_exists(event["pid"])]
@@ -113,7 +113,8 @@ def after_imports(run_dir: Path, watch: Watch) -> dict[str, int]:
     first = events_of(run_dir, "sync.start")[0]["time"]
     pools = {"generator": CPU_POOL}
     return {
-        service: max(rss for at, rss in samples if at < first) - pools.get(service, 0)
+        service: max([own for at, own in samples if at < first] or [samples[0][1]])
+        - pools.get(service, 0)
         for service, samples in watch.seen.items()
     }
 
