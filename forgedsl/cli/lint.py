@@ -91,6 +91,8 @@ def _main(arguments: Sequence[str]) -> int:
         print(f"forgec lint: {error}", file=sys.stderr)
         _print_failure(arguments, SystemExit(2), str(error))
         return 2
+    finally:
+        gc.enable()  # whoever calls this from a program of his own goes on
 
 
 def _run(options: argparse.Namespace) -> int:
