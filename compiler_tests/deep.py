@@ -1,7 +1,8 @@
-"""`make deep`: the tests with their full counts, and docs/deep.md with what came out.
+"""`make deep`: the tests that have long counts, with these, and docs/deep.md with what came out.
 
-    FORGE_DEEP=1 pytest compiler_tests --junitxml--> totals, folders, slowest --> docs/deep.md
+    FORGE_DEEP=1 pytest MODULES --junitxml--> totals, folders, slowest --> docs/deep.md
 
+MODULES are those that ask for FORGE_DEEP; all others do in `make test` what they can.
 Tests run side by side on all cores, those on real meshes one after the other.
 Further arguments go to pytest; a run that was narrowed by them leaves docs/deep.md alone.
 """
@@ -28,12 +29,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
         cores = ["-n", str(os.cpu_count()), "--dist", "loadgroup"]
-        command = [sys.executable, "-m", "pytest", "compiler_tests", f"--junitxml={junit}"]
+        command = [sys.executable, "-m", "pytest", *modules(), f"--junitxml={junit}"]
         command += [*cores, "-p", "no:cacheprovider", *extra]
         done = subprocess.run(command, cwd=ROOT, env=os.environ | {"FORGE_DEEP": "1"}, check=False)
         if not extra and junit.exists():
             (ROOT / "docs/deep.md").write_text(summary(ET.parse(junit)), encoding="utf-8")
     return done.returncode
+
+
+def modules() -> list[str]:
+    """Test modules whose counts FORGE_DEEP raises."""
+    found = sorted((ROOT / "compiler_tests").rglob("test_*.py"))
+    return [str(p.relative_to(ROOT)) for p in found if "FORGE_DEEP" in p.read_text("utf-8")]
 
 
 def summary(tree: ET.ElementTree) -> str:
