@@ -173,6 +173,7 @@ class Generator(ForgeActor):
     def _loop(self) -> None:
         assert self._port is not None
         try:
+            self._engine.enter_thread()
             while True:
                 taken = self._take_inbox(block=not self._engine.num_running)
                 for action in self._engine.agree([action for action, _ in taken]):

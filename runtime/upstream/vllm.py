@@ -79,7 +79,7 @@ class Engine:
         self._prompt = TokensPrompt
         self._params = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
-        self._ranks = seat.ranks
+        self._ranks, self._rank = seat.ranks, seat.rank
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments: dict[str, Any] = {
             "model": str(folder),
@@ -115,6 +115,13 @@ class Engine:
 
             get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
+
+    def enter_thread(self) -> None:
+        """What a thread does before it uses the engine: a current device is each thread's own."""
+        if not self._on_cpu:
+            import torch
+
+            torch.accelerator.set_device_index(self._rank)
 
     @property
     def num_running(self) -> int:
