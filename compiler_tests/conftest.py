@@ -9,13 +9,20 @@ for is an error: goldens are reviewed as code, and dead ones mislead.
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 GOLDEN = Path(__file__).parent / "golden"
+
+# `make test` runs slices with fixed seeds; `make deep` looks at other inputs each time.
+settings.register_profile("slices", derandomize=True, database=None)
+if os.environ.get("FORGE_DEEP") != "1":
+    settings.load_profile("slices")
 ASKED: set[Path] = set()
 
 

@@ -4,7 +4,7 @@ import math
 import os
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from forgedsl import api
@@ -42,6 +42,7 @@ EXPRESSIONS = st.recursive(
     ),
     max_leaves=10,
 )
+ZERO = dict.fromkeys(("logprob", "behavior", "entropy", "adv"), 0.0)
 POINTS = st.fixed_dictionaries(
     {
         "logprob": st.sampled_from([0.0, -1e-3, -0.7, -3.0, -90.0, -700.0]),
@@ -106,6 +107,8 @@ def test_conditions_of_a_use_hold_where_it_is_used(expression, inputs):
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(expression=EXPRESSIONS, inputs=POINTS)
+@example(expression="min(logprob, 0.0)", inputs=ZERO)
+@example(expression="max(logprob, behavior)", inputs=ZERO)
 def test_slopes_are_those_of_the_symbolic_gradient(expression, inputs):
     tree = infer(loss_of(expression), Reporter())
     if tree is None:

@@ -78,6 +78,10 @@ class Point:
         args = [known[arg] for arg in value.args]
         if value.op in REDUCTIONS or value.op in ("expand", "unside", "float"):
             return Dual(1.0) if value.op == "seq_count" else args[0]
+        if value.op in ("min", "max") and args[0].value == args[1].value:
+            for mine, other in ((0, 1), (1, 0)):
+                if self.values[value.args[other]].op == "const":
+                    return args[mine]  # a one-sided clamp lets through at its bound
         return _elementwise(value.op, args)
 
     def _axes(self) -> frozenset[str]:
