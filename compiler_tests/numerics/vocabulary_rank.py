@@ -56,7 +56,9 @@ def main(folder: Path, rank: int, ranks: int) -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
     calls = torch.load(folder / "calls.pt")
     torch.save([evaluate(call, rank, ranks) for call in calls], folder / f"rank{rank}.pt")
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # threads of gloo that are still there at an orderly exit now and then abort it
 
 
 if __name__ == "__main__":
