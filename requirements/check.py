@@ -17,7 +17,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 RUN = """
-torch.distributed.checkpoint torch.distributed.fsdp transformers.models.qwen3.modeling_qwen3
+lark torch.distributed.checkpoint torch.distributed.fsdp transformers.models.qwen3.modeling_qwen3
 torchtitan.models.qwen3 torchtitan.components.checkpoint torchtitan.components.optimizer
 torchtitan.distributed.activation_checkpoint tensorboard.summary.writer.event_file_writer
 vllm.v1.engine.llm_engine vllm.v1.executor.uniproc_executor vllm.model_executor.models.qwen3

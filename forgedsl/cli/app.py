@@ -9,9 +9,10 @@ import importlib
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from forgedsl.cli.main import COMMANDS, PLAIN
+from forgedsl.cli.words import Syntax, with_sets
 
 
 class _LazyGroup(TyperGroup):
@@ -40,13 +41,34 @@ class _LazyGroup(TyperGroup):
             formatter.write_dl([(name, summary) for name, _, summary in COMMANDS])
 
 
+class _Command(TyperCommand):
+    """A command whose words `forgedsl.cli.words` reads first, for overrides and slips."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, with_sets(args, self._syntax(ctx)))
+
+    def _syntax(self, ctx: Any) -> Syntax:
+        words = [param.nargs for param in self.params if isinstance(param, TyperArgument)]
+        return Syntax(
+            command=self.name or "",
+            options={
+                name: not getattr(param, "is_flag", False)
+                for param in self.get_params(ctx)
+                for name in (*param.opts, *param.secondary_opts)
+                if name.startswith("-")
+            },
+            num_words=None if -1 in words else sum(words),
+        )
+
+
 def _load(name: str, module: str, summary: str) -> Any:
     """The click command of one subcommand."""
     loaded = importlib.import_module(module)
     command = _plain(loaded.main) if name in PLAIN else loaded.command
-    settings = PASSED_ON if name in PLAIN else getattr(loaded, "CONTEXT", {})
+    settings = PASSED_ON if name in PLAIN else {"help_option_names": ["--help", "-h"]}
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
-    app.command(name=name, short_help=summary, context_settings=settings)(command)
+    cls = TyperCommand if name in PLAIN else _Command
+    app.command(name=name, cls=cls, short_help=summary, context_settings=settings)(command)
     return typer.main.get_command(app)
 
 

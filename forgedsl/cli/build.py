@@ -47,6 +47,7 @@ def command(
     Examples:
       forgec build pipelines/grpo_math.forge -o out --profile cpu
       forgec build pipelines/grpo_math.forge -o out --emit python,sbatch --profile cluster
+      forgec build pipelines/grpo_math.forge -o out trainer.procs=2 --emit plan
       python out/main.py --steps 3
     """
     from forgedsl.cli.compiling import print_diagnostics

@@ -2,6 +2,7 @@
 
     forgec explain L405                          the page of a code
     forgec explain trainer.procs FILE            layers of one value; `trainer` for all its settings
+    forgec explain trainer.procs FILE --profile cpu trainer.procs=2
     forgec explain grpo [FILE]                   a loss: formula, intervals, gradient
 
 Exit 0; 1 if the file has errors; 2 if nothing is called that.
@@ -15,23 +16,23 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.cli.plain import Parser
+from forgedsl.cli.words import SET_HELP, UsageError, refuse
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from forgedsl.api import Loaded
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="forgec explain",
-        description="Explain a code (L405), a value (trainer.procs FILE), or a loss (grpo).",
-        allow_abbrev=False,
-    )
+def _parser() -> Parser:
+    about = "Explain a code (L405), a value (trainer.procs FILE), or a loss (grpo)."
+    parser = Parser("explain", about, __doc__, num_words=2)
     add = parser.add_argument
     add("what", metavar="CODE|PATH|LOSS", help="what to explain")
     add("file", nargs="?", type=Path, metavar="FILE", help="a .forge file, for its values")
     add("--profile", default="none", help="with this profile")
-    add("--set", action="append", default=[], metavar="a.b=v", help="override a setting")
+    add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add("--set-file", action="append", default=[], type=Path, metavar="FILE",
         help="overrides from TOML")  # fmt: skip
     return parser
@@ -39,15 +40,27 @@ def _parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     what = options.what
     if re.fullmatch(r"[A-Za-z]\d{3}", what):
+        _check_alone(options)
         return _code(what.upper())
     if options.file is not None:
         found = _value(options)
         if found is not None:
             return found
     return _loss(options)
+
+
+def _check_alone(options: argparse.Namespace) -> None:
+    """A code is the same in every file, and without a file there is nothing to override."""
+    given = [*options.set, *map(str, options.set_file)]
+    if options.profile != "none":
+        given.append(f"--profile {options.profile}")
+    if options.file is not None:
+        given.insert(0, str(options.file))
+    if given:
+        
 
 
 def _code(code: str) -> int:
@@ -87,7 +100,9 @@ def _failed(loaded: Loaded) -> int:
 def _loss(options: argparse.Namespace) -> int:
     from forgedsl.explain import losses
 
-    function = losses.find(options.what, options.file, options.profile, tuple(options.set))
+    function = losses.find(
+        options.what, options.file, options.profile, options.set, options.set_file
+    )
     if function is None:
         return _nothing(options)
     print(losses.page(function), end="")
@@ -101,7 +116,12 @@ def _nothing(options: argparse.Namespace) -> int:
 
     hint = ""
     if options.file is not None:
-        program = api.load(options.file, profile=options.profile).program
+        program = api.load(
+            options.file,
+            profile=options.profile,
+            overrides=options.set,
+            set_files=options.set_file,
+        ).program
         hint = "" if program is None else provenance.suggestions(options.what, program)
         where = f"{options.file} and the standard library have"
     else:

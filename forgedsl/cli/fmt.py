@@ -11,10 +11,11 @@ read or written.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from forgedsl.cli.plain import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +27,9 @@ UNREADABLE = "S016"
 STDIN = "<stdin>"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="forgec fmt",
-        description="Write .forge files in their canonical form.",
-        allow_abbrev=False,
-    )
+def _parser() -> Parser:
+    about = "Write .forge files in their canonical form."
+    parser = Parser("fmt", about, __doc__, num_words=None)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
     parser.add_argument("--check", action="store_true", help="name files that would change")
     parser.add_argument("--diff", action="store_true", help="show what would change")
@@ -42,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
     parser = _parser()
-    options = parser.parse_args(arguments)
+    options = parser.parse(arguments)
     if bool(options.files) == options.stdin:
         parser.error("name files, or --stdin" if not options.files else "files, or --stdin")
     if options.stdin:

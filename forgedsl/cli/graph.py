@@ -63,6 +63,7 @@ def command(
       forgec graph pipelines/grpo_math.forge
       forgec graph pipelines/grpo_math.forge --format html -o graph.html --profile cluster
       forgec graph pipelines/grpo_math.forge --view schedule --format mermaid
+      forgec graph pipelines/grpo_math.forge --view mesh generator.replicas=2
     """
     drawing = drawing_of(
         file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())

@@ -1,5 +1,10 @@
 """`forgec lint`: check files as written and under each of their profiles.
 
+    forgec lint pipelines                          every .forge file of a folder
+    forgec lint x.forge --fix                      apply the safe fixes
+    forgec lint x.forge trainer.procs=2 --lr 1e-5  with overrides
+    forgec lint x.forge --format sarif > x.sarif   for other tools
+
 Findings are the result of the command and go to stdout in every format. Exit 0 without errors
 (warnings allowed), 1 with errors or with a non-empty `--diff`, 2 if a file cannot be read or the
 command line or configuration is wrong.
@@ -17,6 +22,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.cli.plain import Parser
+from forgedsl.cli.words import SET_HELP
 from forgedsl.report import FORMATS
 
 if TYPE_CHECKING:
@@ -30,17 +37,14 @@ if TYPE_CHECKING:
 UNREADABLE = "S016"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="forgec lint",
-        description="Check .forge files, as written and under each of their profiles.",
-        allow_abbrev=False,
-    )
+def _parser() -> Parser:
+    about = "Check .forge files, as written and under each of their profiles."
+    parser = Parser("lint", about, __doc__, num_words=None)
     add = parser.add_argument
     add("files", nargs="+", type=Path, metavar="FILE", help="a file or a folder")
     add("--format", choices=FORMATS, default="full", help="how findings are shown")
     add("--profile", help="check this profile only; none: only as written")
-    add("--set", action="append", default=[], metavar="a.b=v", help="override a setting")
+    add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add("--set-file", action="append", default=[], metavar="FILE", help="overrides from TOML")
     add("--select", metavar="CODES", help="report these codes or prefixes, or ALL")
     add("--ignore", metavar="CODES", help="leave out these warnings and infos")
@@ -81,7 +85,7 @@ def _print_failure(arguments: Sequence[str], error: BaseException, why: str = ""
 
 
 def _main(arguments: Sequence[str]) -> int:
-    options = _parser().parse_args(arguments)
+    options = _parser().parse(arguments)
     gc.disable()  # the process ends soon and makes no cycles; scans of the tree would cost a tenth
     from forgedsl.lint.config import ConfigError
 

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.words import UsageError
+
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
@@ -22,20 +25,27 @@ if TYPE_CHECKING:
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
+    set_: Overrides = None,
+    set_file: SetFiles = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="where the lock goes")] = None,
     check: Annotated[
         bool, typer.Option("--check", help="write nothing, exit 1 if something drifted")
     ] = False,
 ) -> None:
-    """Write down revisions, hashes and versions that a run of FILE depends on."""
+    """Write down revisions, hashes and versions that a run of FILE depends on.
+
+    \b
+    Examples:
+      forgec lock pipelines/grpo_math.forge --profile cluster
+      forgec lock pipelines/grpo_math.forge --profile cluster --check
+      forgec lock x.forge schedule.steps=50 -o short.lock && forgec run x.forge --lock short.lock
+    """
     from forgedsl.cli.compiling import compile_file
-    from forgedsl.cli.run import UsageError
     from forgedsl.lower.lock import lock_text
 
-    lowered = compile_file(file, profile=profile, overrides=tuple(set_ or ()))
+    lowered = compile_file(
+        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
+    )
     if isinstance(lowered, int):
         raise typer.Exit(lowered)
     target = out or file.with_suffix(".lock")
@@ -53,7 +63,6 @@ def command(
 
 def hold(job: Job, path: Path) -> Job:
     """The job on the revisions of a lock. Raises UsageError that names every field that drifted."""
-    from forgedsl.cli.run import UsageError
     from forgedsl.lower.lock import drift, pinned
 
     lock = _read(path)
@@ -70,7 +79,6 @@ def hold(job: Job, path: Path) -> Job:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from forgedsl.cli.run import UsageError
     from forgedsl.lower.lock import LockError, read_lock
 
     try:

@@ -9,8 +9,10 @@ from typing import Annotated
 
 import typer
 
+from forgedsl.cli.words import SET_HELP
+
 Overrides = Annotated[
-    list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
+    list[str] | None, typer.Option("--set", metavar="a.b=v", help=SET_HELP)
 ]
 SetFiles = Annotated[
     list[Path] | None,

@@ -56,6 +56,7 @@ def command(
     \b
     Examples:
       forgec plan pipelines/grpo_math.forge --profile cluster
+      forgec plan pipelines/grpo_math.forge generator.replicas=4 --trainer.procs 2
       forgec plan pipelines/grpo_math.forge -o plan.json && forgec run plan.json
       forgec plan pipelines/grpo_math.forge --against runs/last --detailed-exitcode
     """

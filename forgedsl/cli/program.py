@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.cli.words import UsageError
+
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
@@ -22,7 +24,6 @@ def main(job: Job, folder: Path, arguments: Sequence[str] | None = None) -> int:
     from forgedsl.cli.run import (
         Prepared,
         Request,
-        UsageError,
         inputs_beside,
         launch,
         new_run_dir,

@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.cli.words import UsageError
+
 if TYPE_CHECKING:
     from forgedsl.cli.run import Request
     from forgedsl.lower.job import Job
@@ -25,7 +27,7 @@ def rehearse(request: Request) -> int:
     from forgedsl.cli.compiling import print_diagnostics
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
     from forgedsl.cli.planning import plan_file
-    from forgedsl.cli.run import Prepared, UsageError, launch, new_run_dir, write_run_dir
+    from forgedsl.cli.run import Prepared, launch, new_run_dir, write_run_dir
     from forgedsl.runtime.stub.rehearsal import Rehearsal
 
     file = _checked(request)
@@ -53,8 +55,6 @@ def rehearse(request: Request) -> int:
 
 def _checked(request: Request) -> Path:
     """The file, if the request makes sense as a rehearsal."""
-    from forgedsl.cli.run import UsageError
-
     if not request.stub:
         option = "--assume" if request.assume else "--inject"
         raise UsageError(f"{option} is about a rehearsal: add --stub")

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.cli.words import UsageError
+
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
@@ -19,7 +21,6 @@ DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
 def load_run_job(run_dir: Path) -> Job:
     """The job of a run folder that has a checkpoint to continue from."""
     from forgedsl.cli.planning import SideError, read_job
-    from forgedsl.cli.run import UsageError
 
     path = run_dir / "job.json"
     if not path.is_file():

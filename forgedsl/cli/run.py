@@ -11,21 +11,17 @@ Exit codes: 0 done, 1 errors in the file, 2 bad usage, 4 the environment cannot 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.words import UsageError
 from forgedsl.records import dataclass, replace
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
-
-CONTEXT = {"allow_extra_args": True, "ignore_unknown_options": True}
-"""click settings of this command: `--trainer.procs 2` is an override, not an option"""
-
 
 Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")]
 Locked = Annotated[
@@ -44,10 +40,6 @@ Assume = Annotated[
 Inject = Annotated[
     list[str] | None, typer.Option("--inject", metavar="FAULT", help="a fault of the rehearsal")
 ]
-
-
-class UsageError(Exception):
-    """The command line cannot be carried out as written; exit 2."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +69,8 @@ class Prepared:
 
 
 def command(
-    tokens: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE [a.b=v ...]", help="a .forge file, a plan.json or a job.json"),
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="a .forge file, a plan.json or a job.json")
     ] = None,
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
     set_: Overrides = None,
@@ -95,7 +86,7 @@ def command(
     assume: Assume = None,
     inject: Inject = None,
 ) -> None:
-    """Train. Overrides may be written --set a.b=v, a.b=v or --a.b v.
+    """Train.
 
     \b
     Examples:
@@ -106,11 +97,9 @@ def command(
       forgec run --stub pipelines/grpo_math.forge --inject kill:generator@step=5
     """
     try:
-        file, loose = split_tokens(tokens or [])
-        loose += [] if seed is None else [f"run.seed={seed}"]
         request = Request(
             file=file,
-            overrides=(*(set_ or []), *loose),
+            overrides=(*(set_ or []), *([] if seed is None else [f"run.seed={seed}"])),
             set_files=tuple(set_file or ()),
             profile=profile,
             run_dir=run_dir,
@@ -126,33 +115,6 @@ def command(
     except UsageError as error:
         print(f"forgec run: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
-
-
-def split_tokens(tokens: Sequence[str]) -> tuple[Path | None, list[str]]:
-    """The file and the overrides among the free words of the command line.
-
-    Example:
-        split_tokens(["x.forge", "--trainer.procs", "2", "max_new=8"])
-        == (Path("x.forge"), ["trainer.procs=2", "max_new=8"])
-    """
-    files: list[Path] = []
-    overrides: list[str] = []
-    rest = iter(tokens)
-    for token in rest:
-        if token.startswith("--"):
-            name, equals, value = token[2:].partition("=")
-            if not equals:
-                value = next(rest, "")
-                if not value:
-                    raise UsageError(f"{token} needs a value")
-            overrides.append(f"{name}={value}")
-        elif "=" in token:
-            overrides.append(token)
-        else:
-            files.append(Path(token))
-    if len(files) > 1:
-        raise UsageError(f"one file at a time, got {files[0]} and {files[1]}")
-    return (files[0] if files else None), overrides
 
 
 def lock_of(file: Path | None, given: Path | None) -> Path:

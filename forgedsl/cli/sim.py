@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forgedsl.cli.passes import Overrides, SetFiles
+
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
     from forgedsl.sim.inject import Fault
@@ -32,9 +34,8 @@ class Format(StrEnum):
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
     profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="a.b=v", help="override a setting")
-    ] = None,
+    set_: Overrides = None,
+    set_file: SetFiles = None,
     steps: Annotated[int, typer.Option(min=1, help="optimizer steps to simulate")] = STEPS,
     seed: Annotated[int, typer.Option(help="of lengths, latencies and failures")] = 0,
     assume: Annotated[
@@ -55,16 +56,18 @@ def command(
     \b
     Examples:
       forgec sim pipelines/grpo_math.forge --profile cluster
-      forgec sim pipelines/grpo_math.forge --set generator.replicas=4 --steps 50
+      forgec sim pipelines/grpo_math.forge generator.replicas=4 --steps 50
       forgec sim x.forge --assume generator.tokens='lognormal(800, 1.0)' --assume judge.seconds=2
       forgec sim x.forge --inject kill:generator[1]@step=5 --inject slow:generator[0]=3@step=8..12
-      forgec sim x.forge --calibrate runs/x-20261120-101500 --set prompts=64
+      forgec sim x.forge --calibrate runs/x-20261120-101500 prompts=64
     """
     from forgedsl.cli.compiling import print_diagnostics
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
     from forgedsl.cli.planning import plan_file
 
-    planned = plan_file(file, profile=profile, overrides=tuple(set_ or ()))
+    planned = plan_file(
+        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
+    )
     print_diagnostics(planned.loaded)
     if planned.lowered is None:
         raise typer.Exit(planned.code)

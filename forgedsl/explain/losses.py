@@ -5,6 +5,7 @@ The name is looked up in the file, if there is one, and in the standard library.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from forgedsl import api
@@ -17,10 +18,16 @@ from forgedsl.losses.render_math import render
 from forgedsl.syntax import ast
 
 
-def find(name: str, file: Path | None, profile: str, overrides: tuple[str, ...]) -> Function | None:
+def find(
+    name: str,
+    file: Path | None,
+    profile: str,
+    overrides: Sequence[str],
+    set_files: Sequence[Path] = (),
+) -> Function | None:
     """The function called `name`: of the file, else of the standard library."""
     if file is not None:
-        program = api.load(file, profile=profile, overrides=overrides).program
+        program = api.load(file, profile=profile, overrides=overrides, set_files=set_files).program
         if program is not None and name in program.functions:
             return program.functions[name]
     short = name.removeprefix("rl.")
