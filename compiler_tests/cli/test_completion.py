@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl.cli import completion
+from forgedsl.cli.completion import COMPILING
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 
@@ -51,8 +52,13 @@ def test_settings_with_the_value_in_force(offered) -> None:
     assert found == ["trainer.optimizer.lr=1e-06"]
 
 
-def test_settings_as_free_words_of_run(offered) -> None:
-    assert offered("forgec run grpo_math.forge max_n") == ["max_new=1024"]
+@pytest.mark.parametrize("command", [c for c in COMPILING if c != "explain"])
+def test_settings_as_free_words(offered, command: str) -> None:
+    assert offered(f"forgec {command} grpo_math.forge max_n") == ["max_new=1024"]
+
+
+def test_settings_as_options(offered) -> None:
+    assert offered("forgec plan grpo_math.forge --schedule.ste") == ["--schedule.steps=500"]
 
 
 def test_values_of_a_setting_that_has_words() -> None:

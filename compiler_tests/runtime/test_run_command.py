@@ -9,36 +9,14 @@ from forgedsl.cli import run as command
 from forgedsl.cli.compiling import gpu_words
 from forgedsl.cli.host import detect_gpus, detect_host
 from forgedsl.cli.resuming import differences, load_run_job, with_changes
-from forgedsl.cli.run import Prepared, Request, UsageError, split_tokens
+from forgedsl.cli.run import Prepared, Request
+from forgedsl.cli.words import UsageError
 from forgedsl.lower.job import Job
 
 
 def request(**parts: object) -> Request:
     empty = {"file": None, "overrides": (), "profile": "auto", "run_dir": None, "resume": None}
     return Request(**(empty | {"quiet": True} | parts))
-
-
-@pytest.mark.parametrize(
-    ("tokens", "overrides"),
-    [
-        (["x.forge"], []),
-        (["x.forge", "trainer.procs=2"], ["trainer.procs=2"]),
-        (["--trainer.procs", "2", "x.forge"], ["trainer.procs=2"]),
-        (["x.forge", "--trainer.procs=2", "--max_new", "8"], ["trainer.procs=2", "max_new=8"]),
-        (["x.forge", "--optimizer.lr", "-1e-3"], ["optimizer.lr=-1e-3"]),
-    ],
-)
-def test_overrides_may_be_written_in_three_ways(tokens: list[str], overrides: list[str]) -> None:
-    assert split_tokens(tokens) == (Path("x.forge"), overrides)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [(["a.forge", "b.forge"], "one file at a time"), (["a.forge", "--x"], "--x needs a value")],
-)
-def test_a_command_line_that_means_nothing_is_refused(tokens: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        split_tokens(tokens)
 
 
 def test_run_folders_do_not_collide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

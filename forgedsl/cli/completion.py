@@ -22,6 +22,8 @@ from forgedsl.records import dataclass
 VARIABLE = "_FORGEC_COMPLETE"
 ROOT = ("--help", "--version", "--install-completion", "--show-completion")
 CODES = ("--select", "--ignore", "--error", "--warn")
+COMPILING = ("plan", "build", "lock", "explain", "graph", "sim", "run")
+"""commands of one .forge file: what follows the file is an override"""
 RUNS = ("--resume", "--against")
 
 
@@ -114,6 +116,8 @@ def _of_command(
         taken = next((o for o in options if before[-1] in o.names and o.value), None)
         if taken is not None:
             return _of_option(before[-1], taken.choices, files)
+    if word.startswith("--") and "." in word:
+        return [Candidate(f"--{c.value}", c.help) for c in _settings(files)]
     if word.startswith("-"):
         return [Candidate(name, option.help) for option in options for name in option.names]
     return _of_argument(command, before, files)
@@ -139,7 +143,7 @@ def _of_option(name: str, choices: Sequence[str], files: Sequence[Path]) -> list
 def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> list[Candidate]:
     """Values of an argument; nothing where it is a file name."""
     has_argument = any(not word.startswith("-") for word in before)
-    if command == "run" and has_argument:
+    if command in COMPILING and any(word.endswith(".forge") for word in before):
         return _settings(files)
     if command in ("report", "replay") and not has_argument:
         return _runs()

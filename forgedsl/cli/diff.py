@@ -11,9 +11,11 @@ from __future__ import annotations
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from forgedsl.cli.passes import Overrides, SetFiles
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Side
@@ -37,17 +39,29 @@ def command(
     profile: Annotated[
         str | None, typer.Option(help="a profile for .forge files; that of the other side's run")
     ] = None,
+    set_: Overrides = None,
+    set_file: SetFiles = None,
     fail_on: Annotated[
         Impact | None, typer.Option("--fail-on", help="exit 1 on such changes, or stricter ones")
     ] = None,
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
 ) -> None:
-    """Say what differs between A and B, and what each difference can change."""
+    """Say what differs between A and B, and what each difference can change.
+
+    Overrides apply to files and revisions; with one file named twice to B alone.
+
+    \b
+    Examples:
+      forgec diff git:main pipelines/grpo_math.forge --fail-on numerics
+      forgec diff runs/grpo_math-20261120-120000 pipelines/grpo_math.forge
+      forgec diff runs/grpo_math-20261120-120000 pipelines/grpo_math.forge schedule.steps=400
+      forgec diff x.forge x.forge trainer.procs=2
+    """
     from forgedsl.cli.planning import SideError
     from forgedsl.lower.diff import CLASSES, compare
 
     try:
-        first, second = _sides(old, new, profile)
+        first, second = _sides(old, new, profile, tuple(set_ or ()), tuple(set_file or ()))
     except SideError as error:
         print(f"forgec diff: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
@@ -66,20 +80,33 @@ def command(
     raise typer.Exit(1 if any(change.impact in strict for change in changes) else 0)
 
 
-def _sides(old: str, new: str, profile: str | None) -> tuple[Side, Side]:
+def _sides(
+    old: str,
+    new: str,
+    profile: str | None,
+    overrides: tuple[str, ...],
+    set_files: tuple[Path, ...],
+) -> tuple[Side, Side]:
     """Both sides; a .forge file is taken under the profile of the other side's run."""
-    from forgedsl.cli.planning import read_side
+    from forgedsl.cli.planning import SideError, read_side
 
     texts = (old, new)
     files = [Path(t) for t in texts if not t.startswith("git:") and not Path(t).is_dir()]
     beside = next((path for path in files if path.suffix != ".json"), None)
     compiled = [t for t in texts if not t.startswith("git:") and _is_compiled(Path(t))]
+    given = [*overrides, *(f"--set-file {path}" for path in set_files)]
+    given += [f"--profile {profile}"] if profile is not None else []
+    if given and len(compiled) == 2:
+        raise SideError(f"{given[0]} cannot apply: {old} and {new} are compiled and final")
     known = {text: read_side(text, profile="none") for text in compiled}
     chosen = profile or next((side.job.profile or "none" for side in known.values()), "auto")
-    first, second = (
-        known.get(text) or read_side(text, profile=chosen, beside=beside) for text in texts
-    )
-    return first, second
+    layers = {"overrides": overrides, "set_files": set_files}
+    bare = {"overrides": (), "set_files": ()}
+
+    def side(text: str, layers: dict[str, Any]) -> Side:
+        return known.get(text) or read_side(text, profile=chosen, beside=beside, **layers)
+
+    return side(old, bare if old == new else layers), side(new, layers)
 
 
 def _is_compiled(path: Path) -> bool:

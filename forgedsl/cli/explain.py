@@ -42,8 +42,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
     options = _parser().parse(arguments)
     what = options.what
-    if re.fullmatch(r"[A-Za-z]\d{3}", what):
-        _check_alone(options)
+    is_code = re.fullmatch(r"[A-Za-z]\d{3}", what) is not None
+    try:
+        _check(options, is_code)
+    except UsageError as error:
+        refuse("explain", error)
+    if is_code:
         return _code(what.upper())
     if options.file is not None:
         found = _value(options)
@@ -52,15 +56,21 @@ def main(arguments: Sequence[str]) -> int:
     return _loss(options)
 
 
-def _check_alone(options: argparse.Namespace) -> None:
-    """A code is the same in every file, and without a file there is nothing to override."""
-    given = [*options.set, *map(str, options.set_file)]
-    if options.profile != "none":
-        given.append(f"--profile {options.profile}")
-    if options.file is not None:
-        given.insert(0, str(options.file))
-    if given:
-        
+def _check(options: argparse.Namespace, is_code: bool) -> None:
+    """Every word must have a meaning: a code is the same in all files, and values are a file's."""
+    what, file = options.what, options.file
+    if what.endswith(".forge"):
+        name = "NAME" if file is None else file
+        raise UsageError(f"the file comes second: `forgec explain {name} {what}`")
+    given = [f"--set {text}" for text in options.set]
+    given += [f"--set-file {path}" for path in options.set_file]
+    given += [f"--profile {options.profile}"] * (options.profile != "none")
+    if is_code and (file is not None or given):
+        raise UsageError(
+            f"`{what}` is a code and the same everywhere; leave out {file or given[0]}"
+        )
+    if file is None and given:
+        raise UsageError(f"{given[0]} changes a file, and none is named")
 
 
 def _code(code: str) -> int:

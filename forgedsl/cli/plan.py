@@ -66,16 +66,16 @@ def command(
     from forgedsl.cli.compiling import print_diagnostics
     from forgedsl.cli.planning import plan_file
 
-    overrides = tuple(set_ or ())
+    overrides, set_files = tuple(set_ or ()), tuple(set_file or ())
     planned = plan_file(
         file, profile=profile, overrides=overrides, here=here, timings=timings,
-        set_files=tuple(set_file or ()),
+        set_files=set_files,
         print_after=checked_passes("plan", print_after),
     )  # fmt: skip
     print_diagnostics(planned.loaded)
     changes = None
     if planned.lowered is not None:
-        changes = _changes(against, planned.lowered, profile, overrides, file)
+        changes = _changes(against, planned.lowered, profile, overrides, set_files, file)
         if out is not None:
             _write(planned.lowered, out)
     if format_ is Format.JSON:
@@ -86,16 +86,26 @@ def command(
 
 
 def _changes(
-    against: str | None, lowered: Lowered, profile: str, overrides: tuple[str, ...], file: Path
+    against: str | None,
+    lowered: Lowered,
+    profile: str,
+    overrides: tuple[str, ...],
+    set_files: tuple[Path, ...],
+    file: Path,
 ) -> tuple[Change, ...] | None:
-    """What differs from a run, a file or a revision; a file is taken under the same profile."""
+    """What differs from a run, a file or a revision; a file is taken under the same profile and
+    overrides, but this file itself as it is: then the difference is what they change."""
     from forgedsl.cli.planning import SideError, read_side
     from forgedsl.lower.diff import compare
 
     if against is None:
         return None
+    if against == str(file):
+        overrides, set_files = (), ()
     try:
-        side = read_side(against, profile=profile, overrides=overrides, beside=file)
+        side = read_side(
+            against, profile=profile, overrides=overrides, set_files=set_files, beside=file
+        )
     except SideError as error:
         print(f"forgec plan: {error}", file=sys.stderr)
         raise typer.Exit(2) from error

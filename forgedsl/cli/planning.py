@@ -112,7 +112,12 @@ def _lint(
 
 
 def read_side(
-    text: str, *, profile: str, overrides: tuple[str, ...] = (), beside: Path | None = None
+    text: str,
+    *,
+    profile: str,
+    overrides: tuple[str, ...] = (),
+    set_files: tuple[Path, ...] = (),
+    beside: Path | None = None,
 ) -> Side:
     """A file, a run folder, a job or plan, or a git revision of a file.
 
@@ -123,7 +128,7 @@ def read_side(
         from forgedsl.cli.revisions import checked_out
 
         with checked_out(text, beside) as file:
-            return Side(label=text, job=_compiled(file, profile, overrides).job)
+            return Side(label=text, job=_compiled(file, profile, overrides, set_files).job)
     path = Path(text)
     if path.is_dir():
         path = path / "job.json"
@@ -131,13 +136,15 @@ def read_side(
             raise SideError(f"{text} is no run folder: it has no job.json")
     if path.suffix == ".json":
         return Side(label=text, job=read_job(path))
-    return Side(label=text, job=_compiled(path, profile, overrides).job)
+    return Side(label=text, job=_compiled(path, profile, overrides, set_files).job)
 
 
-def _compiled(file: Path, profile: str, overrides: tuple[str, ...]) -> Lowered:
+def _compiled(
+    file: Path, profile: str, overrides: tuple[str, ...], set_files: tuple[Path, ...]
+) -> Lowered:
     from forgedsl.cli.compiling import print_diagnostics
 
-    planned = plan_file(file, profile=profile, overrides=overrides)
+    planned = plan_file(file, profile=profile, overrides=overrides, set_files=set_files)
     if planned.lowered is None:
         print_diagnostics(planned.loaded)
         raise SideError(f"{file} has errors")

@@ -1,0 +1,40 @@
+"""The argparse parser of a PLAIN command: help with examples, overrides, misuse in one line.
+
+description, module docstring (its indented lines are the examples) -> Parser
+Parser.parse(arguments) -> Namespace; `--help` exits with 0, misuse with 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
+
+
+class Parser(argparse.ArgumentParser):
+    """Parser of `forgec NAME`; `num_words` is how many files or names it takes, None for any."""
+
+    def __init__(self, name: str, about: str, doc: str | None, *, num_words: int | None) -> None:
+        self.command, self.num_words = name, num_words
+        examples = re.findall(r"^(    .*)$", doc or "", re.M)
+        super().__init__(
+            prog=f"forgec {name}",
+            description=about,
+            epilog="\n".join(["examples:", *examples]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options, with overrides in every way they are written."""
+        options = {
+            name: action.nargs != 0 for action in self._actions for name in action.option_strings
+        }
+        syntax = Syntax(command=self.command, options=options, num_words=self.num_words)
+        return self.parse_args(with_sets(arguments, syntax))
+
+    def error(self, message: str) -> NoReturn:
+        refuse(self.command, UsageError(f"{message}; see `forgec {self.command} --help`"))

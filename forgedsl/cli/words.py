@@ -1,0 +1,151 @@
+"""The words of a command line before its parser sees them: every way to write an override.
+
+    --set a.b=v   a.b=v   --a.b v   --a.b=v   --name v        -> --set=a.b=v, in the order given
+    --profil cpu, two files, --trainer.procs without a value  -> UsageError
+
+The parsers (Typer's, and argparse of lint and explain) then know `--set` alone. A name without a
+dot that is spelt nearly like an option is taken for that option, unless the file declares it.
+Nothing heavy is imported: `forgec lint` goes through here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from forgedsl.records import dataclass
+
+SET_HELP = "override a setting; also written a.b=v or --a.b v"
+COMPILED = (".forge", ".json")
+"""how the names of files end that a command compiles or runs"""
+
+
+class UsageError(Exception):
+    """The command line cannot be carried out as written; exit 2."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syntax:
+    """What a command's parser knows: options (whether each takes a value), and how many words."""
+
+    command: str
+    options: Mapping[str, bool]
+    num_words: int | None  # None: any number
+
+    @property
+    def sets(self) -> bool:
+        """Whether the command takes overrides."""
+        return "--set" in self.options
+
+
+def with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
+    """The arguments with every override written as `--set=a.b=v`; prints misuse, exits with 2.
+
+    Example:
+        with_sets(["x.forge", "--trainer.procs", "2", "eps=0.1"], syntax)
+        == ["x.forge", "--set=trainer.procs=2", "--set=eps=0.1"]
+    """
+    try:
+        return _with_sets(arguments, syntax)
+    except UsageError as error:
+        refuse(syntax.command, error)
+
+
+def refuse(command: str, error: UsageError) -> NoReturn:
+    """Say what is wrong with the command line, and exit with 2."""
+    print(f"forgec {command}: {error}", file=sys.stderr)
+    raise SystemExit(2)
+
+
+def _with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
+    found: list[str] = []
+    words: list[str] = []
+    rest = iter(arguments)
+    for token in rest:
+        if token == "--":
+            return [*found, token, *rest]
+        name, equals, value = token.partition("=")
+        if name in syntax.options:
+            found.append(token)
+            if syntax.options[name] and not equals:
+                found.append(_value(name, rest, syntax))
+        elif token.startswith("--"):
+            _check_name(name, arguments, syntax)
+            given = value if equals else _value(name, rest, syntax)
+            found.append(f"--set={name[2:]}={given}")
+        elif token[:2] in syntax.options:
+            found.append(token)  # -oFILE
+        elif token.startswith("-") and len(token) > 1:
+            raise UsageError(f"no option `{token}`; see `forgec {syntax.command} --help`")
+        elif syntax.sets and _is_override(token):
+            found.append(f"--set={token}")
+        else:
+            words.append(token)
+            found.append(token)
+    if syntax.num_words is not None and len(words) > syntax.num_words:
+        raise UsageError(_too_many(words, syntax))
+    return found
+
+
+def _is_override(token: str) -> bool:
+    """`a.b=v`; a path that has a `=` in it is none."""
+    name, equals, _ = token.partition("=")
+    return bool(equals and name) and "/" not in name and not Path(token).exists()
+
+
+def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
+    """The word behind an option or an override."""
+    value = next(rest, None)
+    if value is None and name not in syntax.options:
+        raise UsageError(f"no option `{name}`, and as an override it needs a value")
+    if value is None:
+        raise UsageError(f"{name} needs a value")
+    if value.partition("=")[0] in syntax.options:
+        raise UsageError(f"{name} needs a value, and `{value}` is an option")
+    if name not in syntax.options and value.endswith(".forge"):
+        raise UsageError(f"{name} needs a value, and `{value}` is a file")
+    return value
+
+
+def _check_name(option: str, arguments: Sequence[str], syntax: Syntax) -> None:
+    """`--profil cpu` is a slip, not an override, unless the file has a `profil`."""
+    from forgedsl.hir.suggest import did_you_mean, nearest
+
+    name = option[2:].replace("-", "_")
+    longer = tuple(known for known in syntax.options if known.startswith(option))
+    meant = nearest(option, syntax.options) or longer
+    if not syntax.sets:
+        hint = did_you_mean(meant) or f"see `forgec {syntax.command} --help`"
+        raise UsageError(f"no option `{option}`; {hint}")
+    if "." in name or not meant:
+        return
+    files = [word for word in arguments if word.endswith(".forge")]
+    if not any(name in _declared(file) for file in files):
+        neither = f" ({files[0]} declares no `{name}` either)" if files else ""
+        raise UsageError(f"no option `{option}`; {did_you_mean(meant)}{neither}")
+
+
+def _declared(file: str) -> set[str]:
+    """The names that a file declares."""
+    from forgedsl.diagnostics import Reporter
+    from forgedsl.syntax import parse, read_source
+
+    source = read_source(Path(file), file, Reporter())
+    decls = () if source is None else parse(source, Reporter()).decls
+    return {name for decl in decls if (name := getattr(decl, "name", None))}
+
+
+def _too_many(words: Sequence[str], syntax: Syntax) -> str:
+    """What to say of the first word that the command has no place for."""
+    assert syntax.num_words is not None
+    extra = words[syntax.num_words]
+    if extra.endswith(COMPILED) and syntax.num_words == 1:
+        return f"one file at a time, got {words[0]} and {extra}"
+    if not syntax.sets:
+        return f"`{extra}` is one word too many; see `forgec {syntax.command} --help`"
+    if "=" in words or extra.startswith("="):
+        return f"`{extra}` is one word too many; an override is written a.b=v, without blanks"
+    profile = f", a profile --profile {extra}" if "--profile" in syntax.options else ""
+    return f"`{extra}` is one word too many; an override is written a.b=v{profile}"
