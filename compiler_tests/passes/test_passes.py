@@ -194,8 +194,33 @@ def test_print_after_takes_several_and_any_command_that_compiles(tmp_path):
     assert re.findall(r"# ---- after (\w+)", done.stderr) == ["tokens", "job"]
 
 
-def test_an_unknown_pass_is_refused():
-    done = forgec("plan", str(GRPO), "--print-after", "grph")
+def test_print_after_of_a_run_that_is_refused_before_it_starts(tmp_path):
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "job.json").touch()
+    words = ("--profile", "cpu", "--run-dir", str(run_dir), "--print-after", "graph", "--timings")
+    done = forgec("run", str(GRPO), *words)
+    assert done.exit_code == 2
+    assert re.findall(r"# ---- after (\w+)", done.stderr) == ["graph"]
+    assert re.search(r"^job +[\d.]+ ", done.stderr, re.MULTILINE)
+
+
+def test_print_after_of_a_simulation_and_of_a_lock(tmp_path):
+    lock = ("lock", str(GRPO), "-o", str(tmp_path / "lock"))
+    for words in (("sim", str(GRPO), "--steps", "1"), lock):
+        done = forgec(*words, "--profile", "cpu", "--print-after", "hir")
+        assert (done.exit_code, re.findall(r"# ---- after (\w+)", done.stderr)) == (0, ["hir"])
+
+
+def test_what_is_compiled_has_no_passes_to_print(tmp_path):
+    done = forgec("run", str(tmp_path / "job.json"), "--print-after", "hir")
+    assert done.exit_code == 2
+    assert "compiled and final, so --print-after hir cannot apply" in done.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "sim", "lock"])
+def test_an_unknown_pass_is_refused(command):
+    done = forgec(command, str(GRPO), "--print-after", "grph")
     assert done.exit_code == 2
     assert "`graph`" in done.stderr
 

@@ -2,7 +2,7 @@
 
     forgec lint pipelines                          every .forge file of a folder
     forgec lint x.forge --fix                      apply the safe fixes
-    forgec lint x.forge trainer.procs=2 --lr 1e-5  with overrides
+    forgec lint x.forge trainer.procs=2 --group 4  with overrides
     forgec lint x.forge --format sarif > x.sarif   for other tools
 
 Findings are the result of the command and go to stdout in every format. Exit 0 without errors

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
 from forgedsl.cli.words import UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def command(
     check: Annotated[
         bool, typer.Option("--check", help="write nothing, exit 1 if something drifted")
     ] = False,
+    print_after: PrintAfter = None,
+    timings: Timings = False,
 ) -> None:
     """Write down revisions, hashes and versions that a run of FILE depends on.
 
@@ -44,8 +46,9 @@ def command(
     from forgedsl.lower.lock import lock_text
 
     lowered = compile_file(
-        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
-    )
+        file, profile=profile, overrides=tuple(set_ or ()), timings=timings,
+        set_files=tuple(set_file or ()), print_after=checked_passes("lock", print_after),
+    )  # fmt: skip
     if isinstance(lowered, int):
         raise typer.Exit(lowered)
     target = out or file.with_suffix(".lock")

@@ -18,7 +18,11 @@ SetFiles = Annotated[
 ]
 PrintAfter = Annotated[
     list[str] | None,
-    typer.Option("--print-after", metavar="PASS", help="print what a pass made to stderr"),
+    typer.Option(
+        "--print-after",
+        metavar="PASS",
+        help="print what a pass made to stderr; FORGE_LOG=PASS does so in any command",
+    ),
 ]
 Timings = Annotated[bool, typer.Option("--timings", help="print how long each pass took")]
 

@@ -33,7 +33,12 @@ def rehearse(request: Request) -> int:
     file = _checked(request)
     print(SAY, file=sys.stderr, flush=True)
     planned = plan_file(
-        file, profile=request.profile, overrides=request.overrides, set_files=request.set_files
+        file,
+        profile=request.profile,
+        overrides=request.overrides,
+        set_files=request.set_files,
+        print_after=request.print_after,
+        timings=request.timings,
     )
     print_diagnostics(planned.loaded)
     if planned.lowered is None:

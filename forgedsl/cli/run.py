@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
 from forgedsl.cli.words import UsageError
 from forgedsl.records import dataclass, replace
 
@@ -58,6 +58,16 @@ class Request:
     assume: tuple[str, ...] = ()
     inject: tuple[str, ...] = ()
     set_files: tuple[Path, ...] = ()
+    print_after: tuple[str, ...] = ()
+    timings: bool = False
+
+    @property
+    def of_compiling(self) -> list[str]:
+        """What is asked for that only the compiler can do, as it is written."""
+        words = [*self.overrides, *(f"--set-file {path}" for path in self.set_files)]
+        words += [f"--profile {self.profile}"] * (self.profile != "auto")
+        words += [f"--print-after {name}" for name in self.print_after]
+        return [*words, *["--timings"] * self.timings]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +95,8 @@ def command(
     stub: Stub = False,
     assume: Assume = None,
     inject: Inject = None,
+    print_after: PrintAfter = None,
+    timings: Timings = False,
 ) -> None:
     """Train.
 
@@ -110,6 +122,8 @@ def command(
             stub=stub,
             assume=tuple(assume or ()),
             inject=tuple(inject or ()),
+            print_after=checked_passes("run", print_after),
+            timings=timings,
         )
         raise typer.Exit(execute(request))
     except UsageError as error:
@@ -159,6 +173,8 @@ def prepare(request: Request, file: Path) -> Prepared | int:
         profile=request.profile,
         overrides=request.overrides,
         set_files=request.set_files,
+        print_after=request.print_after,
+        timings=request.timings,
     )
     if isinstance(lowered, int):
         return lowered
@@ -169,11 +185,10 @@ def _from_json(request: Request, file: Path) -> Prepared:
     """A job.json or plan.json is final: nothing can be set on it, its inputs lie beside it."""
     from forgedsl.cli.planning import SideError, read_job
 
-    words = [*request.overrides, *(f"--set-file {path}" for path in request.set_files)]
-    words += [f"--profile {request.profile}"] * (request.profile != "auto")
-    if words:
+    if request.of_compiling:
         raise UsageError(
-            f"{file} is compiled and final, so {words[0]} cannot apply; run the .forge file"
+            f"{file} is compiled and final, so {request.of_compiling[0]} cannot apply; "
+            "run the .forge file"
         )
     try:
         job = read_job(file)
@@ -250,8 +265,10 @@ def _resume(request: Request) -> int:
     if (run_dir / "rehearsal.json").exists():
         raise UsageError(f"{run_dir} is a rehearsal: it has no weights to go on from")
     if request.file is None:
-        if request.overrides or request.profile != "auto":
-            raise UsageError("overrides on --resume need the .forge file as well")
+        if request.of_compiling:
+            raise UsageError(
+                f"{request.of_compiling[0]} needs the .forge file as well: {run_dir} is compiled"
+            )
     else:
         prepared = prepare(request, request.file)
         if isinstance(prepared, int):

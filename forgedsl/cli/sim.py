@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -50,6 +50,8 @@ def command(
         Path | None, typer.Option(metavar="RUN", help="take the latencies from this run")
     ] = None,
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
+    print_after: PrintAfter = None,
+    timings: Timings = False,
 ) -> None:
     """Predict step time, idle time, policy ages and the effect of faults, by simulation.
 
@@ -66,8 +68,9 @@ def command(
     from forgedsl.cli.planning import plan_file
 
     planned = plan_file(
-        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
-    )
+        file, profile=profile, overrides=tuple(set_ or ()), timings=timings,
+        set_files=tuple(set_file or ()), print_after=checked_passes("sim", print_after),
+    )  # fmt: skip
     print_diagnostics(planned.loaded)
     if planned.lowered is None:
         raise typer.Exit(planned.code)
