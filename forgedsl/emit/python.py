@@ -113,8 +113,11 @@ class ProgramWriter:
     def _scalars(self, scope: ir.Scope, locals_: dict[str, tuple[str, str]]) -> Scalars:
         return Scalars(scope, self.reporter, locals_, self.texts, self._called, self._read_file)
 
-    def _read_file(self, path: str) -> str:
-        return Path(self.program.file).parent.joinpath(path).read_text("utf-8")
+    def _read_file(self, path: ast.String) -> str:
+        """The text of a file beside the one that names it."""
+        typed = path.span.file.startswith("<")  # on the command line
+        beside = Path(self.program.file if typed else path.span.file)
+        return beside.parent.joinpath(path.value).read_text("utf-8")
 
     def _line(self, code: str, span: Span) -> str:
         return "\n".join(f"    {line}" for line in located(code, place(span, self.sources)))
@@ -149,7 +152,7 @@ class ProgramWriter:
         """Emit a function of the language once; its Python name."""
         key = (function.module, function.name)
         if key not in self.names:
-            module = function.module.replace("/", "_")
+            module = re.sub(r"\W", "_", function.module)
             self.names[key] = function_name("fn", *filter(None, (module, function.name)))
             self._scalar_function(self.names[key], function)
         return self.names[key]

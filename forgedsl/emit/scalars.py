@@ -57,7 +57,7 @@ class Scalars:
     """long string literals -> names of module constants"""
     call_function: Callable[[ir.Function], str]
     """the name of the Python function emitted for a function of the language"""
-    read_file: Callable[[str], str]
+    read_file: Callable[[ast.String], str]
     """the text of a file beside the .forge file, for `file(path)`"""
 
     def expr(self, node: ast.Expr) -> tuple[Text, str]:
@@ -100,6 +100,8 @@ class Scalars:
 
     def _path(self, node: ast.Path) -> tuple[Text, str]:
         first, *rest = node.parts
+        if node.text in self.locals:
+            first, rest = node.text, []
         if first in self.locals:
             code, type_ = self.locals[first]
             if type_ == "rollout" and rest:
@@ -139,7 +141,7 @@ class Scalars:
         if not isinstance(path, ast.String):
             return self.error("T702", "dtype", "`file` takes one path, a string", node.span)
         try:
-            return self.constant(self.read_file(path.value))
+            return self.constant(self.read_file(path))
         except (OSError, UnicodeDecodeError) as error:
             return self.error(
                 "F115", "import-not-found", f"cannot read the file: {error}", path.span

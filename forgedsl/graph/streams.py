@@ -221,7 +221,7 @@ def _rewards(program: Program, name: str) -> tuple[str, ...]:
     rubric = program.rubrics.get(name)
     if rubric is None:
         return (name,)
-    return tuple(parts[0] for parts in names(rubric.settings["score"].value.expr))
+    return tuple(".".join(parts) for parts in names(rubric.settings["score"].value.expr))
 
 
 def _compares(program: Program, name: str) -> bool:

@@ -104,7 +104,7 @@ class Context:
         self, code: str, what: str, name: str, span: Span, candidates: Iterable[str], help: str = ""
     ) -> Error:
         """Report an unknown name with the nearest known ones."""
-        if name.partition(".")[0] in self.broken:
+        if name in self.broken or name.partition(".")[0] in self.broken:
             return ERROR
         known = tuple(candidates)
         close = nearest(name, known)

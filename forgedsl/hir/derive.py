@@ -14,7 +14,7 @@ from forgedsl.hir.ir import Auto, Constructor, Origin, Value
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:
-    from forgedsl.hir.resolve import Resolver
+    from forgedsl.hir.resolver import Resolver
     from forgedsl.hir.table import Declared
     from forgedsl.schema.types import Setting
 
@@ -86,7 +86,7 @@ DERIVED: dict[tuple[str, str], Callable[[Resolver, Declared], Any]] = {
     ("service", "device"): _device,
     ("service", "gpus"): _gpus,
     ("service", "dtype"): _dtype,
-    ("service", "mesh_name"): lambda resolver, declared: declared.name,
+    ("service", "mesh_name"): lambda resolver, declared: declared.name.replace(".", "_"),
     ("service", "procs"): _vllm_procs,
     **{
         ("cluster", name): _host(name)

@@ -14,11 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Label
+from forgedsl.hir import imports
+from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.specialize import resolve_loss
-from forgedsl.hir.table import Collector, Declared, part_span
+from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS, STREAMS
 from forgedsl.schema.kinds import SYNC
@@ -27,7 +29,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
-    from forgedsl.hir.resolve import Resolver
+    from forgedsl.hir.resolver import Resolver
 
 
 class FlowResolver:
@@ -106,7 +108,7 @@ class FlowResolver:
         table = self.resolver.table.declared
         declared = table.get(path.text)
         if declared is not None and declared.kind.name == "service":
-            self.resolver.used.add(path.text)
+            self.resolver.used.add(path.parts[0])
             return declared
         services = [n for n, d in table.items() if d.kind.name == "service"]
         self.ctx.unknown("F101", "no service is called", path.text, path.span, services)
@@ -117,7 +119,7 @@ class FlowResolver:
     def _call(self, name: str | None, call: ast.Call, span: Span) -> bool:
         path = call.function
         head = path.parts[0]
-        declared = self.resolver.table.declared.get(head)
+        declared, depth = self.resolver.declared_at(path)
         if path.text == "replay":
             names = tuple(arg.name for arg in call.args if arg.name is not None)
             return self._simple(name, "replay", "", call, ("rollout", *names), span)
@@ -125,22 +127,23 @@ class FlowResolver:
             return False
         if head in self.edges or (head in self.later and len(path.parts) == 2):
             return self._keep(name, call, span)
-        if declared is not None and len(path.parts) == 2:
+        if declared is not None and len(path.parts) == depth + 1:
             return self._method(name, call, declared, span)
         if declared is not None and declared.kind.name in {"rubric", "reward"}:
             self.resolver.used.add(head)
-            return self._simple(name, "score", head, call, PARAMETERS["score"], span)
+            return self._simple(name, "score", declared.name, call, PARAMETERS["score"], span)
         function = self._function(path)
         return function is not None and self._apply(name, call, function, span)
 
     def _method(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
-        method = call.function.parts[1]
+        path = call.function
+        method = path.parts[-1]
         owner = declared.ctor or declared.kind.name
         methods = METHODS.get(owner, ())
-        self.resolver.used.add(declared.name)
+        self.resolver.used.add(path.parts[0])
         if method not in methods:
             what = f"{owner} `{declared.name}` has no method"
-            self.ctx.unknown("F101", what, method, part_span(call.function, 1), methods)
+            self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), methods)
             return False
         if method == "step":
             return self._step(call, declared, span)
@@ -235,6 +238,10 @@ class FlowResolver:
             message = f"a loss is named in a step: `trainer.step(batch, loss = {path.text})`"
             self.ctx.error("F119", message, path.span)
             return None
+        if path.parts[0] in self.resolver.table.modules:
+            self.resolver.used.add(path.parts[0])
+            self._not_called(path, found)
+            return None
         module = self.resolver.scope.names.get(path.parts[0])
         if len(path.parts) > 1 and isinstance(module, Scope):
             self.resolver.used.add(path.parts[0])
@@ -248,6 +255,15 @@ class FlowResolver:
         what = "undefined name" if len(path.parts) > 1 else "undefined function"
         self.ctx.unknown("F101", what, path.parts[0], part_span(path, 0, 0), known)
         return None
+
+    def _not_called(self, path: ast.Path, found: object) -> None:
+        """A name of a module that is nothing to call."""
+        declared, _ = self.resolver.declared_at(path)
+        if found is not None or declared is not None:
+            what = declared.kind.name if declared is not None else "constant"
+            self.ctx.error("F119", f"`{path.text}` is a {what}, not a function", path.span)
+        else:
+            imports.unknown_member(self.resolver, path)
 
     # ---- arguments
 

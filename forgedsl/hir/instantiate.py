@@ -48,7 +48,7 @@ def instantiate(
     scope = Scope(module=module.name)
     names = ModuleNames(scope, ctx)
     declared = {d.name: d for d in module.file.decls if isinstance(d, ast.Param)}
-    names.params = Params(declared, arguments, names, outer, ctx)
+    names.params = Params(declared, arguments, names, lambda entry: outer, ctx)
     for name, entry in arguments.items():
         if name not in declared:
             what = f"module `{module.name}` has no parameter"

@@ -1,8 +1,7 @@
-"""`import "x" as m`: a module's parameters and functions become a `Scope`.
+"""`import "x" as m`: finds and reads modules, each file once.
 
-`std/...` is read from the package, anything else relative to the importing file. A module is
-instantiated with the arguments of its import and the overrides `m.param=v`; its declarations with
-settings (services, datasets, flows) stay its own.
+`std/...` is read from the package, anything else relative to the importing file. What becomes of
+a module is in `hir.imports`; of one that holds functions only, in `hir.instantiate`.
 """
 
 from __future__ import annotations
@@ -28,6 +27,11 @@ class Module:
     folder: Path | None
     is_standard: bool
 
+    @property
+    def key(self) -> str:
+        """The file, however it was spelt."""
+        return str(Path(self.file.span.file).resolve())
+
 
 @dataclass(slots=True)
 class Loader:
@@ -36,7 +40,7 @@ class Loader:
 
     reporter: Reporter
     sources: dict[str, SourceFile] = field(default_factory=dict)
-    modules: dict[str, Module | None] = field(default_factory=dict)
+    modules: dict[str, Module] = field(default_factory=dict)
     checked: Checked = field(default_factory=dict)
 
     def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
@@ -51,9 +55,12 @@ class Loader:
         if path.suffix != ".forge":
             path = path.with_name(path.name + ".forge")
         key = str(path.resolve())
-        if key not in self.modules:
-            self.modules[key] = self._read(decl, path, ctx)
-        return self.modules[key]
+        found = self.modules.get(key)
+        if found is None:  # what has mistakes says so in each view
+            found = self._read(decl, path, ctx)
+        if found is not None:
+            self.modules[key] = found
+        return found
 
     def _read(self, decl: ast.ImportForge, path: Path, ctx: Context) -> Module | None:
         if not path.is_file():
@@ -64,7 +71,12 @@ class Loader:
         if source is None:
             return None
         self.sources[source.name] = source
-        tree = parse(source, self.reporter)
+        problems = Reporter()
+        tree = parse(source, problems)
+        for problem in problems:
+            self.reporter.report(problem)
+        if problems.has_errors:
+            return None
         return Module(name=decl.target, file=tree, folder=path.parent, is_standard=False)
 
     def _standard(self, decl: ast.ImportForge, ctx: Context) -> Module | None:

@@ -7,19 +7,24 @@ text.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
+from forgedsl.hir import imports
+from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import Context
 from forgedsl.hir.habits import habit, misspelt_option, whole_addresses
 from forgedsl.hir.ir import Origin
 from forgedsl.hir.suggest import did_you_mean
-from forgedsl.hir.table import RANK, Collector, Declared, Entry, part_span
+from forgedsl.hir.table import RANK, Declared, Entry, part_span
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
+
+if TYPE_CHECKING:
+    from forgedsl.hir.resolver import Resolver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +94,14 @@ class Overlay:
         self.table = collector.table
         self.ctx = collector.ctx
 
-    def profile(self, profile: ast.BlockDecl) -> None:
-        """Apply the body of a profile."""
+    def profile(self, profile: ast.BlockDecl, apart: frozenset[str] = frozenset()) -> None:
+        """Apply the body of a profile; what it says about the names `apart` is left out."""
         origin = Origin(layer="profile", detail=f"profile {profile.name}", span=None)
-        for item in profile.block.items:
+        self.items((item for item in profile.block.items if _head(item) not in apart), origin)
+
+    def items(self, items: Iterable[ast.Item], origin: Origin) -> None:
+        """Apply assignments and blocks of settings."""
+        for item in items:
             match item:
                 case ast.Assign():
                     self.assign(item.path, item.value, origin)
@@ -105,6 +114,13 @@ class Overlay:
                     self.ctx.error("F119", message, item.span)
 
     def _nested(self, item: ast.Nested, origin: Origin) -> None:
+        module = self.table.modules.get(item.name)
+        if module is not None:
+            for inner in item.block.items:
+                path = ast.Path(parts=(item.name, _head(inner)), span=inner.span)
+                if self._is_settable(module, path):
+                    Overlay(module.collector).items((inner,), origin)
+            return
         declared = self._find(item.name, item.name_span)
         if declared is None:
             return
@@ -154,6 +170,9 @@ class Overlay:
 
     def _is_text(self, path: ast.Path) -> bool:
         """Whether the target takes a string, so that its text needs no quotes."""
+        module = self.table.modules.get(path.parts[0])
+        if module is not None:
+            return len(path.parts) > 1 and Overlay(module.collector)._is_text(imports.inner(path))
         param = self.table.params.get(path.parts[0])
         if param is not None:
             return isinstance(param.type, ast.NamedType) and param.type.name == "str"
@@ -167,6 +186,11 @@ class Overlay:
         """`path = expr` from a profile or an override."""
         head, rest = path.parts[0], path.parts[1:]
         placed = replace(origin, span=expr.span)
+        module = self.table.modules.get(head)
+        if module is not None:
+            if self._is_settable(module, path):
+                Overlay(module.collector).assign(imports.inner(path), expr, origin)
+            return
         if head in self.table.params:
             if rest:
                 self.ctx.error("F103", f"parameter `{head}` has no settings", part_span(path, 1))
@@ -191,6 +215,14 @@ class Overlay:
         span = path.span if declared.kind.single else part_span(path, 1)
         self.collector.enter(declared, rest, span, expr, origin)
 
+    def _is_settable(self, module: Resolver, path: ast.Path) -> bool:
+        """Whether a module has what a path names; reports it if not."""
+        if len(path.parts) > 1 and imports.is_known(module, path.parts[1]):
+            return True
+        assert module.parent is not None
+        imports.unknown_member(module.parent, path)
+        return False
+
     def _param(self, name: str, entry: Entry) -> None:
         before = self.table.param_entries.get(name)
         if before is None or RANK[before.origin.layer] <= RANK[entry.origin.layer]:
@@ -209,3 +241,13 @@ class Overlay:
             option = misspelt_option(name) if is_typed and not habit(name) else ""
             self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=option)
         return declared
+
+
+def _head(item: ast.Item) -> str:
+    """The first name of what an item of a profile sets."""
+    match item:
+        case ast.Assign():
+            return item.path.parts[0]
+        case ast.Nested():
+            return item.name
+    return ""

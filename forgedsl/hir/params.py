@@ -6,6 +6,8 @@ one that needs itself is F117.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Names
@@ -14,6 +16,7 @@ from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Entry
 from forgedsl.records import replace
 from forgedsl.schema.types import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 _TYPES = {
@@ -47,14 +50,16 @@ class Params:
         params: dict[str, ast.Param],
         entries: dict[str, Entry],
         names: Names,
-        outer: Names,
+        home: Callable[[Entry], Names],
         ctx: Context,
+        imported: tuple[str, Span] | None = None,
     ) -> None:
         self.params = params
         self.entries = entries
         self.names = names
-        self.outer = outer  # where the arguments of an import are evaluated
+        self.home = home  # where what an outer layer wrote is evaluated
         self.ctx = ctx
+        self.imported = imported  # the name the module goes by, and where
         self.values: dict[str, Value] = {}
         self._open: list[str] = []
 
@@ -76,14 +81,12 @@ class Params:
         entry = self.entries.get(param.name)
         if entry is not None:
             expr, origin = entry.expr, entry.origin
-            names = self.outer if origin.layer == "module" else self.names
+            names = self.home(entry)
         elif param.default is not None:
             expr, names = param.default, self.names
             origin = Origin(layer="default", detail="default", span=param.default.span)
         else:
-            message = f"parameter `{param.name}` has no value"
-            help_text = f"give it a default, or `--set {param.name}=VALUE`"
-            self.ctx.error("F110", message, param.name_span, help=help_text)
+            self._missing(param)
             return Value(value=ERROR, origin=Origin(layer="default", detail="", span=None))
         if type_ is None:
             return Value(value=ERROR, origin=origin)
@@ -95,6 +98,20 @@ class Params:
             return Value(value=value, origin=origin)
         found = Coercer(self.ctx, names, {}).folded(expr, type_, what)
         return Value(value=found, origin=origin)
+
+    def _missing(self, param: ast.Param) -> None:
+        if self.imported is None:
+            message = f"parameter `{param.name}` has no value"
+            help_text = f"give it a default, or `--set {param.name}=VALUE`"
+            self.ctx.error("F110", message, param.name_span, help=help_text)
+            return
+        alias, span = self.imported
+        message = f"module `{alias}` needs its parameter `{param.name}`"
+        short = alias.rpartition(".")[2]
+        help_text = f"`import ... as {short}({param.name} = ...)`, or "
+        help_text += f"`--set {alias}.{param.name}=VALUE`"
+        related = (Label(text="declared here", span=param.name_span),)
+        self.ctx.error("F110", message, span, help=help_text, related=related)
 
     def _cycle(self, name: str) -> Value:
         loop = [*self._open[self._open.index(name) :], name]

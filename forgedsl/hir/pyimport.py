@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from forgedsl.hir.context import Context
@@ -9,8 +10,11 @@ from forgedsl.hir.ir import PythonFunction, Scope
 from forgedsl.syntax import ast
 
 
-def python_scope(decl: ast.ImportPython, folder: Path | None, ctx: Context) -> Scope | None:
-    """The module-level functions of the file, as a scope."""
+def python_scope(
+    decl: ast.ImportPython, folder: Path | None, ctx: Context, rebase: Callable[[str], str]
+) -> Scope | None:
+    """The module-level functions of the file, as a scope; `rebase` makes its path relative to the
+    program."""
     import ast as python
 
     path = Path(decl.target)
@@ -43,7 +47,7 @@ def python_scope(decl: ast.ImportPython, folder: Path | None, ctx: Context) -> S
             arguments = node.args
             params = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
             scope.names[node.name] = PythonFunction(
-                module=decl.target,
+                module=rebase(decl.target),
                 name=node.name,
                 params=tuple(param.arg for param in params),
                 span=decl.span,

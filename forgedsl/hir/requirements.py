@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, is_auto, show, type_name
 from forgedsl.hir.ir import Value
@@ -13,7 +14,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
-    from forgedsl.hir.resolve import Resolver
+    from forgedsl.hir.resolver import Resolver
 
 
 def holds(expr: ast.Expr, resolver: Resolver) -> bool:
@@ -97,6 +98,9 @@ def _provenance(path: ast.Path, resolver: Resolver) -> tuple[str, str]:
         written = resolver.loader.sources[default.span.file].text
         shown = written[default.span.start : default.span.end]
         return f"{text} (default {shown}, {_line(default.span, resolver)})", value.origin.layer
+    module = table.modules.get(path.parts[0])
+    if module is not None:
+        return _provenance(imports.inner(path), module)
     declared = table.declared.get(path.parts[0])
     if declared is None:
         return "", ""

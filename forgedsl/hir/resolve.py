@@ -1,338 +1,25 @@
 """AST + profile + overrides -> Program: names resolved, every value folded, every setting filled.
 
-    table (who declares and sets what) -> overrides -> profile -> imports and functions
-    -> settings, each evaluated once on demand -> rewards -> flow -> requirements -> Program
+    table (who declares and sets what) -> modules -> overrides -> profile -> imports and functions
+    -> rewards -> settings, each evaluated once on demand -> flow -> requirements -> Program
 
 Mistakes go to the reporter; the result is None if a part is missing that no later pass could do
-without. `Resolver` is also where constant expressions look up names.
+without.
 """
 
 from __future__ import annotations
 
-from collections import ChainMap
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import Path
 
-from forgedsl.hir import requirements
-from forgedsl.hir.context import ERROR, Context, Host
-from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
+from forgedsl.hir import imports, requirements
+from forgedsl.hir.context import ERROR, Host
 from forgedsl.hir.flow import resolve_flow
-from forgedsl.hir.functions import build_function, check_deferred, check_function
-from forgedsl.hir.instantiate import import_module
-from forgedsl.hir.ir import (
-    Auto,
-    Constant,
-    Decl,
-    Deferred,
-    Function,
-    Origin,
-    Program,
-    Ref,
-    Scope,
-    Value,
-)
-from forgedsl.hir.modules import Loader, Module
-from forgedsl.hir.overlay import Overlay, Override
-from forgedsl.hir.params import Params
-from forgedsl.hir.pyimport import python_scope
+from forgedsl.hir.ir import Decl, FlowStep, Function, Program, RewardDecl
+from forgedsl.hir.modules import Loader
+from forgedsl.hir.overlay import Override
+from forgedsl.hir.resolver import Resolver
 from forgedsl.hir.rewards import resolve_rewards
-from forgedsl.hir.settings import Coercer
-from forgedsl.hir.specialize import specialize
-from forgedsl.hir.table import RANK, Collector, Declared, part_span
-from forgedsl.schema.types import Derived, Required, Setting
-from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
-
-ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
-
-
-class Resolver:
-    """One resolution of one file under one profile."""
-
-    def __init__(
-        self, file: ast.File, name: str, folder: Path | None, loader: Loader, host: Host
-    ) -> None:
-        self.ctx = Context(loader.reporter)
-        self.name = name
-        self.stem: str = PurePath(name).stem
-        self.folder = folder
-        self.loader = loader
-        self.host = host
-        self.collector = Collector(self.ctx)
-        self.table = self.collector.file(file)
-        self.scope = Scope()
-        self.params = Params(self.table.params, self.table.param_entries, self, self, self.ctx)
-        self.coercer = Coercer(self.ctx, self, self.table.declared)
-        self.used = self.coercer.used
-        self.profile: str | None = None
-        self._names: dict[str, Any] | None = None
-        """what expressions of rows and rollouts may name, once all functions are known"""
-        self._memo: dict[tuple[str, str], Value] = {}
-        self._open: list[tuple[str, str]] = []
-
-    # ---- names in constant expressions
-
-    def knows(self, name: str) -> bool:
-        """Whether `name` is declared, whatever it is."""
-        table = self.table
-        return any(
-            name in t for t in (table.params, table.declared, table.functions, table.imports)
-        )
-
-    def value_of(self, path: ast.Path) -> Any:
-        head, rest = path.parts[0], path.parts[1:]
-        if head in self.table.params and not rest:
-            self.used.add(head)
-            return self.params.fold(head).value
-        declared = self.table.declared.get(head)
-        if declared is not None:
-            return self._setting_value(path, declared)
-        found = self.scope.lookup(path.parts)
-        if isinstance(found, Constant):
-            self.used.add(head)
-            return found.value
-        if found is not None or head in self.table.functions or head in self.table.imports:
-            if isinstance(self.scope.names.get(head), Scope) and found is None:
-                known = self.scope.names[head].names  # type: ignore[union-attr]
-                span = part_span(path, 1)
-                what = f"`{head}` has nothing called"
-                return self.ctx.unknown("F101", what, ".".join(rest), span, known)
-            return self.ctx.error("F109", f"`{path.text}` is not a constant", path.span)
-        candidates = (*self.table.params, *self.table.declared)
-        span = part_span(path, 0, 0)
-        return self.ctx.unknown("F101", "undefined name", head, span, candidates)
-
-    def _setting_value(self, path: ast.Path, declared: Declared) -> Any:
-        head, text = path.parts[0], ".".join(path.parts[1:])
-        if not text:
-            message = f"`{head}` is a {declared.kind.name}, not a value"
-            return self.ctx.error("F109", message, path.span)
-        setting = declared.kind.setting(text)
-        if setting is None:
-            known = [s.name for s in declared.kind.settings]
-            what = f"`{head}` has no setting"
-            return self.ctx.unknown("F103", what, text, part_span(path, 1), known)
-        self.used.add(head)
-        return self.setting(declared, text).value
-
-    # ---- settings
-
-    def setting(self, declared: Declared, name: str) -> Value:
-        """The value of one setting, evaluated once."""
-        key = (declared.name, name)
-        if key in self._memo:
-            return self._memo[key]
-        if key in self._open:
-            shown = " -> ".join(f"`{a}.{b}`" for a, b in [*self._open, key])
-            entry = declared.entries.get(name)
-            span = entry.path_span if entry is not None else declared.name_span
-            self.ctx.error("F117", f"a setting needs itself: {shown}", span)
-            self._memo[key] = Value(value=ERROR, origin=DEFAULT)
-            return self._memo[key]
-        setting = declared.kind.setting(name)
-        assert setting is not None, key
-        self._open.append(key)
-        value = self.setting_of(declared, setting)
-        self._open.pop()
-        self._memo.setdefault(key, value)
-        return self._memo[key]
-
-    def setting_of(self, declared: Declared, setting: Setting) -> Value:
-        """Evaluate a setting from its entry or its default."""
-        entry = declared.entries.get(setting.name)
-        if entry is not None:
-            what = f"`{setting.name}`" if not declared.kind.single else f"`{declared.name}`"
-            scope = (
-                self._deferred_scope(declared) if setting.type.base == "deferred" else self.scope
-            )
-            value = self.coercer.value(entry.expr, setting.type, scope, what)
-            if isinstance(value, Deferred):
-                check_deferred(value, declared.kind.name, self.ctx, self.used)
-            if not (isinstance(value, Auto) and isinstance(setting.default, Derived)):
-                return Value(value=value, origin=entry.origin, place=entry.path_span)
-        if isinstance(setting.default, Required):
-            self._missing(declared, setting)
-            return Value(value=ERROR, origin=DEFAULT)
-        if isinstance(setting.default, Derived):
-            derived = DERIVED[declared.kind.name, setting.name](self, declared)
-            origin = Origin(layer="default", detail=setting.default.text, span=None)
-            return Value(value=derived, origin=origin)
-        return Value(value=setting.default, origin=DEFAULT)
-
-    def _missing(self, declared: Declared, setting: Setting) -> None:
-        if f"{declared.name}.{setting.name}" in self.ctx.broken:
-            return
-        owner = f"{declared.ctor or declared.kind.name} `{declared.name}`"
-        message = f"{owner} has no `{setting.name}`"
-        help_text = f"`{setting.name} = ...`: {setting.doc}; {setting.type.text}"
-        self.ctx.error("F110", message, declared.name_span, help=help_text)
-
-    def need(self, name: str, setting: str, why: str) -> None:
-        """Report a setting that its use in the flow makes necessary."""
-        declared = self.table.declared[name]
-        known = f"{name}.{setting}" in self.ctx.broken
-        if not known and self.setting(declared, setting).value is None:
-            row = declared.kind.setting(setting)
-            assert row is not None
-            help_text = f"`{setting} = ...`: {row.doc}"
-            message = f"`{name}` has no `{setting}`, but {why}"
-            self.ctx.error("F110", message, declared.name_span, help=help_text)
-
-    def _deferred_scope(self, declared: Declared) -> Scope:
-        if self._names is None:
-            self._names = dict(self.scope.names)
-        if declared.kind.name != "dataset":
-            return Scope(names=self._names)
-        system = self.setting(declared, "system").value
-        own = {"system": Constant(value=None if system is ERROR else system, span=None)}
-        return Scope(names=ChainMap[str, Any](own, self._names))
-
-    def model_of(self, declared: Declared) -> Declared | None:
-        """The model a service runs; an unknown one has been reported."""
-        path = declared.ctor_args[0]
-        model = self.table.declared.get(path.text)
-        return model if model is not None and model.kind.name == "model" else None
-
-    # ---- the parts of a program
-
-    def layers(self, overrides: tuple[Override, ...], profile: str) -> bool:
-        """Apply overrides and the profile; False if the profile is unknown."""
-        overlay = Overlay(self.collector)
-        for override in overrides:
-            overlay.override(override, self.loader.sources)
-        if profile == "auto":
-            self.profile = self._matching_profile()
-        elif profile != "none":
-            if profile not in self.table.profiles:
-                line = "<command line: --profile>"
-                self.loader.sources[line] = SourceFile(line, f"--profile {profile}")
-                span = Span(line, len("--profile "), len(f"--profile {profile}"))
-                what = "there is no profile"
-                self.ctx.unknown("F101", what, profile, span, self.table.profiles)
-                return False
-            self.profile = profile
-        if self.profile is not None:
-            overlay.profile(self.table.profiles[self.profile])
-        self._schedule_mode()
-        self._memo.clear()
-        self.params.values.clear()
-        return True
-
-    def _matching_profile(self) -> str | None:
-        for name, profile in self.table.profiles.items():
-            if profile.when is not None and requirements.holds(profile.when, self):
-                return name
-        return None
-
-    def _schedule_mode(self) -> None:
-        """What only `schedule async` has: a stronger `schedule sync` drops it, else it is wrong."""
-        declared = self.table.declared["schedule"]
-        if declared.label != "sync":
-            return
-        for name in ASYNC_ONLY[:3]:
-            entry = declared.entries.get(name)
-            if entry is None:
-                continue
-            if RANK[entry.origin.layer] >= RANK[declared.label_layer]:
-                message = f"`{name}` applies to `schedule async`, this schedule is `sync`"
-                self.ctx.error("F103", message, entry.path_span)
-            del declared.entries[name]
-
-    def imports(self) -> None:
-        for alias, decl in self.table.imports.items():
-            if isinstance(decl, ast.ImportPython):
-                found = python_scope(decl, self.folder, self.ctx)
-            else:
-                prefix = f"{alias}."
-                entries = self.table.param_entries.items()
-                given = {k.removeprefix(prefix): e for k, e in entries if k.startswith(prefix)}
-                own = f"{self.folder}/{self.stem}"
-                importer = Module(
-                    name=self.name,
-                    file=ast.File(edition=None, decls=(), span=decl.span),
-                    folder=self.folder,
-                    is_standard=False,
-                )
-                found = import_module(decl, importer, self, given, self.loader, self.ctx, (own,))
-            self.scope.names[alias] = found if found is not None else Scope(module="")
-
-    def functions(self) -> dict[str, Function]:
-        """Losses, advantages, filters and fns of the file; their bodies are checked last."""
-        for name in self.table.params:
-            value = self.params.fold(name).value
-            found = None if value is ERROR else value
-            self.scope.names[name] = Constant(value=found, span=self.table.params[name].name_span)
-        functions = {}
-        for name, decl in self.table.functions.items():
-            if decl.kind == "reward":
-                continue
-            if isinstance(decl, ast.FnDecl):
-                functions[name] = build_function(decl, self.scope, self.ctx)
-            else:
-                alias = self._alias(decl)
-                if alias is None:
-                    continue
-                functions[name] = alias
-            self.scope.names[name] = functions[name]
-        return functions
-
-    def _alias(self, decl: ast.BindDecl) -> Function | None:
-        """`loss grpo = rl.grpo(beta = 0.0)`: an imported function under a name of its own."""
-        path = decl.value.function if isinstance(decl.value, ast.Call) else decl.value
-        if isinstance(path, ast.Path):
-            found = self.scope.lookup(path.parts)
-            self.used.add(path.parts[0])
-            if isinstance(found, Function) and found.kind == decl.kind:
-                if isinstance(decl.value, ast.Call):
-                    return specialize(found, decl.value, decl.name, self)
-                return found
-        message = f"the value of a {decl.kind} is the name of one, or it has parameters and a body"
-        self.ctx.error("F109", message, decl.value.span)
-        return None
-
-    def check_bodies(self, functions: dict[str, Function]) -> None:
-        for function in functions.values():
-            if function.module == "":
-                self.used |= check_function(function, self.ctx, self.loader.checked)
-
-    def decl(self, declared: Declared) -> Decl:
-        """A declaration with all its settings evaluated."""
-        kind, entries = declared.kind, declared.entries
-        settings = {
-            s.name: self.setting(declared, s.name)
-            if s.name in entries or isinstance(s.default, Derived | Required)
-            else default_value(s)
-            for s in kind.settings
-        }
-        settings |= {n: self.setting(declared, n) for n in entries if n not in settings}
-        args: tuple[Any, ...] = ()
-        if declared.ctor is not None:
-            args = tuple(Ref(name=a.text) for a in declared.ctor_args)
-            self._check_model(declared)
-        return Decl(
-            kind=declared.kind.name,
-            name=declared.name,
-            ctor=declared.ctor,
-            ctor_args=args,
-            label=declared.label,
-            settings=settings,
-            doc=getattr(declared.node, "doc", ""),
-            span=declared.span,
-            name_span=declared.name_span,
-        )
-
-    def _check_model(self, declared: Declared) -> None:
-        path = declared.ctor_args[0]
-        if self.model_of(declared) is not None:
-            self.used.add(path.text)
-            return
-        other = self.table.declared.get(path.text)
-        if other is not None:
-            message = f"`{declared.ctor}` runs a model; `{path.text}` is a {other.kind.name}"
-            self.ctx.error("F109", message, path.span)
-            return
-        models = [n for n, d in self.table.declared.items() if d.kind.name == "model"]
-        self.ctx.unknown("F101", "no model is called", path.text, path.span, models)
 
 
 def resolve(
@@ -348,38 +35,58 @@ def resolve(
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
     unknown; otherwise check `loader.reporter.has_errors` before relying on the values."""
     resolver = Resolver(file, name, folder, loader, host or Host())
+    imports.open_modules(resolver, (str(Path(name).resolve()),))
     if not resolver.layers(overrides, profile):
         return None
     return _program(resolver)
 
 
 def _program(resolver: Resolver) -> Program:
-    resolver.imports()
-    functions = resolver.functions()
-    rewards = resolve_rewards(resolver)
-    decls = {
-        name: resolver.decl(declared)
-        for name, declared in resolver.table.declared.items()
-        if declared.kind.name != "reward"
-    }
-    resolver.scope.names.update(
-        {name: decl for name, decl in decls.items() if name not in resolver.scope.names}
-    )
-    flow = resolve_flow(resolver, functions)
-    resolver.check_bodies(functions)
-    requirements.check(resolver)
+    files = resolver.files()
+    functions: list[dict[str, Function]] = []
+    rewards: dict[str, RewardDecl] = {}
+    for file in files:
+        file.imports()
+        functions.append(file.functions())
+    for file in files:
+        resolve_rewards(file, rewards)
+    decls = {decl.name: decl for file in files for decl in file.decls()}
+    flow = resolve_flow(resolver, functions[-1])
+    for file, bodies in zip(files, functions, strict=True):
+        file.check_bodies(bodies)
+        requirements.check(file)
+    return _assembled(resolver, functions[-1], rewards, decls, flow)
+
+
+def _assembled(
+    resolver: Resolver,
+    functions: dict[str, Function],
+    rewards: dict[str, RewardDecl],
+    decls: dict[str, Decl],
+    flow: tuple[FlowStep, ...],
+) -> Program:
+    """What is the program's own, and what that needs of its modules."""
+    table = resolver.table
+    if table.modules:
+        needed = imports.needed(decls, rewards, flow)
+        decls = {name: decl for name, decl in decls.items() if name in needed}
+        rewards = {name: reward for name, reward in rewards.items() if name in needed}
 
     def of(*kinds: str) -> dict[str, Decl]:
         return {name: decl for name, decl in decls.items() if decl.kind in kinds}
 
-    schedule = resolver.table.declared["schedule"]
     singletons = ("run", "cluster", "launcher", "checkpoint", "logging", "colocate")
     run_name = decls["run"].settings["name"].value
+    imported = {n: table.declared[n].name_span for n in (*decls, *rewards) if "." in n}
     return Program(
         file=resolver.name,
         name=resolver.stem if run_name is ERROR else run_name,
         profile=resolver.profile,
-        params={name: resolver.params.fold(name) for name in resolver.table.params},
+        params={
+            f"{file.prefix}{name}": file.params.fold(name)
+            for file in reversed(resolver.files())
+            for name in file.table.params
+        },
         models=of("model"),
         datasets=of("dataset"),
         services=of("service"),
@@ -387,10 +94,10 @@ def _program(resolver: Resolver) -> Program:
         rubrics=of("rubric"),
         functions=functions,
         flow=flow,
-        schedule=decls["schedule"] if schedule.label is not None else None,
+        schedule=decls["schedule"] if table.declared["schedule"].label is not None else None,
         evals=of("eval"),
         singletons=of(*singletons),
-        spans=resolver.table.spans,
+        spans=table.spans | imported,
         scope=resolver.scope,
-        used=frozenset(resolver.used),
+        used=frozenset(resolver.used.union(imported)),
     )

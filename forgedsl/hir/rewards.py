@@ -12,23 +12,29 @@ from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
-    from forgedsl.hir.resolve import Resolver
+    from forgedsl.hir.resolver import Resolver
 
 Body = Function | PythonFunction | Constructor
 
 
-def resolve_rewards(resolver: Resolver) -> dict[str, RewardDecl]:
-    """All rewards of the file; also puts them into the scope, where rubrics look them up."""
-    rewards: dict[str, RewardDecl] = {}
+def resolve_rewards(resolver: Resolver, rewards: dict[str, RewardDecl]) -> None:
+    """Add the rewards of a file to those of its modules, by their names in the program; also puts
+    them into the scope, where rubrics look them up."""
     for name, node in resolver.table.functions.items():
         if node.kind != "reward":
             continue
         declared = resolver.table.declared[name]
         settings = {s.name: resolver.setting(declared, s.name) for s in declared.kind.settings}
-        body = _body(resolver, node)
+        imported = _imported(resolver, node, rewards)
+        if imported is None:
+            body = _body(resolver, node)
+        else:
+            body = imported.body
+            given = {name: settings[name] for name in declared.entries}
+            settings = {**imported.settings, **given}
         resolver.scope.names[name] = Decl(
             kind="reward",
-            name=name,
+            name=declared.name,
             ctor=None,
             ctor_args=(),
             label=None,
@@ -38,8 +44,22 @@ def resolve_rewards(resolver: Resolver) -> dict[str, RewardDecl]:
             name_span=node.name_span,
         )
         if body is not None:
-            rewards[name] = RewardDecl(name=name, body=body, settings=settings, span=node.span)
-    return rewards
+            rewards[declared.name] = RewardDecl(
+                name=declared.name, body=body, settings=settings, span=node.span
+            )
+
+
+def _imported(
+    resolver: Resolver, node: ast.FnDecl | ast.BindDecl, rewards: dict[str, RewardDecl]
+) -> RewardDecl | None:
+    """The reward of a module that `reward correct = m.correct` gives another name."""
+    if not isinstance(node, ast.BindDecl) or not isinstance(node.value, ast.Path):
+        return None
+    found = resolver.scope.lookup(node.value.parts)
+    if not isinstance(found, Decl) or len(node.value.parts) == 1:
+        return None
+    resolver.used.add(node.value.parts[0])
+    return rewards.get(found.name)
 
 
 def _body(resolver: Resolver, node: ast.FnDecl | ast.BindDecl) -> Body | None:

@@ -6,6 +6,7 @@ scalars (durations in seconds, sizes in bytes), lists, `Auto`, `Ref`, `Construct
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from forgedsl.diagnostics import Label
@@ -22,8 +23,16 @@ from forgedsl.syntax import ast
 class Coercer:
     """Turns expressions into values of a type. `used` collects the declarations named."""
 
-    def __init__(self, ctx: Context, names: Names, declared: dict[str, Declared]) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        names: Names,
+        declared: dict[str, Declared],
+        rebase: Callable[[str], str] = str,
+    ) -> None:
         self.ctx = ctx
+        self.rebase = rebase
+        """paths as written here -> relative to the program"""
         self.names = names
         self.declared = declared
         self.used: set[str] = set()
@@ -117,7 +126,7 @@ class Coercer:
         other = self.declared.get(expr.text)
         if other is not None and other.kind.name in type_.kinds:
             self.used.add(expr.text)
-            return Ref(name=expr.text)
+            return Ref(name=other.name)
         kinds = " or ".join(type_.kinds)
         if other is not None:
             message = f"{what} is a {kinds}; `{expr.text}` is a {other.kind.name}"
@@ -141,6 +150,8 @@ class Coercer:
         bound = self.bind(signature, args, expr.span, scope)
         if bound is ERROR:
             return ERROR
+        if isinstance(bound.get("path"), str):
+            bound["path"] = self.rebase(bound["path"])
         return Constructor(name=signature.name, args=bound, span=expr.span)
 
     def bind(

@@ -12,7 +12,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
-    from forgedsl.hir.resolve import Resolver
+    from forgedsl.hir.resolver import Resolver
 
 
 def specialize(
@@ -47,6 +47,21 @@ def specialize(
             continue
         fields[arg.name] = replace(fields[arg.name], default=default)
     return replace(function, name=name, fields=tuple(fields.values())) if good else None
+
+
+def bound(decl: ast.BindDecl, resolver: Resolver) -> Function | None:
+    """`loss grpo = rl.grpo(beta = 0.0)`: an imported function under a name of its own."""
+    path = decl.value.function if isinstance(decl.value, ast.Call) else decl.value
+    if isinstance(path, ast.Path):
+        found = resolver.scope.lookup(path.parts)
+        resolver.used.add(path.parts[0])
+        if isinstance(found, Function) and found.kind == decl.kind:
+            if isinstance(decl.value, ast.Call):
+                return specialize(found, decl.value, decl.name, resolver)
+            return found
+    message = f"the value of a {decl.kind} is the name of one, or it has parameters and a body"
+    resolver.ctx.error("F109", message, decl.value.span)
+    return None
 
 
 def constant(value: object, span: Span) -> ast.Expr | None:

@@ -88,7 +88,7 @@ def lint_source(
         return Linted(diagnostics=_ordered(reporter), sources=sources)
     layered = overrides_of(overrides, set_files, Context(reporter), sources)
     views: dict[str, Reporter] = {}
-    modules: dict[str, Module | None] = {}
+    modules: dict[str, Module] = {}
     checked: Checked = {}
     shared = Shared(on_disk=on_disk or deep is not None)
     for view in _views(file, profile):

@@ -296,7 +296,10 @@ def _change(new: Job, impact: str, name: str, path: str, before: Any, after: Any
 
 
 def _where(job: Job, name: str) -> str:
-    return job.origins.get(name.partition(".")[0], "")
+    """The place of what a name starts with; declarations of modules have dots in theirs."""
+    parts = name.split(".")
+    heads = (".".join(parts[:end]) for end in range(len(parts), 0, -1))
+    return next((job.origins[head] for head in heads if head in job.origins), "")
 
 
 def _shown(value: Any) -> str:

@@ -21,10 +21,11 @@ def freeing_parameter(program: Program, fields: Set[str]) -> str:
     step = next(step for step in program.flow if step.op == "step")
     loss = program.functions[step.settings["loss"].value.name]
     for name, value in program.params.items():
-        found = loss.scope.names.get(name)
+        known = name.removeprefix(f"{loss.scope.module}.")
+        found = loss.scope.names.get(known)
         if not isinstance(value.value, float) or not value.value or not isinstance(found, Constant):
             continue
-        names = {**loss.scope.names, name: Constant(value=0.0, span=found.span)}
+        names = {**loss.scope.names, known: Constant(value=0.0, span=found.span)}
         scope = Scope(module=loss.scope.module, names=names)
         tree = infer(replace(loss, scope=scope), Reporter())
         if tree is not None and fields <= set(tree.unused):

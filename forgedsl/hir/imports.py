@@ -1,0 +1,236 @@
+"""`import "x" as m`: the declarations of another .forge file, under the names `m.NAME`.
+
+    importer --opened--> a Resolver for each module: its table, its names, its parameters
+    importer.table.declared["m.generator"]: the module's own entry, shared
+    Program holds what the flow and the file's own declarations need of them
+
+A module's text is evaluated in the module's names, what others write over it in theirs. What
+happens belongs to the program that is run: a module's flow, evals and settings of the run stay
+behind; its profiles apply together with those of the same name. Modules of the standard library
+hold functions only: `hir.instantiate`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.hir.instantiate import argument_entries
+from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Ref, Value
+from forgedsl.hir.table import Declared, part_span
+from forgedsl.records import fields, replace
+from forgedsl.shipped import SHIPPED
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
+
+if TYPE_CHECKING:
+    from forgedsl.hir.resolver import Resolver
+
+
+def is_standard(decl: ast.ImportForge) -> bool:
+    """Whether it names a module of the standard library."""
+    return decl.target == "std" or decl.target.startswith("std/")
+
+
+def open_modules(resolver: Resolver, trail: tuple[str, ...]) -> None:
+    """Read the imported files and enter what they declare; `trail` are the files that import."""
+    table = resolver.table
+    for alias, decl in table.imports.items():
+        if not isinstance(decl, ast.ImportForge) or is_standard(decl):
+            continue
+        module = resolver.loader.load(decl, resolver.folder, resolver.ctx)
+        if module is not None and module.key in trail:
+            files = (*trail[trail.index(module.key) :], module.key)
+            shown = " -> ".join(f"`{Path(file).stem}`" for file in files)
+            message = f"modules import each other: {shown}"
+            resolver.ctx.error("F116", message, decl.target_span)
+            module = None
+        if module is None:
+            resolver.ctx.broken.add(alias)
+            continue
+        child = type(resolver)(
+            module.file,
+            module.file.span.file,
+            module.folder,
+            resolver.loader,
+            resolver.host,
+            parent=resolver,
+            alias=alias,
+        )
+        child.params.imported = (child.prefix.removesuffix("."), decl.target_span)
+        table.modules[alias] = child
+        child.table.param_entries.update(argument_entries(decl, resolver.ctx))
+        open_modules(child, (*trail, module.key))
+        _check_parameters(child, decl, resolver)
+        offered = {n: d for n, d in child.table.declared.items() if is_offered(d)}
+        table.declared.update({f"{alias}.{name}": d for name, d in offered.items()})
+        resolver.ctx.broken.update(f"{alias}.{name}" for name in child.ctx.broken)
+
+
+def adopt(child: Resolver, parent: Resolver) -> None:
+    """Give a module the settings of the run that imports it, in place of its own."""
+    for name, declared in parent.table.declared.items():
+        if declared.kind.singleton:
+            child.table.declared[name] = declared
+    child.ctx.broken |= {f"{child.prefix}{name}" for name in child.ctx.broken}
+
+
+def _check_parameters(child: Resolver, decl: ast.ImportForge, importer: Resolver) -> None:
+    for name, entry in [*child.table.param_entries.items()]:
+        if name not in child.table.params:
+            what = f"module `{decl.target}` has no parameter"
+            importer.ctx.unknown("F103", what, name, entry.path_span, child.table.params)
+            del child.table.param_entries[name]
+
+
+def modules(resolver: Resolver) -> Iterator[Resolver]:
+    """All modules below, each behind those that it imports."""
+    for child in resolver.table.modules.values():
+        yield from modules(child)
+        yield child
+
+
+def profiles(resolver: Resolver) -> tuple[str, ...]:
+    """The names of the file's profiles and of those of its modules."""
+    files = (resolver, *modules(resolver))
+    return tuple(dict.fromkeys(name for file in files for name in file.table.profiles))
+
+
+def is_offered(declared: Declared) -> bool:
+    """Whether an importer may name it: not what says what happens in a run."""
+    return not declared.kind.singleton and declared.kind.name != "eval"
+
+
+def left_behind(module: Resolver) -> frozenset[str]:
+    """The names of what an importer does not get."""
+    return frozenset(n for n, d in module.table.declared.items() if not is_offered(d))
+
+
+def is_known(module: Resolver, name: str) -> bool:
+    """Whether an importer may use `name`."""
+    table = module.table
+    declared = table.declared.get(name)
+    if declared is not None:
+        return is_offered(declared)
+    return name in table.params or name in table.functions or name in table.imports
+
+
+def inner(path: ast.Path) -> ast.Path:
+    """`m.generator.procs` as the module sees it: `generator.procs`."""
+    return ast.Path(parts=path.parts[1:], span=part_span(path, 1))
+
+
+def unknown_member(resolver: Resolver, path: ast.Path, candidates: Iterable[str] = ()) -> Any:
+    """Report `m.NAME` where the module has nothing of that name that can be used here."""
+    alias, name, *_ = *path.parts, ""
+    module = resolver.table.modules[alias]
+    if not name:
+        message = f"`{alias}` is a module; name one of its declarations"
+        return resolver.ctx.error("F109", message, path.span, help=f"`{alias}.NAME`")
+    if name in module.table.modules and len(path.parts) > 2:
+        return unknown_member(module, inner(path), candidates)
+    span = part_span(path, 1, 1)
+    apart = _stays_behind(module, name)
+    if apart is not None:
+        what, help_text = apart
+        message = f"`{name}` is {what} of `{alias}`, which an import does not bring"
+        return resolver.ctx.error("F119", message, span, help=help_text.format(alias=alias))
+    table = module.table
+    offered = [n for n, d in table.declared.items() if is_offered(d)]
+    known = tuple(candidates) or (*offered, *table.functions, *table.params, *table.imports)
+    if f"{alias}.{name}" in resolver.ctx.broken:
+        return resolver.ctx.unknown("F101", "", f"{alias}.{name}", span, ())
+    what = f"`{alias}` has nothing called"
+    return resolver.ctx.unknown("F101", what, name, span, dict.fromkeys(known))
+
+
+def _stays_behind(module: Resolver, name: str) -> tuple[str, str] | None:
+    """What a name is that an import does not bring, and what to do."""
+    table = module.table
+    declared = table.declared.get(name)
+    if table.flow is not None and table.flow.name == name:
+        return "the flow", "every program has a flow of its own: `flow train { ... }`"
+    if declared is not None and declared.kind.name == "eval":
+        return "an eval", f"declare it here: `eval {name} {{ dataset = {{alias}}.DATASET, ... }}`"
+    if declared is not None and declared.kind.singleton:
+        return "a setting of the run", f"the program says it itself: `{name}`"
+    if name in table.profiles:
+        return "a profile", f"it applies to the module's declarations with `--profile {name}`"
+    return None
+
+
+def rebased(module: Resolver) -> Callable[[str], str]:
+    """Paths written in a module, relative to its folder -> relative to the program's folder."""
+    root = module
+    while root.parent is not None:
+        root = root.parent
+
+    def rebase(path: str) -> str:
+        if module.folder is None or root.folder is None or module.folder == root.folder:
+            return path
+        if path.startswith(SHIPPED) or Path(path).is_absolute():
+            return path
+        return Path(os.path.relpath(module.folder / path, root.folder)).as_posix()
+
+    return rebase
+
+
+def with_rewards_named(value: Deferred) -> Deferred:
+    """The score of a rubric with its rewards under the names they have in the program."""
+
+    def named(part: Any) -> Any:
+        if isinstance(part, tuple):
+            return tuple(map(named, part))
+        if not isinstance(part, ast.Node):
+            return part
+        if isinstance(part, ast.Path):
+            found = value.scope.lookup(part.parts)
+            if isinstance(found, Decl) and found.kind == "reward":
+                return replace(part, parts=tuple(found.name.split(".")))
+            return part
+        return replace(part, **{f.name: named(getattr(part, f.name)) for f in fields(part)})
+
+    return replace(value, expr=named(value.expr))
+
+
+# ---- what a program needs of its modules
+
+
+def needed(
+    decls: Mapping[str, Decl], rewards: Iterable[str], flow: tuple[FlowStep, ...]
+) -> set[str]:
+    """The file's own declarations, and those that they and the flow use, directly or not."""
+    pending = [name for name in (*decls, *rewards) if "." not in name]
+    for step in flow:
+        pending.append(step.receiver)
+        pending += [v.value.name for v in step.settings.values() if isinstance(v.value, Ref)]
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in found:
+            found.add(name)
+            pending += _uses(decls[name]) if name in decls else ()
+    return found
+
+
+def _uses(decl: Decl) -> Iterator[str]:
+    for value in (*decl.ctor_args, *decl.settings.values()):
+        yield from _references(value)
+
+
+def _references(value: Any) -> Iterator[str]:
+    match value:
+        case Value():
+            yield from _references(value.value)
+        case Ref():
+            yield value.name
+        case Deferred():
+            yield from (".".join(parts) for parts in names(value.expr))
+        case Constructor():
+            for argument in value.args.values():
+                yield from _references(argument)
+        case list() | tuple():
+            for item in value:
+                yield from _references(item)
