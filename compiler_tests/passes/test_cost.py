@@ -115,8 +115,12 @@ def test_a_cycle_without_enough_tokens_is_refused():
     staleness = replace(made.schedule.staleness, credits=15)
     found = check_liveness(graph, replace(made.schedule, staleness=staleness), made.capacities)
     assert [d.code for d in found] == ["A308"]
-    assert "prompt" in found[0].notes[0]
-    assert "pull" in found[0].notes[0]
+    standstill = "the flow comes to a standstill: "
+    credit = "`prompt` waits for a credit, and all 15 are under way"
+    assert found[0].message == standstill + credit
+    assert credit in found[0].notes
+    assert "the next batch waits for 16 of `rollout`, 15 are there" in found[0].notes
+    assert "the weight sync waits for 1 of `credits held`, 0 are there" in found[0].notes
 
 
 def test_an_edge_too_small_for_a_batch_is_refused():
@@ -124,6 +128,7 @@ def test_an_edge_too_small_for_a_batch_is_refused():
     graph, _ = graph_of(GRPO)
     found = check_liveness(graph, made.schedule, {**made.capacities, "ref_lp": 7})
     assert [d.code for d in found] == ["A308"]
+    assert "the next batch takes 16 of `ref_lp` at once, its queue holds 7" in found[0].message
 
 
 def test_net_names_the_cycle():

@@ -51,7 +51,7 @@ class Net:
         stuck = {t.name: t for t in self.stuck()}
         if not stuck:
             return ()
-        tokens, _ = self._round()
+        tokens = self.standstill()
         walk: list[tuple[str, str]] = []
         name = min(stuck)
         while name not in [transition for transition, _ in walk]:
@@ -64,6 +64,10 @@ class Net:
             name = maker.name
         start = [transition for transition, _ in walk].index(name)
         return tuple(reversed(walk[start:]))
+
+    def standstill(self) -> Counter[str]:
+        """The tokens where nothing of a round can fire any more."""
+        return self._round()[0]
 
     def _round(self) -> tuple[Counter[str], dict[str, int]]:
         """(tokens, firings left) after firing as often as possible, at most one round."""
@@ -158,26 +162,59 @@ def _one(place: str) -> Counter[str]:
 def check_liveness(
     graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]
 ) -> list[Diagnostic]:
-    """A308: some cycle of the plan lacks the tokens it needs to go round."""
+    """A308: some cycle of the plan lacks the tokens it needs to go round.
+
+    Credits and capacities follow from the schedule so that none does; this proves it each time.
+    """
     net = net_of(graph, schedule, capacities)
-    cycle = net.cycle()
-    if not cycle:
+    waits = [_wait(net, transition, place) for transition, place in net.cycle()]
+    if not waits:
         return []
-    transition, place = cycle[0]
-    need = next(t for t in net.transitions if t.name == transition).consumes[place]
-    has = net.tokens.get(place, 0)
-    node = next((n for n in graph.nodes if n.name == transition), graph.step)
+    cause = min(waits, key=lambda wait: wait.rank)
+    node = next((n for n in graph.nodes if n.name == cause.transition), graph.step)
     return [
         Diagnostic(
             code="A308",
             name="buffer-deadlock",
             severity=Severity.ERROR,
-            message=f"`{transition}` waits for ever for {need} of `{place}`, there are {has}",
+            message=f"the flow comes to a standstill: {cause.why}",
             span=node.span,
-            notes=(" -> ".join([*(name for name, _ in cycle), cycle[0][0]]),),
-            help="the buffers of this cycle hold fewer items than one turn of it needs",
+            notes=tuple(wait.text for wait in waits),
+            help="queues and credits follow from the schedule and no setting changes them, so this "
+            "is a bug in forgec: please report the file",
         )
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wait:
+    """What a transition of a cycle waits for at the standstill; the least rank is the cause."""
+
+    transition: str
+    rank: int
+    why: str
+    text: str
+
+
+def _wait(net: Net, transition: str, place: str) -> _Wait:
+    by_name = {t.name: t for t in net.transitions}
+    who, start = _called(transition), net.tokens.get(place, 0)
+    edge, is_room, reader = place.partition(" room at ")
+    if is_room:
+        takes = by_name[reader].consumes[f"{edge} to {reader}"]
+        why = f"{_called(reader)} takes {takes} of `{edge}` at once, its queue holds {start}"
+        text = f"{who} waits for room in its queue to {_called(reader)}"
+        return _Wait(transition=transition, rank=0 if takes > start else 2, why=why, text=text)
+    if place == f"{transition} {CREDITS}":
+        text = f"{who} waits for a credit, and all {start} are under way"
+        return _Wait(transition=transition, rank=1, why=text, text=text)
+    need, left = by_name[transition].consumes[place], net.standstill()[place]
+    text = f"{who} waits for {need} of `{place.partition(' to ')[0]}`, {left} are there"
+    return _Wait(transition=transition, rank=3, why=text, text=text)
+
+
+def _called(transition: str) -> str:
+    return {TAKE: "the next batch", PULL: "the weight sync"}.get(transition, f"`{transition}`")
 
 
 # ---- failure edges
