@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
 
 if TYPE_CHECKING:
     from forgedsl.build.artifacts import Emit
@@ -26,7 +26,7 @@ def command(
     emit: Annotated[
         list[str] | None, typer.Option(metavar="NAME[,NAME]", help="what to write; repeatable")
     ] = None,
-    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
     here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,

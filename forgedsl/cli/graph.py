@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.passes import Overrides, Profile, SetFiles
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
@@ -52,7 +52,7 @@ def command(
     view: Annotated[View, typer.Option(help="what to show")] = View.DATAFLOW,
     format_: Annotated[Format, typer.Option("--format", help="how to show it")] = Format.TEXT,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="write it to a file")] = None,
-    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
 ) -> None:

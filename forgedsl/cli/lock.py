@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
 from forgedsl.cli.words import UsageError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="where the lock goes")] = None,

@@ -1,4 +1,4 @@
-"""Options of the commands that compile: `--set`, `--set-file`, `--print-after`, `--timings`."""
+"""Options that commands share: `--set`, `--set-file`, `--print-after`, `--timings`, `--assume`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ PrintAfter = Annotated[
         metavar="PASS",
         help="print what a pass made to stderr; FORGE_LOG=PASS does so in any command",
     ),
+]
+Profile = Annotated[str, typer.Option(help="a profile of the file; none: as written")]
+Assume = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume", metavar="NAME.FIELD=VALUE", help="a latency, length or share that is simulated"
+    ),
+]
+Inject = Annotated[
+    list[str] | None,
+    typer.Option("--inject", metavar="FAULT", help="a fault that is simulated"),
 ]
 Timings = Annotated[bool, typer.Option("--timings", help="print how long each pass took")]
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
@@ -34,7 +34,7 @@ class Format(StrEnum):
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
     out: Annotated[
@@ -68,9 +68,8 @@ def command(
 
     overrides, set_files = tuple(set_ or ()), tuple(set_file or ())
     planned = plan_file(
-        file, profile=profile, overrides=overrides, here=here, timings=timings,
-        set_files=set_files,
-        print_after=checked_passes("plan", print_after),
+        file, profile=profile, overrides=overrides, set_files=set_files, here=here,
+        timings=timings, print_after=checked_passes("plan", print_after),
     )  # fmt: skip
     print_diagnostics(planned.loaded)
     changes = None

@@ -16,13 +16,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import (
+    Assume,
+    Inject,
+    Overrides,
+    PrintAfter,
+    Profile,
+    SetFiles,
+    Timings,
+    checked_passes,
+)
 from forgedsl.cli.words import UsageError
 from forgedsl.records import dataclass, replace
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
+File = Annotated[
+    Path | None, typer.Argument(metavar="FILE", help="a .forge file, a plan.json or a job.json")
+]
 Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")]
 Locked = Annotated[
     bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
@@ -32,13 +44,6 @@ RecordBatches = Annotated[
 ]
 Stub = Annotated[
     bool, typer.Option("--stub", help="a rehearsal: real meshes, services that only take time")
-]
-Assume = Annotated[
-    list[str] | None,
-    typer.Option("--assume", metavar="NAME.FIELD=VALUE", help="a latency of the rehearsal"),
-]
-Inject = Annotated[
-    list[str] | None, typer.Option("--inject", metavar="FAULT", help="a fault of the rehearsal")
 ]
 
 
@@ -79,10 +84,8 @@ class Prepared:
 
 
 def command(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="a .forge file, a plan.json or a job.json")
-    ] = None,
-    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    file: File = None,
+    profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
     seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import (
+    Assume,
+    Inject,
+    Overrides,
+    PrintAfter,
+    Profile,
+    SetFiles,
+    Timings,
+    checked_passes,
+)
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -33,19 +42,13 @@ class Format(StrEnum):
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: Annotated[str, typer.Option(help="a profile of the file; none: as written")] = "auto",
+    profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
     steps: Annotated[int, typer.Option(min=1, help="optimizer steps to simulate")] = STEPS,
     seed: Annotated[int, typer.Option(help="of lengths, latencies and failures")] = 0,
-    assume: Annotated[
-        list[str] | None,
-        typer.Option("--assume", metavar="NAME.FIELD=VALUE", help="a latency, length or share"),
-    ] = None,
-    inject: Annotated[
-        list[str] | None,
-        typer.Option("--inject", metavar="FAULT", help="something that goes wrong"),
-    ] = None,
+    assume: Assume = None,
+    inject: Inject = None,
     calibrate: Annotated[
         Path | None, typer.Option(metavar="RUN", help="take the latencies from this run")
     ] = None,
