@@ -243,11 +243,10 @@ def test_a_bug_of_ours_exits_70_and_says_it_is_one(monkeypatch, capsys, tmp_path
 
 def test_a_program_without_a_flow_is_an_error_a_module_is_not(tmp_path):
     module = tmp_path / "m.forge"
-    module.write_text("fn f(x: [B] f32) -> [B] f32 = x + 1.0\n")
+    text = 'model m { source = hf("a/b") }\nservice s : titan(m) { optimizer { lr = 1e-4 } }\n'
+    module.write_text(text)
     program = tmp_path / "p.forge"
-    program.write_text(
-        'model m { source = hf("a/b") }\nservice s : titan(m) { optimizer { lr = 1e-4 } }\n'
-    )
+    program.write_text(f"{text}schedule sync {{ steps = 1 }}\n")
     assert forgec("lint", module).returncode == 0
     result = forgec("lint", program)
     assert result.returncode == 1

@@ -221,9 +221,8 @@ def _paths(files: Sequence[Path]) -> list[Candidate]:
     for path in files:
         program = api.load(path, profile="none").program
         for address in addresses(program) if program is not None else ():
-            head, dot, _ = address.path.partition(".")
-            if dot:
-                found.setdefault(head, Candidate(head, "all its settings"))
+            if address.owner:
+                found.setdefault(address.owner, Candidate(address.owner, "all its settings"))
             found.setdefault(address.path, Candidate(address.path, address.doc))
     return list(found.values())
 

@@ -39,9 +39,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Something that can be set: `words` are its possible values, where there are few."""
+    """Something that can be set: `words` are its possible values, where there are few; `owner` is
+    the declaration that has it among others."""
 
     path: str
+    owner: str
     value: str
     doc: str
     words: tuple[str, ...]
@@ -68,7 +70,7 @@ def layers(
 def explain(name: str, states: list[Layer]) -> str | None:
     """The page of a path, or None if the program has no such value."""
     program = states[-1].program
-    head, _, setting = name.partition(".")
+    head, setting = _split(name, program)
     if not setting and head in _settings(program) and head not in program.params:
         return _declaration(head, states)
     key = setting or "value"
@@ -79,7 +81,8 @@ def explain(name: str, states: list[Layer]) -> str | None:
     if schema is not None:
         lines.append(f"  {schema.doc}; {schema.type.text}; {schema.impact}")
     elif head in program.params:
-        lines.append("  a parameter of the file")
+        module, _, _ = head.rpartition(".")
+        lines.append(f"  a parameter of {f'module `{module}`' if module else 'the file'}")
     rows = list(_rows(head, key, schema, states))
     widths = [max(len(getattr(r, part)) for r in rows) for part in ("layer", "value")]
     lines.append("")
@@ -88,6 +91,16 @@ def explain(name: str, states: list[Layer]) -> str | None:
         text = f"  {row.layer:{widths[0]}}  {row.value:{widths[1]}}  {row.place}".rstrip()
         lines.append(text + mark)
     return "\n".join(lines) + "\n"
+
+
+def _split(name: str, program: Program) -> tuple[str, str]:
+    """What is declared, which has dots in its name if a module declares it, and the setting."""
+    parts = name.split(".")
+    known = _settings(program).keys() | program.params.keys()
+    for end in range(len(parts), 0, -1):
+        if ".".join(parts[:end]) in known:
+            return ".".join(parts[:end]), ".".join(parts[end:])
+    return parts[0], ".".join(parts[1:])
 
 
 def suggestions(name: str, program: Program) -> str:
@@ -99,7 +112,7 @@ def suggestions(name: str, program: Program) -> str:
 def addresses(program: Program) -> Iterator[Address]:
     """Everything that can be set from outside, with the value it has."""
     for name, value in program.params.items():
-        yield Address(path=name, value=_text(value.value), doc="a parameter", words=())
+        yield Address(path=name, owner="", value=_text(value.value), doc="a parameter", words=())
     for head, settings in _settings(program).items():
         for key, value in settings.items():
             schema = _schema(program, head, key)
@@ -111,6 +124,7 @@ def addresses(program: Program) -> Iterator[Address]:
                 words = (*words, "auto")
             yield Address(
                 path=head if key == "value" else f"{head}.{key}",
+                owner="" if key == "value" else head,
                 value=_text(value.value),
                 doc="" if schema is None else schema.doc,
                 words=words,

@@ -132,11 +132,10 @@ def unknown_member(resolver: Resolver, path: ast.Path, candidates: Iterable[str]
     if name in module.table.modules and len(path.parts) > 2:
         return unknown_member(module, inner(path), candidates)
     span = part_span(path, 1, 1)
-    apart = _stays_behind(module, name)
+    apart = _stays_behind(module, alias, name)
     if apart is not None:
-        what, help_text = apart
-        message = f"`{name}` is {what} of `{alias}`, which an import does not bring"
-        return resolver.ctx.error("F119", message, span, help=help_text.format(alias=alias))
+        message, help_text = apart
+        return resolver.ctx.error("F119", message, span, help=help_text)
     table = module.table
     offered = [n for n, d in table.declared.items() if is_offered(d)]
     known = tuple(candidates) or (*offered, *table.functions, *table.params, *table.imports)
@@ -146,18 +145,25 @@ def unknown_member(resolver: Resolver, path: ast.Path, candidates: Iterable[str]
     return resolver.ctx.unknown("F101", what, name, span, dict.fromkeys(known))
 
 
-def _stays_behind(module: Resolver, name: str) -> tuple[str, str] | None:
-    """What a name is that an import does not bring, and what to do."""
+def _stays_behind(module: Resolver, alias: str, name: str) -> tuple[str, str] | None:
+    """What there is to say of a name that an import does not bring, and what to do."""
     table = module.table
     declared = table.declared.get(name)
     if table.flow is not None and table.flow.name == name:
-        return "the flow", "every program has a flow of its own: `flow train { ... }`"
+        message = f"`{name}` is the flow of `{alias}`; an import brings declarations, not flows"
+        return message, "a program says itself what happens: `flow train { ... }`"
     if declared is not None and declared.kind.name == "eval":
-        return "an eval", f"declare it here: `eval {name} {{ dataset = {{alias}}.DATASET, ... }}`"
+        message = f"`{name}` is an eval of `{alias}`; a program evaluates what it says itself"
+        dataset = declared.entries.get("dataset")
+        named = dataset.expr if dataset is not None else None
+        shown = f"{alias}.{named.text}" if isinstance(named, ast.Path) else "..."
+        return message, f"declare it here: `eval {name} {{ dataset = {shown}, ... }}`"
     if declared is not None and declared.kind.singleton:
-        return "a setting of the run", f"the program says it itself: `{name}`"
+        message = f"`{name}` is a setting of the whole run, and not one of module `{alias}`"
+        return message, f"the program says it: `{name}`"
     if name in table.profiles:
-        return "a profile", f"it applies to the module's declarations with `--profile {name}`"
+        message = f"`{name}` is a profile of `{alias}`"
+        return message, f"`--profile {name}` applies it to what the module declares"
     return None
 
 

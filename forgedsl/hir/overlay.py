@@ -117,7 +117,8 @@ class Overlay:
         module = self.table.modules.get(item.name)
         if module is not None:
             for inner in item.block.items:
-                path = ast.Path(parts=(item.name, _head(inner)), span=inner.span)
+                place = inner.name_span if isinstance(inner, ast.Nested) else inner.span
+                path = ast.Path(parts=(item.name, _head(inner)), span=place)
                 if self._is_settable(module, path):
                     Overlay(module.collector).items((inner,), origin)
             return

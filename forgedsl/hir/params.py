@@ -60,6 +60,7 @@ class Params:
         self.home = home  # where what an outer layer wrote is evaluated
         self.ctx = ctx
         self.imported = imported  # the name the module goes by, and where
+        self.is_open = False  # a module by itself: its importers give what has no default
         self.values: dict[str, Value] = {}
         self._open: list[str] = []
 
@@ -100,6 +101,8 @@ class Params:
         return Value(value=found, origin=origin)
 
     def _missing(self, param: ast.Param) -> None:
+        if self.is_open:
+            return
         if self.imported is None:
             message = f"parameter `{param.name}` has no value"
             help_text = f"give it a default, or `--set {param.name}=VALUE`"

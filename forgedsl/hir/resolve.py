@@ -31,10 +31,13 @@ def resolve(
     profile: str = "auto",
     overrides: tuple[Override, ...] = (),
     host: Host | None = None,
+    is_open: bool = False,
 ) -> Program | None:
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
-    unknown; otherwise check `loader.reporter.has_errors` before relying on the values."""
+    unknown; otherwise check `loader.reporter.has_errors` before relying on the values. `is_open`:
+    a module by itself, whose parameters need no values (they are ERROR then)."""
     resolver = Resolver(file, name, folder, loader, host or Host())
+    resolver.params.is_open = is_open
     imports.open_modules(resolver, (str(Path(name).resolve()),))
     if not resolver.layers(overrides, profile):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.ir import Function, Scope
@@ -59,6 +60,9 @@ def bound(decl: ast.BindDecl, resolver: Resolver) -> Function | None:
             if isinstance(decl.value, ast.Call):
                 return specialize(found, decl.value, decl.name, resolver)
             return found
+        if found is None and path.parts[0] in resolver.table.modules:
+            imports.unknown_member(resolver, path)
+            return None
     message = f"the value of a {decl.kind} is the name of one, or it has parameters and a body"
     resolver.ctx.error("F109", message, decl.value.span)
     return None

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
-from forgedsl.hir.context import Context, Host
+from forgedsl.hir.context import ERROR, Context, Host
 from forgedsl.hir.functions import Checked
 from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
@@ -91,38 +91,60 @@ def lint_source(
     modules: dict[str, Module] = {}
     checked: Checked = {}
     shared = Shared(on_disk=on_disk or deep is not None)
-    for view in _views(file, profile):
+    pending = [AS_WRITTEN if profile is None else profile]
+    while pending:
+        view = pending.pop(0)
         views[view] = Reporter()
         loader = Loader(views[view], sources, modules, checked)
         program = resolve(
-            file, name=source.name, folder=folder, loader=loader, profile=view, overrides=layered
+            file,
+            name=source.name,
+            folder=folder,
+            loader=loader,
+            profile=view,
+            overrides=layered,
+            is_open=_is_module(file),
         )
-        if program is not None and not views[view].has_errors:
+        if program is not None and not views[view].has_errors and _is_closed(program):
             looked_at = View(
                 program, views[view], file=file, folder=folder, sources=sources, shared=shared
             )
             _check(looked_at, views[view], config, deep=deep is not None)
+        if profile is None and view == AS_WRITTEN:
+            pending += _profiles((file, *(module.file for module in modules.values())))
     if deep is not None and profile is None:
         views[HERE] = Reporter()
         loader = Loader(views[HERE], sources, modules, checked)
         _check_host(file, source.name, folder, layered, loader, deep)
     # what is suppressed here may occur under a profile that was not looked at
-    whole = profile is None or _views(file, None) == (AS_WRITTEN,)
+    whole = profile is None or not _profiles((file,))
     known = frozenset(rule.CODE for rule in RULES if whole and config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
     return Linted(diagnostics=_ordered(d for d in configured if d is not None), sources=sources)
 
 
-def _views(file: ast.File, profile: str | None) -> tuple[str, ...]:
-    if profile is not None:
-        return (profile,)
+def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
+    """The profiles of a file and of the modules that it imports."""
     names = [
         decl.name
+        for file in files
         for decl in file.decls
         if isinstance(decl, ast.BlockDecl) and decl.kind == "profile" and decl.name
     ]
-    return (AS_WRITTEN, *dict.fromkeys(names))
+    return tuple(dict.fromkeys(names))
+
+
+def _is_module(file: ast.File) -> bool:
+    """A file that says neither what happens nor for how long is there to be imported."""
+    kinds = {decl.kind for decl in file.decls if isinstance(decl, ast.BlockDecl)}
+    return not kinds & {"flow", "schedule"}
+
+
+def _is_closed(program: Program) -> bool:
+    """Whether everything has a value; the rules look at a module with open parameters where it is
+    imported."""
+    return all(value.value is not ERROR for value in program.params.values())
 
 
 def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> None:
@@ -137,7 +159,7 @@ def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> Non
 
         for diagnostic in look_outside(view):
             reporter.report(diagnostic)
-    if sound and (view.program.flow or view.program.services):
+    if sound and not _is_module(view.file):
         _plan(view.program, view.folder, reporter)
 
 

@@ -21,7 +21,6 @@ SUPPRESSIBLE = frozenset(
     {"A301", "F107", "L406", "P208", *(rule.CODE for rule in RULES if rule.LEVEL == "D")}
 )
 CODES = frozenset(rule.CODE for rule in RULES)
-STANDARD = "forgedsl:"  # texts of the standard library; its suppressions are its own affair
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
 
 
@@ -59,9 +58,11 @@ def suppress(
         if not matching:
             yield diagnostic
     complete = not any(d.severity is Severity.ERROR and d.code[0] in "FSX" for d in kept)
+    # modules are linted apart: the first text is the file itself
+    modules = {name for name in [*sources][1:] if name.endswith(".forge")}
     for suppressions in by_place.values():
         for suppression in suppressions:
-            if not suppression.span.file.startswith(STANDARD):
+            if suppression.span.file not in modules:
                 yield from _problems(suppression, known if complete else frozenset())
 
 

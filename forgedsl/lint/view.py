@@ -96,9 +96,9 @@ class View:
         for name, function in program.functions.items():
             if function.kind == "fn" or not is_closed(function):
                 continue
-            own = function.module == ""
-            if own or name in self._used:
-                found = self._locate(function, reporter if own else Reporter())
+            if function.module == "" or name in self._used:
+                is_standard = function.module.startswith("std/")
+                found = self._locate(function, Reporter() if is_standard else reporter)
                 if found is not None:
                     self.located[name] = found
 
