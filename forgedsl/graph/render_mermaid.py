@@ -13,7 +13,7 @@ def render_mermaid(picture: Picture) -> str:
     key_by_id = {box.id: _key(box, number) for number, box in enumerate(picture.boxes)}
     lines = ["flowchart LR", f"  %% {picture.title}"]
     for group in picture.groups:
-        lines.append(f'  subgraph mesh_{group.name}["{_escaped(group.title)}"]')
+        lines.append(f'  subgraph mesh_{_word(group.name)}["{_escaped(group.title)}"]')
         lines += [f"    {_box(b, key_by_id)}" for b in picture.boxes if b.group == group.name]
         lines.append("  end")
     lines += [f"  {_box(box, key_by_id)}" for box in picture.boxes if not box.group]
@@ -22,7 +22,11 @@ def render_mermaid(picture: Picture) -> str:
 
 
 def _key(box: Box, number: int) -> str:
-    return f"n{number}_{re.sub(r'[^A-Za-z0-9]+', '_', box.name)}"
+    return f"n{number}_{_word(box.name)}"
+
+
+def _word(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9]+", "_", name)
 
 
 def _box(box: Box, key_by_id: dict[str, str]) -> str:

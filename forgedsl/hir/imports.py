@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.instantiate import argument_entries
-from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Ref, Value
+from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Function, Ref, Value
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import fields, replace
 from forgedsl.shipped import SHIPPED
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
 
@@ -219,6 +220,19 @@ def needed(
             found.add(name)
             pending += _uses(decls[name]) if name in decls else ()
     return found
+
+
+def places(
+    resolver: Resolver, declared: Iterable[str], functions: Mapping[str, Function]
+) -> dict[str, Span]:
+    """Where everything of a module stands that the program names."""
+    table = resolver.table
+    found = {name: table.declared[name].name_span for name in declared if "." in name}
+    for module in modules(resolver):
+        params = module.table.params.items()
+        found |= {f"{module.prefix}{name}": param.name_span for name, param in params}
+        found |= {n: f.span for n, f in functions.items() if f.span.file == module.name}
+    return {name: span for name, span in found.items() if name not in table.spans}
 
 
 def _uses(decl: Decl) -> Iterator[str]:

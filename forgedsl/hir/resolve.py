@@ -80,14 +80,15 @@ def _assembled(
 
     singletons = ("run", "cluster", "launcher", "checkpoint", "logging", "colocate")
     run_name = decls["run"].settings["name"].value
-    imported = {n: table.declared[n].name_span for n in (*decls, *rewards) if "." in n}
+    modules = (*imports.modules(resolver),)
+    imported = imports.places(resolver, (*decls, *rewards), functions)
     return Program(
         file=resolver.name,
         name=resolver.stem if run_name is ERROR else run_name,
         profile=resolver.profile,
         params={
             f"{file.prefix}{name}": file.params.fold(name)
-            for file in reversed(resolver.files())
+            for file in (resolver, *modules)
             for name in file.table.params
         },
         models=of("model"),

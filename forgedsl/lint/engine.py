@@ -91,37 +91,55 @@ def lint_source(
     modules: dict[str, Module] = {}
     checked: Checked = {}
     shared = Shared(on_disk=on_disk or deep is not None)
-    pending = [AS_WRITTEN if profile is None else profile]
-    while pending:
-        view = pending.pop(0)
+
+    def loader(view: str) -> Loader:
         views[view] = Reporter()
-        loader = Loader(views[view], sources, modules, checked)
-        program = resolve(
-            file,
-            name=source.name,
-            folder=folder,
-            loader=loader,
-            profile=view,
-            overrides=layered,
-            is_open=_is_module(file),
-        )
-        if program is not None and not views[view].has_errors and _is_closed(program):
-            looked_at = View(
+        return Loader(views[view], sources, modules, checked)
+
+    def look(view: str) -> None:
+        program = _resolved(file, source.name, folder, layered, loader(view), view)
+        if program is not None:
+            found = View(
                 program, views[view], file=file, folder=folder, sources=sources, shared=shared
             )
-            _check(looked_at, views[view], config, deep=deep is not None)
-        if profile is None and view == AS_WRITTEN:
-            pending += _profiles((file, *(module.file for module in modules.values())))
+            _check(found, views[view], config, deep=deep is not None)
+
+    look(profile or AS_WRITTEN)
+    profiles = _profiles((file, *(module.file for module in modules.values())))
+    for name in profiles if profile is None else ():
+        look(name)
     if deep is not None and profile is None:
-        views[HERE] = Reporter()
-        loader = Loader(views[HERE], sources, modules, checked)
-        _check_host(file, source.name, folder, layered, loader, deep)
+        _check_host(file, source.name, folder, layered, loader(HERE), deep)
     # what is suppressed here may occur under a profile that was not looked at
-    whole = profile is None or not _profiles((file,))
+    whole = profile is None or not profiles
     known = frozenset(rule.CODE for rule in RULES if whole and config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
     return Linted(diagnostics=_ordered(d for d in configured if d is not None), sources=sources)
+
+
+def _resolved(
+    file: ast.File,
+    name: str,
+    folder: Path | None,
+    overrides: tuple[Override, ...],
+    loader: Loader,
+    view: str,
+) -> Program | None:
+    """The program of a view, if the rules can look at it: without errors, everything with a value.
+    A module with open parameters is looked at where it is imported."""
+    program = resolve(
+        file,
+        name=name,
+        folder=folder,
+        loader=loader,
+        profile=view,
+        overrides=overrides,
+        is_open=_is_module(file),
+    )
+    if program is None or loader.reporter.has_errors:
+        return None
+    return program if all(v.value is not ERROR for v in program.params.values()) else None
 
 
 def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
@@ -139,12 +157,6 @@ def _is_module(file: ast.File) -> bool:
     """A file that says neither what happens nor for how long is there to be imported."""
     kinds = {decl.kind for decl in file.decls if isinstance(decl, ast.BlockDecl)}
     return not kinds & {"flow", "schedule"}
-
-
-def _is_closed(program: Program) -> bool:
-    """Whether everything has a value; the rules look at a module with open parameters where it is
-    imported."""
-    return all(value.value is not ERROR for value in program.params.values())
 
 
 def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> None:

@@ -111,7 +111,7 @@ def _declared(
     old: Job, new: Job, section: str, name: str, impact: str, kind: str
 ) -> Iterator[Change]:
     before, after = getattr(old, section).get(name), getattr(new, section).get(name)
-    if section == "datasets" and "." in name:  # the rows of an eval
+    if section == "datasets" and name in _eval_rows(old) | _eval_rows(new):
         impact = "observability"
     if before is None or after is None:
         words = ("declared" if before is not None else MISSING), (
@@ -127,6 +127,11 @@ def _declared(
             declared = impact if impact == "observability" else None
             found = declared or _setting_class(kind, path, impact)
             yield _change(new, found, name, path, one, other)
+
+
+def _eval_rows(job: Job) -> set[str]:
+    """The datasets that evals read."""
+    return {found.dataset for found in job.evals.values()}
 
 
 def _same_content(before: Any, after: Any) -> bool:
@@ -218,9 +223,11 @@ def _program(old: Job, new: Job) -> Iterator[Change]:
         if left == right:
             continue
         kind, _, rest = name.partition("_")
-        target = next((n for n in sorted(new.origins, key=len, reverse=True)
-                       if rest == n or rest.startswith(f"{n}_")), rest)  # fmt: skip
-        column = rest.removeprefix(target).removeprefix("_")
+        written = {n.replace(".", "_"): n for n in new.origins}
+        start = next((n for n in sorted(written, key=len, reverse=True)
+                      if rest == n or rest.startswith(f"{n}_")), rest)  # fmt: skip
+        target = written.get(start, rest)
+        column = rest.removeprefix(start).removeprefix("_")
         path = f"{target}.{column}" if column else f"{kind} {target}"
         yield Change(impact="numerics", path=path, before=left, after=right,
                      where=_where(new, target))  # fmt: skip

@@ -82,7 +82,8 @@ def eval_dataset(decl: Decl) -> str:
 
 
 def eval_entry(name: str, decl: Decl) -> str:
-    """The entry of `Job.datasets` that an eval reads; no declaration has a dot in its name."""
+    """The entry of `Job.datasets` that an eval reads; a declaration has dots in its name only
+    behind that of a module, which is no dataset."""
     return f"{eval_dataset(decl)}.{name}"
 
 

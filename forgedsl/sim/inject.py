@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 KINDS = ("kill", "slow", "fail")
 FORM = re.compile(
-    r"(?P<kind>\w+):(?P<target>[A-Za-z_]\w*)(?:\[(?P<index>\d+)\])?(?:=(?P<value>[0-9.]+))?"
-    r"(?:@step=(?P<first>\d+)(?:\.\.(?P<last>\d+))?)?"
+    r"(?P<kind>\w+):(?P<target>[A-Za-z_]\w*(?:\.\w+)*)(?:\[(?P<index>\d+)\])?"
+    r"(?:=(?P<value>[0-9.]+))?(?:@step=(?P<first>\d+)(?:\.\.(?P<last>\d+))?)?"
 )
 
 
