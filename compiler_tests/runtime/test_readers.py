@@ -2,6 +2,7 @@
 
 import io
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from synthetic import make_events, make_job
 
 from forgedsl.lower import job as spec
 from forgedsl.runs.text import clock, duration, number, sparkline
-from forgedsl.runtime.readers import close_readers, open_readers
+from forgedsl.runtime.readers import close_readers, open_readers, progress
 from forgedsl.runtime.readers.progress import Live, Plain, eval_line
 from forgedsl.runtime.readers.sinks import open_sinks
 from forgedsl.runtime.readers.view import View
@@ -107,6 +108,43 @@ def test_plain_progress_says_what_it_waits_for_then_each_tenth_step() -> None:
     steps = [line.split("step ")[1].split("/")[0] for line in said if "] step " in line]
     assert steps == ["1", "10", "20", "25"]
     assert all(word in said[-1] for word in ("reward", "loss", "entropy", "tok/s", "age", "left"))
+
+
+def test_a_long_silence_is_broken_by_what_is_going_on() -> None:
+    stream = io.StringIO()
+    plain = Plain(View("example", 25), stream)
+    for event in make_events(make_job(steps=25)):
+        if event["kind"] == "metrics":
+            break
+        plain.on_event(event)
+        plain.break_silence(event["time"] + 11.0)
+    said = stream.getvalue()
+    assert "starting services: trainer, generator, reference\n" in said
+    assert "step 1: 1 completion in the making\n" in said
+    assert ", 1 batch training\n" in said
+
+
+def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:
+    view = View("example", 25)
+    begun = ["eval", "sample", "sample", "logprobs", "sample"]
+    for kind in [*(f"{kind}.start" for kind in begun), "sample.end"]:
+        view.on_event({"time": 0.0, "kind": kind, "name": "held_out"})
+    assert view.doing == (
+        "eval held_out, 2 completions in the making, 1 group waiting for log-probabilities"
+    )
+
+
+def test_the_watcher_of_silences_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "PLAIN_SECONDS", 0.01)
+    said = threading.Event()
+    plain = Plain(View("example", 25), io.StringIO())
+    monkeypatch.setattr(plain, "break_silence", lambda now: said.set())
+    plain.on_event({"time": 1.0, "kind": "run.start"})
+    plain.watch()
+    assert said.wait(60)
+    plain.close()
+    plain._watcher.join(60)
+    assert not plain._watcher.is_alive()
 
 
 def test_an_eval_says_how_far_it_has_come() -> None:

@@ -33,6 +33,7 @@ def test_the_cluster_profile_is_rehearsed_and_lives_through_the_death_of_a_repli
     done = stub(tmp_path, *QUICK, "--inject", "kill:generator[1]@step=3")
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("REHEARSAL: no model is loaded")
+    assert "\nrehearses grpo_math (profile cluster) in real time: 12 steps\n" in done.stderr
     assert done.stdout.startswith("REHEARSAL, nothing was trained")
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("rehearsal-grpo_math-")

@@ -18,7 +18,13 @@ from forgedsl.cli.words import UsageError
 if TYPE_CHECKING:
     from forgedsl.cli.run import Request
     from forgedsl.lower.job import Job
+    from forgedsl.sim.latency import Latencies
+    from forgedsl.sim.result import Result
 
+LOOK = 4
+"""steps that are simulated to say how long the rehearsal takes"""
+SHORT = 60.0
+"""seconds that nobody needs advice on"""
 SAY = "REHEARSAL: no model is loaded, nothing is sampled or trained; times are sampled latencies"
 
 
@@ -53,9 +59,51 @@ def rehearse(request: Request) -> int:
     except ModelError as error:
         raise UsageError(str(error)) from error
     job = _quiet(job)
+    if not request.quiet:
+        print(outlook(job, rehearsal.latencies), file=sys.stderr, flush=True)
     run_dir = new_run_dir(request.run_dir, f"rehearsal-{job.name}")
     write_run_dir(run_dir, Prepared(job=job, inputs={}))
     return launch(job, run_dir, resume=False, request=request, rehearsal=rehearsal)
+
+
+def outlook(job: Job, latencies: Latencies) -> str:
+    """How long the rehearsal will take, by simulation of its first steps, and what shortens it."""
+    from forgedsl.plan.cost import time_text
+    from forgedsl.sim.simulation import simulate
+
+    steps = job.schedule.steps
+    result = simulate(job, latencies, steps=min(steps or LOOK, LOOK), seed=job.seed)
+    profile = f"profile {job.profile}" if job.profile else "as written"
+    if not result.steps:
+        return f"rehearses {job.name} ({profile}); by simulation it does no step: {result.ended}"
+    first, each = result.steps[0].end, result.step_seconds
+    length = f"{steps} steps" if steps else "to the end of the data"
+    whole = f", all of it {time_text(first + (steps - 1) * each)}" if steps else ""
+    lines = [
+        f"rehearses {job.name} ({profile}) in real time: {length}",
+        f"  the first step ends after about {time_text(first)}, another takes {time_text(each)}"
+        f"{whole} (simulated, latencies from {latencies.source})",
+    ]
+    if steps and first + (steps - 1) * each < SHORT:
+        return "\n".join(lines)
+    ways = [*_quicker(result, latencies), "schedule.steps=5", "another --profile"]
+    return "\n".join([*lines, f"  faster: {', '.join(ways)}; forgec sim does not wait at all"])
+
+
+def _quicker(result: Result, latencies: Latencies) -> list[str]:
+    """The assumption that takes the most off the busiest part, if there is one."""
+    name, share = max(result.busy.items(), key=lambda part: part[1])
+    setting = ""
+    if name in latencies.engines:
+        setting = f"{name}.tokens=20"
+    elif name in result.scoring:
+        setting = f"{name}.logprobs_token=0"
+    elif name in result.pools and latencies.rewards:
+        slowest = max(latencies.rewards, key=lambda n: latencies.rewards[n].seconds.median)
+        setting = f"{slowest}.seconds=0.01"
+    elif name == "trainer":
+        setting = next(f"{n}.token=0" for n, titan in latencies.titans.items() if titan.token)
+    return [f"--assume {setting} ({name} works {share:.0%} of the time)"] if setting else []
 
 
 def _checked(request: Request) -> Path:

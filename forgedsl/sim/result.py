@@ -82,6 +82,17 @@ class Result:
         spent = sum(step.seconds for step in self.settled)
         return sum(step.idle for step in self.settled) / spent if spent else 0.0
 
+    @property
+    def busy(self) -> dict[str, float]:
+        """The share of time in which each part works; the trainer is called `trainer`."""
+        return {
+            "trainer": 1 - self.trainer_idle,
+            **{name: 1 - self.sampler_idle(name) for name in self.replicas},
+            **self.scoring,
+            **self.pools,
+            "controller": self.controller,
+        }
+
     def sampler_idle(self, service: str) -> float:
         """The share of time in which an engine of the service has nothing to do, on average."""
         whole = self.seconds * self.replicas[service]

@@ -76,21 +76,19 @@ def _effect(result: Result, undisturbed: Result, faults: Sequence[Fault]) -> lis
 
 def _busy(result: Result, latencies: Latencies) -> list[str]:
     """What each part does with its time."""
-    rows = [("trainer", 1 - result.trainer_idle, "")]
+    notes = {}
     for name, count in result.replicas.items():
         stop = result.stopped[name] / (result.seconds * count) if result.seconds else 0.0
         rate = result.sampled[name] / result.seconds if result.seconds else 0.0
         note = f"{count} replica{'s' if count > 1 else ''}, {rate:,.0f} tokens/s"
         note += f", {stop:.0%} of it prefill and new weights" if stop >= 0.005 else ""
-        rows.append((name, 1 - result.sampler_idle(name), note))
-    rows += [(name, share, "") for name, share in {**result.scoring, **result.pools}.items()]
-    rows.append(("controller", result.controller, ""))
-    width = max(len(name) for name, _, _ in rows)
+        notes[name] = note
+    width = max(map(len, result.busy))
     lines = ["busy"]
-    for name, share, note in rows:
+    for name, share in result.busy.items():
         bar = "#" * round(share * 20)
-        lines.append(f"  {name:<{width}}  {share:>4.0%}  {bar:<20}  {note}")
-    name, share, _ = max(rows, key=lambda row: row[1])
+        lines.append(f"  {name:<{width}}  {share:>4.0%}  {bar:<20}  {notes.get(name, '')}")
+    name, share = max(result.busy.items(), key=lambda row: row[1])
     if share >= FULL:
         lines.append(f"  {name} sets the step time")
     return lines

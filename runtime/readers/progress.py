@@ -8,6 +8,8 @@ above the panel as they happen.
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +20,8 @@ from forgedsl.runtime.readers.view import View
 
 PLAIN_STEPS, PLAIN_SECONDS = 10, 10.0
 """plain lines: one every so many steps, or once this time has passed"""
+LONGEST_SILENCE = 120.0
+"""between steps what is going on is said after PLAIN_SECONDS, then ever more seldom, up to this"""
 
 FIELDS = (
     ("reward", "reward_mean"),
@@ -35,7 +39,11 @@ def open_progress(job: Job, notices: Sequence[str] = ()) -> Plain | Live:
     for notice in notices:
         console.print(f"note: {notice}", style="dim", markup=False)
     view = View(job.name, job.schedule.steps)
-    return Live(view, console) if console.is_terminal else Plain(view)
+    if console.is_terminal:
+        return Live(view, console)
+    plain = Plain(view)
+    plain.watch()
+    return plain
 
 
 def news(view: View, event: Event) -> tuple[str, str] | None:
@@ -90,7 +98,29 @@ class Plain:
     def __init__(self, view: View, stream: Any = None) -> None:
         self._view = view
         self._stream = stream or sys.stderr
-        self._said_time = 0.0
+        self._said_time = self._step_time = 0.0
+        self._closed = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="progress", daemon=True)
+
+    def watch(self) -> None:
+        """Break long silences from now on, until `close`."""
+        self._watcher.start()
+
+    def _watch(self) -> None:
+        wait = PLAIN_SECONDS
+        while not self._closed.wait(wait):
+            silent = time.time() - self._said_time
+            if silent < wait:
+                wait = PLAIN_SECONDS
+            elif self._view.began:
+                self.break_silence(time.time())
+                wait = min(2 * wait, LONGEST_SILENCE)
+
+    def break_silence(self, now: float) -> None:
+        """Say what is going on."""
+        view = self._view
+        view.now = max(view.now, now)
+        self._say(f"step {view.step + 1}: {view.doing}" if view.doing else phase_text(view))
 
     def on_event(self, event: Event) -> None:
         view = self._view
@@ -105,22 +135,25 @@ class Plain:
 
     def _due(self, now: float) -> bool:
         view = self._view
-        late = now - self._said_time >= PLAIN_SECONDS
+        late = now - self._step_time >= PLAIN_SECONDS
         return view.step % PLAIN_STEPS == 0 or late or view.step == view.steps
 
     def _step(self) -> None:
         view = self._view
-        self._said_time = view.now
+        self._step_time = view.now
         of = f"/{view.steps}" if view.steps else ""
         body = "  ".join(f"{label} {value}" for label, value in figures(view))
         left = "" if view.left is None else f"  left {clock(view.left)}"
         self._say(f"step {view.step}{of}  {body}{left}")
 
     def _say(self, text: str) -> None:
-        print(f"[{self._view.elapsed:7.1f} s] {text}", file=self._stream, flush=True)
+        self._said_time = self._view.now
+        # in one piece: the watcher is a thread of its own
+        self._stream.write(f"[{self._view.elapsed:7.1f} s] {text}\n")
+        self._stream.flush()
 
     def close(self) -> None:
-        """Nothing is held back."""
+        self._closed.set()
 
 
 class Live:
@@ -145,8 +178,6 @@ class Live:
 
     def _draw(self) -> Any:
         """Called by rich's own thread, between events."""
-        import time
-
         from rich.console import Group
 
         self._view.now = max(self._view.now, time.time())
@@ -156,11 +187,7 @@ class Live:
         from rich.spinner import Spinner
 
         view = self._view
-        text = phase_text(view)
-        if not view.waiting and view.running:
-            text = f"sampling: {view.running} completions in the making"
-            if view.evaluating:
-                text = f"eval {view.evaluating}: {view.running} completions in the making"
+        text = phase_text(view) if view.waiting else view.doing or phase_text(view)
         since = view.now - (view.phase_began if view.waiting else view.began)
         return [Spinner("dots", text=f"{text} ... {since:.0f} s", style="cyan")]
 
@@ -186,8 +213,8 @@ class Live:
         if len(view.rewards) > 1:
             spark = Text("reward ", style="dim")
             lines.append(spark.append(sparkline(list(view.rewards), 48), style="green"))
-        if view.evaluating:
-            lines[-1] = lines[-1].append(f"   evaluating {view.evaluating}", style="cyan")
+        if view.doing:
+            lines.append(Text(view.doing, style="dim"))
         return lines
 
     def close(self) -> None:

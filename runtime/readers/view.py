@@ -7,7 +7,7 @@ The view holds no text layout and does no output.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from forgedsl.runtime.events import Event
@@ -15,6 +15,15 @@ from forgedsl.runtime.readers.rows import Row, row_of
 
 WINDOW = 20
 """steps that the smoothed figures and the remaining time look back on"""
+WORK = {
+    "sample": ("completion", "in the making"),
+    "score": ("completion", "being scored"),
+    "logprobs": ("group", "waiting for log-probabilities"),
+    "step": ("batch", "training"),
+    "sync": ("weight sync", "under way"),
+    "export": ("export", "being written"),
+}
+"""spans that take time -> (what is in them, what happens to it)"""
 
 
 @dataclass(slots=True)
@@ -35,14 +44,14 @@ class View:
     step: int = 0
     began: float = 0.0
     now: float = 0.0
-    phase: str = ""
+    phase: str = "starting"
     """what the run waits for before its first step"""
     phase_began: float = 0.0
     waiting: list[str] = field(default_factory=list)
     """services that are not ready yet"""
     evaluating: str = ""
-    running: int = 0
-    """completions in the making"""
+    under_way: Counter[str] = field(default_factory=Counter)
+    """spans of WORK that have begun and not ended"""
     row: Row = field(default_factory=dict)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=WINDOW))
     rewards: list[float] = field(default_factory=list)
@@ -51,6 +60,9 @@ class View:
 
     def on_event(self, event: Event) -> None:
         self.now = event["time"]
+        work, _, edge = event["kind"].partition(".")
+        if work in WORK:
+            self.under_way[work] += {"start": 1, "end": -1}[edge]
         match event["kind"]:
             case "run.start":
                 self.began = self.began or event["time"]
@@ -59,12 +71,10 @@ class View:
                 self.phase = event["text"]
                 self.phase_began = event["time"]
                 self.waiting = list(event.get("services", ()))
+            case "controller.start":
+                self.phase = "running"
             case "service.ready":
                 self.waiting = [name for name in self.waiting if name != event["service"]]
-            case "sample.start":
-                self.running += 1
-            case "sample.end":
-                self.running -= 1
             case "eval.start":
                 self.evaluating = event["name"]
             case "eval.end":
@@ -84,6 +94,16 @@ class View:
     @property
     def elapsed(self) -> float:
         return max(self.now - self.began, 0.0)
+
+    @property
+    def doing(self) -> str:
+        """What is going on: `eval held_out, 37 completions in the making`; or nothing."""
+        found = [f"eval {self.evaluating}"] if self.evaluating else []
+        for work, (thing, state) in WORK.items():
+            count = self.under_way[work]
+            plural = ("es" if thing.endswith("h") else "s") if count > 1 else ""
+            found += [f"{count} {thing}{plural} {state}"] if count else []
+        return ", ".join(found)
 
     @property
     def left(self) -> float | None:
