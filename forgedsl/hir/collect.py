@@ -23,8 +23,10 @@ from forgedsl.syntax import ast
 class Collector:
     """Walks the declarations of one file into a Table."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: Context, module: str = "") -> None:
         self.ctx = ctx
+        layer, detail = ("module", f"module {module}") if module else ("file", "")
+        self.origin = Origin(layer=layer, detail=detail, span=None)
         self.table = Table()
         for kind in KINDS.values():
             if kind.singleton:
@@ -35,6 +37,7 @@ class Collector:
             message = f"edition {file.edition.number} is not known"
             self.ctx.error("F118", message, file.edition.span, help="write `forge 1`")
         assigns: list[ast.Assign] = []
+        aliases = {alias_of(d) for d in file.decls if isinstance(d, ast.ImportForge)}
         for decl in file.decls:
             match decl:
                 case ast.ImportForge() | ast.ImportPython():
@@ -46,6 +49,8 @@ class Collector:
                     self.table.requires.append(decl)
                 case ast.FnDecl() | ast.BindDecl():
                     self._function(decl)
+                case ast.BlockDecl() if decl.kind in aliases and decl.name is None:
+                    self._module_block(decl)
                 case ast.BlockDecl():
                     self._block(decl)
                 case ast.Assign():
@@ -73,8 +78,7 @@ class Collector:
         return True
 
     def _import(self, decl: ast.ImportForge | ast.ImportPython) -> None:
-        stem = decl.target.rpartition("/")[2]
-        name = decl.alias or stem.removesuffix(".forge").removesuffix(".py")
+        name = alias_of(decl)
         if self._new_name(name, decl.span):
             self.table.imports[name] = decl
 
@@ -101,7 +105,7 @@ class Collector:
             declared = Declared(kind=KINDS["reward"], name=decl.name, node=decl)
             self.table.declared[decl.name] = declared
             if decl.settings is not None:
-                self.fill(declared, decl.settings.items, Origin(layer="file", detail="", span=None))
+                self.fill(declared, decl.settings.items, self.origin)
         elif decl.settings is not None:
             self.ctx.error("F119", f"a {decl.kind} has no settings", decl.settings.span)
 
@@ -129,7 +133,20 @@ class Collector:
         else:
             declared = self._declare(decl)
             if declared is not None:
-                self.fill(declared, decl.block.items, Origin(layer="file", detail="", span=None))
+                self.fill(declared, decl.block.items, self.origin)
+
+    def _module_block(self, decl: ast.BlockDecl) -> None:
+        """`m { generator { replicas = 2 } }` over what the module says."""
+        settings = ast.Nested(
+            name=decl.kind,
+            name_span=decl.kind_span,
+            label=None,
+            label_span=None,
+            when=None,
+            block=decl.block,
+            span=decl.span,
+        )
+        self.table.module_settings.append(settings)
 
     def _profile(self, decl: ast.BlockDecl) -> None:
         if decl.name is None or decl.name_span is None:
@@ -300,13 +317,19 @@ class Collector:
         declared = self.table.declared.get(name)
         if declared is not None and declared.kind.single:
             self.table.spans[name] = item.path.span
-            origin = Origin(layer="file", detail="", span=None)
+            origin = self.origin
             self.enter(declared, ("value",), item.path.span, item.value, origin)
             return
         help_text = "a parameter is declared with `param NAME : TYPE = VALUE`"
         if item.path.parts[0] in self.table.declared:
             help_text = f"write it inside the declaration of `{item.path.parts[0]}`"
         self.ctx.error("F119", f"`{name} = ...` cannot stand alone", item.path.span, help=help_text)
+
+
+def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:
+    """The name an import binds."""
+    stem = decl.target.rpartition("/")[2]
+    return decl.alias or stem.removesuffix(".forge").removesuffix(".py")
 
 
 def _flatten(

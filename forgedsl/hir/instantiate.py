@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.diagnostics import Label
+from forgedsl.hir.collect import alias_of
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Names
 from forgedsl.hir.functions import build_function, check_function
@@ -89,12 +90,6 @@ def _nested_import(
     imported = import_module(decl, module, names, {}, loader, ctx, trail)
     if imported is not None:
         scope.names[alias_of(decl)] = imported
-
-
-def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:
-    """The name an import binds."""
-    stem = decl.target.rpartition("/")[2]
-    return decl.alias or stem.removesuffix(".forge").removesuffix(".py")
 
 
 def import_module(

@@ -105,7 +105,7 @@ def _provenance(path: ast.Path, resolver: Resolver) -> tuple[str, str]:
     if declared is None:
         return "", ""
     value = resolver.setting(declared, ".".join(path.parts[1:]))
-    layer = "file" if value.origin.layer == "default" else value.origin.layer
+    layer = "file" if value.origin.layer in ("default", "module") else value.origin.layer
     return _origin(value, resolver), layer
 
 

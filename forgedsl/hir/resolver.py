@@ -64,7 +64,7 @@ class Resolver:
         self.folder = folder
         self.loader = loader
         self.host = host
-        self.collector = Collector(self.ctx)
+        self.collector = Collector(self.ctx, self.prefix.removesuffix("."))
         self.table = self.collector.file(file)
         self.scope = Scope(module=self.prefix.removesuffix("."))
         self.params = Params(self.table.params, self.table.param_entries, self, self.home, self.ctx)
@@ -236,9 +236,7 @@ class Resolver:
     def layers(self, overrides: tuple[Override, ...], profile: str) -> bool:
         """Apply overrides and the profile; False if the profile is unknown."""
         overlay = Overlay(self.collector)
-        for item in self.table.module_settings:
-            written = Origin(layer="file", detail="", span=None)
-            overlay.assign(item.path, item.value, written)
+        overlay.items(self.table.module_settings, Origin(layer="file", detail="", span=None))
         for override in overrides:
             overlay.override(override, self.loader.sources)
         if profile == "auto":

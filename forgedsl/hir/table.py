@@ -67,8 +67,8 @@ class Table:
     imports: dict[str, ast.ImportForge | ast.ImportPython] = field(default_factory=dict)
     modules: dict[str, Resolver] = field(default_factory=dict)
     """the imported files that could be read, but for the standard library"""
-    module_settings: list[ast.Assign] = field(default_factory=list)
-    """`m.generator.replicas = 2`"""
+    module_settings: list[ast.Assign | ast.Nested] = field(default_factory=list)
+    """`m.generator.replicas = 2`, `m { generator { replicas = 2 } }`"""
     profiles: dict[str, ast.BlockDecl] = field(default_factory=dict)
     requires: list[ast.Require] = field(default_factory=list)
     flow: ast.BlockDecl | None = None
