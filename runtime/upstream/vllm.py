@@ -14,6 +14,7 @@ decisions to the others before each step.
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Iterable
@@ -28,6 +29,8 @@ T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
 CPU_BATCHED_TOKENS = 8192
+RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
+NOT_LOADED = "%s: Failed to load weights"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,6 +112,7 @@ class Engine:
             raise LaunchError(
                 f"vLLM does not know an argument of `engine.extra`: {error}"
             ) from error
+        hide_what_has_no_weights(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
             # all ranks have it mapped; a process that is killed would leave the name behind
             from vllm.distributed import get_tp_group
@@ -202,6 +206,20 @@ class Engine:
             self._engine.apply_model(_repack_tied_head)
         if reset_prefix_cache:
             self._engine.reset_prefix_cache(reset_running_requests=True)
+
+
+def hide_what_has_no_weights(is_tied: bool) -> None:
+    """Keep two warnings of every weight sync out of the log.
+
+    A reload warns of each layer that it gives nothing to. Rotary embeddings have a computed table
+    only, and a tied head is its embedding, which is loaded; of any other layer the warning stays.
+    """
+    names = ("RotaryEmbedding", "ParallelLMHead") if is_tied else ("RotaryEmbedding",)
+
+    def says_something(record: logging.LogRecord) -> bool:
+        return record.msg != NOT_LOADED or not str(record.args[0]).endswith(names)
+
+    logging.getLogger(RELOAD_LOGGER).addFilter(says_something)
 
 
 def _executor_at(seat: Seat) -> type:
