@@ -39,6 +39,8 @@ profile x { gen.replicas = 2, d.shuffle = none }
         ("loss mine(", "los mine(", "F101"),
         ("model m { source = random(1), arch = qwen3(\"0.6B\") }", "model m = random(1)", "F119"),
         ("sampling.max_tokens = 16", "max_tokens = 16", "F103"),
+        ("gen : vllm(m)", "gen : sglang(m)", "F101"),
+        ("gen : vllm(m)", "gen : vllm(m, m)", "F114"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("profile", ["none", "x"])

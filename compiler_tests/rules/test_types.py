@@ -33,7 +33,7 @@ AXES = [
     ("tokens in an advantage", [("norm(r: [G] f32)", "norm(r: [B, T] f32)"), (NORM, "r")],
      "T704", "[B, T] f32"),
     ("no axis of that name", [("std(r, G)", "std(r, Z)")], "F101", "Z"),
-    ("tokens in a filter", [(FILTER, "sum(score, T, score > 0.0) > 0.0")], "L401", "score > 0.0"),
+    ("tokens in a filter", [(FILTER, "sum(score, T, score > 0.0) > 0.0")], "T701", "score"),
     ("a decision for each sibling", [(FILTER, "score > 0.0")], "T701", "score > 0.0"),
     ("ragged without a mask", [(LOSS, "minimize seq_mean(-mean(ratio, T) * adv)")], "L401",
      "mean(ratio, T)"),

@@ -79,7 +79,7 @@ def build(program: Program, *, reporter: Reporter) -> Graph | None:
         return None
     kept, removed = prune(program, typed, loss, live)
     for part in removed:
-        legality.report_removed(program, part, step, reporter)
+        legality.report_removed(program, part, typed, reporter)
     return Graph(
         flow=FLOW,
         nodes=kept,

@@ -12,18 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
+from forgedsl.graph.fields import check_fields
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
 from forgedsl.hir.ir import Decl, Function, Program, Ref
-from forgedsl.hir.suggest import nearest
 from forgedsl.source import Span
-from forgedsl.syntax import ast
 
 SOURCES = ("draw", "batches", "pairs")
-
-TRAINER_FIELDS = frozenset({"logprob", "entropy", "logsumexp", "mean_logprob"})
-ROLLOUT_FIELDS = frozenset({"behavior", "mask", "num_tokens", "truncated"})
-"""Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
 
 
 def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
@@ -159,10 +154,9 @@ def check(
         for node in nodes:
             found += _check_join(node, by_name)
             found += _check_keep(node, by_name)
-        found += _check_fields(nodes, loss, live)
-    for node in nodes:
-        found += _check_sync(program, node, nodes)
-    found += _check_updated(program, nodes)
+        found += check_fields(nodes, loss, live)
+    syncs = [d for node in nodes for d in _check_sync(program, node, nodes)]
+    found += syncs or _check_updated(program, nodes)
     for diagnostic in found:
         reporter.report(diagnostic)
     return not found
@@ -286,82 +280,26 @@ def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
     ]
 
 
-# ---- fields of the loss
-
-
-def _check_fields(
-    nodes: tuple[Node, ...], loss: Function, live: frozenset[str]
-) -> list[Diagnostic]:
-    step = next(node for node in nodes if node.op == "step")
-    batch = next(node for node in nodes if node.name == step.inputs[0].edge)
-    fields = batch.inputs if batch.op == "replay" else ()
-    supplied = {i.argument for i in fields}
-    given = TRAINER_FIELDS | supplied | ROLLOUT_FIELDS
-    if not batch.samplers:
-        given -= {"behavior"}
-    declared = {field.name for field in loss.fields}
-    found = []
-    for field in loss.fields:
-        if not isinstance(field.type, ast.TensorType):
-            continue  # a parameter of the loss, not a part of the batch
-        if field.name in live and field.name not in given and field.default is None:
-            found.append(_missing(field.name, field.span, batch, loss, supplied))
-    for i in fields:
-        if i.argument not in declared and i.argument != "rollout":
-            close = nearest(i.argument, declared)
-            found.append(
-                error(
-                    "F111",
-                    "loss-field",
-                    f"loss `{loss.name}` has no field `{i.argument}`",
-                    i.span,
-                    related=(Label(text="the loss is declared here", span=loss.span),),
-                    help=f"did you mean `{close[0]}`?"
-                    if close
-                    else f"remove it, or declare `{i.argument}` in the loss",
-                )
-            )
-    return found
-
-
-def _missing(name: str, span: Span, batch: Node, loss: Function, supplied: set[str]) -> Diagnostic:
-    close = nearest(name, supplied)
-    if name == "behavior":
-        message = f"loss `{loss.name}` needs `behavior`, but no sampler produced this batch"
-        help = "supervised batches and pairs have no sampler log-probs"
-    else:
-        message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
-        help = f"name it: `replay(..., {name} = ...)`"
-    if close:
-        help += f"; did you mean it by `{close[0]}`?"
-    return error(
-        "F111",
-        "loss-field",
-        message,
-        batch.span,
-        label="the batch is made here",
-        related=(Label(text="declared here", span=span),),
-        help=help,
-    )
-
-
 # ---- what was folded away
 
 
-def report_removed(program: Program, part: Removed, step: Node, reporter: Reporter) -> None:
+def report_removed(
+    program: Program, part: Removed, nodes: tuple[Node, ...], reporter: Reporter
+) -> None:
     """F106: say what is gone, why, and which processes that frees."""
+    step = next(node for node in nodes if node.op == "step")
     services = ", ".join(f"`{name}`" for name in part.services)
-    nodes = ", ".join(f"`{name}`" for name in part.nodes)
+    gone = ", ".join(f"`{name}`" for name in part.nodes)
     if part.services:
         message = f"{services} is not needed: {part.reason}"
         span = program.spans.get(part.services[0], step.span)
     elif part.nodes:
-        message = f"{nodes} is not computed: {part.reason}"
-        span = step.span
+        message = f"{gone} is not computed: {part.reason}"
+        span = next(node.span for node in nodes if node.name == part.nodes[-1])
     else:
         message = f"{part.reason}, so the batch does not carry it"
         span = step.span
-    notes = (f"removed from the flow: {nodes}",) if part.nodes and part.services else ()
+    notes = (f"removed from the flow: {gone}",) if part.nodes and part.services else ()
     reporter.report(
         Diagnostic(
             code="F106",

@@ -206,14 +206,17 @@ class Collector:
         if not isinstance(ctor, ast.Call) or not all(isinstance(a, ast.Path) for a in arguments):
             message = "a service says what runs it: `service NAME : titan(MODEL) { ... }`"
             self.ctx.error("F119", message, ctor.span if ctor is not None else decl.name_span)
+            self.ctx.broken.add(decl.name)
             return None
         name = ctor.function.text
         if name not in SERVICES:
             span = ctor.function.span
             self.ctx.unknown("F101", "unknown service", name, span, SERVICES)
+            self.ctx.broken.add(decl.name)
             return None
         if len(arguments) != 1:
             self.ctx.error("F114", f"`{name}` takes one model", ctor.span)
+            self.ctx.broken.add(decl.name)
             return None
         if not self._new_name(decl.name, decl.name_span):
             return None
@@ -323,6 +326,8 @@ class Collector:
         help_text = "a parameter is declared with `param NAME : TYPE = VALUE`"
         if item.path.parts[0] in self.table.declared:
             help_text = f"write it inside the declaration of `{item.path.parts[0]}`"
+        else:
+            self.ctx.broken.add(item.path.parts[0])
         self.ctx.error("F119", f"`{name} = ...` cannot stand alone", item.path.span, help=help_text)
 
 

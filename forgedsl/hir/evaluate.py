@@ -69,6 +69,8 @@ class Names(Protocol):
 
     def knows(self, name: str) -> bool: ...
 
+    def constants(self) -> tuple[str, ...]: ...
+
 
 def type_name(value: Any) -> str:
     """The type of a folded value, in words."""

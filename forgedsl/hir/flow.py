@@ -18,8 +18,9 @@ from forgedsl.hir import imports
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
+from forgedsl.hir.habits import function_habit
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
-from forgedsl.hir.specialize import resolve_loss
+from forgedsl.hir.specialize import loss_by_position, resolve_loss
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS, STREAMS
@@ -45,9 +46,8 @@ class FlowResolver:
         self.steps: list[FlowStep] = []
 
     def block(self, block: ast.Block) -> tuple[FlowStep, ...]:
-        for item in block.items:
-            if isinstance(item, ast.Assign):
-                self.later.setdefault(item.path.text, item.path.span)
+        for assign in (i for i in block.items if isinstance(i, ast.Assign)):
+            self.later.setdefault(assign.path.text, assign.path.span)
         for item in block.items:
             match item:
                 case ast.Assign():
@@ -183,10 +183,9 @@ class FlowResolver:
         first = params[0] if params else ""
         given = settings if first == "count" else {i.argument for i in inputs}
         if first and first not in given:
-            shown = f"{call.function.text}({', '.join(params)})"
-            self.ctx.error(
-                "F114", f"`{call.function.text}` needs its {first}", call.span, help=shown
-            )
+            callee = call.function.text
+            shown = f"`{callee}({', '.join(params)})`"
+            self.ctx.error("F114", f"`{callee}` needs its {first}", call.span, help=shown)
             return False
         if op == "sample":
             settings.setdefault("n", Value(value=1, origin=_DEFAULT))
@@ -199,13 +198,14 @@ class FlowResolver:
     def _step(self, call: ast.Call, declared: Declared, span: Span) -> bool:
         loss = next((arg for arg in call.args if arg.name == "loss"), None)
         rest = tuple(arg for arg in call.args if arg is not loss)
-        arguments = self._arguments(None, replace(call, args=rest), ("batch",))
-        if loss is None or not rest:
-            missing = "a loss" if loss is None else "a batch"
-            message = f"`{call.function.text}` needs {missing}"
-            help_text = f"`{call.function.text}(batch, loss = NAME)`"
-            self.ctx.error("F114", message, call.span, help=help_text)
+        if loss is None and loss_by_position(call, self.ctx):
             return False
+        if loss is None or not rest:
+            callee, missing = call.function.text, "a loss" if loss is None else "a batch"
+            shown = f"`{callee}(batch, loss = NAME)`"
+            self.ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
+            return False
+        arguments = self._arguments(None, replace(call, args=rest), ("batch",))
         name = resolve_loss(loss.value, self.resolver, self.functions)
         if name is None or arguments is None:
             return False
@@ -235,8 +235,8 @@ class FlowResolver:
             if found.kind != "loss":
                 self.functions[path.text] = found
                 return found
-            message = f"a loss is named in a step: `trainer.step(batch, loss = {path.text})`"
-            self.ctx.error("F119", message, path.span)
+            help_text = f"`trainer.step(batch, loss = {path.text})`"
+            self.ctx.error("F119", "a loss is named in a step", path.span, help=help_text)
             return None
         if path.parts[0] in self.resolver.table.modules:
             self.resolver.used.add(path.parts[0])
@@ -250,10 +250,11 @@ class FlowResolver:
                 name, span = ".".join(path.parts[1:]), part_span(path, 1)
                 self.ctx.unknown("F101", what, name, span, module.names)
             return None
-        tables = (self.resolver.table.functions, self.resolver.table.declared, self.edges)
-        known = ("replay", *(name for table in tables for name in table))
+        table = self.resolver.table
+        known = ("replay", *table.functions, *table.declared, *self.edges)
         what = "undefined name" if len(path.parts) > 1 else "undefined function"
-        self.ctx.unknown("F101", what, path.parts[0], part_span(path, 0, 0), known)
+        meant, span = function_habit(path.text), part_span(path, 0, 0)
+        self.ctx.unknown("F101", what, path.parts[0], span, known, meant)
         return None
 
     def _not_called(self, path: ast.Path, found: object) -> None:
@@ -356,8 +357,8 @@ class FlowResolver:
             message = f"`{head}` is used before it is defined"
             help_text = "data flows downwards; only `sync` closes a cycle"
             self.ctx.error("F105", message, span, related=related, help=help_text)
-            return
-        self.ctx.unknown("F101", "undefined stream", head, span, self.edges)
+        else:
+            self.ctx.unknown("F101", "undefined stream", head, span, self.edges)
 
     def _count(self, value: Value, call: ast.Call, what: str) -> Value:
         span = value.origin.span or call.span

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
+from forgedsl.hir.habits import function_habit, habit
 from forgedsl.hir.ir import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.hir.table import part_span
 from forgedsl.records import dataclass
@@ -55,10 +56,11 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
                 kept.append(item)
             case _:
                 word = type(item).__name__.lower()
-                ctx.error("F119", f"`{word}` cannot stand in a {decl.kind}", item.span)
+                message = f"`{word}` cannot stand in a {decl.kind}"
+                ctx.error("F119", message, item.span, help=_instead(word, is_loss=is_loss))
     ends = [s for s in kept if isinstance(s, ast.Minimize if is_loss else ast.Return)]
     word = "minimize" if is_loss else "return"
-    if not ends and not any(not isinstance(i, Statement) for i in body.items):
+    if not ends and len(kept) == len(body.items):
         ctx.error("F110", f"{decl.kind} `{decl.name}` has no `{word}`", decl.name_span)
     for extra in ends[1:]:
         related = (Label(text="the first one", span=ends[0].span),)
@@ -66,6 +68,13 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
     if not is_loss and ends and kept[-1] is not ends[0]:
         ctx.error("F119", "nothing may follow `return`", kept[-1].span)
     return tuple(kept)
+
+
+def _instead(word: str, *, is_loss: bool) -> str:
+    """What stands for the other kind's last statement."""
+    if is_loss:
+        return "a loss ends with `minimize`" if word == "return" else ""
+    return "only a loss has `minimize` and `report`" if word in {"minimize", "report"} else ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,6 +86,8 @@ class BodyChecker:
     locals: dict[str, str]  # name -> type name ("Rollout", "" for plain values)
     functions: frozenset[str] = frozenset(builtins.FUNCTIONS)
     used: set[str]
+    kind: str = ""
+    """what the body belongs to: a loss, a rubric, ..."""
 
     def expr(self, expr: ast.Expr) -> None:
         match expr:
@@ -87,8 +98,9 @@ class BodyChecker:
             case ast.Unary():
                 self.expr(expr.operand)
             case ast.Binary():
-                self.expr(expr.left)
-                self.expr(expr.right)
+                if not self._mean_by_hand(expr):
+                    self.expr(expr.left)
+                    self.expr(expr.right)
             case ast.Conditional():
                 self.expr(expr.then)
                 self.expr(expr.test)
@@ -96,6 +108,19 @@ class BodyChecker:
             case ast.List():
                 for item in expr.items:
                     self.expr(item)
+
+    def _mean_by_hand(self, expr: ast.Binary) -> bool:
+        """Whether it is `sum(x * mask) / sum(mask)`, two calls without an axis, and reported."""
+        sides = (expr.left, expr.right)
+        if expr.operator != "/" or self.kind not in {"loss", "fn"}:
+            return False
+        if not all(isinstance(s, ast.Call) and s.function.text == "sum" for s in sides):
+            return False
+        if any(len(s.args) != 1 for s in sides):  # type: ignore[union-attr]
+            return False
+        help_text = "a mean over the tokens of the step is `token_mean(x, mask)`"
+        self.ctx.error("F114", "`sum` needs an axis", expr.span, help=help_text)
+        return True
 
     def _candidates(self) -> Iterable[str]:
         return (*self.locals, *self.scope.names)
@@ -122,7 +147,18 @@ class BodyChecker:
         if len(head) == 1 and head.isupper() and not rest:
             self.ctx.error("F101", f"there is no axis `{head}`", span, help=AXES)
             return
-        self.ctx.unknown("F101", "undefined name", head, span, self._candidates())
+        self.ctx.unknown("F101", "undefined name", head, span, self._candidates(), self._hint(head))
+
+    def _hint(self, name: str) -> str:
+        """What could have been meant by a name that nothing is spelt like."""
+        if "Row" in self.locals.values():
+            return f"a column is read as `row.{name}`"
+        known = [*self.locals]
+        if self.kind == "rubric":
+            names = self.scope.names.items()
+            known = [n for n, found in names if isinstance(found, Decl) and found.kind == "reward"]
+        listed = ", ".join(f"`{k}`" for k in known)
+        return habit(name) or (f"known here are {listed}" if 0 < len(known) <= 12 else "")
 
     def _attribute(self, path: ast.Path, type_name: str) -> None:
         if len(path.parts) == 1 or type_name in {"any", "Row"}:
@@ -158,16 +194,33 @@ class BodyChecker:
             self.used.add(path.parts[0])
             self.ctx.error("F119", f"`{path.text}` is Python; only a reward can be one", path.span)
         elif isinstance(found, Constant | Decl) or path.text in self.locals:
-            self.ctx.error("F119", f"`{path.text}` is not a function", path.span)
+            is_reward = isinstance(found, Decl) and found.kind == "reward"
+            help_text = f"a reward is named without arguments: `{path.text}`" if is_reward else ""
+            self.ctx.error("F119", f"`{path.text}` is not a function", path.span, help=help_text)
+            return
         elif isinstance(self.scope.names.get(path.parts[0]), Scope) and len(path.parts) > 1:
             self.used.add(path.parts[0])
             self._path(path)
         else:
             functions = [n for n, f in self.scope.names.items() if isinstance(f, Function)]
             known = (*self.functions, *functions)
-            self.ctx.unknown("F101", "undefined function", path.text, path.span, known)
+            self._unknown_function(path, known)
         for arg in call.args:
             self.expr(arg.value)
+
+    def _unknown_function(self, path: ast.Path, known: Iterable[str]) -> None:
+        """`torch.min`, `gain.clamp(0, 1)`, `row.answer.split("#")`: the last part says which."""
+        last = path.parts[-1]
+        help_text = function_habit(last)
+        if not help_text and last in self.functions and len(path.parts) > 1:
+            names = builtins.FUNCTIONS[last]
+            params = ("a", "b") if last in {"min", "max"} else (p.removesuffix("?") for p in names)
+            help_text = f"here that is `{last}({', '.join(params)})`"
+        if help_text:
+            message = f"undefined function `{path.text}`"
+            self.ctx.error("F101", message, path.span, help=help_text)
+        else:
+            self.ctx.unknown("F101", "undefined function", path.text, path.span, known)
 
     def _arity(self, call: ast.Call, name: str, params: tuple[str, ...]) -> None:
         names = [p.removesuffix("?") for p in params]
@@ -179,12 +232,22 @@ class BodyChecker:
                 span = type(span)(span.file, arg.span.start, arg.span.start + len(arg.name))
                 self.ctx.unknown("F114", f"`{name}` has no parameter", arg.name, span, names)
                 return
-        if not least <= given <= len(names):
+        if given == 1 and name in builtins.REDUCTIONS and names[1] == "axis":
+            self.ctx.error("F114", f"`{name}` needs an axis", call.span, help=self._over(name))
+        elif not least <= given <= len(names):
             wanted = str(len(names)) if least == len(names) else f"{least} to {len(names)}"
             plural = "" if wanted == "1" else "s"
             message = f"`{name}` takes {wanted} argument{plural}, not {given}"
             shown = f"{name}({', '.join(names)})"
             self.ctx.error("F114", message, call.span, help=f"`{shown}`")
+
+    def _over(self, name: str) -> str:
+        """The forms of a reduction that fit the body."""
+        if self.kind in {"advantage", "filter"}:
+            return f"over the siblings of a group: `{name}(x, G)`"
+        step = {"mean": "`token_mean(x, mask)`", "sum": "`seq_sum(x, mask)`"}.get(name, "")
+        within = f"`{name}(x, T, mask)` is within a sequence"
+        return within + (f", {step} over the step" if step else "")
 
 
 Checked = dict[tuple[str, int, str], tuple[set[str], tuple[Diagnostic, ...]]]
@@ -205,7 +268,7 @@ def check_function(function: Function, ctx: Context, known: Checked) -> set[str]
 
 
 def _check_names(function: Function, ctx: Context) -> set[str]:
-    checker = BodyChecker(ctx=ctx, scope=function.scope, locals={}, used=set())
+    checker = BodyChecker(ctx=ctx, scope=function.scope, locals={}, used=set(), kind=function.kind)
     for field in function.fields:
         if field.name in checker.locals:
             message = f"`{field.name}` is declared twice"
@@ -237,6 +300,7 @@ def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> 
         if rows
         else frozenset(builtins.ELEMENTWISE) | {"min", "max"},
         used=used,
+        kind=kind,
     )
     checker.expr(value.expr)
 

@@ -1,8 +1,8 @@
 """What people type out of habit -> what is meant here.
 
-HABITS: setting names of TRL, torchforge and verl, looked up when a name is unknown and nothing is
-spelt nearly like it. `whole_addresses`: `--set lr=1e-5` for `trainer.optimizer.lr`. `as_override`:
-`trainer.procs:4` for `trainer.procs=4`.
+HABITS, FUNCTION_HABITS: names of TRL, torchforge, verl and torch, looked up when a name is unknown.
+`whole_addresses`: `--set lr=1e-5` for `trainer.optimizer.lr`. `as_override`: `trainer.procs:4` for
+`trainer.procs=4`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,28 @@ from forgedsl.hir.suggest import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from forgedsl.hir.table import Declared
+
+MIXED = (
+    "`source = mixture([...], weights = [...])` of the dataset: a batch comes from one `draw` and "
+    "one generator"
+)
+FUNCTION_HABITS = {
+    "cat": MIXED,
+    "concat": MIXED,
+    "concatenate": MIXED,
+    "detach": "`stop(x)`",
+    "logsigmoid": "`log_sigmoid(x)`",
+    "masked_mean": "`token_mean(x, mask)`",
+    "maximum": "`max(a, b)`",
+    "merge": MIXED,
+    "minimum": "`min(a, b)`",
+    "relu": "`max(x, 0.0)`",
+    "split": "`after(s, sep)` or `before(s, sep)`",
+    "square": "`x ** 2`",
+    "stop_gradient": "`stop(x)`",
+    "where": "`a if condition else b`",
+}
+"""Functions of torch, numpy and Python."""
 
 OPTIONS = ("--profile", "--set", "--set-file", "--seed", "--run-dir", "--resume", "--quiet")
 
@@ -62,6 +84,12 @@ HABITS = {
 def habit(name: str) -> str:
     """`here that is ...`, or nothing."""
     ours = HABITS.get(name.lower())
+    return "" if ours is None else f"here that is {ours}"
+
+
+def function_habit(name: str) -> str:
+    """The same for the name of a function."""
+    ours = FUNCTION_HABITS.get(name)
     return "" if ours is None else f"here that is {ours}"
 
 

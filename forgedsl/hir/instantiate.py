@@ -27,14 +27,17 @@ class ModuleNames:
     def knows(self, name: str) -> bool:
         return name in self.params.params or name in self.scope.names
 
+    def constants(self) -> tuple[str, ...]:
+        return (*self.params.params, *self.scope.names)
+
     def value_of(self, path: ast.Path) -> Any:
         if len(path.parts) == 1 and path.text in self.params.params:
             return self.params.fold(path.text).value
         found = self.scope.lookup(path.parts)
         if isinstance(found, Constant):
             return found.value
-        known = (*self.params.params, *self.scope.names)
-        return self.ctx.unknown("F101", "undefined name", path.text, path.span, known)
+        what = "undefined name"
+        return self.ctx.unknown("F101", what, path.text, path.span, self.constants())
 
 
 def instantiate(

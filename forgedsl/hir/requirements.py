@@ -29,6 +29,13 @@ def holds(expr: ast.Expr, resolver: Resolver) -> bool:
     return value
 
 
+def check_conditions(resolver: Resolver) -> None:
+    """Report what is wrong in the conditions of profiles where none is chosen by them."""
+    for profile in resolver.table.profiles.values():
+        if profile.when is not None:
+            holds(profile.when, resolver)
+
+
 def check(resolver: Resolver) -> None:
     """Report every requirement that does not hold. One that depends on `auto` is left to the
     plan."""

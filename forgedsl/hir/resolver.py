@@ -90,6 +90,10 @@ class Resolver:
             name in t for t in (table.params, table.declared, table.functions, table.imports)
         )
 
+    def constants(self) -> tuple[str, ...]:
+        """The names that have values, or settings with values."""
+        return (*self.table.params, *self.table.declared)
+
     def home(self, entry: Entry) -> Resolver:
         """In whose names an entry is evaluated: those of the file where it is written."""
         found = self
@@ -131,9 +135,10 @@ class Resolver:
                 what = f"`{head}` has nothing called"
                 return self.ctx.unknown("F101", what, ".".join(rest), span, known)
             return self.ctx.error("F109", f"`{path.text}` is not a constant", path.span)
-        candidates = (*self.table.params, *self.table.declared)
         span = part_span(path, 0, 0)
-        return self.ctx.unknown("F101", "undefined name", head, span, candidates)
+        is_ours = self.table.declared["cluster"].kind.setting(head) is not None
+        meant = f"did you mean `cluster.{head}`?" if is_ours else ""
+        return self.ctx.unknown("F101", "undefined name", head, span, self.constants(), meant)
 
     def _setting_value(self, path: ast.Path, declared: Declared) -> Any:
         head, text = path.parts[0], ".".join(path.parts[1:])
@@ -241,7 +246,10 @@ class Resolver:
             overlay.override(override, self.loader.sources)
         if profile == "auto":
             self.profile = self._matching_profile()
-        elif profile != "none":
+        elif profile == "none":
+            for file in self.files():
+                requirements.check_conditions(file)
+        else:
             known = imports.profiles(self)
             if profile not in known:
                 line = "<command line: --profile>"

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from forgedsl.diagnostics import Label
+from forgedsl.diagnostics import Edit, Fix, Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
 from forgedsl.hir.habits import one_by_one
 from forgedsl.hir.ir import Auto, Constructor, Deferred, Ref, Scope
-from forgedsl.hir.table import Declared
+from forgedsl.hir.table import Declared, part_span
 from forgedsl.schema.types import Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -75,6 +75,10 @@ class Coercer:
             help_text = f"write `{small}`" if small in ("true", "false", "none") else ""
             message = f"{what} is {type_.text}, not `{expr.text}`"
             return self.ctx.error("F109", message, expr.span, help=help_text)
+        if isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
+            span, help_text = part_span(expr, 0, 0), f"{what} is {type_.text}"
+            known = self.names.constants()
+            return self.ctx.unknown("F101", "undefined name", expr.parts[0], span, known, help_text)
         found = evaluate(expr, self.names, self.ctx)
         return found if found is ERROR else self.check(found, type_, expr.span, what)
 
@@ -117,8 +121,14 @@ class Coercer:
         return None
 
     def _wrong(self, expr: ast.Expr, type_: Type, what: str) -> Any:
+        message = f"{what} is {type_.text}, not "
+        if isinstance(expr, ast.String) and (form := _form_of(expr.value, type_)):
+            fix = Fix(message=f"write `{form}`", edits=(Edit(text=form, span=expr.span),))
+            return self.ctx.error(
+                "F109", message + "a string", expr.span, help=f"write `{form}`", fix=fix
+            )
         given = "`none`" if isinstance(expr, ast.NoneLiteral) else "this"
-        return self.ctx.error("F109", f"{what} is {type_.text}, not {given}", expr.span)
+        return self.ctx.error("F109", message + given, expr.span)
 
     def _ref(self, expr: ast.Expr, type_: Type, what: str) -> Any:
         if not isinstance(expr, ast.Path):
@@ -229,12 +239,22 @@ def _convert(value: Any, type_: Type) -> Any:
     return ERROR
 
 
+def _form_of(text: str, type_: Type) -> str:
+    """The call that a bare path or id stands for: `jsonl("a.jsonl")`, `hf("Qwen/Qwen3-1.7B")`."""
+    ending = text.rpartition(".")[2]
+    here = text.startswith((".", "/", "~", "forgedsl:"))
+    name = ending if ending in type_.ctors else "local" if here else "hf"
+    return f'{name}("{text}")' if name in type_.ctors else ""
+
+
 def _unit_help(value: Any, type_: Type) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool | Seconds | Bytes)
     if type_.base == "duration" and is_number:
         return f"write the unit: `{value:g}s`"
     if type_.base == "bytes" and is_number:
         return f"write the unit: `{value:g}GiB`"
+    if type_.base == "int" and is_number and 0 < value < 1:
+        return "it is a count, not a share"
     if type_.base == "str" and is_number:
         return f'write it in quotes: `"{value}"`'
     return ""

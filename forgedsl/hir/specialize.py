@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from forgedsl.diagnostics import Edit, Fix
 from forgedsl.hir import imports
-from forgedsl.hir.context import ERROR
+from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.ir import Function, Scope
 from forgedsl.records import replace
@@ -84,6 +85,19 @@ def constant(value: object, span: Span) -> ast.Expr | None:
     return None
 
 
+def loss_by_position(call: ast.Call, ctx: Context) -> bool:
+    """Whether it is `trainer.step(batch, pg)`, and reported."""
+    if len(call.args) != 2 or any(arg.name is not None for arg in call.args):
+        return False
+    span = call.args[1].span
+    edit = Edit(text="loss = ", span=Span(span.file, span.start, span.start))
+    fix = Fix(message="write `loss = `", edits=(edit,))
+    message = f"`{call.function.text}` takes its loss by name"
+    help_text = f"`{call.function.text}(batch, loss = NAME)`"
+    ctx.error("F114", message, span, help=help_text, fix=fix)
+    return True
+
+
 def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Function]) -> str | None:
     """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
     path = expr.function if isinstance(expr, ast.Call) else expr
@@ -106,6 +120,10 @@ def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Functi
     scope = resolver.scope.names.get(path.parts[0])
     if len(path.parts) > 1 and isinstance(scope, Scope):
         losses = [f"{path.parts[0]}.{n}" for n, f in scope.names.items() if _is_loss(f)]
+    else:
+        names = resolver.scope.names.items()
+        modules = [(alias, found) for alias, found in names if isinstance(found, Scope)]
+        losses += [f"{a}.{path.text}" for a, m in modules if _is_loss(m.names.get(path.text))]
     resolver.ctx.unknown("F101", "no loss is called", path.text, path.span, losses)
     return None
 

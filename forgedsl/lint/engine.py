@@ -22,6 +22,7 @@ from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import resolve
 from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import RULES
+from forgedsl.lint.rules import f104
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
 from forgedsl.records import dataclass, replace
@@ -161,8 +162,12 @@ def _is_module(file: ast.File) -> bool:
 
 def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> None:
     """Run the rules, and the checks of later stages if all losses are sound."""
-    sound = not reporter.has_errors
+    legal = True
+    if not reporter.has_errors and not _is_module(view.file):
+        legal = _plan(view.program, view.folder, reporter)
     for rule in RULES:
+        if rule.CODE == f104.CODE and not legal:
+            continue  # what the flow lacks may be what reads it
         if config.runs(rule.CODE):
             for diagnostic in rule.check(view):
                 reporter.report(diagnostic)
@@ -171,8 +176,6 @@ def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> Non
 
         for diagnostic in look_outside(view):
             reporter.report(diagnostic)
-    if sound and not _is_module(view.file):
-        _plan(view.program, view.folder, reporter)
 
 
 def _check_host(
@@ -191,14 +194,15 @@ def _check_host(
 
 def _plan(
     program: Program, folder: Path | None, reporter: Reporter, host: Host | None = None
-) -> None:
-    """The checks of the later stages: the graph, the plan."""
+) -> bool:
+    """The checks of the later stages: the graph, whose legality is the result, and the plan."""
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.plan import plan
 
     graph = build(program, reporter=reporter)
     if graph is not None:
         plan(program, graph, reporter=reporter, host=host, base_dir=folder)
+    return graph is not None
 
 
 def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:

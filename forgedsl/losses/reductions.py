@@ -56,7 +56,15 @@ def reduce(inference: Inference, node: ast.Call) -> Typed:
         help_ = f"write {node.function.text}(x, T, mask) or {node.function.text}(x, G)"
         message = "the second argument must be an axis"
         return inference.error("T701", "axis", message, bound["axis"].span, help=help_)
-    whole_step = over_step(inference.calls[0])
+    function = inference.calls[0]
+    whole_step = over_step(function)
+    if axis == "B" and function.kind in ("advantage", "filter") and not whole_step:
+        if not inference.expect(x, ("f32", "i64", "bf16", "bool")):
+            return inference.broken(node.span)
+        message = f"{function.kind} `{function.name}` sees the siblings of a group, [G], not B"
+        help_ = "declare its parameters over [B]: it is then given the whole step"
+        help_ = help_ if function.kind == "advantage" else f"write {node.function.text}(x, G)"
+        return inference.error("T704", "group-batch", message, bound["axis"].span, help=help_)
     if axis == "P" or (axis == "B" and not whole_step):
         message = f"`{node.function.text}` cannot cross {axis}: a microbatch is not the batch"
         help_ = "use an aggregator (token_mean, seq_mean, ...) or batch_mean for data"
@@ -85,12 +93,14 @@ def _over_tokens(
     inference: Inference, node: ast.Call, x: Typed, mask_node: ast.Expr | None
 ) -> Typed:
     name = node.function.text
+    if x.type.tokens is None and not has_tokens(inference, x):
+        return inference.broken(node.span)
     if mask_node is None:
         message = f"`{name}` over T needs a mask: sequences have different lengths"
         help_ = f"write {name}(x, T, mask)"
         return inference.error("L401", "reduction-without-mask", message, node.span, help=help_)
     mask = mask_argument(inference, mask_node, x)
-    if mask is None or not has_tokens(inference, x):
+    if mask is None:
         return inference.broken(node.span)
     build = inference.build
     build.span = node.span
@@ -203,6 +213,9 @@ def _mean_of_sequences(inference: Inference, node: ast.Call, x: Typed, owner: st
         name = node.function.text
         message = f"`{name}` of one value for each {owner} is needed, this is {x.type}"
         help_ = "give it the mask, `seq_mean(x, mask)`" if x.type.tokens and owner == "B" else ""
+        if not x.type.axes:
+            help_ = "one aggregator is enough: it divides by the counts of the whole step"
+            return inference.error("T701", "axis", message, x.span, help=help_)
         code = ("L401", "reduction-without-mask") if help_ else ("T701", "axis")
         return inference.error(*code, message, x.span, help=help_)
     build = inference.build
@@ -269,8 +282,10 @@ def has_tokens(inference: Inference, x: Typed) -> bool:
     """Whether `x` has a token axis; reports it if not."""
     if x.type.tokens is not None:
         return True
-    message = f"{x.type} has no axis T"
-    inference.error("T701", "axis", message, x.span, help="it is already one value per sequence")
+    message = f"this is {x.type}, it has no axis T"
+    help_ = "it is already one value per sequence" if x.type.axes & {"B", "P"} else ""
+    help_ = "its axis is G, the siblings of a prompt" if x.type.axes == {"G"} else help_
+    inference.error("T701", "axis", message, x.span, help=help_)
     return False
 
 

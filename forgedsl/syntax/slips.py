@@ -11,6 +11,7 @@ from collections.abc import Callable
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.source import Span
 from forgedsl.syntax.build import UNITS
+from forgedsl.syntax.foreign import FOREIGN
 from forgedsl.syntax.place import PAIRS, WINDOW, Place, comment_start, describe, open_bracket
 
 _CHARACTERS = {
@@ -200,17 +201,6 @@ def _colon_for_equals(place: Place) -> Diagnostic | None:
     )
 
 
-def _chained_call(place: Place) -> Diagnostic | None:
-    if place.kind not in {"DOT", "LPAR"} or not place.before.rstrip().endswith(")"):
-        return None
-    return place.error(
-        "S023",
-        "chained-call",
-        "calls do not chain",
-        help="give the first result a name, then call on that name: every edge has a name",
-    )
-
-
 def _unclosed_bracket(place: Place) -> Diagnostic | None:
     opened = open_bracket(place)
     if opened is None or opened[1] == "{" or place.kind in {"RPAR", "RSQB"}:
@@ -227,34 +217,6 @@ def _unclosed_bracket(place: Place) -> Diagnostic | None:
         span=Span(place.source.name, start, start + 1),
         label="opened here",
         related=() if place.kind == "$END" else (Label(text=found, span=place.span),),
-    )
-
-
-_PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|let|var|const|function)\b")
-
-
-def _foreign_statement(place: Place) -> Diagnostic | None:
-    """The line begins as in another language."""
-    match = _PYTHON.match(place.before)
-    if match is None:
-        return None
-    word = match[1]
-    start = place.start - len(place.before) + match.start(1)
-    advice = {
-        "for": "there are no loops: a flow states each edge once, reductions are over named axes",
-        "while": "there are no loops: a flow states each edge once",
-        "if": "a choice is an expression: `a if condition else b`",
-        "elif": "a choice is an expression: `a if condition else b`",
-        "def": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
-        "function": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
-        "class": "declarations are `model`, `dataset`, `service`, ...",
-    }
-    return place.error(
-        "S027",
-        "foreign-statement",
-        f"there is no `{word}` statement",
-        span=Span(place.source.name, start, start + len(word)),
-        help=advice.get(word, "a value is named by `name = expression`"),
     )
 
 
@@ -336,8 +298,7 @@ SLIPS: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _quantity_with_space,
     _block_after_equals,
     _colon_for_equals,
-    _chained_call,
-    _foreign_statement,
+    *FOREIGN,
     _param_without_type,
     _chained_comparison,
     _missing_separator,

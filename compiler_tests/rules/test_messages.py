@@ -1,0 +1,146 @@
+"""Mistakes of people who come from Python and TRL: one message each, with a remedy that fits."""
+
+from pathlib import Path
+
+import pytest
+
+from forgedsl.lint.engine import lint_source
+from forgedsl.source import SourceFile
+
+TEXT = """\
+import "std/rl" as rl
+param group : int = 8
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }
+dataset sums {
+  source = jsonl("forgedsl:data/arithmetic.jsonl")
+  prompt = row.question
+  target = after(row.answer, "#### ")
+}
+service trainer : titan(policy) {
+  device    = cpu
+  optimizer { lr = 2e-4, warmup = 5 }
+  batch     { seq_len = 64, rows = 64 }
+}
+service generator : vllm(policy)  { device = cpu, sampling { max_tokens = 16 } }
+service reference : titan(policy) { device = cpu }
+reward correct = rl.math_equal()
+reward length(r: Rollout) -> f32 = -clamp(r.num_tokens / 16, 0.0, 1.0)
+rubric grade { score = correct + 0.1 * length, on_truncated = -0.5 }
+advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / (std(r, G) + 1e-6)
+filter mixed(score: [G] f32) -> bool = std(score, G) > 0.0
+loss pg(
+  logprob: diff [B, T] f32, behavior: [B, T] f32, ref: [B, T] f32, adv: [B] f32, mask: [B, T] bool,
+) {
+  ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
+  gain  = min(ratio * adv, clip(ratio, 0.8, 1.28) * adv)
+  minimize token_mean(-gain + 0.01 * rl.k3_unbiased(logprob, ref, ratio), mask)
+  report high = token_mean(ratio > 1.28, mask)
+}
+flow train {
+  prompt  = sums.draw(16)
+  rollout = generator.sample(prompt, n = group)
+  score   = grade(rollout, prompt.target)
+  kept    = rollout.keep(mixed(score))
+  batch   = replay(kept, adv = norm(score), ref = reference.logprobs(kept))
+  trainer.step(batch, loss = pg)
+  sync trainer -> generator
+}
+schedule async { steps = 50, max_policy_age = 1, starve_timeout = 5min }
+profile small when cluster.gpus == 0 { schedule.steps = 5 }
+"""
+MINIMIZE = "minimize token_mean(-gain + 0.01 * rl.k3_unbiased(logprob, ref, ratio), mask)"
+PROMPT = "prompt = row.question"
+
+MISTAKES = [
+    # of the text
+    ("  minimize", "  minimise", "S001", "minimise", "did you mean `minimize`?"),
+    ("  sync t", "  synk t", "S001", "synk", "did you mean `sync`?"),
+    ("import \"std", "imprt \"std", "S001", "imprt", "did you mean `import`?"),
+    ("import \"std/rl\" as rl", "from std import rl", "S027", "from",
+     'a module is imported whole: `import "std/rl" as rl`'),
+    ("report high = token_mean", "report token_mean", "S001", "token_mean",
+     "`report NAME = token_mean(...)`; the name is a column of metrics.jsonl"),
+    ("length(r: Rollout) -> f32", "length(r)", "S025", "r",
+     "a parameter of a reward is written `r: Rollout`"),
+    (PROMPT, 'prompt = row["question"]', "S001", '["question"]', "write `.question`"),
+    ('after(row.answer, "#### ")', 'row.answer.split("#### ")[1]', "S001", "[",
+     '`after(text, "#### ")` is what follows it'),
+    (MINIMIZE, "minimize (-gain * mask).sum()", "S023", ".",
+     "numbers have functions, not methods: `sum(x, T, mask)`"),
+    ("batch   = replay", "batch == replay", "S001", "==", ""),
+    # of names
+    (PROMPT, "prompt = question", "F101", "question", "a column is read as `row.question`"),
+    ("score = correct + 0.1 * length", "score = accuracy", "F101", "accuracy",
+     "known here are `correct`, `length`"),
+    ("score = correct + 0.1 * length", "score = correct(rollout)", "F119", "correct",
+     "a reward is named without arguments: `correct`"),
+    ("ref: [B, T] f32, adv", "reference: [B, T] f32, adv", "F101", "ref",
+     "known here are `logprob`, `behavior`, `reference`, `adv`, `mask`, `ratio`, `gain`"),
+    ("gain  = min(", "gain = torch.min(", "F101", "torch.min", "here that is `min(a, b)`"),
+    ("-gain + 0.01", "-gain.clamp(0, 1) + 0.01", "F101", "gain.clamp",
+     "here that is `clamp(x, lo, hi)`"),
+    ("clip(ratio, 0.8, 1.28) * adv)", "where(ratio, 0.8, 1.28) * adv)", "F101", "where",
+     "here that is `a if condition else b`"),
+    ("trainer.step(batch,", "trainer.step(concat(batch, batch),", "F101", "concat",
+     "here that is `source = mixture([...], weights = [...])` of the dataset: a batch comes from "
+     "one `draw` and one generator"),
+    ("loss = pg", "loss = ppo", "F101", "ppo", "known are `pg`, `rl.ppo`"),
+    ("param group : int = 8", "group = 8", "F119", "group",
+     "a parameter is declared with `param NAME : TYPE = VALUE`"),
+    ("vllm(policy)", "sglang(policy)", "F101", "sglang", "known are `titan`, `vllm`"),
+    ("when cluster.gpus", "when gpus", "F101", "gpus", "did you mean `cluster.gpus`?"),
+    # of types and values
+    ('jsonl("forgedsl:data/arithmetic.jsonl")', '"my.jsonl"', "F109", '"my.jsonl"',
+     'write `jsonl("my.jsonl")`'),
+    ('local("forgedsl:models/tiny_math")', '"Qwen/Qwen3-1.7B"', "F109", '"Qwen/Qwen3-1.7B"',
+     'write `hf("Qwen/Qwen3-1.7B")`'),
+    ("warmup = 5", "warmup = 0.1", "F109", "0.1", "it is a count, not a share"),
+    ("on_truncated = -0.5", "on_truncated = drop", "F101", "drop",
+     "`on_truncated` is a number or `none`"),
+    ("step(batch, loss = pg)", "step(batch, pg)", "F114", "pg",
+     "`trainer.step(batch, loss = NAME)`"),
+    ("mean(r, G)", "mean(r, T)", "T701", "r", "its axis is G, the siblings of a prompt"),
+    ("r - mean(r, G)", "r - mean(r)", "F114", "mean(r)",
+     "over the siblings of a group: `mean(x, G)`"),
+    ("std(r, G) + ", "std(r, B) + ", "T704", "B",
+     "declare its parameters over [B]: it is then given the whole step"),
+    ("mixed(score: [G] f32) -> bool = std(score, G)",
+     "mixed(score: [B] f32) -> bool = std(score, B)", "T704", "[B] f32",
+     "[G] has one entry for each completion of a prompt"),
+    # of losses and the flow
+    (MINIMIZE, "minimize mean(-gain)", "F114", "mean(-gain)",
+     "`mean(x, T, mask)` is within a sequence, `token_mean(x, mask)` over the step"),
+    (MINIMIZE, "minimize sum(-gain * mask) / sum(mask)", "F114", "sum(-gain * mask) / sum(mask)",
+     "a mean over the tokens of the step is `token_mean(x, mask)`"),
+    (MINIMIZE, "minimize seq_mean(token_mean(-gain, mask))", "T701", "token_mean(-gain, mask)",
+     "one aggregator is enough: it divides by the counts of the whole step"),
+    (MINIMIZE, "return token_mean(-gain, mask)", "F119", "return token_mean(-gain, mask)",
+     "a loss ends with `minimize`"),
+    (", ref = reference.logprobs(kept)", "", "F111", "batch   = replay(kept, adv = norm(score))",
+     "name it: `replay(..., ref = ...)`"),
+    ("adv = norm(score)", "advantages = norm(score)", "F111", "norm(score)",
+     "name it as the loss does: `replay(..., adv = ...)`"),
+    ("sync trainer -> generator", "sync generator -> trainer", "F108",
+     "sync generator -> trainer", "sync from `trainer`"),
+]  # fmt: skip
+
+
+def findings(text: str) -> list[tuple[str, str, str]]:
+    linted = lint_source(SourceFile("t.forge", text), Path())
+    return [(d.code, text[d.span.start : d.span.end], d.help) for d in linted.diagnostics]
+
+
+def test_the_text_itself_is_right() -> None:
+    assert findings(TEXT) == []
+
+
+@pytest.mark.parametrize(("old", "new", "code", "where", "help"), MISTAKES)
+def test_one_mistake_one_message(old: str, new: str, code: str, where: str, help: str) -> None:
+    assert old in TEXT
+    assert findings(TEXT.replace(old, new)) == [(code, where, help)]
+
+
+def test_a_stream_that_nothing_reads_is_shown_where_it_is_made() -> None:
+    text = TEXT.replace("  trainer.step", "  again = reference.logprobs(rollout)\n  trainer.step")
+    (found,) = findings(text)
+    assert found[:2] == ("F106", "again = reference.logprobs(rollout)")

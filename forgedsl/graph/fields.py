@@ -1,0 +1,89 @@
+"""The fields of the loss against those of the batch: F111 loss-field.
+
+The typed nodes of a flow, its loss and the fields that the folded loss reads enter; diagnostics
+leave. A field that is missing beside one too many is a wrong name, and one message.
+"""
+
+from __future__ import annotations
+
+from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.graph.ir import Input, Node
+from forgedsl.hir.ir import Function
+from forgedsl.hir.suggest import nearest
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+
+TRAINER_FIELDS = frozenset({"logprob", "entropy", "logsumexp", "mean_logprob"})
+ROLLOUT_FIELDS = frozenset({"behavior", "mask", "num_tokens", "truncated"})
+"""Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
+
+
+def check_fields(nodes: tuple[Node, ...], loss: Function, live: frozenset[str]) -> list[Diagnostic]:
+    """What the loss lacks and what it does not know."""
+    step = next(node for node in nodes if node.op == "step")
+    batch = next(node for node in nodes if node.name == step.inputs[0].edge)
+    fields = batch.inputs if batch.op == "replay" else ()
+    supplied = {i.argument for i in fields}
+    given = TRAINER_FIELDS | supplied | ROLLOUT_FIELDS
+    if not batch.samplers:
+        given -= {"behavior"}
+    declared = {field.name for field in loss.fields}
+    missing = [
+        field
+        for field in loss.fields
+        if isinstance(field.type, ast.TensorType)  # else a parameter, not a part of the batch
+        and field.name in live
+        and field.name not in given
+        and field.default is None
+    ]
+    extra = [i for i in fields if i.argument not in declared and i.argument != "rollout"]
+    if len(missing) == len(extra) == 1 and missing[0].name != "behavior":
+        return [_misnamed(missing[0], extra[0], loss)]
+    found = [_missing(field.name, field.span, batch, loss) for field in missing]
+    return found + [_unknown(i, loss, declared) for i in extra]
+
+
+def _misnamed(field: ast.Field, given: Input, loss: Function) -> Diagnostic:
+    """One field lacks and one is too many: it has the wrong name."""
+    name = field.name
+    return _error(
+        f"loss `{loss.name}` needs `{name}`, and is given `{given.argument}`",
+        given.span,
+        Label(text=f"`{name}` is declared here", span=field.span),
+        f"name it as the loss does: `replay(..., {name} = ...)`",
+    )
+
+
+def _unknown(given: Input, loss: Function, declared: set[str]) -> Diagnostic:
+    close = nearest(given.argument, declared)
+    help = f"remove it, or declare `{given.argument}` in the loss"
+    return _error(
+        f"loss `{loss.name}` has no field `{given.argument}`",
+        given.span,
+        Label(text="the loss is declared here", span=loss.span),
+        f"did you mean `{close[0]}`?" if close else help,
+    )
+
+
+def _missing(name: str, span: Span, batch: Node, loss: Function) -> Diagnostic:
+    if name == "behavior":
+        message = f"loss `{loss.name}` needs `behavior`, but no sampler produced this batch"
+        help = "supervised batches and pairs have no sampler log-probs"
+    else:
+        message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
+        help = f"name it: `replay(..., {name} = ...)`"
+    declared = Label(text="declared here", span=span)
+    return _error(message, batch.span, declared, help, "the batch is made here")
+
+
+def _error(message: str, span: Span, related: Label, help: str, label: str = "") -> Diagnostic:
+    return Diagnostic(
+        code="F111",
+        name="loss-field",
+        severity=Severity.ERROR,
+        message=message,
+        span=span,
+        label=label,
+        related=(related,),
+        help=help,
+    )

@@ -1,0 +1,180 @@
+"""Slips of people who write Python all day, recognised at the place of a syntax error.
+
+    row["question"]   gain.sum()   for x in y   from std import rl   report token_mean(x, mask)
+
+`FOREIGN` is a part of `slips.SLIPS`: each entry looks at the place and either gives its diagnostic
+or passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.source import Span
+from forgedsl.syntax.place import WINDOW, Place
+
+_STATEMENTS = ("minimize", "report", "return", "require", "sync", "import", "param")
+_PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|let|var|const|function|from)\b")
+_ADVICE = {
+    "for": "there are no loops: a flow states each edge once, reductions are over named axes",
+    "while": "there are no loops: a flow states each edge once",
+    "if": "a choice is an expression: `a if condition else b`",
+    "elif": "a choice is an expression: `a if condition else b`",
+    "def": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
+    "function": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
+    "class": "declarations are `model`, `dataset`, `service`, ...",
+    "from": 'a module is imported whole: `import "std/rl" as rl`',
+}
+_CALLS = {
+    **{name: f"{name}(x, T, mask)" for name in ("sum", "mean", "std", "var", "min", "max")},
+    "clamp": "clamp(x, lo, hi)",
+    "clip": "clip(x, lo, hi)",
+    "detach": "stop(x)",
+}
+_PARAMETERS = {
+    "reward": "r: Rollout",
+    "advantage": "r: [G] f32",
+    "filter": "score: [G] f32",
+    "loss": "mask: [B, T] bool",
+    "fn": "x: [B, T] f32",
+}
+
+
+def _foreign_statement(place: Place) -> Diagnostic | None:
+    """The line begins as in another language."""
+    match = _PYTHON.match(place.before)
+    if match is None:
+        return None
+    word = match[1]
+    return place.error(
+        "S027",
+        "foreign-statement",
+        f"there is no `{word}` statement",
+        span=_in_line(place, match.start(1), match.end(1)),
+        help=_ADVICE.get(word, "a value is named by `name = expression`"),
+    )
+
+
+def _misspelt_statement(place: Place) -> Diagnostic | None:
+    """`minimise token_mean(...)`: a word, then something that is neither `=` nor a block."""
+    match = re.match(r"\s*([A-Za-z_]\w*)[ \t]+[\w(\"]", place.before + place.text)
+    if (
+        match is None
+        or place.kind not in {"LPAR", "NAME", "STRING", "EQUAL", "ARROW"}
+        or match[1] in _STATEMENTS
+    ):
+        return None
+    from difflib import get_close_matches
+
+    close = get_close_matches(match[1], _STATEMENTS, n=1, cutoff=0.75)
+    if not close:
+        return None
+    span = _in_line(place, match.start(1), match.end(1))
+    edit = Edit(text=close[0], span=span)
+    return place.error(
+        "S001",
+        "unexpected-token",
+        f"there is no `{match[1]}` statement",
+        span=span,
+        help=f"did you mean `{close[0]}`?",
+        fix=Fix(message=f"replace `{match[1]}` by `{close[0]}`", edits=(edit,), safe=False),
+    )
+
+
+def _report_without_name(place: Place) -> Diagnostic | None:
+    match = re.match(r"\s*report\s+(\w+)\s*$", place.before)
+    if match is None or place.kind != "LPAR":
+        return None
+    return place.error(
+        "S001",
+        "unexpected-token",
+        "a report has a name",
+        span=_in_line(place, match.start(1), match.end(1)),
+        help=f"`report NAME = {match[1]}(...)`; the name is a column of metrics.jsonl",
+    )
+
+
+def _parameter_without_type(place: Place) -> Diagnostic | None:
+    match = re.match(r"\s*(reward|advantage|filter|loss|fn)\s+\w+\s*\((?:.*,)?\s*(\w+)\s*$",
+                     place.before)  # fmt: skip
+    if match is None or "COLON" not in place.expected:
+        return None
+    return place.error(
+        "S025",
+        "parameter-without-type",
+        f"parameter `{match[2]}` has no type",
+        span=_in_line(place, match.start(2), match.end(2)),
+        help=f"a parameter of a {match[1]} is written `{_PARAMETERS[match[1]]}`",
+    )
+
+
+def _index(place: Place) -> Diagnostic | None:
+    """`row["question"]`, `parts[0]`."""
+    if place.text != "[" or not re.search(r"[\w)\]]$", place.before):
+        return None
+    rest = place.source.text[place.start :][:WINDOW]
+    key = re.match(r"\[\s*[\"']([A-Za-z_]\w*)[\"']\s*\]", rest)
+    if key is None:
+        split = re.search(r"\.split\((.*)\)$", place.before)
+        help_text = f"`after(text, {split[1]})` is what follows it" if split and split[1] else ""
+        return place.error(
+            "S001", "unexpected-token", "values have no indices", help=help_text
+        )  # fmt: skip
+    edit = Edit(
+        text=f".{key[1]}",
+        span=Span(place.source.name, place.start, place.start + key.end()),
+    )
+    return place.error(
+        "S001",
+        "unexpected-token",
+        "a column is read with a dot",
+        span=edit.span,
+        help=f"write `.{key[1]}`",
+        fix=Fix(message=f"write `.{key[1]}`", edits=(edit,)),
+    )
+
+
+def _chained_call(place: Place) -> Diagnostic | None:
+    """`f(x).g()`; `(a * b).sum()` is a function here."""
+    if place.kind not in {"DOT", "LPAR"} or not place.before.rstrip().endswith(")"):
+        return None
+    help_text = "give the first result a name, then call on that name: every edge has a name"
+    method = re.match(r"\.\s*(sum|mean|std|var|min|max|abs|exp|log|clamp|clip|sqrt|detach)\b",
+                      place.source.text[place.start :][:WINDOW])  # fmt: skip
+    if method is not None:
+        call = _CALLS.get(method[1], f"{method[1]}(x)")
+        help_text = f"numbers have functions, not methods: `{call}`"
+    return place.error("S023", "chained-call", "calls do not chain", help=help_text)
+
+
+def _comparison_as_assignment(place: Place) -> Diagnostic | None:
+    """`batch == replay(...)` at the start of a line."""
+    if place.text != "=" or not re.fullmatch(r"\s*[\w.]+\s*=", place.before):
+        return None
+    first = Span(place.source.name, place.start - 1, place.end)
+    return place.error(
+        "S001",
+        "unexpected-token",
+        "a value is given with one `=`; `==` compares",
+        span=first,
+        fix=Fix(message="replace `==` by `=`", edits=(Edit(text="=", span=first),)),
+    )
+
+
+def _in_line(place: Place, start: int, end: int) -> Span:
+    """A part of `place.before`."""
+    line = place.start - len(place.before)
+    return Span(place.source.name, line + start, line + end)
+
+
+FOREIGN: tuple[Callable[[Place], Diagnostic | None], ...] = (
+    _index,
+    _chained_call,
+    _foreign_statement,
+    _report_without_name,
+    _misspelt_statement,
+    _parameter_without_type,
+    _comparison_as_assignment,
+)
