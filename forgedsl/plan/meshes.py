@@ -314,7 +314,8 @@ def _sizes(mesh: MeshPlan) -> str:
 def _written(decl: Decl) -> Span | None:
     """The first of the sizes that stands in the declaration."""
     settings = (decl.settings[key] for key in SIZES if key in decl.settings)
-    places = [s.place for s in settings if s.place is not None and s.origin.layer == "file"]
+    texts = ("file", "module")
+    places = [s.place for s in settings if s.place is not None and s.origin.layer in texts]
     return min(places, key=lambda span: span.start, default=None)
 
 

@@ -16,6 +16,7 @@ from the reference) through the whole expression.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import Decl, Value
@@ -177,7 +178,9 @@ def _whence(view: View, source: Source) -> str:
     if origin.layer in ("set", "set-file") or origin.span is None:
         return f"{name}, {origin.detail}"
     line = view.sources[origin.span.file].position(origin.span.start)[0]
-    return f"{name}, line {line}"
+    other = origin.span.file != view.program.file
+    file = f"{PurePath(origin.span.file).name} " if other else ""
+    return f"{name}, {file}line {line}"
 
 
 def _fix(other: Source, ours: Source) -> Fix | None:
