@@ -272,7 +272,8 @@ def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -
 def _no_trainer() -> Iterator[None]:
     """Stand in for torchtitan's Trainer, which its model configs import for one isinstance check.
 
-    With it come datasets, pandas, torchao and TensorBoard: a third of the modules of a rank.
+    With it come datasets, pandas, torchao and TensorBoard, 1121 modules that no rank uses. Measured
+    on one slow core: 114 MiB and 1.2 s of each rank, 3.8 s where no byte code is kept.
     """
     name = "torchtitan.trainer"
     stub: Any = ModuleType(name)
