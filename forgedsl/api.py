@@ -54,8 +54,10 @@ def load(
     overrides: Iterable[str | Override] = (),
     set_files: Iterable[str | Path] = (),
     host: Host | None = None,
+    allow_open: bool = False,
 ) -> Loaded:
-    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`."""
+    """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`; `allow_open`: the
+    parameters of a module need no values."""
     reporter = Reporter()
     loader = Loader(reporter)
     source = read_source(Path(path), str(path), reporter)
@@ -63,7 +65,8 @@ def load(
         return Loaded(
             program=None, reporter=reporter, sources={str(path): SourceFile(str(path), "")}
         )
-    return _load(source, Path(path).parent, loader, profile, overrides, set_files, host)
+    folder = Path(path).parent
+    return _load(source, folder, loader, profile, overrides, set_files, host, allow_open)
 
 
 def load_text(
@@ -92,6 +95,7 @@ def _load(
     overrides: Iterable[str | Override],
     set_files: Iterable[str | Path],
     host: Host | None,
+    allow_open: bool = False,
 ) -> Loaded:
     reporter = loader.reporter
     loader.sources[source.name] = source
@@ -108,6 +112,7 @@ def _load(
             profile=profile,
             overrides=layered,
             host=host,
+            allow_open=allow_open,
         )
     return Loaded(program=program, reporter=reporter, sources=loader.sources, file=file)
 

@@ -70,21 +70,13 @@ def _file(path: Path) -> tuple[str, str, str] | int:
     from forgedsl.docs.markdown import block
     from forgedsl.docs.module import Page
     from forgedsl.hir.ir import Function
+    from forgedsl.hir.resolve import is_module
 
-    loaded = api.load(path, profile="none")
-    is_module = loaded.file is not None and not any(
-        getattr(decl, "kind", "") == "flow" for decl in loaded.file.decls
-    )
-    if is_module and loaded.file is not None:
-        functions, sources = api.load_functions(path)
-        page = Page(
-            title=path.stem, file=loaded.file, source=sources[str(path)], functions=functions
-        )
-        return path.stem, page.text(), ""
+    loaded = api.load(path, profile="none", allow_open=True)
     if loaded.program is None or loaded.file is None or loaded.reporter.has_errors:
         print_diagnostics(loaded)
         return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
-    mermaid, svg = _drawings(path)
+    mermaid, svg = ("", "") if is_module(loaded.file) else _drawings(path)
     named = loaded.program.scope.names.items()
     page = Page(
         title=path.stem,

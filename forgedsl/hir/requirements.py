@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir import imports
@@ -123,6 +124,8 @@ def _origin(value: Value, resolver: Resolver) -> str:
     if origin.span is None:
         return origin.detail
     line = _line(origin.span, resolver)
+    if origin.span.file != resolver.name:
+        line = f"{PurePath(origin.span.file).name} {line}"
     return f"{origin.detail}, {line}" if origin.detail and origin.layer != "default" else line
 
 

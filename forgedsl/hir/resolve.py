@@ -31,17 +31,23 @@ def resolve(
     profile: str = "auto",
     overrides: tuple[Override, ...] = (),
     host: Host | None = None,
-    is_open: bool = False,
+    allow_open: bool = False,
 ) -> Program | None:
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
-    unknown; otherwise check `loader.reporter.has_errors` before relying on the values. `is_open`:
-    a module by itself, whose parameters need no values (they are ERROR then)."""
+    unknown; otherwise check `loader.reporter.has_errors` before relying on the values.
+    `allow_open`: the parameters of a module need no values (they are ERROR then)."""
     resolver = Resolver(file, name, folder, loader, host or Host())
-    resolver.params.is_open = is_open
+    resolver.params.is_open = allow_open and is_module(file)
     imports.open_modules(resolver, (str(Path(name).resolve()),))
     if not resolver.layers(overrides, profile):
         return None
     return _program(resolver)
+
+
+def is_module(file: ast.File) -> bool:
+    """A file that says neither what happens nor for how long is there to be imported."""
+    kinds = {decl.kind for decl in file.decls if isinstance(decl, ast.BlockDecl)}
+    return not kinds & {"flow", "schedule"}
 
 
 def _program(resolver: Resolver) -> Program:

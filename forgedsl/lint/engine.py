@@ -19,7 +19,7 @@ from forgedsl.hir.functions import Checked
 from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
-from forgedsl.hir.resolve import resolve
+from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import RULES
 from forgedsl.lint.rules import f104
@@ -136,7 +136,7 @@ def _resolved(
         loader=loader,
         profile=view,
         overrides=overrides,
-        is_open=_is_module(file),
+        allow_open=True,
     )
     if program is None or loader.reporter.has_errors:
         return None
@@ -154,16 +154,10 @@ def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _is_module(file: ast.File) -> bool:
-    """A file that says neither what happens nor for how long is there to be imported."""
-    kinds = {decl.kind for decl in file.decls if isinstance(decl, ast.BlockDecl)}
-    return not kinds & {"flow", "schedule"}
-
-
 def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> None:
     """Run the rules, and the checks of later stages if all losses are sound."""
     legal = True
-    if not reporter.has_errors and not _is_module(view.file):
+    if not reporter.has_errors and not is_module(view.file):
         legal = _plan(view.program, view.folder, reporter)
     for rule in RULES:
         if rule.CODE == f104.CODE and not legal:
