@@ -21,7 +21,8 @@ WORDS = {
     "import": (
         'import "std/rl" as rl\nimport "shared/losses" as mine(eps = 0.1)\n'
         'import python "rewards/grading.py" as grading',
-        "names of another module: a .forge file with its parameters, or a Python file, whose "
+        "the declarations of another .forge file as `mine.NAME`, its parameters set by name; its "
+        "flow, evals and settings of the run stay there. Or the functions of a Python file, whose "
         "signatures are read and which is not executed by the compiler",
     ),
     "param": (
