@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from forgedsl.cli.main import COMMANDS, PLAIN
-from forgedsl.cli.words import Syntax, with_sets
+from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
 
 
 class _LazyGroup(TyperGroup):
@@ -45,7 +45,13 @@ class _Command(TyperCommand):
     """A command whose words `forgedsl.cli.words` reads first, for overrides and slips."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, with_sets(args, self._syntax(ctx)))
+        words = with_sets(args, self._syntax(ctx))
+        try:
+            return super().parse_args(ctx, words)
+        except typer.BadParameter as error:
+            text = error.format_message().rstrip(".").replace("Value error, ", "")
+            said = f"{text[:1].lower()}{text[1:]}; see `forgec {self.name} --help`"
+            refuse(self.name or "", UsageError(said))
 
     def _syntax(self, ctx: Any) -> Syntax:
         words = [param.nargs for param in self.params if isinstance(param, TyperArgument)]

@@ -19,7 +19,7 @@ import typer
 
 def command(
     folder: Annotated[
-        Path, typer.Argument(metavar="[FOLDER]", help="where to put it; it may not exist yet")
+        Path, typer.Argument(metavar="FOLDER", help="where to put it; it may not exist yet")
     ] = Path("."),
     template: Annotated[
         str | None, typer.Option(metavar="NAME", help="grpo, sft, dapo, distill or dpo")

@@ -75,7 +75,7 @@ def _of_signature(module: ModuleType) -> Iterator[Option]:
         is_silent = default in (None, False, "") or default is inspect.Parameter.empty
         yield Option(
             names=_names(name, info),
-            value=_value(name, _plain_type(type_), info),
+            value=_value(name, _plain_type(type_), info, default),
             choices=_choices(_plain_type(type_)),
             help=info.help or "",
             default="" if is_silent else str(default),
@@ -102,7 +102,9 @@ def _choices(type_: Any) -> tuple[str, ...]:
     return tuple(str(m.value) for m in type_) if issubclass(type_, Enum) else ()
 
 
-def _value(name: str, type_: Any, info: OptionInfo | ArgumentInfo) -> str:
+def _value(name: str, type_: Any, info: OptionInfo | ArgumentInfo, default: Any) -> str:
+    if isinstance(info, ArgumentInfo) and default is not inspect.Parameter.empty:
+        return f"[{info.metavar}]"
     if info.metavar:
         return info.metavar
     if type_ is bool:

@@ -24,7 +24,9 @@ PrintAfter = Annotated[
         help="print what a pass made to stderr; FORGE_LOG=PASS does so in any command",
     ),
 ]
-Profile = Annotated[str, typer.Option(help="a profile of the file; none: as written")]
+Profile = Annotated[
+    str, typer.Option(metavar="NAME", help="a profile of the file; none: as written")
+]
 Assume = Annotated[
     list[str] | None,
     typer.Option(

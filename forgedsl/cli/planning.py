@@ -163,7 +163,9 @@ def read_job(path: Path) -> Job:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         job = job_of(value) if is_document(value) else Job.model_validate(value)
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise SideError(f"cannot read {path}: {(error.strerror or '').lower()}") from error
+    except UnicodeDecodeError as error:
         raise SideError(f"cannot read {path}: {error}") from error
     except json.JSONDecodeError as error:
         raise SideError(f"{path} is not a job: it is no JSON, {error}") from error

@@ -12,7 +12,12 @@ import typer
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
 ) -> None:
-    """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl."""
+    """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl.
+
+    \b
+    Example:
+      forgec report runs/grpo_math-20261120-120000
+    """
     if not (run / "job.json").is_file():
         print(f"forgec report: {run} is no run folder: it has no job.json", file=sys.stderr)
         raise typer.Exit(2)

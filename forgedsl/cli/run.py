@@ -101,7 +101,7 @@ def command(
     print_after: PrintAfter = None,
     timings: Timings = False,
 ) -> None:
-    """Train.
+    """Train FILE, run a plan or a job as it is, continue a run, or rehearse one.
 
     \b
     Examples:
