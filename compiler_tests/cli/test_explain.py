@@ -101,3 +101,23 @@ TREES = sorted(n for n, f in STANDARD.items() if f.kind in ("loss", "advantage",
 @pytest.mark.parametrize("name", TREES)
 def test_standard_functions_as_mathematics(name, golden):
     golden(f"math/{name}.txt", losses.page(STANDARD[name]))
+
+
+def test_values_are_shown_as_they_are_written(tmp_path):
+    (tmp_path / "p.forge").write_text(
+        'dataset d { source = mixture([jsonl("a.jsonl"), jsonl("b.jsonl")], weights = [1, 1]) }\n'
+        "checkpoint { every = 5 }\n"
+        "cluster { gpu_memory = 80GiB }\n"
+    )
+    whole = explain("d", "p.forge", cwd=tmp_path).stdout
+    assert 'mixture(sources = [jsonl(path = "a.jsonl"), jsonl(path = "b.jsonl")], ' in whole
+    assert "  learn              assistant_turns " in whole
+    assert explain("cluster.gpu_memory", "p.forge", cwd=tmp_path).stdout.startswith(
+        "cluster.gpu_memory = 80GiB\n"
+    )
+
+
+def test_a_block_of_settings():
+    done = explain("trainer.optimizer", GRPO)
+    assert "optimizer.kind          adamw" in done.stdout
+    assert "batch." not in done.stdout

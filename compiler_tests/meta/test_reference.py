@@ -41,7 +41,7 @@ def test_every_function_of_expressions_is_described() -> None:
 
 def test_every_axis_and_field_is_described() -> None:
     assert set(expressions.AXES) == builtins.AXES
-    fields = {*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS}
+    fields = {*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS}
     assert set(expressions.FIELDS) == fields
 
 

@@ -144,3 +144,12 @@ def test_a_stream_that_nothing_reads_is_shown_where_it_is_made() -> None:
     text = TEXT.replace("  trainer.step", "  again = reference.logprobs(rollout)\n  trainer.step")
     (found,) = findings(text)
     assert found[:2] == ("F106", "again = reference.logprobs(rollout)")
+
+
+def test_a_coefficient_that_changes_over_the_run_reads_num_steps() -> None:
+    text = TEXT.replace("mask: [B, T] bool,\n)", "mask: [B, T] bool,\n  num_steps: [B] i64,\n)")
+    text = text.replace("-gain + 0.01", "-gain + max(0.0, 0.01 - num_steps / 1e5)")
+    assert text.count("num_steps") == 2
+    assert findings(text) == []
+    (unknown,) = findings(TEXT.replace("-gain + 0.01", "-gain + 0.01 / step"))
+    assert unknown == ("F101", "step", "here that is `num_steps: [B] i64`, a field of the loss")

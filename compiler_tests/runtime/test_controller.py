@@ -190,7 +190,7 @@ def test_named_fields_reach_the_samples():
     _, events = drive(the_job, endpoints)
     sample = endpoints.trained[0]["samples"][0]
     assert sorted(sample["token_fields"]) == ["behavior", "proximal", "ref"]
-    assert sorted(sample["sequence_fields"]) == ["adv", "num_tokens", "truncated"]
+    assert sorted(sample["sequence_fields"]) == ["adv", "num_steps", "num_tokens", "truncated"]
     assert len(sample["token_fields"]["ref"]) == len(sample["token_ids"]) - sample["num_prompt"]
     order = [(e["kind"], e.get("node")) for e in events]
     assert order.index(("logprobs.end", "prox")) < order.index(("step.start", None))

@@ -74,6 +74,7 @@ FIELDS = {
     "mask": "tokens that carry loss: what the policy wrote",
     "num_tokens": "length of each completion",
     "truncated": "cut at its length limit",
+    "num_steps": "optimizer steps before this one, for coefficients that change over the run",
 }
 
 
@@ -119,10 +120,12 @@ def _parameters(names: tuple[str, ...]) -> str:
 def _fields() -> str:
     trainer, rollout = builtins.TRAINER_FIELDS, builtins.ROLLOUT_FIELDS
     rows = []
-    for name in (*trainer, *rollout):
+    for name in (*trainer, *rollout, *builtins.RUN_FIELDS):
         axis, dtype = KNOWN[name]
         text = f"[B{', T' if axis else ''}] {dtype}"
         shown = f"diff {text}" if name in trainer else text
-        origin = "the trainer" if name in trainer else "the rollout"
+        origin = "the run"
+        if name in (*trainer, *rollout):
+            origin = "the trainer" if name in trainer else "the rollout"
         rows.append((code(name), code(shown), origin, FIELDS[name]))
     return table(("field", "type", "comes from", "is"), rows)

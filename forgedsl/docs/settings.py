@@ -82,12 +82,7 @@ def default_text(of: Setting | Parameter) -> str:
             return of.default.text
         case Auto():
             return "`auto`"
-    if of.type.base == "duration" and isinstance(of.default, float):
-        minutes, seconds = divmod(of.default, 60)
-        return f"`{minutes:g}min`" if minutes and not seconds else f"`{of.default:g}s`"
-    if of.type.base != "str" and isinstance(of.default, str):
-        return code(of.default)
-    return code(show(of.default))
+    return code(show(of.default, of.type.base))
 
 
 def _constructors() -> list[str]:

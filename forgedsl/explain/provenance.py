@@ -73,11 +73,13 @@ def explain(name: str, states: list[Layer]) -> str | None:
     head, setting = _split(name, program)
     if not setting and head in _settings(program) and head not in program.params:
         return _declaration(head, states)
+    if any(key.startswith(f"{setting}.") for key in _settings(program).get(head, {})):
+        return _declaration(head, states, f"{setting}.")
     key = setting or "value"
     if _value(program, head, key) is None:
         return None
     schema = _schema(program, head, key)
-    lines = [f"{name} = {_shown(_value(program, head, key), states[-1])}"]
+    lines = [f"{name} = {_shown(_value(program, head, key), schema, states[-1])}"]
     if schema is not None:
         lines.append(f"  {schema.doc}; {schema.type.text}; {schema.impact}")
     elif head in program.params:
@@ -125,13 +127,13 @@ def addresses(program: Program) -> Iterator[Address]:
             yield Address(
                 path=head if key == "value" else f"{head}.{key}",
                 owner="" if key == "value" else head,
-                value=_text(value.value),
+                value=_text(value.value, "" if type_ is None else type_.base),
                 doc="" if schema is None else schema.doc,
                 words=words,
             )
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, base: str = "") -> str:
     """A value as it could be given to --set; nothing where it is no plain one."""
     match value:
         case Auto():
@@ -140,7 +142,7 @@ def _text(value: Any) -> str:
             return value.name
         case Constructor() | Deferred():
             return ""
-    return show(value).strip('"')
+    return show(value, base).strip('"')
 
 
 def _settings(program: Program) -> dict[str, Any]:
@@ -189,7 +191,7 @@ def _rows(head: str, key: str, schema: Setting | None, states: list[Layer]) -> I
         if now != before:
             before = now
             layer = "default" if origin.layer == "default" else origin.detail or "file"
-            yield Row(layer=layer, value=_shown(value, state), place=_place(origin, state))
+            yield Row(layer=layer, value=_shown(value, schema, state), place=_place(origin, state))
 
 
 def _default(schema: Setting) -> str:
@@ -200,10 +202,10 @@ def _default(schema: Setting) -> str:
             return schema.default.text
         case Auto():
             return "auto"
-    return show(schema.default)
+    return show(schema.default, schema.type.base)
 
 
-def _shown(value: Value | None, state: Layer) -> str:
+def _shown(value: Value | None, schema: Setting | None, state: Layer) -> str:
     """The value, and how it was written where that differs."""
     assert value is not None
     folded = value.value
@@ -216,11 +218,13 @@ def _shown(value: Value | None, state: Layer) -> str:
         return "auto (the plan decides)"
     if isinstance(folded, Ref):
         return folded.name
-    if isinstance(folded, Constructor):
-        args = ", ".join(f"{k} = {show(v)}" for k, v in folded.args.items() if v is not None)
-        return f"{folded.name}({args})" if args else folded.name
-    text = show(folded)
-    if not written or written.strip('"') == text.strip('"') or _is_number(written):
+    text = show(folded, "" if schema is None else schema.type.base)
+    if (
+        isinstance(folded, Constructor)
+        or not written
+        or written.strip('"') == text.strip('"')
+        or _is_number(written)
+    ):
         return text
     return f"{text} (written {written})"
 
@@ -247,16 +251,18 @@ def _place(origin: Origin, state: Layer) -> str:
     return f"{origin.span.file}:{line}:{column}"
 
 
-def _declaration(head: str, states: list[Layer]) -> str:
-    """Every setting of a declaration with its value and layer."""
+def _declaration(head: str, states: list[Layer], block: str = "") -> str:
+    """Every setting of a declaration, or of one block of it, with its value and layer."""
     state = states[-1]
     kind = _kind(state.program, head)
-    settings = _settings(state.program)[head]
+    every = _settings(state.program)[head]
+    settings = {name: value for name, value in every.items() if name.startswith(block)}
     lines = [f"{head}: {kind.doc}" if kind is not None else head, ""]
     width = max((len(name) for name in settings), default=0)
     for name, value in settings.items():
         place = _place(value.origin, state)
         who = "default" if value.origin.layer == "default" else value.origin.detail or "file"
         tail = f"{who}  {place}".rstrip()
-        lines.append(f"  {name:{width}}  {_shown(value, state):24}  {tail}")
+        schema = None if kind is None else kind.setting(name)
+        lines.append(f"  {name:{width}}  {_shown(value, schema, state):24}  {tail}")
     return "\n".join(lines) + "\n"

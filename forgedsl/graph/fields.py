@@ -10,11 +10,11 @@ from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Input, Node
 from forgedsl.hir.ir import Function
 from forgedsl.hir.suggest import nearest
+from forgedsl.schema import builtins
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-TRAINER_FIELDS = frozenset({"logprob", "entropy", "logsumexp", "mean_logprob"})
-ROLLOUT_FIELDS = frozenset({"behavior", "mask", "num_tokens", "truncated"})
+UNNAMED = frozenset((*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS))
 """Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
 
 
@@ -24,7 +24,7 @@ def check_fields(nodes: tuple[Node, ...], loss: Function, live: frozenset[str]) 
     batch = next(node for node in nodes if node.name == step.inputs[0].edge)
     fields = batch.inputs if batch.op == "replay" else ()
     supplied = {i.argument for i in fields}
-    given = TRAINER_FIELDS | supplied | ROLLOUT_FIELDS
+    given = UNNAMED | supplied
     if not batch.samplers:
         given -= {"behavior"}
     declared = {field.name for field in loss.fields}

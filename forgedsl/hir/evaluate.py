@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.ir import Auto
+from forgedsl.hir.ir import Auto, Constructor
 from forgedsl.syntax import ast
 
 
@@ -81,14 +81,27 @@ def type_name(value: Any) -> str:
     return names.get(type(value), type(value).__name__.lower())
 
 
-def show(value: Any) -> str:
-    """A folded value as it would be written."""
+_UNITS: dict[str, dict[str, float]] = {
+    "duration": {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0, "ms": 1e-3},
+    "bytes": {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10},
+}
+
+
+def show(value: Any, base: str = "") -> str:
+    """A folded value as it would be written; `base` is that of its type."""
     if value is None:
         return "none"
+    if base in _UNITS and value:
+        units = _UNITS[base].items()
+        unit, size = next(((u, s) for u, s in units if value % s == 0), [*units][-1])
+        return f"{value / size:g}{unit}"
+    if isinstance(value, Constructor):
+        args = ", ".join(f"{k} = {show(v)}" for k, v in value.args.items() if v is not None)
+        return f"{value.name}({args})" if args else value.name
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"'
+        return f'"{value}"' if base in ("", "str") else value
     if isinstance(value, list):
         return f"[{', '.join(show(item) for item in value)}]"
     if isinstance(value, float):

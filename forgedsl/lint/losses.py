@@ -26,7 +26,7 @@ from forgedsl.syntax import ast
 
 T = TypeVar("T")
 STANDARD = "forgedsl:"
-COUNTS = ("num_tokens", "truncated", "mask")
+COUNTS = ("num_tokens", "num_steps", "truncated", "mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """The declared inputs of a function: tensors become input values, scalars become constants.
 
 `logprob`, `entropy`, `logsumexp` and `mean_logprob` come from the trainer and carry gradient;
-`behavior`, `mask`, `num_tokens` and `truncated` from the rollout; all others from `replay(...)`.
+`behavior`, `mask`, `num_tokens` and `truncated` from the rollout, `num_steps` from the run; all
+others from `replay(...)`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ KNOWN = {
     "mask": ("T", "bool"),
     "num_tokens": ("", "i64"),
     "truncated": ("", "bool"),
+    "num_steps": ("", "i64"),
 }
 """Fields with a fixed meaning: their token axis and dtype, over B or P."""
 

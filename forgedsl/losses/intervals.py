@@ -22,6 +22,7 @@ INPUTS: dict[str, Interval] = {
     "mean_logprob": intervals.LOG_PROB,
     "entropy": Interval(0.0, intervals.INF),
     "num_tokens": intervals.POSITIVE_COUNT,
+    "num_steps": interval(0.0, intervals.INF),
 }
 """Inputs with a fixed meaning; all others may be any finite number."""
 

@@ -57,6 +57,7 @@ ROLLOUT_ATTRIBUTES = ("prompt", "response", "target", "num_tokens", "truncated",
 
 TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 ROLLOUT_FIELDS = ("behavior", "mask", "num_tokens", "truncated")
+RUN_FIELDS = ("num_steps",)
 
 _WORDS = (
     "forge", "import", "python", "as", "param", "require", "else", "return", "minimize", "report",

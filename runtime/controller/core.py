@@ -212,6 +212,8 @@ class Controller:
         batch = assembled.batch
         if not batch.samples:
             raise RunError(f"step {node.name} got a batch without samples", origin=node.origin)
+        for sample in batch.samples:
+            sample.sequence_fields.setdefault("num_steps", float(self._state.step))
         step, service = self._state.step + 1, node.target
         batch.examples = spread(batch.examples, self._job.logging.samples)
         before = self._versions.trained[service]
