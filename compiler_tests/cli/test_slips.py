@@ -45,6 +45,11 @@ def test_what_was_meant_is_said(override: str, code: str, help_text: str) -> Non
     assert (found[0], found[2]) == (code, help_text)
 
 
+def test_what_is_typed_behind_a_command_has_no_fix() -> None:
+    (found,) = api.load(GRPO, profile="none", overrides=["trainer.proc=2"]).reporter
+    assert (found.help, found.fix) == ("did you mean `procs`?", None)
+
+
 def test_a_parameter_may_be_given_another() -> None:
     assert list(api.load(GRPO, profile="none", overrides=["max_prompt=group"]).reporter) == []
 

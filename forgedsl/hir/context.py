@@ -94,7 +94,8 @@ class Context:
                 help=help,
                 notes=notes,
                 related=related,
-                fix=fix,
+                # what was typed behind the command is in no file that a fix could change
+                fix=None if span.file.startswith("<command line") else fix,
                 table=table,
             )
         )
