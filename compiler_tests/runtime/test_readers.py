@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import threading
 from pathlib import Path
 
@@ -122,6 +123,15 @@ def test_a_long_silence_is_broken_by_what_is_going_on() -> None:
     assert "starting services: trainer, generator, reference\n" in said
     assert "step 1: 1 completion in the making\n" in said
     assert ", 1 batch training\n" in said
+
+
+def test_a_panel_counts_from_when_it_was_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    live = progress.open_progress(make_job(steps=3))
+    assert isinstance(live, Live)
+    (spinner,) = live._starting()
+    live.close()
+    assert re.fullmatch(r"starting \.\.\. \d+ s", str(spinner.text))
 
 
 def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:

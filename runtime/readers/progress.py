@@ -38,7 +38,8 @@ def open_progress(job: Job, notices: Sequence[str] = ()) -> Plain | Live:
     console = Console(stderr=True, highlight=False)
     for notice in notices:
         console.print(f"note: {notice}", style="dim", markup=False)
-    view = View(job.name, job.schedule.steps)
+    opened = time.time()
+    view = View(job.name, job.schedule.steps, began=opened, now=opened)
     if console.is_terminal:
         return Live(view, console)
     plain = Plain(view)
