@@ -10,15 +10,21 @@ from pathlib import Path
 
 import pytest
 
+from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_WARPS
+
 SASS = Path(__file__).with_name("sass.py")
 OTHER = {"PYTHONPATH": os.environ["FORGE_TRITON"]} if "FORGE_TRITON" in os.environ else {}
 """FORGE_TRITON names a folder with another Triton, `pip install --target FOLDER triton==3.7.1`."""
 
+SEQUENCES = {"BLOCK": SEQUENCE_BLOCK}, SEQUENCE_WARPS
 THREADS = {4: 128, 8: 256, 16: 512}
+THREE_PROGRAMS = 65536 // (3 * 256)
+"""registers of a thread where a multiprocessor has room for three programs of 8 warps"""
+RING = {"BLOCK": 8192, "SLOTS": 14, "PARTS": 4}
 ROWS_ON_CHIP = (
-    ("fused_row", {"V": 32000, "BLOCK": 4096, "INNER": 32}),
-    ("fused_stream", {"V": 128256, "BLOCK": 8192, "INNER": 32, "SLOTS": 14, "HELD": 5}),
-    ("fused_stream", {"V": 151936, "BLOCK": 8192, "INNER": 32, "SLOTS": 14, "HELD": 8}),
+    ("fused_row", {"V": 32000, "BLOCK": 4096, "INNER": 32, "PARTS": 2}),
+    ("fused_stream", {"V": 128256, "INNER": 32, "HELD": 5, **RING}),
+    ("fused_stream", {"V": 151936, "INNER": 32, "HELD": 8, **RING}),
 )
 """The launches of tuning.json, with 8 warps."""
 
@@ -61,7 +67,7 @@ def test_rows_on_chip(losses, tmp_path, name):
         assert found["STG.E.128"] > 0
         row = kernel == "fused_row"
         assert found["shared"] <= 233472 // (3 if row else 1) - 1024
-        assert found["registers"] <= (65536 // (3 * 256) if row else 255)
+        assert found["registers"] <= (THREE_PROGRAMS if row else 255)
         # a step of the loop and those written out each have their logits twice, the path for a far
         # label has two more tiles, the label and what the loss says a few
         tiles = -(-size["V"] // size["BLOCK"]) if row else max(1, size["HELD"]) + 1
@@ -74,7 +80,7 @@ def test_plain_kernels(losses, tmp_path, name):
     size = {"V": 151936, "BLOCK": 4096}
     names = ["statistics", "apply", *(["fused"] if name in LOCAL else [])]
     jobs = [(kernel, size, 8) for kernel in names]
-    jobs.append(("sequences", {"BLOCK": 512}, 4))
+    jobs.append(("sequences", *SEQUENCES))
     per_thread = size["BLOCK"] // THREADS[8]
     for kernel, found in zip(
         [*names, "sequences"], compile_for_gpu(tmp_path, loss, jobs), strict=True

@@ -24,6 +24,7 @@ from torch import Tensor
 from forgedsl.runtime.losses.batch import Rows
 from forgedsl.runtime.losses.kernels import (
     SEQUENCE_BLOCK,
+    SEQUENCE_WARPS,
     Config,
     Kernels,
     config,
@@ -140,7 +141,7 @@ class Evaluation:
 
     def _sequences(self, name: str) -> None:
         arguments = {**self.arguments, "BLOCK": SEQUENCE_BLOCK}
-        self.kernels.launch(name, self.programs, arguments, num_warps=4)
+        self.kernels.launch(name, self.programs, arguments, num_warps=SEQUENCE_WARPS)
 
     def over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)
@@ -166,6 +167,7 @@ class Evaluation:
         if name == "fused" and chosen.kernel and self._aligned(logits):
             name = f"fused_{chosen.kernel}"
             arguments["words_of"], arguments["INNER"] = words(logits, chosen.block)
+            arguments["PARTS"] = chosen.parts
             if chosen.kernel == "row":
                 grid = logits.shape[0]
             else:

@@ -27,6 +27,8 @@ from torch import Tensor
 INTERPRET = "TRITON_INTERPRET"
 SEQUENCE_BLOCK = 512
 """tokens that a program over sequences takes at once, the same for all lengths"""
+SEQUENCE_WARPS = 8
+"""with 4, four tokens a thread, some losses spill"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class Config:
     """stream: tiles in shared memory"""
     ahead: int = 0
     """stream: tiles fetched before they are read; the others wait to be written back"""
+    parts: int = 1
+    """row, stream: a tile goes through registers in so many parts; with whole ones losses spill"""
 
 
 class Kernels:
