@@ -23,7 +23,7 @@ loss own(
   logprob: diff [B, T] f32, entropy: diff [B, T] f32, learn: [B, T] bool, adv: [B] f32,
   mask: [B, T] bool,
 ) {
-  w = adv - batch_mean(adv, mask)
+  w = adv - batch_mean(adv, mask) - 0.5 * batch_mean(adv)
   minimize token_mean(-w * logprob - 0.1 * entropy, mask and learn)
   report part = token_mean(w * entropy, mask and learn)
 }

@@ -135,7 +135,7 @@ class BodyChecker:
             self.used.add(head)
             if isinstance(found, Scope):
                 self._member(path, found)
-            elif rest and not isinstance(found, Decl):
+            elif rest and not (isinstance(found, Decl) and found.kind != "reward"):
                 self.ctx.error("F101", f"`{head}` has no attributes", part_span(path, 1))
             return
         if head in builtins.AXES and not rest:
@@ -147,17 +147,21 @@ class BodyChecker:
         if len(head) == 1 and head.isupper() and not rest:
             self.ctx.error("F101", f"there is no axis `{head}`", span, help=AXES)
             return
-        self.ctx.unknown("F101", "undefined name", head, span, self._candidates(), self._hint(head))
+        self.ctx.unknown("F101", "undefined name", head, span, self._candidates(), self._hint(path))
 
-    def _hint(self, name: str) -> str:
+    def _hint(self, path: ast.Path) -> str:
         """What could have been meant by a name that nothing is spelt like."""
+        name = path.parts[0]
         if "Row" in self.locals.values():
             return f"a column is read as `row.{name}`"
+        if len(path.parts) > 2:
+            return f"settings are not read here, params are: `param {path.parts[-1]} : int = ...`"
         known = [*self.locals]
         if self.kind == "rubric":
             names = self.scope.names.items()
             known = [n for n, found in names if isinstance(found, Decl) and found.kind == "reward"]
         listed = ", ".join(f"`{k}`" for k in known)
+        name = "global_step" if name == "step" else name
         return habit(name) or (f"known here are {listed}" if 0 < len(known) <= 12 else "")
 
     def _attribute(self, path: ast.Path, type_name: str) -> None:
@@ -176,7 +180,7 @@ class BodyChecker:
         if len(path.parts) == 1:
             message = f"`{path.text}` is a module; name one of its functions"
             self.ctx.error("F109", message, path.span)
-        elif scope.lookup(path.parts[1:]) is None:
+        elif scope.names and scope.lookup(path.parts[1:]) is None:  # else its import failed
             name, span = path.parts[1], part_span(path, 1, 1)
             what = f"`{path.parts[0]}` has nothing called"
             self.ctx.unknown("F101", what, name, span, scope.names)
@@ -192,7 +196,8 @@ class BodyChecker:
             self._arity(call, path.text, names)
         elif isinstance(found, PythonFunction):
             self.used.add(path.parts[0])
-            self.ctx.error("F119", f"`{path.text}` is Python; only a reward can be one", path.span)
+            message = f"`{path.text}` is Python; only a reward can be one"
+            self.ctx.error("F119", message, path.span, help=f"`reward NAME = {path.text}`")
         elif isinstance(found, Constant | Decl) or path.text in self.locals:
             is_reward = isinstance(found, Decl) and found.kind == "reward"
             help_text = f"a reward is named without arguments: `{path.text}`" if is_reward else ""

@@ -72,7 +72,6 @@ HABITS = {
     "reward_weights": "`score` of a `rubric`",
     "save_steps": "`checkpoint.every`",
     "global_step": "`num_steps: [B] i64`, a field of the loss",
-    "step": "`num_steps: [B] i64`, a field of the loss",
     "save_total_limit": "`checkpoint.keep`",
     "tensor_parallel_degree": "`parallel.tp`",
     "tensor_parallel_size": "`parallel.tp`",

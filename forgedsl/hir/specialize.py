@@ -10,6 +10,7 @@ from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.ir import Function, Scope
 from forgedsl.records import replace
+from forgedsl.schema.builtins import PARAM_TYPES
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -130,7 +131,8 @@ def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Functi
 
 def _check_given(loss: Function, path: ast.Path, span: Span, resolver: Resolver) -> None:
     """Report scalar parameters without a value where the loss is used."""
-    scalars = [f for f in loss.fields if isinstance(f.type, ast.NamedType)]
+    named = [(f, f.type.name) for f in loss.fields if isinstance(f.type, ast.NamedType)]
+    scalars = [f for f, type_name in named if type_name in PARAM_TYPES]
     missing = [f.name for f in scalars if f.default is None]
     if missing:
         listed = " and ".join(f"`{name}`" for name in missing)

@@ -126,9 +126,14 @@ def _elementwise(inference: Inference, node: ast.Call) -> Typed:
                     bound_arg.span,
                     help="use min and max, or stop(...)",
                 )
+        low, high = (inference.build.values[a.value] for a in args[1:])
+        if low.op == high.op == "const" and low.attr > high.attr:  # type: ignore[operator]
+            message = f"nothing lies between the bounds {low.attr:g} and {high.attr:g}"
+            help_ = f"the lower bound comes first: `{node.function.text}(x, lo, hi)`"
+            return inference.error("F113", "bad-value", message, node.span, help=help_)
         if inference.build.values[args[0].value].op == "const":
-            low = inference.apply("max", (args[0], args[1]), NUMBERS, node.span)
-            return inference.apply("min", (low, args[2]), NUMBERS, node.span)
+            least = inference.apply("max", (args[0], args[1]), NUMBERS, node.span)
+            return inference.apply("min", (least, args[2]), NUMBERS, node.span)
     dtypes = (*NUMBERS, "bool") if op == "stop" else NUMBERS
     return inference.apply(op, tuple(args), dtypes, node.span)
 

@@ -229,16 +229,20 @@ def _mean_of_sequences(inference: Inference, node: ast.Call, x: Typed, owner: st
 
 
 def batch_statistic(inference: Inference, node: ast.Call) -> Typed:
-    """`batch_mean(x, mask)` and `batch_std`: over all valid tokens of the whole step."""
+    """`batch_mean(x, mask)` and `batch_std`: over all valid tokens of the whole step, or, of one
+    value for each sequence and without a mask, over all sequences."""
     from forgedsl.losses.builtins import arguments
 
-    bound = arguments(inference, node, ("x", "mask"))
+    bound = arguments(inference, node, ("x",), ("mask",))
     if bound is None:
         return inference.broken(node.span)
     (x,) = inference.operands([bound["x"]])
     if not inference.expect(x, ("f32", "i64", "bf16")):
         return inference.broken(node.span)
-    mask = mask_argument(inference, bound["mask"], x)
+    if "mask" in bound:
+        mask = mask_argument(inference, bound["mask"], x)
+    else:
+        mask = _sequences(inference, x, node)
     if mask is None:
         return inference.broken(node.span)
     if x.type.diff or _depends_on_policy(inference, x) or _depends_on_policy(inference, mask):
@@ -256,9 +260,23 @@ def batch_statistic(inference: Inference, node: ast.Call) -> Typed:
     return _typed(inference, mean, frozenset(), node.span)
 
 
+def _sequences(inference: Inference, x: Typed, node: ast.Call) -> Typed | None:
+    """All sequences, in place of a mask; None, and reported, if `x` has tokens."""
+    type_ = TensorType(frozenset("B"), "bool")
+    if x.type.axes == {"B"}:
+        return Typed(inference.build.leaf("valid", "B", type_), type_, node.span)
+    name = node.function.text
+    message = f"`{name}` without a mask is of one value for each B, this is {x.type}"
+    help_ = f"over tokens: `{name}(x, mask)`" if x.type.tokens else ""
+    inference.error("L401", "reduction-without-mask", message, x.span, help=help_)
+    return None
+
+
 def _batch_mean(inference: Inference, tokens: int, mask: Typed) -> int:
     build = inference.build
     value = register(inference, "batch_sum", build("total_sum", tokens, mask.value))
+    if build.values[mask.value].op == "valid":
+        return build("div", value, build.leaf("total", "num_sequences", SCALAR))
     return build("div", value, total(inference, "num_tokens", mask))
 
 

@@ -128,7 +128,9 @@ def _request(
         worst = max(gpus, key=lambda s: s.share)
         if worst.share > 1:
             return ""
-        return f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
+        full = f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
+        is_async = program.schedule is not None and program.schedule.label == "async"
+        return f"{full}, with `schedule sync`" if is_async else full
 
     gpu = program.singletons["cluster"].settings["gpu"]
     named = gpu.origin.layer != "default" and gpu.value is not None

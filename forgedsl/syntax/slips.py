@@ -150,7 +150,7 @@ def _assignment_as_comparison(place: Place) -> Diagnostic | None:
 def _quantity_with_space(place: Place) -> Diagnostic | None:
     if place.kind != "NAME":
         return None
-    match = re.search(r"(?<![\w.])([0-9][0-9_.]*)([ \t]*)$", place.before)
+    match = re.search(r"(?<![\w.])([0-9][0-9_.]*(?:[eE][-+]?[0-9]+)?)([ \t]*)$", place.before)
     if match is None:
         return None
     span = Span(place.source.name, place.start - len(match[0]), place.end)
