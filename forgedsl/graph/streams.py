@@ -66,6 +66,8 @@ def check_streams(
             source, wanted = by_name[read.edge], _wanted(program, node, read)
             if wanted is not None and not _fits(read, source, wanted):
                 found.append(_wrong(node, read, source, wanted))
+                if node.op == "score":
+                    break  # `grade(prompt, rollout)`: the first argument says it
             elif read.attribute is not None:
                 found += _part(program, read, source, by_name)
         found += _without_target(program, node)

@@ -287,7 +287,7 @@ class Collector:
         text = ".".join(path)
         block, _, leaf = text.rpartition(".")
         owner = f"{declared.ctor or kind.name} `{declared.name}`"
-        if kind.singleton:
+        if kind.singleton or kind.name == declared.name:
             owner = f"`{kind.name}`"
         if text in kind.blocks:
             self.ctx.error("F113", f"`{text}` is a block: `{text} {{ ... }}`", span)

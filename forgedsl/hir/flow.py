@@ -20,10 +20,11 @@ from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.habits import function_habit
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
-from forgedsl.hir.specialize import loss_by_position, resolve_loss
+from forgedsl.hir.specialize import incomplete_step, resolve_loss
+from forgedsl.hir.streams import named_step, not_a_stream
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
-from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS, STREAMS
+from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import SYNC
 from forgedsl.schema.types import COUNT
 from forgedsl.source import Span
@@ -146,7 +147,7 @@ class FlowResolver:
             self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), methods)
             return False
         if method == "step":
-            return self._step(call, declared, span)
+            return not named_step(self.ctx, name, call) and self._step(call, declared, span)
         for column in COLUMNS.get(method, ()):
             if method != "batches" or "prompt" not in declared.entries:
                 self.resolver.need(declared.name, column, f"`{method}` reads it")
@@ -198,12 +199,8 @@ class FlowResolver:
     def _step(self, call: ast.Call, declared: Declared, span: Span) -> bool:
         loss = next((arg for arg in call.args if arg.name == "loss"), None)
         rest = tuple(arg for arg in call.args if arg is not loss)
-        if loss is None and loss_by_position(call, self.ctx):
-            return False
         if loss is None or not rest:
-            callee, missing = call.function.text, "a loss" if loss is None else "a batch"
-            shown = f"`{callee}(batch, loss = NAME)`"
-            self.ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
+            incomplete_step(call, self.ctx)
             return False
         arguments = self._arguments(None, replace(call, args=rest), ("batch",))
         name = resolve_loss(loss.value, self.resolver, self.functions)
@@ -251,9 +248,10 @@ class FlowResolver:
                 self.ctx.unknown("F101", what, name, span, module.names)
             return None
         table = self.resolver.table
-        known = ("replay", *table.functions, *table.declared, *self.edges)
-        what = "undefined name" if len(path.parts) > 1 else "undefined function"
-        meant, span = function_habit(path.text), part_span(path, 0, 0)
+        callables = (n for n, d in table.declared.items() if not d.kind.singleton)
+        known = ("replay", *table.functions, *callables, *self.edges)
+        what = f"undefined {'name' if len(path.parts) > 1 else 'function'}"
+        span, meant = part_span(path, 0, 0), function_habit(path.text)
         self.ctx.unknown("F101", what, path.parts[0], span, known, meant)
         return None
 
@@ -286,7 +284,8 @@ class FlowResolver:
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"
-                self.ctx.unknown("F114", what, argument, span, params)
+                known = ("batch", "loss") if params == ("batch",) else params
+                self.ctx.unknown("F114", what, argument, span, known)
             elif argument in settings or any(i.argument == argument for i in inputs):
                 self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
             elif self._argument(name, argument, arg, inputs, settings):
@@ -322,11 +321,10 @@ class FlowResolver:
                 )
             )
             return True
+        if not_a_stream(self.resolver, argument, value, {*self.edges, *self.failed}):
+            return False
         found = evaluate(value, self.resolver, self.ctx)
         if found is ERROR:
-            return False
-        if argument in STREAMS:
-            self.ctx.error("F109", f"`{argument}` is a stream, not a constant", value.span)
             return False
         settings[argument] = _written(found, value.span)
         return True

@@ -22,6 +22,7 @@ MIXED = (
 )
 FUNCTION_HABITS = {
     "cat": MIXED,
+    "collate": "`replay(rollout, ...)`",
     "concat": MIXED,
     "concatenate": MIXED,
     "detach": "`stop(x)`",
@@ -42,8 +43,12 @@ OPTIONS = ("--profile", "--set", "--set-file", "--seed", "--run-dir", "--resume"
 
 HABITS = {
     "adam_beta1": "`optimizer.betas` of the trainer, `[0.9, 0.95]`",
+    "bfloat16": "`bf16`",
     "bf16": "`dtype` of the model, `dtype = bf16`",
     "entropy_coeff": "`entropy_coef` of the loss",
+    "cuda": "`gpu`",
+    "float16": "`f16`",
+    "float32": "`f32`",
     "epsilon": "`clip_low` and `clip_high` of the loss",
     "epsilon_high": "`clip_high` of the loss",
     "eval_steps": "`every` of an `eval`",
@@ -73,6 +78,7 @@ HABITS = {
     "save_steps": "`checkpoint.every`",
     "global_step": "`num_steps: [B] i64`, a field of the loss",
     "save_total_limit": "`checkpoint.keep`",
+    "split": '`source = hf(id, split = "train")` of the dataset',
     "tensor_parallel_degree": "`parallel.tp`",
     "tensor_parallel_size": "`parallel.tp`",
     "vllm_tensor_parallel_size": "`parallel.tp` of the generator",

@@ -144,8 +144,7 @@ class Resolver:
         head, text = path.parts[0], ".".join(path.parts[1:])
         if not text:
             message = f"`{head}` is a {declared.kind.name}, not a value"
-            drawn = f"`{head}.draw(16)` draws from it" if declared.kind.name == "dataset" else ""
-            return self.ctx.error("F109", message, path.span, help=drawn)
+            return self.ctx.error("F109", message, path.span)
         setting = declared.kind.setting(text)
         if setting is None:
             known = [s.name for s in declared.kind.settings]

@@ -6,6 +6,7 @@ scalars (durations in seconds, sizes in bytes), lists, `Auto`, `Ref`, `Construct
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -96,7 +97,8 @@ class Coercer:
             given = type_name(value)
             shown = "" if value is None else f" ({show(value)})"
             message = f"{what} is {type_.text}, not {given}{shown}"
-            help_text = one_by_one(value) if isinstance(value, str) else _unit_help(value, type_)
+            one = one_by_one(value) if isinstance(value, str) else ""
+            help_text = one or _unit_help(value, type_)
             return self.ctx.error("F109", message, span, help=help_text)
         low, high = type_.minimum, type_.maximum
         if isinstance(result, int | float) and not isinstance(result, bool):
@@ -255,6 +257,13 @@ def _unit_help(value: Any, type_: Type) -> str:
         return f"write the unit: `{value:g}GiB`"
     if type_.base == "int" and is_number and 0 < value < 1:
         return "it is a count, not a share"
+    if isinstance(value, str) and (value in type_.words or _reads_as_number(value, type_)):
+        return f"without quotes: `{value}`"
     if type_.base == "str" and is_number:
         return f'write it in quotes: `"{value}"`'
     return ""
+
+
+def _reads_as_number(text: str, type_: Type) -> bool:
+    pattern = r"-?\d+" if type_.base == "int" else r"-?\d+(\.\d+)?([eE][-+]?\d+)?"
+    return type_.base in {"int", "float"} and re.fullmatch(pattern, text) is not None

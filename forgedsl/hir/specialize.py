@@ -86,17 +86,19 @@ def constant(value: object, span: Span) -> ast.Expr | None:
     return None
 
 
-def loss_by_position(call: ast.Call, ctx: Context) -> bool:
-    """Whether it is `trainer.step(batch, pg)`, and reported."""
-    if len(call.args) != 2 or any(arg.name is not None for arg in call.args):
-        return False
-    span = call.args[1].span
-    edit = Edit(text="loss = ", span=Span(span.file, span.start, span.start))
-    fix = Fix(message="write `loss = `", edits=(edit,))
-    message = f"`{call.function.text}` takes its loss by name"
-    help_text = f"`{call.function.text}(batch, loss = NAME)`"
-    ctx.error("F114", message, span, help=help_text, fix=fix)
-    return True
+def incomplete_step(call: ast.Call, ctx: Context) -> None:
+    """Report a step without a batch or a loss; `trainer.step(batch, pg)` has both."""
+    callee = call.function.text
+    shown = f"`{callee}(batch, loss = NAME)`"
+    named = [arg.name for arg in call.args]
+    if named == [None, None]:
+        span = call.args[1].span
+        edit = Edit(text="loss = ", span=Span(span.file, span.start, span.start))
+        fix = Fix(message="write `loss = `", edits=(edit,))
+        ctx.error("F114", f"`{callee}` takes its loss by name", span, help=shown, fix=fix)
+    else:
+        missing = "a batch" if "loss" in named else "a loss"
+        ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
 
 
 def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Function]) -> str | None:

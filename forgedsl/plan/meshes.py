@@ -116,6 +116,8 @@ def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
     procs = number(decl, "procs", 1)
     if is_titan and degrees["dp_shard"] == 0:
         degrees["dp_shard"] = max(1, hosts * procs // product)
+    if gpus > 1:
+        reporter.report(_idle_gpus(decl, gpus, hosts, procs))
     if prod(degrees.values()) != hosts * procs:
         reporter.report(_parallel_product(decl, degrees, hosts, procs))
     return MeshPlan(
@@ -150,6 +152,17 @@ def _device(decl: Decl, reporter: Reporter) -> tuple[int, str]:
     if gpus == 0:
         reporter.report(_device_conflict(decl, "`device = gpu` and gpus = 0", "gpus = 1"))
     return gpus, "gpu"
+
+
+def _idle_gpus(decl: Decl, gpus: int, hosts: int, procs: int) -> Diagnostic:
+    """`gpus` counts those of one process, which computes on one."""
+    return error(
+        "P202",
+        "device-conflict",
+        f"a process of `{decl.name}` computes on one GPU, and would hold {gpus}",
+        decl.settings["gpus"].origin.span or decl.name_span,
+        help=f"`procs = {gpus * procs}` uses {gpus * procs * hosts} GPUs, each with a process",
+    )
 
 
 def _device_conflict(decl: Decl, what: str, remedy: str) -> Diagnostic:

@@ -182,8 +182,9 @@ def _checks(
         name = mesh.service
         decl = program.services[name]
         model = program.models[model_of(decl)]
-        found += checks.check_divisibility(decl, mesh, request.dims[name], model)
-        if name in request.rows:
+        uneven = checks.check_divisibility(decl, mesh, request.dims[name], model)
+        found += uneven
+        if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found
 

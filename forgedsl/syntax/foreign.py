@@ -169,6 +169,17 @@ def _in_line(place: Place, start: int, end: int) -> Span:
     return Span(place.source.name, line + start, line + end)
 
 
+def _formatted_string(place: Place) -> Diagnostic | None:
+    """`f"Q: {row.question}"`."""
+    if place.kind not in {"STRING", "TEXT"} or not re.search(r"(?<!\w)f$", place.before):
+        return None
+    span = Span(place.source.name, place.start - 1, place.end)
+    help_text = 'texts are joined with `+`: `"Q: " + row.question`'
+    return place.error(
+        "S001", "unexpected-token", "there are no f-strings", span=span, help=help_text
+    )
+
+
 FOREIGN: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _index,
     _chained_call,
@@ -177,4 +188,5 @@ FOREIGN: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _misspelt_statement,
     _parameter_without_type,
     _comparison_as_assignment,
+    _formatted_string,
 )

@@ -77,6 +77,7 @@ def _generic(place: Place) -> Diagnostic:
         listed = parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} or {parts[-1]}"
         message = f"expected {listed}, found {describe(place)}"
     word = re.match(r"\s*(\w+)", place.before)
-    shape = _SHAPES.get(word[1]) if word and open_bracket(place) is None else None
+    known = word is not None and (word[1] == "sync" or open_bracket(place) is None)
+    shape = _SHAPES.get(word[1]) if word and known else None
     help_text = f"`{shape}`" if shape else ""
     return place.error("S001", "unexpected-token", message, help=help_text)

@@ -165,12 +165,12 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
             help=f"write `{fixed}`",
             fix=Fix(message=f"write `{fixed}`", edits=(edit,)),
         )
-    if match[2]:
+    if match[2] and re.match(r"[\w.]*\s*[={]", place.source.text[place.start :][:WINDOW]):
         return None
     return place.error(
         "S007",
         "unknown-unit",
-        f"`{match[1]}{place.text}` is neither a number nor a quantity",
+        f"`{match[0]}{place.text}` is neither a number nor a quantity",
         span=span,
         help="units are " + " ".join(UNITS),
     )

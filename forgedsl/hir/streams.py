@@ -1,0 +1,48 @@
+"""What cannot stand where the flow reads a stream, reported: constants, arithmetic, datasets.
+
+batch = replay(kept, adv = norm(score) * 2)     streams are computed with in an advantage
+rollout = generator.sample(sums, n = 8)         a dataset is drawn from
+x = trainer.step(batch, loss = pg)              a step has no result
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from forgedsl.hir.context import Context
+from forgedsl.schema.flow import STREAMS
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
+
+if TYPE_CHECKING:
+    from forgedsl.hir.resolver import Resolver
+
+
+def not_a_stream(
+    resolver: Resolver, argument: str, value: ast.Expr, streams: Collection[str]
+) -> bool:
+    """Whether `value`, neither a name of the flow nor a call, is wrong as this argument."""
+    if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
+        help_text = "compute in the rubric, in an advantage or in a filter, and name the result"
+        resolver.ctx.error("F119", "a flow does not compute", value.span, help=help_text)
+        return True
+    if argument not in STREAMS:
+        return False
+    declared = resolver.declared_at(value)[0] if isinstance(value, ast.Path) else None
+    is_dataset = declared is not None and declared.kind.name == "dataset"
+    what = "dataset" if is_dataset else "constant"
+    help_text = f"`prompt = {declared.name}.draw(16)` draws from it" if is_dataset else ""  # type: ignore[union-attr]
+    message = f"`{argument}` is a stream, not a {what}"
+    resolver.ctx.error("F109", message, value.span, help=help_text)
+    return True
+
+
+def named_step(ctx: Context, name: str | None, call: ast.Call) -> bool:
+    """Whether a step is to give a result, which it does not."""
+    if name is None:
+        return False
+    message = "a step has no result"
+    help_text = f"write `{call.function.text}(...)` alone; `report` in the loss gives metrics"
+    ctx.error("F119", message, call.span, help=help_text)
+    return True
