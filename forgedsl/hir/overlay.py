@@ -198,7 +198,7 @@ class Overlay:
                 return
             self._param(head, Entry(expr=expr, origin=placed, path_span=path.span))
             return
-        if head in self.table.imports and len(rest) == 1:
+        if isinstance(self.table.imports.get(head), ast.ImportForge) and len(rest) == 1:
             self._param(path.text, Entry(expr=expr, origin=placed, path_span=part_span(path, 1)))
             return
         declared = self._find(head, part_span(path, 0, 0), path.text)

@@ -22,6 +22,8 @@ from forgedsl.records import dataclass
 
 CREDITS, HELD = "credits", "credits held"
 RELEASE, PULL, TAKE = "release", "pull", "take"
+LONGEST_ROUND = 100
+"""steps of a round that are looked at"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +89,10 @@ class Net:
 
 
 def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) -> Net:
-    """The credit net of a planned graph. A round is as many steps as lie between two syncs."""
-    steps = schedule.every or 1
+    """The credit net of a planned graph. A round is as many steps as lie between two syncs; all but
+    the last leave the net as it was, so that a long round is cut."""
+    every = None if schedule.every is None else min(schedule.every, LONGEST_ROUND)
+    steps = every or 1
     tokens = {"batch room": 1}
     take: Counter[str] = Counter({"batch room": 1})
     room: Counter[str] = Counter({"batch": 1})
@@ -110,7 +114,7 @@ def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) 
             if f"{node.name} to {TAKE}" in produces:
                 take[f"{node.name} to {TAKE}"] = room[f"{node.name} room at {TAKE}"] = quota
     found.append(Transition(name=TAKE, consumes=take, produces=room, firings=steps))
-    return Net(transitions=(*found, *_steps(schedule, back)), tokens=tokens)
+    return Net(transitions=(*found, *_steps(every, back)), tokens=tokens)
 
 
 def _group_nodes(graph: Graph, source: Node) -> tuple[Node, ...]:
@@ -142,13 +146,12 @@ def _edges(
     return consumes, produces
 
 
-def _steps(schedule: SchedulePlan, back: Mapping[str, int]) -> Iterator[Transition]:
+def _steps(every: int | None, back: Mapping[str, int]) -> Iterator[Transition]:
     """The step holds the credits of its groups; they return at once or with the next pull."""
     returned = Counter({f"{draw} {CREDITS}": quota for draw, quota in back.items()})
-    if schedule.every is None:
+    if every is None:
         yield Transition(name="step", consumes={"batch": 1}, produces=returned + _one("batch room"))
         return
-    every = schedule.every
     produces = _one("batch room") + _one(HELD) + _one("weights")
     yield Transition(name="step", consumes={"batch": 1}, produces=produces, firings=every)
     yield Transition(name=RELEASE, consumes={HELD: 1}, produces=returned, firings=every - 1)
