@@ -127,7 +127,8 @@ def _elementwise(inference: Inference, node: ast.Call) -> Typed:
                     help="use min and max, or stop(...)",
                 )
         low, high = (inference.build.values[a.value] for a in args[1:])
-        if low.op == high.op == "const" and low.attr > high.attr:  # type: ignore[operator]
+        known = low.op == high.op == "const" and None not in (low.attr, high.attr)
+        if known and low.attr > high.attr:  # type: ignore[operator]
             message = f"nothing lies between the bounds {low.attr:g} and {high.attr:g}"
             help_ = f"the lower bound comes first: `{node.function.text}(x, lo, hi)`"
             return inference.error("F113", "bad-value", message, node.span, help=help_)
