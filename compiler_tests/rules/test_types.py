@@ -47,6 +47,7 @@ DTYPES = [
     ("a truth value as a number", [(LOSS, "minimize token_mean(-ratio * adv * mask, mask)")],
      "T702", "mask"),
     ("a number as a mask", [(LOSS, "minimize token_mean(-ratio * adv, ratio)")], "T702", "ratio"),
+    ("text as a bound", [(RATIO, RATIO.replace("10.0))", '"10"))'))], "T702", '"10"'),
     ("nothing as a bound", [(RATIO, RATIO.replace("10.0))", "none))"))], "T702", "none"),
     ("a number as a decision", [(FILTER, "std(score, G)")], "T702", "std(score, G)"),
     ("a decision as an advantage", [(NORM, "r > mean(r, G)")], "T702", "r > mean(r, G)"),

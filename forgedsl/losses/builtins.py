@@ -127,9 +127,10 @@ def _elementwise(inference: Inference, node: ast.Call) -> Typed:
                     help="use min and max, or stop(...)",
                 )
         low, high = (inference.build.values[a.value] for a in args[1:])
-        known = low.op == high.op == "const" and None not in (low.attr, high.attr)
-        if known and low.attr > high.attr:  # type: ignore[operator]
-            message = f"nothing lies between the bounds {low.attr:g} and {high.attr:g}"
+        bounds = [v.attr for v in (low, high) if v.op == "const"]
+        numbers = [bound for bound in bounds if isinstance(bound, int | float)]
+        if len(numbers) == 2 and numbers[0] > numbers[1]:
+            message = f"nothing lies between the bounds {numbers[0]:g} and {numbers[1]:g}"
             help_ = f"the lower bound comes first: `{node.function.text}(x, lo, hi)`"
             return inference.error("F113", "bad-value", message, node.span, help=help_)
         if inference.build.values[args[0].value].op == "const":
