@@ -1,6 +1,7 @@
 """Modules: what an import brings, who may write over it, and what is said of mistakes."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -287,6 +288,10 @@ def test_explain_says_where_a_value_of_a_module_comes_from(write):
     assert "a parameter of module `common`" in page
     assert "small.forge:3:37" in page
     assert "profile cpu" in provenance.explain("common.trainer", states)
+    page = provenance.explain("common", states)
+    assert re.search(r"eps +0\.2 +default +\S+common\.forge:8:21$", page, re.MULTILINE)
+    assert "generator  a vLLM engine" in page
+    assert provenance.explain("other", states) is None
 
 
 def test_a_changed_module_is_a_changed_job(write):

@@ -77,7 +77,7 @@ def explain(name: str, states: list[Layer]) -> str | None:
         return _declaration(head, states, f"{setting}.")
     key = setting or "value"
     if _value(program, head, key) is None:
-        return None
+        return _module(name, states[-1])
     schema = _schema(program, head, key)
     lines = [f"{name} = {_shown(_value(program, head, key), schema, states[-1])}"]
     if schema is not None:
@@ -249,6 +249,27 @@ def _place(origin: Origin, state: Layer) -> str:
         return ""
     line, column = source.position(origin.span.start)
     return f"{origin.span.file}:{line}:{column}"
+
+
+def _module(name: str, state: Layer) -> str | None:
+    """The parameters of a module, and what the program uses of its declarations."""
+    program, prefix = state.program, f"{name}."
+    values = {n: v for n, v in program.params.items() if n.startswith(prefix)}
+    declared = [n for n in _settings(program) if n.startswith(prefix)]
+    if not values and not declared:
+        return None
+    shown = {head: _shown(value, None, state) for head, value in values.items()}
+    width = max(len(head) for head in (*values, *declared)) - len(prefix)
+    column = max(map(len, shown.values()), default=0)
+    lines = [f"{name}: a module", ""]
+    for head, value in values.items():
+        who = f"{value.origin.detail or 'file'}  {_place(value.origin, state)}".rstrip()
+        lines.append(f"  {head.removeprefix(prefix):{width}}  {shown[head]:{column}}  {who}")
+    for head in declared:
+        kind = _kind(program, head)
+        assert kind is not None
+        lines.append(f"  {head.removeprefix(prefix):{width}}  {kind.doc}")
+    return "\n".join(lines) + "\n"
 
 
 def _declaration(head: str, states: list[Layer], block: str = "") -> str:
