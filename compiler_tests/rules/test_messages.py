@@ -74,7 +74,12 @@ MISTAKES = [
      "`sync trainer -> generator { every = 1 }`"),
     ("steps = 50", "steps = 50 batches", "S007", "50 batches",
      "units are ms s min h d KiB MiB GiB TiB k M"),
+    ("flow train {", "flow train", "S001", "\n", "`flow train { ... }`"),
+    ("ratio > 1.28", "ratio > 1.28 or < 0.8", "S001", "<",
+     "a comparison has two sides: `x > 1.2 or x < 0.8`"),
     # of names
+    ("token_mean(ratio > 1.28, mask)", "token_mean(entropy, mask)", "F101", "entropy",
+     "declare it as a field of the loss: `entropy: diff [B, T] f32`"),
     (PROMPT, "prompt = question", "F101", "question", "a column is read as `row.question`"),
     ("score = correct + 0.1 * length", "score = accuracy", "F101", "accuracy",
      "known here are `correct`, `length`"),
@@ -129,6 +134,20 @@ MISTAKES = [
      "the lower bound comes first: `clip(x, lo, hi)`"),
     ("lr = 2e-4", "lr = 2e-4x", "S007", "2e-4x", "units are ms s min h d KiB MiB GiB TiB k M"),
     ("adv: [B] f32", "adv: Tensor", "F101", "Tensor", ""),
+    ("max_tokens = 16 }", 'max_tokens = 16, stop = "\\n" }', "F109", '"\\n"',
+     'write a list: `["\\n"]`'),
+    ("rl.math_equal()", 'rl.format_regex("(a")', "F113", 'rl.format_regex("(a")', ""),
+    ("report high", "report high = token_mean(ratio, mask)\n  report high", "F102",
+     "token_mean(ratio > 1.28, mask)", "rename it"),
+    (
+        "schedule.steps = 5 }",
+        'schedule.steps = 5 }\neval e { dataset = sums, split = "test", every = 5, '
+        'score = correct, source = jsonl("forgedsl:data/arithmetic_test.jsonl") }',
+        "P212",
+        '"test"',
+        "remove one of them",
+    ),
+    ("rows = 64", "rows = 64, tokens = 4096", "F113", "4096", "remove one of them"),
     # of losses and the flow
     ("generator.sample(prompt", "generator.sample(sums", "F109", "sums",
      "`prompt = sums.draw(16)` draws from it"),

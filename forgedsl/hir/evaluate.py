@@ -101,7 +101,8 @@ def show(value: Any, base: str = "") -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f'"{value}"' if base in ("", "str") else value
+        text = value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+        return f'"{text}"' if base in ("", "str") else value
     if isinstance(value, list):
         return f"[{', '.join(show(item) for item in value)}]"
     if isinstance(value, float):

@@ -156,6 +156,8 @@ class BodyChecker:
             return f"a column is read as `row.{name}`"
         if len(path.parts) > 2:
             return f"settings are not read here, params are: `param {path.parts[-1]} : int = ...`"
+        if self.kind == "loss" and name in builtins.FIELD_TYPES:
+            return f"declare it as a field of the loss: `{name}: {builtins.FIELD_TYPES[name]}`"
         known = [*self.locals]
         if self.kind == "rubric":
             names = self.scope.names.items()

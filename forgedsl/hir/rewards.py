@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import ERROR
@@ -107,7 +108,7 @@ def _bound(resolver: Resolver, value: ast.Expr) -> Body | None:
         if signature is not None:
             args = call.args if call is not None else ()
             bound = resolver.coercer.bind(signature, args, value.span, resolver.scope)
-            if bound is ERROR:
+            if bound is ERROR or _bad_pattern(resolver, bound.get("pattern"), value):
                 return None
             return Constructor(name=signature.name, args=bound, span=value.span)
     found = resolver.scope.lookup(path.parts)
@@ -120,6 +121,17 @@ def _bound(resolver: Resolver, value: ast.Expr) -> Body | None:
         return None
     _not_found(resolver, path, module)
     return None
+
+
+def _bad_pattern(resolver: Resolver, pattern: str | None, value: ast.Expr) -> bool:
+    """Whether a pattern is no regular expression, and reported."""
+    try:
+        re.compile(pattern or "")
+    except re.error as error:
+        message = f"`{pattern}` is no regular expression: {error}"
+        resolver.ctx.error("F113", message, value.span)
+        return True
+    return False
 
 
 def _not_found(resolver: Resolver, path: ast.Path, module: object) -> None:

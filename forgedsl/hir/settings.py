@@ -259,6 +259,8 @@ def _unit_help(value: Any, type_: Type) -> str:
         return "it is a count, not a share"
     if isinstance(value, str) and (value in type_.words or _reads_as_number(value, type_)):
         return f"without quotes: `{value}`"
+    if type_.base == "list" and isinstance(value, str):
+        return f"write a list: `[{show(value)}]`"
     if type_.base == "str" and is_number:
         return f'write it in quotes: `"{value}"`'
     return ""

@@ -99,9 +99,11 @@ def check_objective(
         message = f"loss `{function.name}` has {len(losses) or 'no'} `minimize` statements"
         inference.error("F110", "missing-setting", message, function.span, help="write one")
         return
-    names = [name for name, _ in outputs]
-    for name, typed in outputs[1:] if names[0] == "loss" else outputs:
-        if name != "loss" and (names.count(name) > 1 or name in RESERVED_REPORTS):
+    seen: set[str] = set()
+    for name, typed in outputs:
+        taken = name in seen or (name in RESERVED_REPORTS and name != "loss")
+        seen.add(name)
+        if taken:
             message = f"report `{name}` is already defined"
             inference.error("F102", "duplicate", message, typed.span, help="rename it")
     loss = losses[0]

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.graph.ir import Graph
 from forgedsl.graph.legality import error, model_of
-from forgedsl.hir.ir import Constructor, Decl, Program
+from forgedsl.hir.ir import Constructor, Decl, Program, Value
+from forgedsl.hir.table import RANK
 from forgedsl.plan.archs import Dims
 from forgedsl.plan.meshes import MeshPlan, number, setting_label
 from forgedsl.source import Span
@@ -71,6 +72,23 @@ def check_divisibility(
             )
         )
     return found
+
+
+def check_batch(decl: Decl) -> list[Diagnostic]:
+    """F113: a microbatch is so many rows, or as many as hold so many tokens."""
+    rows, tokens = (decl.settings[f"batch.{key}"] for key in ("rows", "tokens"))
+    if not _is_hidden(tokens, rows):
+        return []
+    return [
+        error(
+            "F113",
+            "bad-value",
+            "`batch.rows` is given, so `batch.tokens` has no effect",
+            tokens.origin.span or decl.name_span,
+            related=setting_label(decl, "batch.rows"),
+            help="remove one of them",
+        )
+    ]
 
 
 def check_sequence_shard(decl: Decl, mesh: MeshPlan, seq_len: int) -> list[Diagnostic]:
@@ -165,8 +183,8 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
 
 
 def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
-    """P212: only datasets of the hub have splits. F131: an eval samples, so some generator must
-    be in the flow or synced to."""
+    """P212: only datasets of the hub have splits, and only without a source of one's own. F131: an
+    eval samples, so some generator must be in the flow or synced to."""
     found = [
         error(
             "P212",
@@ -178,6 +196,18 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         )
         for decl in program.evals.values()
         if _splits_a_file(decl, program)
+    ]
+    found += [
+        error(
+            "P212",
+            "split-of-file",
+            f"`{name}` has a `source` of its own, and a split of its dataset's",
+            decl.settings["split"].origin.span or decl.name_span,
+            related=setting_label(decl, "source"),
+            help="remove one of them",
+        )
+        for name, decl in program.evals.items()
+        if _is_hidden(decl.settings["split"], decl.settings["source"])
     ]
     if graph.syncs or graph.of("sample"):
         return found
@@ -191,6 +221,12 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         )
         for name, decl in program.evals.items()
     ]
+
+
+def _is_hidden(setting: Value, by: Value) -> bool:
+    """Whether a setting is given where one that goes before it is; a profile may hide another's."""
+    given = setting.value is not None and by.value is not None
+    return given and RANK[setting.origin.layer] >= RANK[by.origin.layer]
 
 
 def _splits_a_file(decl: Decl, program: Program) -> bool:

@@ -184,6 +184,8 @@ def _checks(
         model = program.models[model_of(decl)]
         uneven = checks.check_divisibility(decl, mesh, request.dims[name], model)
         found += uneven
+        if name in request.rows:
+            found += checks.check_batch(decl)
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found

@@ -58,6 +58,15 @@ ROLLOUT_ATTRIBUTES = ("prompt", "response", "target", "num_tokens", "truncated",
 TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 ROLLOUT_FIELDS = ("behavior", "mask", "num_tokens", "truncated")
 RUN_FIELDS = ("num_steps",)
+FIELD_TYPES = {
+    **dict.fromkeys(TRAINER_FIELDS, "diff [B, T] f32"),
+    "behavior": "[B, T] f32",
+    "mask": "[B, T] bool",
+    "num_tokens": "[B] i64",
+    "truncated": "[B] bool",
+    "num_steps": "[B] i64",
+}
+"""How a loss declares them."""
 
 _WORDS = (
     "forge", "import", "python", "as", "param", "require", "else", "return", "minimize", "report",

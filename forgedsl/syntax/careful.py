@@ -96,6 +96,7 @@ class _Run:
         self.parser.newlines.reset(closers)
         self.num_errors = 0
         self.resumed_at = -1
+        self.lost_header = False
         self.partial = ast.File(edition=None, decls=(), span=Span(source.name, 0, 0))
 
     def file(self) -> ast.File | None:
@@ -132,13 +133,19 @@ class _Run:
         """Report, cut the stack back, move the lexer on. False stops the parse."""
         token = getattr(error, "token", None)
         at_end = token is not None and token.type == "$END"
-        if not (at_end and self.num_errors):  # an end inside of something already reported
-            self._report(hints.explain(error, self.source))
+        found = hints.explain(error, self.source)
+        closes_lost = (
+            self.lost_header and found.code == "S017" and found.message.startswith("no `{`")
+        )
+        # an end inside of something already reported, the `}` of a header already reported
+        if not ((at_end and self.num_errors) or closes_lost):
+            self._report(found)
         if self.num_errors >= MAX_ERRORS:
             return False
         interactive: InteractiveParser = error.interactive_parser
         state = interactive.parser_state
         in_block = recovery.cut_back(state)
+        self.lost_header = not in_block and not closes_lost
         if at_end:
             if self.resumed_at == len(self.source.text):
                 return False

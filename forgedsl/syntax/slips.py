@@ -247,6 +247,11 @@ def _param_without_type(place: Place) -> Diagnostic | None:
 def _chained_comparison(place: Place) -> Diagnostic | None:
     if place.kind != "CMP" or not re.search(r"[<>]=?|[=!]=", place.before):
         return None
+    word = re.search(r"\b(and|or|not)\s*$", place.before)
+    if word is not None:
+        message = f"nothing stands between `{word[1]}` and `{place.text}`"
+        help_text = "a comparison has two sides: `x > 1.2 or x < 0.8`"
+        return place.error("S001", "unexpected-token", message, help=help_text)
     return place.error(
         "S026",
         "chained-comparison",
