@@ -36,7 +36,11 @@ WORDS = (
 
 
 def inspect(
-    module: object, name: str, constants: dict[str, object], num_warps: int, booleans: set[str]
+    module: object,
+    name: str,
+    constants: dict[str, object],
+    options: dict[str, int],
+    booleans: set[str],
 ) -> dict[str, object]:
     """What the machine code of one kernel holds."""
     kernel = getattr(module, name)
@@ -62,7 +66,7 @@ def inspect(
     compiled = triton.compile(
         source_type(kernel, signature, values, attributes),
         target=GPUTarget("cuda", 90, 32),
-        options={"num_warps": num_warps},
+        options=options,
     )
     return {"shared": compiled.metadata.shared, **machine_code(compiled.asm["cubin"])}
 
@@ -107,7 +111,7 @@ def main(jobs: list[dict[str, object]]) -> None:
         given = {**dict(job["constants"]), "ACC": tl.float32, "PADDED": False, "NARROW": False}  # type: ignore[call-overload]
         constants = {k: v for k, v in given.items() if k in kernel.arg_names}
         booleans = set(job.get("booleans", ()))  # type: ignore[call-overload]
-        found = inspect(module, str(job["kernel"]), constants, int(job["num_warps"]), booleans)  # type: ignore[call-overload]
+        found = inspect(module, str(job["kernel"]), constants, dict(job["options"]), booleans)  # type: ignore[call-overload]
         print(json.dumps({"triton": triton.__version__, **found}), flush=True)
 
 

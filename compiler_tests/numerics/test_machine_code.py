@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_WARPS
+from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_OPTIONS
 
 SASS = Path(__file__).with_name("sass.py")
 OTHER = {"PYTHONPATH": os.environ["FORGE_TRITON"]} if "FORGE_TRITON" in os.environ else {}
 """FORGE_TRITON names a folder with another Triton, `pip install --target FOLDER triton==3.7.1`."""
 
-SEQUENCES = {"BLOCK": SEQUENCE_BLOCK}, SEQUENCE_WARPS
+SEQUENCES = {"BLOCK": SEQUENCE_BLOCK}, SEQUENCE_OPTIONS
 THREADS = {4: 128, 8: 256, 16: 512}
 THREE_PROGRAMS = 65536 // (3 * 256)
 """registers of a thread where a multiprocessor has room for three programs of 8 warps"""
@@ -33,14 +33,14 @@ COUPLED = ("gspo", "gmpo", "dpo")
 
 
 def compile_for_gpu(tmp_path, loss, jobs):
-    """What the machine code of each (kernel, constants, warps) holds, found in a fresh process."""
+    """What the machine code of each (kernel, constants, warps or launch options) holds."""
     module = tmp_path / "kernels.py"
     module.write_text(loss.kernels.text)
     booleans = [f"{field.name}_ptr" for field in loss.fields if field.dtype == "bool"]
     named = [
-        {"path": str(module), "kernel": name, "constants": constants, "num_warps": warps,
-         "booleans": booleans}
-        for name, constants, warps in jobs
+        {"path": str(module), "kernel": name, "constants": constants, "booleans": booleans,
+         "options": {"num_warps": options} if isinstance(options, int) else options}
+        for name, constants, options in jobs
     ]  # fmt: skip
     listed = tmp_path / "jobs.json"
     listed.write_text(json.dumps(named))

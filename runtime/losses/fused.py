@@ -24,7 +24,7 @@ from torch import Tensor
 from forgedsl.runtime.losses.batch import Rows
 from forgedsl.runtime.losses.kernels import (
     SEQUENCE_BLOCK,
-    SEQUENCE_WARPS,
+    SEQUENCE_OPTIONS,
     Config,
     Kernels,
     config,
@@ -141,7 +141,7 @@ class Evaluation:
 
     def _sequences(self, name: str) -> None:
         arguments = {**self.arguments, "BLOCK": SEQUENCE_BLOCK}
-        self.kernels.launch(name, self.programs, arguments, num_warps=SEQUENCE_WARPS)
+        self.kernels.launch(name, self.programs, arguments, **SEQUENCE_OPTIONS)
 
     def over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)

@@ -27,8 +27,8 @@ from torch import Tensor
 INTERPRET = "TRITON_INTERPRET"
 SEQUENCE_BLOCK = 512
 """tokens that a program over sequences takes at once, the same for all lengths"""
-SEQUENCE_WARPS = 8
-"""with 4, four tokens a thread, some losses spill"""
+SEQUENCE_OPTIONS = {"num_warps": 4, "maxnreg": 128}
+"""Without a bound on registers ptxas sets itself a lower one, for which some losses spill."""
 
 
 @dataclass(frozen=True, slots=True)
