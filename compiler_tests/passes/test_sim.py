@@ -160,7 +160,7 @@ def test_slow_rewards_and_stragglers_cost_time():
 
 def test_text_says_where_the_numbers_come_from():
     text = sim(*SMALL).stdout
-    assert "simulation of grpo_math: 8 steps" in text
+    assert "simulation of grpo_math (profile cpu): 8 steps" in text
     assert "policy age  worst 1, planned at most 1" in text
     assert "latencies from the plan's cost model" in text
     assert "assumed: completions of generator have" in text

@@ -134,6 +134,19 @@ def test_summary_has_before_and_after_and_where(tmp_path: Path) -> None:
     assert f"report       {tmp_path / 'report.html'}" in text
 
 
+def test_summary_says_what_was_dropped_and_why(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=5)
+    reasons = ("reward correct", "filter mixed", "filter mixed")
+    lost = [{"time": 1e9, "kind": "group.dropped", "reason": reason} for reason in reasons]
+    events = (tmp_path / "events.jsonl").read_text()
+    kept = [line for line in events.splitlines() if "group.dropped" not in line]
+    lines = [*kept[:-1], *map(json.dumps, lost), kept[-1], ""]
+    (tmp_path / "events.jsonl").write_text("\n".join(lines))
+    assert "  dropped      3 groups: filter mixed 2, reward correct 1\n" in summary(tmp_path, 0)
+    (tmp_path / "events.jsonl").write_text("\n".join([*kept, ""]))
+    assert "dropped" not in summary(tmp_path, 0)
+
+
 def test_summary_of_a_failure_names_cause_and_place(tmp_path: Path) -> None:
     run_folder(tmp_path, make_job(), steps=5)
     end = {"time": 2e9, "kind": "run.end", "code": 5, "status": "failed",

@@ -102,7 +102,8 @@ def _simulated(
     result = run(faults)
     undisturbed = run([]) if faults else None
     if format_ is Format.TEXT:
-        return render(job.name, result, latencies, faults, undisturbed)
+        name = f"{job.name} (profile {job.profile})" if job.profile else job.name
+        return render(name, result, latencies, faults, undisturbed)
     body = {"format_version": "1.0", "name": job.name, "seed": seed, **summary(result)}
     if undisturbed is not None:
         body["undisturbed"] = summary(undisturbed)

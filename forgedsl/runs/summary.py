@@ -35,8 +35,18 @@ def summary(run_dir: Path, code: int) -> str:
         if len(pts) > 1:
             note = f"step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"
             lines.append(f"  {name:<12} {number(pts[0][1])} -> {number(pts[-1][1])}   ({note})")
+    if data.drops:
+        lines.append(f"  {'dropped':<12} {dropped(data.drops)}")
     lines += places(run_dir)
     return "\n".join(lines)
+
+
+def dropped(drops: dict[str, int]) -> str:
+    """`50 groups: filter mixed 42, reward correct 8`."""
+    total = sum(drops.values())
+    ranked = sorted(drops.items(), key=lambda item: -item[1])
+    reasons = ", ".join(f"{why} {count}" if len(drops) > 1 else why for why, count in ranked)
+    return f"{total} group{'s' if total > 1 else ''}: {reasons}"
 
 
 def headline(data: RunData, code: int) -> str:
