@@ -13,7 +13,7 @@ from .conftest import BASE
 
 ROWS = [{"question": "1 + 1", "answer": "2"}]
 TOKENIZER = {"added_tokens_decoder": {"7": {"content": "<end>"}, "9": {"content": "<stop>"}}}
-PYTHON = BASE.replace('import "std/rl" as rl', 'import "std/rl" as rl\nimport python "p.py" as p')
+PYTHON = BASE.replace('import "std/rl" as rl', 'import python "p.py" as p')
 PYTHON = PYTHON.replace("reward correct = rl.exact", "reward correct = p.score")
 
 

@@ -402,3 +402,27 @@ def test_a_cycle_is_one_message(write, target):
     again = ('import "std/rl" as rl', f'import "{target}" as again\nimport "std/rl" as rl')
     path = write(common=(again,))
     assert [finding[0] for finding in found(path)] == ["F116"]
+
+
+USES = [
+    "service other : titan(common.policy) { procs = 1 }",
+    'eval held { dataset = common.sums, source = jsonl("forgedsl:data/arithmetic_test.jsonl"), '
+    "score = mine, every = 1, limit = 3 }",
+    "loss other = common.clipped",
+    "reward other = common.correct",
+    "param other : int = common.max_new",
+    "colocate = [common.trainer, common.generator]",
+]
+
+
+@pytest.mark.parametrize("text", ["", *USES])
+def test_an_import_that_nothing_names_is_unused(write, tmp_path, text):
+    path = write().with_name("own.forge")
+    header = f'forge 1\nimport "common" as common\nreward mine = rl.exact\n{text}\n'
+    flow = SMALL[SMALL.index("## Completions") :].replace("common.", "")
+    own = COMMON.replace("forge 1\n", header).replace("profile cpu", "profile off")
+    path.write_text(f"{own}\n{flow}", "utf-8")
+    findings = found(path)
+    assert {code for code, *_ in findings} <= {"F104", "D608", "N901"}, findings
+    unused = [words for code, _, words, _ in findings if code == "F104" and "import" in words]
+    assert unused == ([] if text else ['import "common" as common'])

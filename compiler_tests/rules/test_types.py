@@ -84,7 +84,8 @@ INTERVALS = [
      "log(ratio - 1.0)"),
     ("a quotient", [(LOSS, "minimize token_mean(-ratio / adv, mask)")], "L407", "adv"),
     ("a constant reward", [("reward correct = rl.exact",
-                            "reward correct(r: Rollout) -> f32 = clamp(1.0, 0.0, 1.0)")],
+                            "reward correct(r: Rollout) -> f32 = clamp(1.0, 0.0, 1.0)"),
+                           ('import "std/rl" as rl\n', "")],
      "R501", "correct"),
 ]  # fmt: skip
 SHAPES = [

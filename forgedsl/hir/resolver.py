@@ -383,7 +383,7 @@ class Resolver:
     def _check_model(self, declared: Declared) -> None:
         path = declared.ctor_args[0]
         if self.model_of(declared) is not None:
-            self.used.add(path.text)
+            self.used |= {path.text, path.parts[0]}
             return
         other = self.table.declared.get(path.text)
         if other is not None:

@@ -137,7 +137,7 @@ class Coercer:
             return self._wrong(expr, type_, what)
         other = self.declared.get(expr.text)
         if other is not None and other.kind.name in type_.kinds:
-            self.used.add(expr.text)
+            self.used |= {expr.text, expr.parts[0]}
             return Ref(name=other.name)
         kinds = " or ".join(type_.kinds)
         if other is not None:

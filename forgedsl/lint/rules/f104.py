@@ -5,7 +5,8 @@ An unused reward or loss is usually a forgotten term: the run trains, only not o
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)
     rubric score { score = correct, on_truncated = 0.0 }      # brevity is missing
 
-Use it, or remove the declaration.
+Use it, or remove the declaration. An import that nothing names is unused too; what an import
+brings and this program does not use is not.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.hir.ir import Scope
 from forgedsl.lint.view import View
 
 CODE = "F104"
@@ -33,6 +35,7 @@ def check(view: View) -> Iterator[Diagnostic]:
         "reward": program.rewards,
         "rubric": program.rubrics,
         "function": program.functions,
+        "import": [n for n, found in program.scope.names.items() if isinstance(found, Scope)],
     }
     for what, group in groups.items():
         for name in group:
