@@ -148,6 +148,11 @@ MISTAKES = [
         "remove one of them",
     ),
     ("rows = 64", "rows = 64, tokens = 4096", "F113", "4096", "remove one of them"),
+    ("norm(r: [G] f32) -> [G] f32", "norm(r: [G] f32) -> [B] f32", "T701", "[B] f32", ""),
+    ("[G] f32) -> bool", "[G] f32) -> [G] bool", "T701", "[G] bool", ""),
+    ("  ratio = exp", "  ratio : [B] f32 = exp", "T701", "[B] f32", ""),
+    ("norm(r: [G] f32) -> [G] f32", "norm(r)", "S025", "r",
+     "a parameter of an advantage is written `r: [G] f32`"),
     # of losses and the flow
     ("generator.sample(prompt", "generator.sample(sums", "F109", "sums",
      "`prompt = sums.draw(16)` draws from it"),
@@ -209,3 +214,21 @@ def test_a_coefficient_that_changes_over_the_run_reads_num_steps() -> None:
     assert findings(text) == []
     (unknown,) = findings(TEXT.replace("-gain + 0.01", "-gain + 0.01 / step"))
     assert unknown == ("F101", "step", "here that is `num_steps: [B] i64`, a field of the loss")
+
+
+def test_a_function_has_the_type_it_declares() -> None:
+    text = TEXT.replace("loss pg(", "fn half(x: [B, T] f32) -> [B, T] f32 = 0.5 * x\nloss pg(")
+    text = text.replace("-gain + 0.01", "-half(gain) - half(ref) + 0.01")
+    assert findings(text) == []
+    wrong = text.replace("x: [B, T] f32) -> [B, T] f32", "x: [B, T] f32) -> [B] f32")
+    assert findings(wrong) == [("T701", "[B] f32", "")]
+
+
+def test_groups_of_one_matter_to_who_reads_them() -> None:
+    text = TEXT.replace("flow train {", "service other : vllm(policy) {"
+                        " device = cpu, sampling.max_tokens = 8 }\nflow train {")  # fmt: skip
+    text = text.replace("  kept ", "  single = other.sample(prompt, n = 1)\n  kept ")
+    text = text.replace("-> generator", "-> generator\n  sync trainer -> other")
+    assert [code for code, _, _ in findings(text)] == ["F106"]
+    small = TEXT.replace("param group : int = 8", "param group : int = 1")
+    assert [code for code, _, _ in findings(small)] == ["R509"]

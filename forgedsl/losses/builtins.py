@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.hir import ir
-from forgedsl.losses import fields, reductions
+from forgedsl.losses import fields, reductions, roots
 from forgedsl.losses.build import Typed
 from forgedsl.syntax import ast
 
@@ -167,15 +167,11 @@ def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed
         results = inference.statements(function)
     inference.calls.pop()
     inference.scope, inference.locals = outer
-    return results[-1][1] if results else inference.broken(node.span)
-
-
-def _stands_for(axis: str, declared: frozenset[str]) -> str:
-    """The declared axis that an axis may take the place of: a function of [B, T] is one of pairs,
-    of one side of them, and, without T, of siblings too."""
-    if axis in ("P", "G") and "B" in declared and axis not in declared:
-        return "B"
-    return "T" if axis[0] == "T" else axis
+    if not results or not roots.check_declared(
+        inference, function.name, function.result, results[-1][1]
+    ):
+        return inference.broken(node.span)
+    return results[-1][1]
 
 
 def _fits(
@@ -191,7 +187,7 @@ def _fits(
         return False
     axes = given.type.axes
     if function_kind == "fn":
-        axes = frozenset(_stands_for(axis, declared.axes) for axis in axes)
+        axes = frozenset(roots.stands_for(axis, declared.axes) for axis in axes)
     if not axes <= declared.axes:
         message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
         inference.error("T701", "axis", message, given.span)

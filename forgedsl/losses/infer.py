@@ -80,6 +80,9 @@ class Inference:
                     self._bind(statement.path.text, statement.value)
                 case ast.TypedAssign():
                     self._bind(statement.name, statement.value)
+                    typed = self.locals[statement.name]
+                    if not roots.check_declared(self, statement.name, statement.type, typed):
+                        self.locals[statement.name] = self.broken(statement.span)
                 case ast.Return():
                     outputs.append(("result", self.expr(statement.value)))
                 case ast.Minimize():

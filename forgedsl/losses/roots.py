@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from forgedsl.hir import ir
 from forgedsl.losses import reductions
 from forgedsl.losses.build import Typed
-from forgedsl.types.tensors import ERROR
+from forgedsl.syntax import ast
+from forgedsl.types.tensors import ERROR, TensorType, axes_of
 
 if TYPE_CHECKING:
     from forgedsl.losses.infer import Inference
@@ -76,18 +77,49 @@ def keeps_root(inference: Inference, op: str, args: tuple[Typed, ...]) -> bool:
 
 def check_result(inference: Inference, kind: str, outputs: list[tuple[str, Typed]]) -> None:
     """An advantage is one number for each sibling, a filter one bool for the group."""
+    function = inference.calls[0]
+    article = "an" if kind == "advantage" else "a"
     for _, typed in outputs:
         if typed.type.is_error or kind not in RESULTS:
             continue
         over = "step" if reductions.over_step(inference.calls[0]) else kind
         axes, dtype, what = RESULTS[over]
         if not typed.type.axes <= axes:
-            message = f"a {kind} is {what}, this is {typed.type}"
+            message = f"{article} {kind} is {what}, this is {typed.type}"
             help_ = "reduce it, for example `count(ok, G) > 0`" if kind == "filter" else ""
             inference.error("T701", "axis", message, typed.span, help=help_)
         elif (typed.type.dtype == "bool") != (dtype == "bool"):
-            message = f"a {kind} is {what}, this is {typed.type}"
+            message = f"{article} {kind} is {what}, this is {typed.type}"
             inference.error("T702", "dtype", message, typed.span)
+        elif isinstance(function.result, ast.TensorType) and axes_of(function.result) != axes:
+            message = f"{article} {kind} is {what}, this says otherwise"
+            inference.error("T701", "axis", message, function.result.span)
+
+
+def check_declared(inference: Inference, name: str, node: ast.Type | None, typed: Typed) -> bool:
+    """Whether a value has the type that is written at its name, or fewer axes."""
+    axes = axes_of(node) if isinstance(node, ast.TensorType) else None
+    if axes is None or typed.type.is_error:
+        return not typed.type.is_error
+    if not frozenset(stands_for(axis, axes) for axis in typed.type.axes) <= axes:
+        code = ("T701", "axis")
+    elif (typed.type.dtype == "bool") != (node.dtype == "bool"):  # type: ignore[union-attr]
+        code = ("T702", "dtype")
+    else:
+        return True
+    declared = TensorType(axes, node.dtype, False)  # type: ignore[union-attr]
+    given = TensorType(typed.type.axes, typed.type.dtype, False)
+    message = f"`{name}` is declared {declared}, its value is {given}"
+    inference.error(*code, message, node.span)  # type: ignore[union-attr]
+    return False
+
+
+def stands_for(axis: str, declared: frozenset[str]) -> str:
+    """The declared axis that an axis may take the place of: a function of [B, T] is one of pairs,
+    of one side of them, and, without T, of siblings too."""
+    if axis in ("P", "G") and "B" in declared and axis not in declared:
+        return "B"
+    return "T" if axis[0] == "T" else axis
 
 
 def check_objective(

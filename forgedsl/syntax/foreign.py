@@ -101,12 +101,13 @@ def _parameter_without_type(place: Place) -> Diagnostic | None:
                      place.before)  # fmt: skip
     if match is None or "COLON" not in place.expected:
         return None
+    article = "an" if match[1] == "advantage" else "a"
     return place.error(
         "S025",
         "parameter-without-type",
         f"parameter `{match[2]}` has no type",
         span=_in_line(place, match.start(2), match.end(2)),
-        help=f"a parameter of a {match[1]} is written `{_PARAMETERS[match[1]]}`",
+        help=f"a parameter of {article} {match[1]} is written `{_PARAMETERS[match[1]]}`",
     )
 
 

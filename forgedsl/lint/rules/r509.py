@@ -34,17 +34,32 @@ ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 def check(view: View) -> Iterator[Diagnostic]:
     flow = view.program.flow
-    small = [s for s in flow if s.op == "sample" and s.settings["n"].value < 2]
     calls = [step for step in flow if step.op == "call"]
     functions = view.program.functions
     for group in view.groups:
         if group.function.kind != "advantage":
             continue
         step = next((s for s in calls if functions[s.receiver] is group.function), None)
+        small = [] if step is None else _small_groups(flow, step)
         if small and step is not None and _reduces_over_group(group):
             yield _too_small(step, small[0])
         else:
             yield from _no_epsilon(group)
+
+
+def _small_groups(flow: tuple[FlowStep, ...], step: FlowStep) -> list[FlowStep]:
+    """The samplers behind what a statement reads that give groups of one."""
+    by_name = {s.name: s for s in flow if s.name is not None}
+    pending, seen = [step], {step.name}
+    found = []
+    while pending:
+        current = pending.pop()
+        if current.op == "sample" and current.settings["n"].value < 2:
+            found.append(current)
+        edges = {read.edge for read in current.inputs} - seen
+        seen |= edges
+        pending += [by_name[edge] for edge in sorted(edges) if edge in by_name]
+    return found
 
 
 def _reduces_over_group(group: GroupView) -> bool:
