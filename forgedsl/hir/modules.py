@@ -13,6 +13,7 @@ from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.functions import Checked
+from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, read_source
@@ -65,7 +66,10 @@ class Loader:
     def _read(self, decl: ast.ImportForge, path: Path, ctx: Context) -> Module | None:
         if not path.is_file():
             message = f"there is no module `{decl.target}`"
-            ctx.error("F115", message, decl.target_span, help=f"looked for {path}")
+            beside = sorted(found.stem for found in path.parent.glob("*.forge"))
+            close = nearest(path.stem, beside)
+            help_text = did_you_mean(close) or f"looked for {path}"
+            ctx.error("F115", message, decl.target_span, help=help_text)
             return None
         source = read_source(path, str(path), self.reporter)
         if source is None:
