@@ -228,7 +228,7 @@ def names_of_ours() -> set[str]:
 OTHERS = {
     "report", "sync", "draw", "replay", "k3", "titan", "vllm", "forgedsl.compat", "hf", "forgec",
     "runs", "proximal", "generator.sample", "logprob.chosen", "logprob.rejected", "row.question",
-    *builtins.ROLLOUT_FIELDS,
+    *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS,
 }  # fmt: skip
 FILES = re.compile(r".*\.(jsonl|md|html)")
 
