@@ -157,3 +157,14 @@ def test_rendering_of_an_unclosed_block(golden):
     reporter = Reporter()
     parse(source, reporter)
     golden("syntax/unclosed_block.txt", full.render(reporter, {source.name: source}) + "\n")
+
+
+def test_a_block_closed_by_the_wrong_bracket_does_not_swallow_what_follows():
+    reporter = Reporter()
+    text = (
+        "dataset d {\n  a = 1\n)\nparam c : int = 1\nservice t : titan(m) { procs = 1 }\n"
+        "reward r = f(1)\n}\n"
+    )
+    file = parse(SourceFile("t.forge", text), reporter)
+    assert [d.code for d in reporter] == ["S017", "S001"]
+    assert [getattr(d, "name", None) for d in file.decls] == ["c", "t", "r"]

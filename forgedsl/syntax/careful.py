@@ -157,6 +157,8 @@ class _Run:
         position = recovery.end_of_statement(self.source.text, start, in_block=in_block)
         if position == self.resumed_at or (token is None and position == start):
             position += 1
+        if in_block and recovery.begins_declaration(self.source.text, position):
+            recovery.cut_back(state, to_top=True)  # its block was closed by the mistake
         self.resumed_at = lexer.line_ctr.char_pos = position
         return True
 

@@ -28,12 +28,17 @@ _DECLARATION = re.compile(
 )
 
 
-def cut_back(state: Any) -> bool:
+def begins_declaration(text: str, offset: int) -> bool:
+    """Whether a declaration stands at column 1 there, where no block goes on."""
+    return text[offset - 1 : offset] in {"", "\n"} and _DECLARATION.match(text, offset) is not None
+
+
+def cut_back(state: Any, *, to_top: bool = False) -> bool:
     """Pop parser states until a statement may start; True if that is inside a block."""
     states = state.parse_conf.states
     while len(state.state_stack) > 1:
         actions = states[state.state_stack[-1]]
-        if "MINIMIZE" in actions:
+        if "MINIMIZE" in actions and not to_top:
             return True
         if "PARAM" in actions:
             return False
