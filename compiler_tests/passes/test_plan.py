@@ -79,7 +79,14 @@ def test_colocated_services_share_gpus():
 
 def test_colocated_and_asynchronous():
     text = changed(GRPO, ("schedule async", "colocate = [trainer, generator]\nschedule async"))
-    assert "take turns" in only(plan_of(text)[1], "P208").message
+    found = only(plan_of(text)[1], "P208")
+    assert "take turns" in found.message
+    assert text_at(text, found) == "[trainer, generator]"
+
+
+def test_colocated_and_asynchronous_where_the_file_does_not_say_so():
+    found = only(plan_of(GRPO, "colocate=[trainer, generator]")[1], "P208")
+    assert text_at(GRPO, found).startswith("schedule async {")
 
 
 def test_parallel_product():

@@ -148,14 +148,14 @@ def check_colocation(
     """P208: services that share GPUs take turns, which an asynchronous schedule cannot give."""
     if mode != "async" or len(set(colocate) & set(graph.services)) < 2 or program.schedule is None:
         return []
-    decl = program.singletons["colocate"]
+    shared = program.singletons["colocate"].settings["value"].origin.span
     return [
         error(
             "P208",
             "colocate-async",
             f"{' and '.join(f'`{name}`' for name in colocate)} share GPUs, so they take turns, "
             "but the schedule is asynchronous",
-            decl.span,
+            shared or program.schedule.span,
             related=(Label(text="the schedule", span=program.schedule.span),),
             help="write `schedule sync { ... }`, or remove `colocate`",
         )
