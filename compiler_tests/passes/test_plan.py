@@ -84,9 +84,10 @@ def test_colocated_and_asynchronous():
     assert text_at(text, found) == "[trainer, generator]"
 
 
-def test_colocated_and_asynchronous_where_the_file_does_not_say_so():
+def test_colocated_and_asynchronous_by_an_override():
     found = only(plan_of(GRPO, "colocate=[trainer, generator]")[1], "P208")
-    assert text_at(GRPO, found).startswith("schedule async {")
+    assert found.span.file == "<command line: colocate>"
+    assert text_at(GRPO, found.related[0]).startswith("schedule async {")
 
 
 def test_parallel_product():
