@@ -41,6 +41,7 @@ SLIPS = [
     ("fn f(a: [B] f32) {\n  b = a\n  + 1\n}\n", "S010", "+"),
     ("param a : int = 1\n}\nparam b : int = 2\n", "S017", "}"),
     ("param a : list[int] = [1, 2)\n", "S017", ")"),
+    ("model m {\n  source = f(1)\n)\nparam b : int = 2\n", "S017", ")"),
     ("param x : float = 1e999\n", "S019", "1e999"),
     (r'param x : str = "a\qb"' + "\n", "S020", r"\q"),
     ("model m { optimizer = { lr = 1 } }\n", "S021", "{"),
@@ -74,6 +75,8 @@ def test_one_slip_gives_one_error_at_its_place(text, code, where):
          "model m {\n  source = a\n}\n\nparam x : int = 1\n"),
         ("service s : titan(m) {\n  parallel {\n    tp = 2\n  procs = 1\n}\n",
          "service s : titan(m) {\n  parallel {\n    tp = 2\n  procs = 1\n  }\n}\n"),
+        ('service s : titan(m) {\n  o { lr = f(1) )\n}\nmodel m { source = hf("x") ]\n',
+         'service s : titan(m) {\n  o { lr = f(1) }\n}\nmodel m { source = hf("x") }\n'),
     ],
 )  # fmt: skip
 def test_fixes_give_a_file_without_errors(text, expected):

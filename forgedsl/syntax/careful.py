@@ -3,7 +3,7 @@
 Where the parser stops, the error becomes a diagnostic (hints.py), the parser's stack is cut back to
 the innermost block, the text is skipped to the end of the statement, and parsing goes on: several
 mistakes are found in one pass, and none causes another. If braces do not balance, the file is
-parsed again with the missing `}` put where recovery.py found it missing.
+parsed again with the missing `}` put where recovery.py found it missing, or another bracket.
 """
 
 from __future__ import annotations
@@ -67,11 +67,16 @@ def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     file = _Run(source, Reporter(), ()).file()
     if file is not None:
         return file
-    unclosed = recovery.unclosed_blocks(source)
-    for block in unclosed[:MAX_ERRORS]:
-        reporter.report(block.diagnostic(source))
-    run = _Run(source, reporter, tuple(block.close_before for block in unclosed))
-    run.num_errors = len(unclosed)
+    wrong = recovery.wrong_brackets(source)
+    unclosed = recovery.unclosed_blocks(source) if not wrong else []
+    for found in [*wrong, *unclosed][:MAX_ERRORS]:
+        reporter.report(found.diagnostic(source))
+    characters = list(source.text)
+    for bracket in wrong:
+        characters[bracket.at] = "}"
+    mended = SourceFile(source.name, "".join(characters))
+    run = _Run(mended, reporter, tuple(block.close_before for block in unclosed))
+    run.num_errors = len(wrong) + len(unclosed)
     if run.num_errors >= MAX_ERRORS:
         return run.partial
     file = run.file()

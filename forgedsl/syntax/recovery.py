@@ -19,9 +19,9 @@ from forgedsl.records import dataclass, fields
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 
-_SCAN = re.compile(
-    r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*|[{}\n]', re.DOTALL
-)
+_OPAQUE = r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*'
+_SCAN = re.compile(rf"{_OPAQUE}|[{{}}\n]", re.DOTALL)
+_BRACKETS = re.compile(rf"{_OPAQUE}|[{{}}()\[\]]", re.DOTALL)
 _DECLARATION = re.compile(
     r"(?:param|require|import)\b|[A-Za-z_]\w*[ \t]+[A-Za-z_]\w*[ \t]*[:={(]"
     r"|profile\b|(?:cluster|schedule|checkpoint|logging|run|launcher)\b[^=\n]*\{"
@@ -134,6 +134,47 @@ class UnclosedBlock:
 
     def _indent(self, source: SourceFile) -> str:
         return " " * _indentation(source.text, self.opened)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongBracket:
+    """The `)` or `]` at `at`, where the `{` at `opened` is to be closed."""
+
+    at: int
+    opened: int
+
+    def diagnostic(self, source: SourceFile) -> Diagnostic:
+        """S017 with the place of the `{`, and the edit that closes the block."""
+        span = Span(source.name, self.at, self.at + 1)
+        opened = Span(source.name, self.opened, self.opened + 1)
+        return Diagnostic(
+            code="S017",
+            name="stray-bracket",
+            severity=Severity.ERROR,
+            message=f"`{source.text[self.at]}` does not close `{{`",
+            span=span,
+            related=(Label(text="opened here", span=opened),),
+            fix=Fix(message="write `}`", edits=(Edit(text="}", span=span),)),
+        )
+
+
+def wrong_brackets(source: SourceFile) -> list[WrongBracket]:
+    """What stands for a `}`, if braces balance with `}` in these places."""
+    opened: list[tuple[str, int]] = []
+    found: list[WrongBracket] = []
+    for match in _BRACKETS.finditer(source.text):
+        char = match[0]
+        if char in {"{", "(", "["}:
+            opened.append((char, match.start()))
+        elif char in {"}", ")", "]"}:
+            if not opened:
+                return []
+            opener, at = opened.pop()
+            if opener == "{" and char != "}":
+                found.append(WrongBracket(at=match.start(), opened=at))
+            elif f"{opener}{char}" not in {"{}", "()", "[]"}:
+                return []
+    return [] if opened else found
 
 
 def unclosed_blocks(source: SourceFile) -> list[UnclosedBlock]:
