@@ -48,6 +48,9 @@ def test_json_holds_the_job_and_its_diagnostics(folder):
     assert document["format_version"] == "1.0"
     assert document["job"]["schedule"]["credits"] == 32
     assert "A307" in [d["code"] for d in document["diagnostics"]]
+    (folder / "said.json").write_text(json.dumps(document))
+    plan("-o", "plan.json")
+    assert read_job(folder / "said.json") == read_job(folder / "plan.json")
 
 
 def test_json_stays_json_when_there_is_no_plan(folder):

@@ -22,6 +22,8 @@ from forgedsl.plan.plan import Plan
 
 FORMAT_VERSION = "1.0"
 KIND = "forgedsl.plan"
+SAID = frozenset({"content_hash", "diagnostics", "changes"})
+"""fields beside the plan itself, which `forgec plan --format json` adds"""
 
 
 class DocumentError(ValueError):
@@ -53,8 +55,8 @@ def document_text(document: dict[str, Any]) -> str:
 
 
 def digest(document: dict[str, Any]) -> str:
-    """sha256 of the canonical JSON of a document without its hash."""
-    body = {key: value for key, value in document.items() if key != "content_hash"}
+    """sha256 of the canonical JSON of a document without its hash and what was said about it."""
+    body = {key: value for key, value in document.items() if key not in SAID}
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
 
