@@ -146,6 +146,14 @@ def test_prompt_and_completion_over_a_row():
     )
 
 
+def test_a_row_has_room_for_a_prompt():
+    text = changed(GRPO, ("max_prompt_tokens = 512", "max_prompt_tokens = none"))
+    full = ("trainer.batch.seq_len=1024", "generator.sampling.max_tokens=1024")
+    found = only(plan_of(text, *full)[1], "D605")
+    assert found.message.startswith("1024 tokens and a prompt exceed the 1024 tokens of a row")
+    assert found.help == "`batch.seq_len = 1025`"
+
+
 def test_eval_without_a_generator():
     reward = 'import "std/rl" as rl\nreward exact = rl.exact\n'
     text = SFT.replace("forge 1\n", "forge 1\n" + reward) + (

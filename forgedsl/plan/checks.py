@@ -250,9 +250,12 @@ def check_context(
         prompt = number(program.datasets[root.target], "max_prompt_tokens", 0)
         model = model_of(service)
         context = contexts[model]
-        total = prompt + new
+        least = max(prompt, 1)
+        total = least + new
         parts = (
-            f"{prompt} prompt + {new} completion = {total} tokens" if prompt else f"{new} tokens"
+            f"{prompt} prompt + {new} completion = {total} tokens"
+            if prompt
+            else f"{new} tokens and a prompt"
         )
         related = setting_label(program.datasets[root.target], "max_prompt_tokens")
         if context is not None and total > context:
@@ -263,7 +266,7 @@ def check_context(
                     f"{parts} exceed the context {context} of model `{model}`",
                     written_at(service, "sampling.max_tokens"),
                     related=(*related, *setting_label(program.models[model], "context")),
-                    help=f"`sampling.max_tokens` <= {context - prompt}, or a larger `context`",
+                    help=f"`sampling.max_tokens` <= {context - least}, or a larger `context`",
                 )
             )
         elif total > seq_len:
