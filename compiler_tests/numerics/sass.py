@@ -21,10 +21,10 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 POINTERS = {
-    "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "valid": "*i1", "active": "*i1",
+    "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "mask": "*i1", "active": "*i1",
     "seq_ids": "*i64", "starts": "*i32", "done": "*i32", "taken": "*i32",
 }  # fmt: skip
-INTEGERS = ("num_rows", "row_stride", "gradient_stride", "seq_len")
+INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len")
 COUNTED = (
     "MUFU.EX2", "UTMALDG.3D", "LDS.128", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL",
     "BAR.SYNC",
@@ -55,7 +55,7 @@ def inspect(
             inner = int(str(constants["INNER"]))
             rows = int(str(constants["BLOCK"])) // 2 // inner
             signature[argument] = WORDS.format(rows=rows, inner=inner)
-        elif argument not in ("num_rows", "seq_len"):
+        elif argument not in ("ignore_index", "num_rows", "seq_len"):
             attributes[(index,)] = [["tt.divisibility", 16]]
     values = {(kernel.arg_names.index(k),): v for k, v in constants.items()}
     source_type = ASTSource

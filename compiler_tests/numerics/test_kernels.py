@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import forgedsl
+from forgedsl.runtime.losses import function
 
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 TOKENS = "logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool"
@@ -101,6 +102,45 @@ def test_masked_rows_may_hold_nan(kernels, losses):
     (got,) = torch.autograd.grad(kernels(logits=poisoned.requires_grad_(), **call).loss, poisoned)
     torch.testing.assert_close(got, want)
     assert (got[~case.mask] == 0).all()
+
+
+@pytest.mark.parametrize("name", ["dapo", "gspo", "dpo"])
+@pytest.mark.parametrize("ignore", [-100, 3])
+def test_rows_that_do_not_count(losses, name, ignore):
+    """By the mask or by their label, which kernels read for themselves; strides are any."""
+    loss = losses.standard(name)
+    case = losses.make_case(loss, seed=6, noise=near(name))
+    logits = (case.hidden @ case.weight.t()).detach()
+    labels = case.labels.clone()
+    labels[::4] = ignore
+    keep = case.mask & (labels != ignore)
+    want_call = {"labels": case.labels, "mask": keep, "seq_id": case.seq_id, **case.inputs}
+    want = loss(logits=logits.clone().requires_grad_(), **want_call)
+    for mask in (case.mask, None):
+        marked = labels if mask is not None else labels.masked_fill(~case.mask, ignore)
+        call = {"labels": marked, "mask": mask, "seq_id": case.seq_id, **case.inputs}
+        wide = {
+            key: value if value is None else torch.stack([value, value], -1)[..., 0]
+            for key, value in call.items()
+        }
+        got = loss.using("triton")(logits=logits, ignore_index=ignore, **wide)
+        torch.testing.assert_close(got.loss, want.loss, **EXACT)
+        torch.testing.assert_close(got.metrics, want.metrics, **EXACT)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_no_pass_over_the_labels_comes_first(losses, monkeypatch, masked):
+    """Which rows count is found by the kernels alone where the counts of the step are given."""
+    monkeypatch.setattr(function, "check_labels", lambda *_: None)  # on a CPU only
+    loss = losses.standard("dapo").using("triton")
+    case = losses.make_case(loss)
+    logits = (case.hidden @ case.weight.t()).detach()
+    tensors = {**case.batch, **case.inputs, "mask": case.mask if masked else None}
+    run = loss.make_run(
+        "logits", (logits,), tensors, {"num_tokens": 20.0}, 1.0, {"ignore_index": -100}
+    )
+    run.forward((True,))
+    assert "valid" not in vars(run.rows)
 
 
 @pytest.mark.parametrize("vocabulary", [1, 15, 1024, 1025])

@@ -21,8 +21,10 @@ THREADS = {4: 128, 8: 256, 16: 512}
 THREE_PROGRAMS = 65536 // (3 * 256)
 """registers of a thread where a multiprocessor has room for three programs of 8 warps"""
 RING = {"BLOCK": 8192, "SLOTS": 14, "PARTS": 4}
+ROW = {"V": 32000, "BLOCK": 4096, "INNER": 32, "PARTS": 2}
 ROWS_ON_CHIP = (
-    ("fused_row", {"V": 32000, "BLOCK": 4096, "INNER": 32, "PARTS": 2}),
+    ("fused_row", ROW),
+    ("fused_row", {**ROW, "mask": None}),
     ("fused_stream", {"V": 128256, "INNER": 32, "HELD": 5, **RING}),
     ("fused_stream", {"V": 151936, "INNER": 32, "HELD": 8, **RING}),
 )

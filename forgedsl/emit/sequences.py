@@ -98,7 +98,7 @@ class _Writer:
         self.plan = stages(tree, nodes)
         self.needed = reachable(tree.values, nodes)
         self.texts: dict[int, Text] = {}
-        self.taken: set[str] = {*RESERVED, *(f"{name}_ptr" for name in self._fields())}
+        self.taken: set[str] = {*RESERVED, "mask", *(f"{name}_ptr" for name in self._fields())}
         self.taken |= set(self._fields())
         self.parts: dict[int, str | list[str]] = {}
 

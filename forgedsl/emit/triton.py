@@ -214,6 +214,7 @@ def _render(
     mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)
     names = {
         "name": tree.name,
+        "varying": '["ignore_index", "num_rows", "seq_len"]',
         "where": where,
         "paired": paired,
         "local": local,

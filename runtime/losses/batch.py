@@ -4,8 +4,8 @@
 
 Inputs come padded (`[B, T]`, sequence fields `[B]`) or packed (`[N]` with `seq_id [N]`), pairs as
 sequences 2p (chosen) and 2p + 1 (rejected). On a CPU rows whose mask is false are left out and cost
-nothing. On a GPU their number is not known without waiting for the device, so all rows stay
-(`valid` says which count) and kernels select them away: nothing that a masked row holds can reach
+nothing. On a GPU their number is not known without waiting for the device, so all rows stay and
+kernels select them away by their labels and the mask: nothing that a masked row holds can reach
 the loss.
 """
 
@@ -23,17 +23,21 @@ from forgedsl.lower.job import LossField
 
 ROW_STATISTICS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 IGNORE_INDEX = -100
+NO_LABEL = -(2**31)
+"""An ignore_index that leaves every label in."""
 
 
 @dataclass(kw_only=True)
 class Rows:
     """Rows of a batch. `index` are the positions of the rows kept among all `num_rows` rows, None
-    if all are; `valid` says which of the kept ones count. `seq_len` is 0 if rows are packed."""
+    if all are; those count whose label is not `ignore_index` and whose `mask`, if there is one, is
+    true. `seq_len` is 0 if rows are packed."""
 
     index: Tensor | None
-    valid: Tensor
     num_rows: int
     labels: Tensor
+    mask: Tensor | None
+    ignore_index: int
     packed_id: Tensor | None
     seq_len: int
     num_sequences: int
@@ -45,6 +49,16 @@ class Rows:
     @property
     def num_kept(self) -> int:
         return self.labels.numel()
+
+    @functools.cached_property
+    def valid(self) -> Tensor:
+        """Which of the kept rows count. Kernels see for themselves."""
+        valid = self.labels != self.ignore_index
+        return valid if self.mask is None else valid & self.mask
+
+    def relabeled(self, labels: Tensor) -> Rows:
+        """The same rows, of which the same count, with labels of another meaning."""
+        return replace(self, labels=labels, mask=self.valid, ignore_index=NO_LABEL)
 
     @functools.cached_property
     def seq_id(self) -> Tensor:
@@ -97,10 +111,9 @@ def pack(
     shape, device = labels.shape, labels.device
     if labels.dtype not in (torch.int64, torch.int32):
         raise TypeError(f"labels are token ids (int64), not {labels.dtype}")
-    valid = labels != ignore_index
     if mask is not None:
         check("mask", mask, shape, torch.bool)
-        valid = valid & mask
+        mask = mask.reshape(-1).contiguous()
     seq_len = 0
     if labels.dim() == 2:
         if seq_id is not None:
@@ -119,10 +132,11 @@ def pack(
     tokens, sequences = check_fields(fields, given, shape, num_sequences, dtype)
     rows = Rows(
         index=None,
-        valid=valid.reshape(-1),
         num_rows=labels.numel(),
-        labels=labels.reshape(-1),
-        packed_id=seq_id,
+        labels=labels.reshape(-1).contiguous(),
+        mask=mask,
+        ignore_index=ignore_index,
+        packed_id=None if seq_id is None else seq_id.contiguous(),
         seq_len=seq_len,
         num_sequences=num_sequences,
         tokens={name: value.reshape(-1) for name, value in tokens.items()},
@@ -139,8 +153,8 @@ def compacted(rows: Rows) -> Rows:
     return replace(
         rows,
         index=index if index.numel() < rows.num_rows else None,
-        valid=rows.valid[index],
         labels=rows.labels[index],
+        mask=None,
         packed_id=rows.seq_id[index],
         seq_len=0,
         tokens={name: value[index] for name, value in rows.tokens.items()},

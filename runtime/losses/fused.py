@@ -66,7 +66,8 @@ class Evaluation:
         self.programs = programs
         self.arguments: dict[str, Any] = {
             "labels": rows.labels,
-            "valid": rows.valid,
+            "mask": rows.mask,
+            "ignore_index": rows.ignore_index,
             "scale": scale(temperature, vocabulary, dtype, self.device),
             "num_rows": count,
             "seq_len": rows.seq_len,
@@ -158,8 +159,8 @@ class Evaluation:
                 "NARROW": shared and gradient.element_size() < logits.element_size(),
             }
         if rows != slice(None):
-            for key in ("labels", "valid", "seq_ids", "active", *self._row_arguments()):
-                if key in arguments:
+            for key in ("labels", "mask", "seq_ids", "active", *self._row_arguments()):
+                if arguments.get(key) is not None:
                     arguments[key] = arguments[key][rows]
             if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
                 arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.losses.batch import Rows
+from forgedsl.runtime.losses.batch import NO_LABEL, Rows
 
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
 """Logits of one chunk: 16 MiB on a CPU (near its caches), 2 GiB on a GPU (large products)."""
@@ -27,9 +27,10 @@ def every_row(labels: Tensor) -> Rows:
     """Packed rows that all count, without inputs."""
     return Rows(
         index=None,
-        valid=torch.ones_like(labels, dtype=torch.bool),
         num_rows=labels.numel(),
         labels=labels,
+        mask=None,
+        ignore_index=NO_LABEL,
         packed_id=torch.zeros_like(labels),
         seq_len=0,
         num_sequences=1,

@@ -9,7 +9,7 @@ and its metrics, have the same bits on every rank, because all add them up in th
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -54,7 +54,7 @@ class Shard:
         """The rows with labels as columns of this shard, -1 where they stand in another."""
         labels = rows.labels - self.first
         here = (labels >= 0) & (labels < self.size)
-        return replace(rows, labels=labels.where(here, -1))
+        return rows.relabeled(labels.where(here, -1))
 
     def combine(
         self, found: Mapping[str, Tensor], here: Tensor, valid: Tensor

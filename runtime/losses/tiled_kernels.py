@@ -27,7 +27,9 @@ class TiledEvaluation(Evaluation):
         logits_dtype: torch.dtype | None,
         module: ModuleType,
     ) -> None:
-        super().__init__(*args, weight.shape[0])
+        kernels, rows, *more = args
+        rows = rows.relabeled(rows.labels)  # each tile has labels of its own
+        super().__init__(kernels, rows, *more, weight.shape[0])
         self.hidden, self.weight, self.module, self.step = hidden, weight, module, args[2]
         self.mixed = hidden.is_cuda and hidden.dtype == weight.dtype != self.rows.dtype
         dtype = logits_dtype or self.rows.dtype
