@@ -24,11 +24,13 @@ POINTERS = {
     "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "mask": "*i1", "active": "*i1",
     "seq_ids": "*i64", "starts": "*i32", "done": "*i32", "taken": "*i32",
 }  # fmt: skip
-INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len")
+INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len", "count")
 COUNTED = (
     "MUFU.EX2", "UTMALDG.3D", "LDS.128", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL",
     "BAR.SYNC",
 )  # fmt: skip
+MEMORY = r"\b((?:LD|ST|LDG|STG|ATOM|ATOMG|RED|UTMALDG|UBLKCP|LDGSTS)(?:\.[\w.]+)?) "
+"""Instructions that may reach the memory of the device."""
 WORDS = (
     "tensordesc<i32[1, {rows}, {inner}],"
     "NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=3)>"
@@ -85,7 +87,11 @@ def machine_code(cubin: bytes) -> dict[str, object]:
 
         usage, code = run("-res-usage"), run("-sass")
     count = {name: len(re.findall(rf"\b{re.escape(name)}\b", code)) for name in COUNTED}
+    waits = code.find("ACQBULK")
     return {
+        "waits": waits >= 0,
+        "early": re.findall(MEMORY, code[:waits]),
+        "releases": "PREEXIT" in code,
         "registers": int(re.findall(r"REG:(\d+)", usage)[-1]),
         "stack": int(re.findall(r"STACK:(\d+)", usage)[-1]),
         **count,
@@ -108,7 +114,8 @@ def main(jobs: list[dict[str, object]]) -> None:
     for job in jobs:
         module = load(str(job["path"]))
         kernel = getattr(module, str(job["kernel"]))
-        given = {**dict(job["constants"]), "ACC": tl.float32, "PADDED": False, "NARROW": False}  # type: ignore[call-overload]
+        given = {"OVERLAP": True, **dict(job["constants"])}  # type: ignore[call-overload]
+        given |= {"ACC": tl.float32, "PADDED": False, "NARROW": False}
         constants = {k: v for k, v in given.items() if k in kernel.arg_names}
         booleans = set(job.get("booleans", ()))  # type: ignore[call-overload]
         found = inspect(module, str(job["kernel"]), constants, dict(job["options"]), booleans)  # type: ignore[call-overload]

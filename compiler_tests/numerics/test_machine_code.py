@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from forgedsl.runtime.losses import kernels
 from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_OPTIONS
 
 SASS = Path(__file__).with_name("sass.py")
@@ -38,6 +39,11 @@ def compile_for_gpu(tmp_path, loss, jobs):
     """What the machine code of each (kernel, constants, warps or launch options) holds."""
     module = tmp_path / "kernels.py"
     module.write_text(loss.kernels.text)
+    return compile_file(tmp_path, module, loss, jobs)
+
+
+def compile_file(tmp_path, module, loss, jobs):
+    """The same, of the kernels in a file."""
     booleans = [f"{field.name}_ptr" for field in loss.fields if field.dtype == "bool"]
     named = [
         {"path": str(module), "kernel": name, "constants": constants, "booleans": booleans,
@@ -91,3 +97,27 @@ def test_plain_kernels(losses, tmp_path, name):
         if kernel in ("statistics", "apply"):  # the slow path and the label cost a few more
             passes = 2 if kernel == "statistics" else 1
             assert found["MUFU.EX2"] <= passes * per_thread + 8
+
+
+@pytest.mark.parametrize("name", ["grpo_entropy", "dpo"])
+def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
+    """A kernel that is launched while the one before still runs waits before it reads or writes."""
+    loss = losses.standard(name)
+    size = {"V": 32000, "BLOCK": 4096}
+    jobs = [(kernel, size, 8) for kernel in ("statistics", "apply")]
+    jobs.append(("sequences", *SEQUENCES))
+    if loss.phase == "token-local":
+        jobs += [("prepare", *SEQUENCES), ("fused", size, 8)]
+        jobs += [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
+    found = compile_for_gpu(tmp_path, loss, jobs)
+    module = Path(kernels.__file__).with_name("rescale.py")
+    found += compile_file(tmp_path, module, loss, [("_rescale", {"BLOCK": 4096}, 4)])
+    for code in found:
+        assert code["waits"]
+        assert code["releases"]
+        assert code["early"] == []
+    plain = [(kernel, {**constants, "OVERLAP": False}, warps) for kernel, constants, warps in jobs]
+    for code in compile_for_gpu(tmp_path, loss, plain[:1]):
+        assert not code["waits"]
+        assert not code["releases"]
+        assert code["early"] != []

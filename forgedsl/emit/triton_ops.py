@@ -125,10 +125,10 @@ CALLS = {
 }  # fmt: skip
 IDENTITY = ("expand", "side", "unside", "stop")
 RESERVED = frozenset(
-    ("tl", "gl", "triton", "gluon", "ACC", "BLOCK", "PADDED", "V", "labels", "label",
-     "ignore_index", "starts", "parts", "done", "results", "seq_len", "seq", "pair", "start",
-     "middle", "end", "first", "rows", "here", "counted", "chosen_side", "num_programs", "at",
-     "seqs", "present", *HELPERS)
+    ("tl", "gl", "triton", "gluon", "ACC", "BLOCK", "PADDED", "OVERLAP", "V", "labels",
+     "label", "ignore_index", "starts", "parts", "done", "results", "seq_len", "seq", "pair",
+     "start", "middle", "end", "first", "rows", "here", "counted", "chosen_side", "num_programs",
+     "at", "seqs", "present", *HELPERS)
 )  # fmt: skip
 """Names that the templates use where statements of a loss stand."""
 

@@ -29,6 +29,7 @@ from forgedsl.runtime.losses.kernels import (
     Kernels,
     config,
     num_processors,
+    overlaps,
     scale,
     words,
 )
@@ -74,6 +75,7 @@ class Evaluation:
             "V": vocabulary,
             "ACC": tl.float64 if dtype == torch.float64 else tl.float32,
             "PADDED": rows.seq_len > 0,
+            "OVERLAP": overlaps(self.device),
             "parts": torch.empty((module.NUM_PARTS, programs), dtype=dtype, device=self.device),
             "done": kernels.counter(self.device, "done"),
             "results": self.results,

@@ -70,7 +70,8 @@ class Kernels:
         if grid == 0:
             return
         kernel = getattr(self.module, name)
-        kernel[(grid,)](**{key: arguments[key] for key in kernel.arg_names}, **options)
+        given = {key: arguments[key] for key in kernel.arg_names}
+        kernel[(grid,)](**given, **options, **overlapped(given.get("OVERLAP", False)))
 
     def counter(self, device: torch.device, purpose: str) -> Tensor:
         """A zero that programs count up (`done`: who ends last, `taken`: whose row is next), and
@@ -143,6 +144,19 @@ def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.devi
     entries = by_arch.get(f"sm_{major}{minor}", by_arch["default"])[kernel][str(logits)[6:]]
     fitting = [size for size in entries if int(size) >= vocabulary] or [max(entries, key=int)]
     return Config(**entries[min(fitting, key=int)])
+
+
+@functools.cache
+def overlaps(device: torch.device) -> bool:
+    """Whether kernels may be launched before the one ahead of them on the stream has ended."""
+    if device.type != "cuda" or torch.version.hip or os.environ.get(INTERPRET) == "1":
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def overlapped(overlap: bool) -> dict[str, bool]:
+    """The launch option of a kernel that waits for the one ahead itself."""
+    return {"launch_pdl": True} if overlap else {}
 
 
 def words(logits: Tensor, block: int) -> tuple[Any, int]:

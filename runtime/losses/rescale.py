@@ -10,6 +10,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from forgedsl.runtime.losses.kernels import overlapped, overlaps
 
 BLOCK = 4096
 
@@ -20,11 +23,17 @@ def rescale(gradient: Tensor, weight: Tensor) -> None:
     if count:
         programs = min(528 if gradient.is_cuda else 2, -(-count // BLOCK))
         assert gradient.is_contiguous()
-        _rescale[(programs,)](gradient, weight, count, BLOCK=BLOCK)
+        overlap = overlaps(gradient.device)
+        _rescale[(programs,)](
+            gradient, weight, count, BLOCK=BLOCK, OVERLAP=overlap, **overlapped(overlap)
+        )
 
 
 @triton.jit
-def _rescale(gradient, weight, count, BLOCK: tl.constexpr):
+def _rescale(gradient, weight, count, BLOCK: tl.constexpr, OVERLAP: tl.constexpr):
+    if OVERLAP:
+        gdc_wait()  # the kernel before may still run: until here no memory is touched
+        gdc_launch_dependents()
     factor = tl.load(weight)
     if factor != 1.0:
         start = tl.program_id(0).to(tl.int64) * BLOCK
