@@ -172,6 +172,16 @@ def test_lengths_and_counts_do_not_recompile(losses):
     assert constants <= fixed
 
 
+@pytest.mark.parametrize("weight", [1.0, -0.5])
+def test_a_gradient_is_rescaled_in_several_turns(weight):
+    from forgedsl.runtime.losses.rescale import BLOCK, rescale
+
+    gradient = torch.arange(2.0 * BLOCK + 3)
+    want = weight * gradient
+    rescale(gradient, torch.tensor(weight))
+    assert torch.equal(gradient, want)
+
+
 def test_backward_hands_the_gradient_over_once(losses):
     loss = losses.standard("dapo").using("triton")
     case = losses.make_case(loss)

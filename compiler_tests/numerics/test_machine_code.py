@@ -111,7 +111,7 @@ def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
         jobs += [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
     found = compile_for_gpu(tmp_path, loss, jobs)
     module = Path(kernels.__file__).with_name("rescale.py")
-    found += compile_file(tmp_path, module, loss, [("_rescale", {"BLOCK": 4096}, 4)])
+    found += compile_file(tmp_path, module, loss, [("_rescale", {"BLOCK": 16384}, 16)])
     for code in found:
         assert code["waits"]
         assert code["releases"]

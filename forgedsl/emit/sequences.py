@@ -27,15 +27,26 @@ WIDTH = 78
 
 LONG = 40
 
+AT_ONCE = 4
+"""Sums that are reduced together; each reduction by itself waits for all warps."""
+
+Reduction = tuple[str, str, str]
+"""(accumulator, the function that reduces it, the name of the result)"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loop:
     """One loop over the tokens of a sequence."""
 
     loads: tuple[str, ...]
+    """inputs of the next tokens, also of those that do not count"""
     lines: tuple[str, ...]
     accumulators: tuple[tuple[str, str, str, str], ...]
     """(accumulator, its start, the reduction's function, the name of the result)"""
+
+    @property
+    def sums(self) -> list[Reduction]:
+        return [(name, reduce, result) for name, _, reduce, result in self.accumulators]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +63,19 @@ class Program:
     """an expression, or the arguments of a selection"""
     final: tuple[str, ...]
     results: tuple[tuple[str, str], ...]
+
+    @property
+    def totals(self) -> list[Reduction]:
+        """The sums over all programs."""
+        numbers = range(1, len(self.parts) + 1)
+        return [(f"total_{number}_S", "tl.sum", f"total_{number}") for number in numbers]
+
+
+def at_once(reductions: Sequence[Reduction]) -> list[list[Reduction]]:
+    """Reductions in groups: sums together, up to AT_ONCE of them, the others alone."""
+    sums = [each for each in reductions if each[1] == "tl.sum"]
+    groups = [sums[start : start + AT_ONCE] for start in range(0, len(sums), AT_ONCE)]
+    return [*groups, *([each] for each in reductions if each[1] != "tl.sum")]
 
 
 def measured(tree: Tree) -> Tree:
@@ -196,7 +220,10 @@ class _Writer:
             text = f"tl.where(counted, {writer.text(node).code}, 0.0)"
             lines.append(f"tl.store({name}_ptr + rows, {text}, mask=here)")
         used = reachable(values, [*inner, *nodes])
-        loads = [self._load(n) for n in used if self._is_token_input(n)]
+        inputs = [n for n in used if self._is_token_input(n)]
+        names = [local(values[n]) for n in inputs if values[n].type.dtype != "bool"]
+        lines = [*(f"{name} = tl.where(counted, {name}, 0.0)" for name in names), *lines]
+        loads = [self._load(n) for n in inputs]
         self.taken |= writer.taken
         return Loop(loads=tuple(loads), lines=tuple(lines), accumulators=tuple(accumulators))
 
@@ -207,8 +234,8 @@ class _Writer:
     def _load(self, node: int) -> str:
         name = local(self.tree.values[node])
         if self.tree.values[node].type.dtype == "bool":
-            return f"{name} = tl.load({name}_ptr + rows, mask=counted, other=0).to(tl.int1)"
-        return f"{name} = tl.load({name}_ptr + rows, mask=counted, other=0.0)"
+            return f"{name} = tl.load({name}_ptr + rows, mask=here, other=0).to(tl.int1)"
+        return f"{name} = tl.load({name}_ptr + rows, mask=here, other=0.0)"
 
     def _reduce(
         self, node: int, writer: Writer

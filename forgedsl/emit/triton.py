@@ -21,7 +21,7 @@ import re
 from collections.abc import Mapping
 
 from forgedsl.emit.expressions import Text
-from forgedsl.emit.sequences import Program, measured, program
+from forgedsl.emit.sequences import Program, at_once, measured, program
 from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
@@ -209,6 +209,7 @@ def _render(
     )
     environment.filters["names"] = tuple_of
     environment.filters["suffixed"] = lambda name: f"{name}_ptr"
+    environment.filters["at_once"] = at_once
     environment.filters["sums"] = lambda sums: "\n".join(mapping([(i.name, i.kind) for i in sums]))
     cotangents = [name for name, _ in derivative.outputs]
     mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)

@@ -33,6 +33,21 @@ def number(x: tl.constexpr, ACC: tl.constexpr):
     """A constant in the dtype of the kernel; by itself it would be float32."""
     return tl.cast(0, ACC) + x
 ''',
+    "added_2": '''
+def added_2(a, b, other_a, other_b):
+    """Two sums."""
+    return a + other_a, b + other_b
+''',
+    "added_3": '''
+def added_3(a, b, c, other_a, other_b, other_c):
+    """Three sums."""
+    return a + other_a, b + other_b, c + other_c
+''',
+    "added_4": '''
+def added_4(a, b, c, d, other_a, other_b, other_c, other_d):
+    """Four sums."""
+    return a + other_a, b + other_b, c + other_c, d + other_d
+''',
     "expm1": '''
 def expm1(x):
     """exp(x) - 1, by its series near 0."""
@@ -123,12 +138,14 @@ CALLS = {
     "tanh": "tanh", "sign": "sign", "is_finite": "is_finite", "min": "minimum", "max": "maximum",
     "mod": "modulo",
 }  # fmt: skip
+REDUCERS = ("added_2", "added_3", "added_4")
+"""Helpers that reductions name and do not call."""
 IDENTITY = ("expand", "side", "unside", "stop")
 RESERVED = frozenset(
     ("tl", "gl", "triton", "gluon", "ACC", "BLOCK", "PADDED", "OVERLAP", "V", "labels",
      "label", "ignore_index", "starts", "parts", "done", "results", "seq_len", "seq", "pair",
-     "start", "middle", "end", "first", "rows", "here", "counted", "chosen_side", "num_programs",
-     "at", "seqs", "present", *HELPERS)
+     "start", "middle", "end", "first", "rows", "here", "flag", "counted", "chosen_side",
+     "num_programs", "at", "seqs", "present", *HELPERS)
 )  # fmt: skip
 """Names that the templates use where statements of a loss stand."""
 
@@ -182,6 +199,7 @@ def _where(value: Value, args: list[Text], owner: str) -> Text:
 def helpers(text: str) -> list[str]:
     """The helpers that `text` calls, and those that they call, in order."""
     used = {name for name in HELPERS if re.search(rf"(?<![\w.]){name}\(", text)}
+    used |= {name for name in REDUCERS if re.search(rf"\b{name}\b", text)}
     for name in tuple(used):
         used.update(NEEDS.get(name, ()))
     order = ("minimum", "maximum", "expm1", "log1p")

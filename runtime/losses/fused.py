@@ -23,6 +23,7 @@ from torch import Tensor
 
 from forgedsl.runtime.losses.batch import Rows
 from forgedsl.runtime.losses.kernels import (
+    INTERPRETED_BLOCK,
     SEQUENCE_BLOCK,
     SEQUENCE_OPTIONS,
     Config,
@@ -143,7 +144,8 @@ class Evaluation:
         self._sequences("sequences")
 
     def _sequences(self, name: str) -> None:
-        arguments = {**self.arguments, "BLOCK": SEQUENCE_BLOCK}
+        block = SEQUENCE_BLOCK if self.device.type == "cuda" else INTERPRETED_BLOCK
+        arguments = {**self.arguments, "BLOCK": block}
         self.kernels.launch(name, self.programs, arguments, **SEQUENCE_OPTIONS)
 
     def over_rows(

@@ -12,21 +12,23 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from forgedsl.runtime.losses.kernels import overlapped, overlaps
+from forgedsl.runtime.losses.kernels import num_processors, overlapped, overlaps
 
-BLOCK = 4096
+BLOCK, WARPS = 16384, 16
+"""One program a multiprocessor, so that few look; each has 32 KB of bfloat16 under way at once."""
 
 
 def rescale(gradient: Tensor, weight: Tensor) -> None:
     """`gradient *= weight`, without waiting and without a pass if the weight is one."""
     count = gradient.numel()
     if count:
-        programs = min(528 if gradient.is_cuda else 2, -(-count // BLOCK))
+        programs = min(num_processors(gradient.device), -(-count // BLOCK))
         assert gradient.is_contiguous()
         overlap = overlaps(gradient.device)
         _rescale[(programs,)](
-            gradient, weight, count, BLOCK=BLOCK, OVERLAP=overlap, **overlapped(overlap)
-        )
+            gradient, weight, count, BLOCK=BLOCK, OVERLAP=overlap, num_warps=WARPS,
+            **overlapped(overlap),
+        )  # fmt: skip
 
 
 @triton.jit
