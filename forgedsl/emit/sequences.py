@@ -213,9 +213,9 @@ class _Writer:
         )
         lines, accumulators = list(writer.lines), []
         for node in (*stage.reductions, *sums):
-            names = self._reduce(node, writer)
-            lines += names[0]
-            accumulators += names[1]
+            written, added = self._reduce(node, writer)
+            lines += written
+            accumulators += added
         for name, node in stored:
             text = f"tl.where(counted, {writer.text(node).code}, 0.0)"
             lines.append(f"tl.store({name}_ptr + rows, {text}, mask=here)")
