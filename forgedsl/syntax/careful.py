@@ -69,8 +69,10 @@ def parse(source: SourceFile, reporter: Reporter) -> ast.File:
         return file
     wrong = recovery.wrong_brackets(source)
     unclosed = recovery.unclosed_blocks(source) if not wrong else []
-    for found in [*wrong, *unclosed][:MAX_ERRORS]:
-        reporter.report(found.diagnostic(source))
+    found = [bracket.diagnostic(source) for bracket in wrong]
+    found += [block.diagnostic(source) for block in unclosed]
+    for diagnostic in found[:MAX_ERRORS]:
+        reporter.report(diagnostic)
     characters = list(source.text)
     for bracket in wrong:
         characters[bracket.at] = "}"

@@ -227,7 +227,8 @@ class LossFunction:
 
     def _kernel_run(self, call: SimpleNamespace) -> Any:
         """By the generated kernels."""
-        from forgedsl.runtime.losses import fused, linear, sharded, tiled_kernels
+        from forgedsl.runtime.losses import fused, linear, onchip, sharded, tiled_kernels
+        from forgedsl.runtime.losses.product import fits
 
         arguments = (self.kernels, call.rows, call.step, call.temperature)
         options, more = call.options, {}
@@ -241,12 +242,19 @@ class LossFunction:
                 torch.autograd.graph.increment_version(flat)  # whoever saved it must notice
             return kind(*arguments, logits=data, inplace=inplace, **more)
         hidden, weight = call.sources
-        if (workspace := options.get("workspace")) is not None:
+        logits_dtype, workspace = options.get("logits_dtype"), options.get("workspace")
+        onchip_fits = call.shard is None and logits_dtype is None and fits(hidden, weight)
+        if workspace is not None and onchip_fits:
+            return onchip.OnChipTiledEvaluation(
+                *arguments, hidden=hidden, weight=weight, workspace=workspace
+            )
+        if workspace is not None:
             return tiled_kernels.TiledEvaluation(
                 *arguments, hidden=hidden, weight=weight, workspace=workspace,
-                logits_dtype=options.get("logits_dtype"), module=self.module,
+                logits_dtype=logits_dtype, module=self.module,
             )  # fmt: skip
         kind = linear.LinearEvaluation if call.shard is None else sharded.Linear
+        kind = onchip.OnChipEvaluation if onchip_fits else kind
         names = ("chunk_rows", "compact", "logits_dtype")
         more |= {name: options.get(name) for name in names}
         return kind(*arguments, hidden=hidden, weight=weight, **more)

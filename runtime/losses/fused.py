@@ -153,7 +153,8 @@ class Evaluation:
     ) -> None:
         """A kernel over the vocabulary, for the rows whose logits are given."""
         chosen = self.config(name, logits)
-        arguments = {**self.arguments, "logits": logits, "row_stride": logits.stride(0)}
+        arguments = self._of_rows(rows)
+        arguments |= {"logits": logits, "row_stride": logits.stride(0)}
         arguments |= {"num_rows": logits.shape[0], "BLOCK": chosen.block}
         if gradient is not None:
             shared = gradient.data_ptr() == logits.data_ptr()
@@ -162,12 +163,6 @@ class Evaluation:
                 "gradient_stride": gradient.stride(0),
                 "NARROW": shared and gradient.element_size() < logits.element_size(),
             }
-        if rows != slice(None):
-            for key in ("labels", "mask", "seq_ids", "active", *self._row_arguments()):
-                if arguments.get(key) is not None:
-                    arguments[key] = arguments[key][rows]
-            if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
-                arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}
         grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
         if name == "fused" and chosen.kernel and self._aligned(logits):
             name = f"fused_{chosen.kernel}"
@@ -180,6 +175,25 @@ class Evaluation:
         options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
         self.kernels.launch(name, grid, arguments, **options)
         self.ran = name
+
+    def decide(self, rows: slice) -> None:
+        """The gradients of the statistics of these rows, where the loss is token-local."""
+        count = rows.stop - rows.start
+        arguments = self._of_rows(rows) | {"num_rows": count}
+        grid = min(count, 16 * num_processors(self.device))
+        self.kernels.launch("decide", grid, arguments, num_warps=1)
+
+    def _of_rows(self, rows: slice) -> dict[str, Any]:
+        """The arguments of a kernel for a range of rows."""
+        arguments = dict(self.arguments)
+        if rows == slice(None):
+            return arguments
+        for key in ("labels", "mask", "seq_ids", "active", *self._row_arguments()):
+            if arguments.get(key) is not None:
+                arguments[key] = arguments[key][rows]
+        if self.rows.seq_len:  # rows of a chunk find their sequence by number, not by place
+            arguments |= {"seq_ids": self.rows.seq_id[rows], "PADDED": False}
+        return arguments
 
     def _aligned(self, logits: Tensor) -> bool:
         """Whether the copy engine can fetch rows: 16 bytes at a time."""

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.losses.fused import Evaluation
+from forgedsl.runtime.losses.rescale import scaled_rows
 
 CHUNK_ROWS = 4096
 """Fewer rows make the products slow (kernels.md 2.3), more cost memory."""
@@ -38,8 +39,8 @@ class LinearEvaluation(Evaluation):
         index = self.rows.index
         self.num_source = hidden.shape[0]
         # nothing that a masked row holds may pass, and 0 times NaN is NaN
-        dropped = ~self.rows.valid.unsqueeze(1)
-        self.hidden = hidden.masked_fill(dropped, 0.0) if index is None else hidden[index]
+        clean = scaled_rows(hidden, valid=self.rows.valid) if index is None else hidden[index]
+        self.hidden = clean
         self.weight, self.compact = weight, compact
         self.mixed = hidden.is_cuda and hidden.dtype == weight.dtype != self.rows.dtype
         self.logits_dtype = logits_dtype or self.rows.dtype
@@ -78,11 +79,15 @@ class LinearEvaluation(Evaluation):
             yield slice(start, min(start + self.chunk, self.rows.num_kept))
 
     def _start(self, needed: tuple[bool, ...]) -> None:
-        count, vocabulary = min(self.chunk, self.rows.num_kept), self.vocabulary
-        self.buffer = self.hidden.new_empty((count, vocabulary), dtype=self.logits_dtype)
+        self.buffer = self._room(needed)
         if any(needed) and needed[0]:
             self.d_hidden = torch.empty_like(self.hidden)
         self.needs_weight = any(needed) and needed[1]
+
+    def _room(self, needed: tuple[bool, ...]) -> Tensor:
+        """What all chunks share."""
+        count = min(self.chunk, self.rows.num_kept)
+        return self.hidden.new_empty((count, self.vocabulary), dtype=self.logits_dtype)
 
     def _each(self, step: str, name: str) -> None:
         self.kernel = f"triton/linear/{name}"
@@ -113,13 +118,15 @@ class LinearEvaluation(Evaluation):
             return logits
         return logits.view(self.weight.dtype)[:, : self.vocabulary]
 
-    def _push(self, gradient: Tensor, rows: slice) -> None:
-        """Add the gradient of the logits of these rows to those of hidden and weight."""
+    def _push(self, gradient: Tensor, rows: slice, factor: Tensor | None = None) -> None:
+        """Add the gradient of the logits of these rows, but for a factor of each row, to those of
+        hidden and weight."""
         hidden, place = self.hidden[rows], rows
         if self.compact:
             active = self._active(rows).nonzero().squeeze(1)  # waits for the device
             if active.numel() < gradient.shape[0]:
                 gradient, hidden = gradient.index_select(0, active), hidden[active]
+                factor = None if factor is None else factor[active]
                 place = active + rows.start
                 if self.d_hidden is not None:
                     self.d_hidden[rows] = 0.0
@@ -127,10 +134,16 @@ class LinearEvaluation(Evaluation):
         if self.d_hidden is not None:
             weight = self.weight if same else self.weight.to(gradient.dtype)
             if isinstance(place, slice) and same and hidden.dtype == gradient.dtype:
-                torch.mm(gradient, weight, out=self.d_hidden[place])
+                found = torch.mm(gradient, weight, out=self.d_hidden[place])
             else:
-                self.d_hidden[place] = (gradient @ weight).to(hidden.dtype)
+                found = gradient @ weight
+            if factor is not None:
+                scaled_rows(found, factor=factor, inplace=True)
+            if found.data_ptr() != self.d_hidden[rows].data_ptr():
+                self.d_hidden[place] = found.to(hidden.dtype)
         if self.needs_weight:
+            if factor is not None:
+                hidden = scaled_rows(hidden, factor=factor)
             self._push_weight(gradient, hidden)
 
     def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
@@ -171,3 +184,15 @@ class LinearEvaluation(Evaluation):
             self.d_weight = self.d_weight.to(self.weight.dtype)
         self.gradients = (self.d_hidden, self.d_weight)
         del self.buffer
+
+
+def add_product(sums: Tensor, left: Tensor, right: Tensor, *, new: bool = False) -> None:
+    """`sums += left @ right`, in the dtype of the sums; `new` sums hold nothing yet."""
+    mixed = sums.is_cuda and left.dtype == right.dtype != sums.dtype
+    if not mixed:
+        left, right = left.to(sums.dtype), right.to(sums.dtype)
+    more = {"out_dtype": sums.dtype} if mixed else {}
+    if new:
+        torch.mm(left, right, out=sums, **more)
+    else:
+        torch.addmm(sums, left, right, out=sums, **more)

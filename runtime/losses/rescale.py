@@ -1,4 +1,7 @@
-"""Rescale a gradient in place by a number on the device; nothing happens where it is one.
+"""Products with numbers on the device.
+
+    rescale        a gradient in place by one number; nothing happens where it is one
+    scaled_rows    each row of a matrix by a number of its own, rows that do not count by zero
 
 Autograd gives the weight of the loss in the backward pass as a tensor. Reading it would wait for
 the device, multiplying by it costs a pass over the gradient; a kernel that looks first costs
@@ -7,6 +10,7 @@ neither.
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -29,6 +33,39 @@ def rescale(gradient: Tensor, weight: Tensor) -> None:
             gradient, weight, count, BLOCK=BLOCK, OVERLAP=overlap, num_warps=WARPS,
             **overlapped(overlap),
         )  # fmt: skip
+
+
+def scaled_rows(
+    rows: Tensor,
+    *,
+    factor: Tensor | None = None,
+    valid: Tensor | None = None,
+    inplace: bool = False,
+) -> Tensor:
+    """`rows [N, H]` times `factor [N, 1]`, zero where not `valid [N]`, whatever stands there."""
+    count, width = rows.shape
+    out = rows if inplace else torch.empty_like(rows, memory_format=torch.contiguous_format)
+    if count:
+        _scaled_rows[(count,)](
+            out, rows, factor, valid, width, out.stride(0), rows.stride(0),
+            BLOCK=min(4096, triton.next_power_of_2(width)),
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _scaled_rows(out, rows, factor, valid, width, out_stride, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    counts = True
+    if valid is not None:
+        counts = tl.load(valid + row).to(tl.int1)
+    scale = 1.0
+    if factor is not None:
+        scale = tl.load(factor + row)
+    for first in range(0, width, BLOCK):
+        at = first + tl.arange(0, BLOCK)
+        value = tl.load(rows + row * stride + at, mask=(at < width) & counts, other=0.0)
+        tl.store(out + row * out_stride + at, (value * scale).to(value.dtype), mask=at < width)
 
 
 @triton.jit

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.losses.fused import Evaluation
+from forgedsl.runtime.losses.linear import add_product
 from forgedsl.runtime.losses.tiled import Tiles
 
 
@@ -82,25 +83,18 @@ class TiledEvaluation(Evaluation):
                 if d_hidden is not None:
                     self._add_hidden(d_hidden, gradient, rows, tile)
                 if d_weight is not None:
-                    self._add(sums, gradient.t(), self._hidden(rows))
+                    add_product(sums, gradient.t(), self._hidden(rows))
             if d_weight is not None:
                 d_weight[tile] = sums.to(d_weight.dtype)
         self.gradients = (d_hidden, d_weight)
 
     def _add_hidden(self, d_hidden: Tensor, gradient: Tensor, rows: slice, tile: slice) -> None:
         if self.rows.index is None:
-            self._add(d_hidden[rows], gradient, self.weight[tile])
+            add_product(d_hidden[rows], gradient, self.weight[tile])
         else:
             part = torch.zeros_like(d_hidden[: gradient.shape[0]])
-            self._add(part, gradient, self.weight[tile])
+            add_product(part, gradient, self.weight[tile])
             d_hidden.index_add_(0, self.rows.index[rows], part)
-
-    def _add(self, sums: Tensor, left: Tensor, right: Tensor) -> None:
-        """`sums += left @ right`, in the dtype of the sums."""
-        if self.mixed:
-            torch.addmm(sums, left, right, out_dtype=sums.dtype, out=sums)
-        else:
-            sums.addmm_(left.to(sums.dtype), right.to(sums.dtype))
 
     def _over_tile(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice, tile: slice

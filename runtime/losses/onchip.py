@@ -1,0 +1,216 @@
+"""Fused linear losses whose logits never leave the chip.
+
+    token-local    for each chunk of rows: the product leaves weights (probabilities times a factor
+                   of the row, in bfloat16) and the statistics; those decide the gradients; two
+                   products of the weights are the gradients of hidden and of the lm_head
+    coupled        the same for a chunk of whole sequences; where they do not fit, statistics of
+                   all rows first and then, chunk by chunk, the product once more for gradients
+    workspace      statistics of all rows, then gradients of a tile of rows and vocabulary at a
+                   time, each added up into those of hidden and of a part of the lm_head
+
+Where a loss knows only the log-prob, weights are the gradient of the logits but for the label's
+entry and a factor of the row. The factor goes to the hidden states on the one side and to the
+result on the other, so nothing passes over the logits at all. Losses with an entropy or a mean
+log-prob bend the weights in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.losses.fused import Evaluation
+from forgedsl.runtime.losses.linear import LinearEvaluation, add_product
+from forgedsl.runtime.losses.product import BLOCKS, Product
+from forgedsl.runtime.losses.rescale import scaled_rows
+from forgedsl.runtime.losses.tiled import GRANULE
+
+MULTIPLE = 8
+LEAST_ROWS = 128
+
+
+class OnChipEvaluation(LinearEvaluation):
+    """Chunks of rows: three products, or four where sequences span chunks."""
+
+    def evaluate(self, needed: tuple[bool, ...]) -> None:
+        self._start(needed)
+        self.product = product_of(self, self.hidden, self.weight, self.chunk)
+        self.kernel = "triton/linear/onchip"
+        if not any(needed):
+            self._measure()
+        elif self.kernels.local:
+            self.prepare()
+            for rows in self._chunks():
+                self._weights(rows)
+            self.finish()
+        elif (whole := self._whole_sequences()) is not None:
+            self.chunk = whole
+            for rows in self._chunks():
+                self._weights(rows)
+        else:
+            self.kernel += "/twice"
+            self._measure()
+            for rows in self._chunks():
+                out = self.buffer[: rows.stop - rows.start]
+                self.product.differentiate(rows, "gradient")
+                self.product.gradient(rows, slice(0, self.vocabulary), self.hidden[rows], out)
+                self._push(out, rows)
+        self._end(needed)
+
+    def _room(self, needed: tuple[bool, ...]) -> Tensor:
+        count = min(self.chunk, self.rows.num_kept) if any(needed) else 0
+        dtype = torch.promote_types(self.hidden.dtype, self.weight.dtype)
+        return room(self.hidden.new_empty(count * padded(self.vocabulary), dtype=dtype),
+                    count, self.vocabulary)  # fmt: skip
+
+    def _measure(self) -> None:
+        """The loss from the statistics of all rows."""
+        for rows in self._chunks():
+            self.product.statistics(rows)
+        self.finish()
+
+    def _weights(self, rows: slice) -> None:
+        """One product for the weights of these rows, and two for what follows from them."""
+        out = self.buffer[: rows.stop - rows.start]
+        self.product.weights(rows, out)
+        if self.kernels.local:
+            self.decide(rows)
+        else:
+            self.finish()
+        self.product.differentiate(rows, self.product.form)
+        self.product.apply(rows, out)
+        self._push(out, rows, self.product.factor(rows) if self.product.plain else None)
+
+
+class OnChipTiledEvaluation(Evaluation):
+    """Within a workspace: four products, and a tile of gradients at a time."""
+
+    def __init__(self, *args: Any, hidden: Tensor, weight: Tensor, workspace: int) -> None:
+        super().__init__(*args, weight.shape[0])
+        index = self.rows.index
+        self.num_source = hidden.shape[0]
+        self.hidden = hidden if index is None else hidden[index]
+        self.weight = weight
+        self.tile = Tile.of(workspace, self.hidden, weight)
+        parts = -(-weight.shape[0] // BLOCKS[self.device.type].columns)
+        self.measured = max(LEAST_ROWS, workspace // (12 * parts))
+
+    def evaluate(self, needed: tuple[bool, ...]) -> None:
+        self.kernel = "triton/linear/onchip/tiled"
+        every = slice(0, self.rows.num_kept)
+        product = product_of(self, self.hidden, self.weight, self.measured)
+        for rows in slices(self.rows.num_kept, self.measured):
+            product.statistics(rows)
+        if self.kernels.local and any(needed):
+            self.prepare()
+            self.decide(every)
+        self.finish()
+        if not any(needed):
+            return
+        if self.rows.num_kept == 0:
+            shape = self.num_source, self.hidden.shape[1]
+            self.gradients = (
+                self.hidden.new_zeros(shape) if needed[0] else None,
+                torch.zeros_like(self.weight) if needed[1] else None,
+            )
+            return
+        product.release()
+        product.differentiate(every, "gradient")
+        self._differentiate(product, needed)
+
+    def _differentiate(self, product: Product, needed: tuple[bool, ...]) -> None:
+        """The gradients of hidden, added up over tiles, and of weight, tile by tile."""
+        count, tile = self.rows.num_kept, self.tile
+        d_hidden = torch.empty_like(self.hidden, dtype=self.rows.dtype) if needed[0] else None
+        d_weight = torch.empty_like(self.weight) if needed[1] else None
+        chunks = list(slices(count, tile.rows))
+        dtype = torch.promote_types(self.hidden.dtype, self.weight.dtype)
+        memory = self.hidden.new_empty(min(count, tile.rows) * padded(tile.columns), dtype=dtype)
+        clean = self._clean(chunks[0]) if len(chunks) == 1 else None
+        for columns in slices(self.weight.shape[0], tile.columns):
+            weight, parts = self.weight[columns], None
+            if d_weight is not None and clean is None:  # added up over chunks, in full precision
+                parts = torch.empty_like(weight, dtype=self.rows.dtype)
+            elif d_weight is not None:
+                parts = d_weight[columns]
+            for rows in chunks:
+                hidden = self._clean(rows) if clean is None else clean
+                out = room(memory, rows.stop - rows.start, columns.stop - columns.start)
+                product.gradient(rows, columns, hidden, out)
+                if d_hidden is not None:
+                    add_product(d_hidden[rows], out, weight, new=columns.start == 0)
+                if parts is not None:
+                    add_product(parts, out.t(), hidden, new=rows.start == 0)
+            if d_weight is not None and parts is not None and clean is None:
+                d_weight[columns] = parts.to(d_weight.dtype)
+        if d_hidden is not None and self.rows.index is not None:
+            whole = d_hidden.new_zeros((self.num_source, d_hidden.shape[1]))
+            d_hidden = whole.index_copy_(0, self.rows.index, d_hidden)
+        self.gradients = (d_hidden, d_weight)
+
+    def _clean(self, rows: slice) -> Tensor:
+        """Hidden states of rows, zero where they do not count: 0 times NaN is NaN."""
+        return scaled_rows(self.hidden[rows], valid=self.rows.valid[rows])
+
+
+def product_of(run: Evaluation, hidden: Tensor, weight: Tensor, chunk: int) -> Product:
+    """The product of a run. Fused kernels keep the gradients of statistics to themselves; here
+    they have a place in memory."""
+    names = run.kernels.module.GRADIENTS
+    for name in names:
+        empty = torch.empty(run.rows.num_kept, dtype=run.rows.dtype, device=run.device)
+        run.arguments.setdefault(f"d_{name}_ptr", empty)
+    return Product(
+        run.rows, run.arguments, hidden, weight, chunk=chunk,
+        statistics=run.kernels.module.STATISTICS, gradients=names,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """`rows` and `columns` of the gradient of the logits that exist at a time."""
+
+    rows: int
+    columns: int
+
+    @classmethod
+    def of(cls, workspace: int, hidden: Tensor, weight: Tensor) -> Tile:
+        """A quarter of the workspace for the hidden states of a tile, seven sixteenths for the
+        gradient of its logits, and a quarter for sums over several chunks of rows."""
+        count, width = hidden.shape
+        vocabulary = weight.shape[0]
+        quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
+        rows = min(max(1, count), quarter // (width * element))
+        columns = workspace * 7 // 16 // (max(rows, 1) * element)
+        if rows < count:
+            rows = rows // LEAST_ROWS * LEAST_ROWS
+            columns = min(columns, quarter // (2 * element * width))
+        columns = columns // GRANULE * GRANULE
+        if rows == 0 or columns == 0:
+            least = max(8 * element * width * GRANULE, element * LEAST_ROWS * GRANULE * 16 // 7 + 1)
+            raise ValueError(
+                f"workspace={workspace} bytes is too small for a width of {width}: "
+                f"{least} are needed"
+            )
+        return cls(rows, min(columns, padded(vocabulary)))
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """`count` things, `size` at a time."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def padded(columns: int) -> int:
+    """From one row of a matrix to the next, so that each begins where the copy engine can store."""
+    return -(-columns // MULTIPLE) * MULTIPLE
+
+
+def room(memory: Tensor, rows: int, columns: int) -> Tensor:
+    """A matrix in `memory`."""
+    width = padded(columns)
+    return memory[: rows * width].view(rows, width)[:, :columns]

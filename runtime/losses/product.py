@@ -1,0 +1,240 @@
+"""`hidden @ weight.T` without its logits: launching the kernels of `product_kernels`.
+
+    Product.statistics(rows)        sums of the softmax -> the statistics of these rows
+    Product.weights(rows, out)      the same, and 2 ** (z - reference) in `out`
+    Product.differentiate(...)      the gradients of the statistics -> factors of the rows
+    Product.gradient(rows, columns, hidden, out)   d loss / d logits of a part of the vocabulary
+
+A range of rows at a time; `arguments` are the tensors of an Evaluation by the names that kernels
+give them, among them the statistics, which are written, and their gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.losses.batch import ROW_STATISTICS, Rows
+from forgedsl.runtime.losses.kernels import num_processors
+
+ALIGNMENT = 16
+"""bytes that the copy engine fetches at a time"""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Tiles of logits, `depth` of hidden at a time, and how many rows of tiles run together."""
+
+    rows: int = 128
+    columns: int = 256
+    depth: int = 64
+    group: int = 32
+    num_warps: int = 8
+    num_stages: int = 4
+
+
+BLOCKS = {"cuda": Blocks(), "cpu": Blocks(16, 32, 16, 2, 1, 1)}
+FEW = {"ROWS": 16, "PARTS": 128}
+"""gather and rebase: rows of a program, and parts of their sums that it reads at once"""
+
+
+def fits(hidden: Tensor, weight: Tensor) -> bool:
+    """Whether the product can be formed on chip: rows that the copy engine can fetch, of bfloat16
+    on Hopper, of anything in the interpreter."""
+    for part in (hidden, weight):
+        begins = (part.stride(0) * part.element_size(), part.data_ptr())
+        if part.stride(1) != 1 or any(place % ALIGNMENT for place in begins):
+            return False
+    if not hidden.is_cuda:
+        return True
+    hopper = torch.cuda.get_device_capability(hidden.device)[0] == 9
+    return hopper and hidden.dtype == weight.dtype == torch.bfloat16
+
+
+class Product:
+    """The product of the rows of a loss, and what it keeps of them between two launches."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        arguments: dict[str, Any],
+        hidden: Tensor,
+        weight: Tensor,
+        *,
+        chunk: int,
+        statistics: Sequence[str],
+        gradients: Sequence[str] = (),
+    ) -> None:
+        from forgedsl.runtime.losses import product_kernels
+
+        self.rows, self.arguments, self.hidden, self.weight = rows, arguments, hidden, weight
+        self.module: Any = product_kernels
+        self.device = hidden.device
+        self.blocks = BLOCKS[self.device.type]
+        self.vocabulary = weight.shape[0]
+        self.mean = "mean_logprob" in statistics
+        self.names = tuple(gradients)
+        self.tilted, self.level = "entropy" in gradients, "mean_logprob" in gradients
+        self.parts = -(-self.vocabulary // self.blocks.columns)
+        count, more = rows.num_kept, {"dtype": rows.dtype, "device": self.device}
+        size = (3 if self.mean else 2) * self.parts * min(chunk, count)
+        self.sums = torch.empty(size, **more)
+        self.kept = torch.empty((6, -(-count // 16) * 16), **more)
+        self.far = torch.zeros((), dtype=torch.int32, device=self.device)
+        self.far_rows = torch.empty(count, dtype=torch.bool, device=self.device)
+        self.latest: tuple[slice | None, dict[str, Any]] = (None, {})
+
+    def release(self) -> None:
+        """Let go of the memory of the sums: all statistics are there."""
+        self.sums, self.latest = self.far, (None, {})
+
+    def statistics(self, rows: slice) -> None:
+        """The statistics of these rows, none of their logits."""
+        self._measure(rows, "sums", None)
+
+    def weights(self, rows: slice, out: Tensor) -> None:
+        """The statistics of these rows, and in `out` their probabilities times some factor."""
+        self._measure(rows, "weights", out)
+
+    def gradient(self, rows: slice, columns: slice, hidden: Tensor, out: Tensor) -> None:
+        """d loss / d logits for these columns, after `differentiate(rows, "gradient")`. Nothing
+        may stand in `hidden`, the states of these rows, where a row does not count."""
+        self._product(rows, "gradient", out, hidden=hidden, columns=columns)
+        self._at_labels(rows, columns, out)
+
+    def differentiate(self, rows: slice, form: str) -> None:
+        """From the gradients of the statistics of these rows to the factors of `form`."""
+        names = {name: f"d_{name}" for name in self.names}
+        chosen = {name.upper(): name in names for name in ("logprob", "entropy", "logsumexp")}
+        grid, block = self._grid(rows, 128)
+        self._launch(
+            "factors", grid, rows, FORM=form, BLOCK=block, MEAN="mean_logprob" in names, **chosen
+        )
+
+    def apply(self, rows: slice, out: Tensor) -> None:
+        """Weights in `out` to gradients, in their place: whole, or but for a factor of the row."""
+        every = slice(0, self.vocabulary)
+        if not self.plain:
+            count = rows.stop - rows.start
+            block = 4096 if out.is_cuda else 32
+            grid = min(count * -(-self.vocabulary // block), 16 * num_processors(self.device))
+            self._launch(
+                "apply_weights", grid, rows, out=out, out_stride=out.stride(0), V=self.vocabulary,
+                BLOCK=block, TILTED=self.tilted, LEVEL=self.level,
+                num_warps=8 if out.is_cuda else 1,
+            )  # fmt: skip
+        self._at_labels(rows, every, out)
+
+    @property
+    def plain(self) -> bool:
+        """Whether weights times a factor of the row are the gradient, but at the label."""
+        return self.names == ("logprob",)
+
+    @property
+    def form(self) -> str:
+        return "factor" if self.plain else "weights"
+
+    def factor(self, rows: slice) -> Tensor:
+        """What the weights of each row are to be multiplied by, `[rows, 1]`."""
+        return self.kept[2, rows].unsqueeze(1)
+
+    def _measure(self, rows: slice, mode: str, out: Tensor | None) -> None:
+        """The sums of the rows; once more for rows whose label is far below the largest logit."""
+        count, width = rows.stop - rows.start, self.weight.shape[1]
+        hidden = self.hidden[rows]
+        grid = min(count, 16 * num_processors(self.device))
+        self._launch(
+            "label_logits", grid, rows, hidden=hidden, weight=self.weight, H=width,
+            hidden_stride=hidden.stride(0), weight_stride=self.weight.stride(0),
+            BLOCK=min(2048, 1 << (width - 1).bit_length()),
+        )  # fmt: skip
+        self._product(rows, mode, out)
+        self._gather(rows, again=False)
+        self._product(rows, "largest", None, again=True)
+        grid = -(-count // FEW["ROWS"])
+        self._launch("rebase", grid, rows, num_parts=self.parts, **FEW)
+        self._product(rows, mode, out, again=True)
+        self._gather(rows, again=True)
+
+    def _gather(self, rows: slice, *, again: bool) -> None:
+        grid = -(-(rows.stop - rows.start) // FEW["ROWS"])
+        self._launch(
+            "gather", grid, rows, num_parts=self.parts, V=self.vocabulary, MEAN=self.mean,
+            AGAIN=again, **FEW,
+        )  # fmt: skip
+
+    def _product(
+        self,
+        rows: slice,
+        mode: str,
+        out: Tensor | None,
+        *,
+        hidden: Tensor | None = None,
+        columns: slice | None = None,
+        again: bool = False,
+    ) -> None:
+        blocks = self.blocks
+        hidden = self.hidden[rows] if hidden is None else hidden
+        weight = self.weight if columns is None else self.weight[columns]
+        left = self._tiles(hidden, blocks.rows, blocks.depth)
+        right = self._tiles(weight, blocks.columns, blocks.depth)
+        result = left if out is None else self._tiles(out, blocks.rows, blocks.columns // 2)
+        count, width = weight.shape
+        tiles = -(-hidden.shape[0] // blocks.rows) * -(-count // blocks.columns)
+        self._launch(
+            "product", min(tiles, num_processors(self.device)), rows,
+            hidden=left, weight=right, out=result, num_columns=count, H=width,
+            ROWS=blocks.rows, COLUMNS=blocks.columns, DEPTH=blocks.depth, GROUP=blocks.group,
+            TAIL=count % blocks.columns != 0, MODE=mode, AGAIN=again, MEAN=self.mean and not again,
+            TILTED=self.tilted, LEVEL=self.level,
+            num_warps=blocks.num_warps, num_stages=blocks.num_stages,
+        )  # fmt: skip
+
+    def _tiles(self, matrix: Tensor, rows: int, columns: int) -> Any:
+        """A matrix as the copy engine sees it."""
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        return TensorDescriptor(matrix, [*matrix.shape], [*matrix.stride()], [rows, columns])
+
+    def _at_labels(self, rows: slice, columns: slice, out: Tensor) -> None:
+        grid, block = self._grid(rows, 128)
+        self._launch(
+            "at_labels", grid, rows, out=out, out_stride=out.stride(0), BLOCK=block,
+            first_column=columns.start, num_columns=columns.stop - columns.start,
+        )  # fmt: skip
+
+    @staticmethod
+    def _grid(rows: slice, block: int) -> tuple[int, int]:
+        return -(-(rows.stop - rows.start) // block), block
+
+    def _launch(self, name: str, grid: int, rows: slice, **more: Any) -> None:
+        """A kernel for these rows, its arguments by name."""
+        if rows.stop == rows.start:
+            return
+        kernel = getattr(self.module, name)
+        options = {key: more.pop(key) for key in ("num_warps", "num_stages") if key in more}
+        known = self._known(rows) | more
+        kernel[(grid,)](**{key: known[key] for key in kernel.arg_names}, **options)
+
+    def _known(self, rows: slice) -> dict[str, Any]:
+        """What kernels may ask for of these rows, found once for all of them."""
+        if self.latest[0] == rows:
+            return self.latest[1]
+        label_logit, reference, slope, bend, floor, at_label = self.kept[:, rows].unbind()
+        known = {
+            "labels": self.rows.labels[rows], "valid": self.rows.valid[rows],
+            "scale": self.arguments["scale"], "ACC": self.arguments["ACC"],
+            "sums": self.sums, "far": self.far, "far_rows": self.far_rows[rows],
+            "label_logit": label_logit, "reference": reference, "slope_ptr": slope,
+            "bend_ptr": bend, "floor_ptr": floor, "at_label": at_label, "at_label_ptr": at_label,
+            "slope": slope, "bend": bend, "floor": floor, "num_rows": rows.stop - rows.start,
+        }  # fmt: skip
+        for given in ("active", *(f"{k}{s}_ptr" for k in ("", "d_") for s in ROW_STATISTICS)):
+            value = self.arguments.get(given)
+            known[given] = reference if value is None else value[rows]
+        self.latest = rows, known
+        return known
