@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -180,6 +181,25 @@ def test_a_gradient_is_rescaled_in_several_turns(weight):
     want = weight * gradient
     rescale(gradient, torch.tensor(weight))
     assert torch.equal(gradient, want)
+
+
+def test_only_kernels_that_wait_overlap(losses):
+    """A kernel without OVERLAP has no wait in it; it must start when the one before has ended."""
+    kernels, options = losses.standard("dapo").using("triton").kernels, []
+
+    class Kernel:
+        def __init__(self, *names):
+            self.arg_names = names
+
+        def __getitem__(self, grid):
+            return lambda **given: options.append(given.get("launch_pdl"))
+
+    vars(kernels)["module"] = SimpleNamespace(
+        waits=Kernel("labels", "OVERLAP"), plain=Kernel("labels")
+    )
+    for name, overlap in (("waits", True), ("waits", False), ("plain", True)):
+        kernels.launch(name, 1, {"labels": None, "OVERLAP": overlap})
+    assert options == [True, None, None]
 
 
 def test_backward_hands_the_gradient_over_once(losses):
