@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from loss_timing import LENGTH, above, interleaved, report
+from loss_timing import LENGTH, LONG_SLEEP, above, interleaved, report
 from torch import Tensor
 
 import forgedsl
@@ -91,12 +91,12 @@ def bench_linear(options: argparse.Namespace) -> None:
         peak = above(runs["ours dapo"]) / 2**30
         outputs = 2 * (hidden.numel() + weight.numel())
         space = (above(bounded["ours dapo, 256 MiB"]) - outputs) / 2**20
-        found = interleaved(runs, lambda: None, options.repeats)
+        found = interleaved(runs, lambda: None, options.repeats, LONG_SLEEP)
         rate = 6 * options.rows * width * vocabulary / found["three products"][0] / 1e9
         shape = f"V={vocabulary} H={width} N={options.rows}"
         report(f"{shape}: {rate:.0f} TF, {peak:.2f} GiB above the inputs", found, {})
         # apart: the products run faster after a run that lets the device cool
-        found = interleaved(bounded, lambda: None, options.repeats)
+        found = interleaved(bounded, lambda: None, options.repeats, LONG_SLEEP)
         report(f"the same with workspace=256 MiB: {space:.0f} MiB besides the gradients", found, {})
 
 
@@ -111,7 +111,7 @@ def bench_compact(options: argparse.Namespace) -> None:
             runs[f"z={share}, ideal {(2 + 4 * (1 - share)) / 6:.3f}"] = data.run(
                 "dapo", compact=True, adv=adv
             )
-        found = interleaved(runs, lambda: None, options.repeats)
+        found = interleaved(runs, lambda: None, options.repeats, LONG_SLEEP)
         report(f"V={vocabulary} H={width} N={options.rows}, compacted", found, {})
 
 

@@ -18,6 +18,8 @@ VOCABULARIES = (32000, 128256, 151936)
 ROWS, LENGTH = 8192, 128
 SLEEP = 2_000_000
 """Clock ticks of the sleeping kernel, about a millisecond."""
+LONG_SLEEP = 10 * SLEEP
+"""The same where a run has a hundred launches."""
 
 
 @dataclass
@@ -55,7 +57,10 @@ def median(run: Callable[[], object], before: Callable[[], object], repeats: int
 
 
 def interleaved(
-    runs: dict[str, Callable[[], object]], before: Callable[[], object], repeats: int
+    runs: dict[str, Callable[[], object]],
+    before: Callable[[], object],
+    repeats: int,
+    sleep: int = SLEEP,
 ) -> dict[str, tuple[float, float, float]]:
     """Median, 20th and 80th percentile of each run, all taking turns."""
     for run in runs.values():
@@ -66,7 +71,7 @@ def interleaved(
         for name, run in runs.items():
             before()
             start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            torch.cuda._sleep(SLEEP)
+            torch.cuda._sleep(sleep)
             start.record()
             run()
             end.record()

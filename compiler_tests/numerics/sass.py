@@ -23,11 +23,13 @@ from triton.compiler import ASTSource
 POINTERS = {
     "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "mask": "*i1", "active": "*i1",
     "seq_ids": "*i64", "starts": "*i32", "done": "*i32", "taken": "*i32",
+    "far": "*i32", "far_rows": "*i1",
 }  # fmt: skip
-INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len", "count")
+INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len", "count",
+            "num_columns")  # fmt: skip
 COUNTED = (
     "MUFU.EX2", "UTMALDG.3D", "LDS.128", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL",
-    "BAR.SYNC",
+    "BAR.SYNC", "HGMMA", "UTMALDG.2D",
 )  # fmt: skip
 MEMORY = r"\b((?:LD|ST|LDG|STG|ATOM|ATOMG|RED|UTMALDG|UBLKCP|LDGSTS)(?:\.[\w.]+)?) "
 """Instructions that may reach the memory of the device."""
@@ -53,11 +55,13 @@ def inspect(
             continue
         kind = "*i1" if argument in booleans else POINTERS.get(argument, "*fp32")
         signature[argument] = "i32" if argument in INTEGERS else kind
-        if argument == "words_of":
+        if name == "product" and argument in ("hidden", "weight", "out"):
+            signature[argument] = tiles_of(argument, constants)
+        elif argument == "words_of":
             inner = int(str(constants["INNER"]))
             rows = int(str(constants["BLOCK"])) // 2 // inner
             signature[argument] = WORDS.format(rows=rows, inner=inner)
-        elif argument not in ("ignore_index", "num_rows", "seq_len"):
+        elif argument not in ("ignore_index", "num_rows", "num_columns", "seq_len"):
             attributes[(index,)] = [["tt.divisibility", 16]]
     values = {(kernel.arg_names.index(k),): v for k, v in constants.items()}
     source_type = ASTSource
@@ -71,6 +75,13 @@ def inspect(
         options=options,
     )
     return {"shared": compiled.metadata.shared, **machine_code(compiled.asm["cubin"])}
+
+
+def tiles_of(argument: str, constants: dict[str, object]) -> str:
+    """The tiles in which the copy engine sees a matrix of `product`."""
+    rows, columns, depth = (int(str(constants[k])) for k in ("ROWS", "COLUMNS", "DEPTH"))
+    sizes = {"hidden": (rows, depth), "weight": (columns, depth), "out": (rows, columns // 2)}
+    return f"tensordesc<bf16[{sizes[argument][0]}, {sizes[argument][1]}]>"
 
 
 def machine_code(cubin: bytes) -> dict[str, object]:

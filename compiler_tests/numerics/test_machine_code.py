@@ -12,6 +12,7 @@ import pytest
 
 from forgedsl.runtime.losses import kernels
 from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_OPTIONS
+from forgedsl.runtime.losses.product import BLOCKS
 
 SASS = Path(__file__).with_name("sass.py")
 OTHER = {"PYTHONPATH": os.environ["FORGE_TRITON"]} if "FORGE_TRITON" in os.environ else {}
@@ -21,8 +22,10 @@ SEQUENCES = {"BLOCK": SEQUENCE_BLOCK}, SEQUENCE_OPTIONS
 THREADS = {4: 128, 8: 256, 16: 512}
 THREE_PROGRAMS = 65536 // (3 * 256)
 """registers of a thread where a multiprocessor has room for three programs of 8 warps"""
-RING = {"BLOCK": 8192, "SLOTS": 14, "PARTS": 4}
-ROW = {"V": 32000, "BLOCK": 4096, "INNER": 32, "PARTS": 2}
+RING = {"BLOCK": 8192, "SLOTS": 14}
+ROW = {"V": 32000, "BLOCK": 4096, "INNER": 32}
+PARTS = {"fused_row": (2,), "fused_stream": (1, 2, 4)}
+"""In how many parts a tile passes through registers: the first with which nothing spills."""
 ROWS_ON_CHIP = (
     ("fused_row", ROW),
     ("fused_row", {**ROW, "mask": None}),
@@ -40,6 +43,19 @@ def compile_for_gpu(tmp_path, loss, jobs):
     module = tmp_path / "kernels.py"
     module.write_text(loss.kernels.text)
     return compile_file(tmp_path, module, loss, jobs)
+
+
+def compile_on_chip(tmp_path, loss):
+    """The same for the launches of ROWS_ON_CHIP, each with the parts that a GPU would take."""
+    found = {}
+    for choice in range(max(map(len, PARTS.values()))):
+        left = [n for n, (name, _) in enumerate(ROWS_ON_CHIP)
+                if choice < len(PARTS[name]) and (n not in found or found[n]["stack"])]  # fmt: skip
+        jobs = [(name, {**size, "PARTS": PARTS[name][choice]}, 8)
+                for name, size in (ROWS_ON_CHIP[n] for n in left)]  # fmt: skip
+        code = compile_for_gpu(tmp_path, loss, jobs) if jobs else []
+        found.update(zip(left, code, strict=True))
+    return [found[n] for n in range(len(ROWS_ON_CHIP))]
 
 
 def compile_file(tmp_path, module, loss, jobs):
@@ -66,8 +82,7 @@ def compile_file(tmp_path, module, loss, jobs):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_rows_on_chip(losses, tmp_path, name):
-    jobs = [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
-    code = compile_for_gpu(tmp_path, losses.standard(name), jobs)
+    code = compile_on_chip(tmp_path, losses.standard(name))
     for found, (kernel, size) in zip(code, ROWS_ON_CHIP, strict=True):
         # the pinned Triton spills nothing; others, which nothing was tuned with, a few words
         assert found["stack"] <= (0 if found["triton"].startswith("3.7") else 64), kernel
@@ -108,7 +123,7 @@ def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
     jobs.append(("sequences", *SEQUENCES))
     if loss.phase == "token-local":
         jobs += [("prepare", *SEQUENCES), ("fused", size, 8)]
-        jobs += [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
+        jobs += [(kernel, {**size, "PARTS": PARTS[kernel][0]}, 8) for kernel, size in ROWS_ON_CHIP]
     found = compile_for_gpu(tmp_path, loss, jobs)
     module = Path(kernels.__file__).with_name("rescale.py")
     found += compile_file(tmp_path, module, loss, [("_rescale", {"BLOCK": 16384}, 16)])
@@ -121,3 +136,26 @@ def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
         assert not code["waits"]
         assert not code["releases"]
         assert code["early"] != []
+
+
+TILES = {"H": 2048, "ROWS": 128, "COLUMNS": 256, "DEPTH": 64, "GROUP": 32, "TAIL": True}
+EVERY = {"MEAN": True, "TILTED": True, "LEVEL": True}
+NONE = {"MEAN": False, "TILTED": False, "LEVEL": False}
+
+
+@pytest.mark.parametrize("extra", [NONE, EVERY])
+def test_the_product_keeps_all_in_registers(losses, tmp_path, extra):
+    module = Path(kernels.__file__).with_name("product_kernels.py")
+    modes = [("sums", False), ("weights", False), ("gradient", False), ("largest", True)]
+    modes += [("sums", True), ("weights", True)] if extra is NONE else []
+    options = {"num_warps": BLOCKS["cuda"].num_warps, "num_stages": BLOCKS["cuda"].num_stages}
+    jobs = [("product", {**TILES, **extra, "MODE": mode, "AGAIN": again}, options)
+            for mode, again in modes]  # fmt: skip
+    code = compile_file(tmp_path, module, losses.standard("sft"), jobs)
+    for (mode, again), found in zip(modes, code, strict=True):
+        assert (found["stack"], found["LDL"], found["STL"]) == (0, 0, 0), (mode, again)
+        assert found["HGMMA"] > 0
+        assert found["UTMALDG.2D"] > 0
+        assert found["shared"] <= 232448
+        per_thread = TILES["ROWS"] * TILES["COLUMNS"] // THREADS[8]
+        assert found["MUFU.EX2"] == (0 if mode == "largest" else per_thread)

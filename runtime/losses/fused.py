@@ -164,15 +164,15 @@ class Evaluation:
                 "NARROW": shared and gradient.element_size() < logits.element_size(),
             }
         grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
+        options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
         if name == "fused" and chosen.kernel and self._aligned(logits):
             name = f"fused_{chosen.kernel}"
             arguments["words_of"], arguments["INNER"] = words(logits, chosen.block)
-            arguments["PARTS"] = chosen.parts
             if chosen.kernel == "row":
                 grid = logits.shape[0]
             else:
                 arguments |= self._ring(chosen)
-        options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
+            arguments["PARTS"] = self.kernels.parts(name, arguments, chosen.parts, **options)
         self.kernels.launch(name, grid, arguments, **options)
         self.ran = name
 

@@ -1,0 +1,132 @@
+"""Linear losses whose logits stay on chip: tiles, rows far from their label, rows that hold NaN."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import forgedsl
+
+EXACT = {"rtol": 1e-9, "atol": 1e-11}
+NAMES = ("dapo", "gspo", "grpo_entropy", "sft_smoothed")
+
+
+@pytest.fixture(autouse=True)
+def interpreter(monkeypatch):
+    """Kernels are loaded on first use and see this then."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+
+
+def case_of(losses, name, **more):
+    """A batch whose vocabulary spans tiles of 32 columns and whose rows span tiles of 16."""
+    loss = losses.standard(name)
+    case = losses.make_case(loss, lengths=(9, 12, 7, 11), noise=1e-4, **more)
+    wide = torch.randn(70, case.weight.shape[1], dtype=case.weight.dtype)
+    wide[: len(case.weight)] = case.weight.detach()
+    case.weight = wide.requires_grad_()
+    return loss, case
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("kept", [None, torch.float64])
+def test_tiles_and_kept_logits_agree_with_autograd(losses, name, kept):
+    loss, case = case_of(losses, name)
+    call = {**case.batch, **case.inputs, "temperature": 0.7}
+    want = losses.reference(loss, case)
+    out = loss.using("triton").linear(
+        hidden=case.hidden, weight=case.weight, chunk_rows=20, logits_dtype=kept, **call
+    )
+    assert ("onchip" in out.kernel) == (kept is None)
+    torch.testing.assert_close(out.loss, want, **EXACT)
+    torch.testing.assert_close(
+        losses.gradients(3 * out.loss, case), losses.gradients(3 * want, case), **EXACT
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("more", [{}, {"chunk_rows": 20}, {"workspace": 1 << 20}])
+def test_labels_far_below_the_largest_logit(losses, name, more):
+    """Sums around the label overflow; they are taken again around the largest logit."""
+    loss, case = case_of(losses, name)
+    direction = torch.zeros_like(case.weight)
+    direction[60] = 16.0 * torch.sign(case.hidden[3].detach())
+    weight = (case.weight.detach() + direction).requires_grad_()
+    call = {**case.batch, **case.inputs}
+    z = (case.hidden @ weight.t()).detach()
+    below = z.logsumexp(1) - z.gather(1, case.labels.unsqueeze(1)).squeeze(1)
+    assert (below[case.mask] > 40.0).any()
+    want = loss.linear(hidden=case.hidden, weight=weight, **call)
+    got = loss.using("triton").linear(hidden=case.hidden, weight=weight, **call, **more)
+    torch.testing.assert_close(got.loss, want.loss, **EXACT)
+    sources = (case.hidden, weight)
+    torch.testing.assert_close(
+        torch.autograd.grad(got.loss, sources), torch.autograd.grad(want.loss, sources), **EXACT
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "more", [{}, {"chunk_rows": 20}, {"chunk_rows": 20, "compact": True}, {"workspace": 1 << 20}]
+)
+@pytest.mark.filterwarnings("ignore:All-NaN slice")
+def test_masked_rows_may_hold_anything(losses, name, more):
+    loss, case = case_of(losses, name)
+    call = {**case.batch, **case.inputs}
+    poisoned = torch.where(case.mask.unsqueeze(1), case.hidden, torch.nan)
+    want = loss.linear(hidden=case.hidden, weight=case.weight, **call).loss
+    got = loss.using("triton").linear(hidden=poisoned, weight=case.weight, **call, **more).loss
+    torch.testing.assert_close(got, want, **EXACT)
+    torch.testing.assert_close(losses.gradients(got, case), losses.gradients(want, case), **EXACT)
+
+
+def test_a_nan_that_counts_is_not_lost(losses):
+    loss, case = case_of(losses, "dapo")
+    counted = int(case.mask.nonzero()[5])
+    hidden = case.hidden.detach().clone()
+    hidden[counted, 2] = torch.nan
+    out = loss.using("triton").linear(
+        hidden=hidden, weight=case.weight, **case.batch, **case.inputs
+    )
+    assert out.loss.isnan()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bfloat16(losses, name):
+    """Weights are rounded to 8 bits where the products read them, and nothing else is."""
+    loss, case = case_of(losses, name)
+    pair = [part.detach().bfloat16().requires_grad_() for part in (case.hidden, case.weight)]
+    wide = [part.detach().double().requires_grad_() for part in pair]
+    inputs = {key: value.to(torch.float32) if value.is_floating_point() else value
+              for key, value in case.inputs.items()}  # fmt: skip
+    doubled = {key: value.double() if value.is_floating_point() else value
+               for key, value in inputs.items()}  # fmt: skip
+    # rows of 8 numbers are what the copy engine can fetch
+    width = -(-pair[0].shape[1] // 8) * 8
+    padded = [torch.nn.functional.pad(part, (0, width - part.shape[1])) for part in pair]
+    out = loss.using("triton").linear(hidden=padded[0], weight=padded[1], **case.batch, **inputs)
+    assert out.kernel.startswith("triton/linear/onchip")
+    want = loss.linear(hidden=wide[0], weight=wide[1], **case.batch, **doubled)
+    torch.testing.assert_close(out.loss.double(), want.loss, rtol=1e-5, atol=1e-5)
+    found = torch.autograd.grad(out.loss, pair)
+    right = torch.autograd.grad(want.loss, wide)
+    for got, exact in zip(found, right, strict=True):
+        assert (got.double() - exact).norm() <= 0.02 * exact.norm()
+
+
+def test_without_gradient_only_statistics_are_formed(losses):
+    loss, case = case_of(losses, "grpo_entropy")
+    call = {**case.batch, **case.inputs}
+    with torch.no_grad():
+        got = loss.using("triton").linear(
+            hidden=case.hidden, weight=case.weight, chunk_rows=20, **call
+        )
+        want = loss.linear(hidden=case.hidden, weight=case.weight, **call)
+    torch.testing.assert_close((got.loss, got.metrics), (want.loss, want.metrics), **EXACT)
+
+
+def test_a_workspace_too_small_is_said():
+    loss = forgedsl.compile_loss("sft", backend="triton")
+    labels = torch.zeros(300, dtype=torch.int64)
+    with pytest.raises(ValueError, match=r"workspace=1000 bytes is too small for a width of 64"):
+        loss.linear(hidden=torch.zeros(300, 64), weight=torch.zeros(500, 64), labels=labels,
+                    seq_id=labels, workspace=1000)  # fmt: skip
