@@ -17,6 +17,8 @@ SMOOTHED = {"label_smoothing": 0.1, "z_loss": 0.01}
 
 def check(options: argparse.Namespace) -> None:
     """Loss and gradient on the GPU against float64, and a rerun."""
+    check_lengths()
+    check_large()
     check_linear()
     sizes = options.vocabulary or (*VOCABULARIES, 32001)
     launched = [(vocabulary, far) for vocabulary in sizes for far in (1, 40)]
@@ -101,6 +103,101 @@ def _linear_way(name: str, data: dict[str, Tensor], more: dict[str, object], tit
     errors_text = f"loss {off:.1e} hidden {errors[0]:.1e} weight {errors[1]:.1e}"
     print(f"{title} linear {name:13s} {out.kernel:28s} {how:32s} {errors_text} "
           f"{'same' if same else 'DIFFERS'}", flush=True)  # fmt: skip
+
+
+def check_lengths() -> None:
+    """Batches of 100 lengths, in random order: what is compiled after the first."""
+    import triton
+
+    compiled: list[object] = []
+
+    def hook(**call: object) -> bool:
+        compiled.append(call["repr"])
+        return False
+
+    triton.knobs.runtime.jit_cache_hook = hook
+    torch.manual_seed(2)
+    weight = torch.randn(32000, 256, device="cuda").bfloat16().requires_grad_()
+    calls = (
+        ("dapo", "logits", {}), ("grpo", "logits", {}), ("gspo", "packed", {}),
+        ("dapo", "linear", {}), ("gspo", "linear", {}), ("grpo+entropy", "linear", {}),
+        ("dapo", "linear", {"workspace": 1 << 24}),
+    )  # fmt: skip
+    for name, form, more in calls:
+        source, params, names = LOSSES[name]
+        loss = forgedsl.compile_loss(source, params=params, backend="triton")
+        late = 0
+        for turn, length in enumerate((torch.randperm(100) + 17).tolist()):
+            compiled.clear()
+            shape = (6, length)
+            old = torch.full(shape, -10.0, device="cuda")
+            values = {"behavior": old, "ref": old, "adv": torch.randn(6, device="cuda")}
+            call = {key: values[key] for key in names}
+            call["labels"] = torch.randint(32000, shape, device="cuda")
+            source = torch.randn(*shape, 256 if form == "linear" else 32000, device="cuda")
+            source = source.bfloat16().requires_grad_()
+            if form == "packed":
+                call = {k: v.flatten() if v.dim() == 2 else v for k, v in call.items()}
+                call["seq_id"] = torch.arange(6, device="cuda").repeat_interleave(length)
+                out = loss(logits=source.flatten(0, 1), **call)
+            elif form == "logits":
+                out = loss(logits=source, **call)
+            else:
+                out = loss.linear(hidden=source, weight=weight, **call, **more)
+            out.loss.backward()
+            late += len(compiled) if turn else 0
+        how = ", ".join(f"{key}={value}" for key, value in more.items())
+        print(f"100 lengths {name} {out.kernel} {how}: {late} kernels compiled later", flush=True)
+    triton.knobs.runtime.jit_cache_hook = None
+
+
+def check_large() -> None:
+    """More logits than 32 bits can count."""
+    for count, vocabulary in ((20000, 128256), (70000, 32000)):
+        _large_logits(count, vocabulary)
+    torch.manual_seed(3)
+    hidden, weight = (
+        torch.randn(n, 512, device="cuda", dtype=torch.bfloat16).requires_grad_()
+        for n in (20000, 128256)
+    )
+    labels = torch.randint(128256, (20000,), device="cuda")
+    loss = forgedsl.compile_loss("sft", backend="triton")
+    found = []
+    for rows in (20000, 4096):
+        out = loss.linear(hidden=hidden, weight=weight, labels=labels, chunk_rows=rows)
+        found.append(torch.autograd.grad(out.loss, (hidden, weight)))
+    errors = [f"{((a - b).norm() / b.norm()).item():.1e}" for a, b in zip(*found, strict=True)]
+    print(f"linear N=20000 V=128256, one chunk against five: {', '.join(errors)}", flush=True)
+
+
+def _large_logits(count: int, vocabulary: int) -> None:
+    """The first, middle and last sequence against float64, and against their bits alone."""
+    shape = count // 100, 100
+    torch.manual_seed(3)
+    logits = torch.randn(*shape, vocabulary, device="cuda", dtype=torch.bfloat16)
+    labels = torch.randint(vocabulary, shape, device="cuda")
+    old = torch.full(shape, -12.0, device="cuda")
+    adv = torch.randn(shape[0], device="cuda")
+    tokens = torch.tensor(float(count), device="cuda")
+    loss = forgedsl.compile_loss("dapo", backend="triton")
+
+    def run(rows: slice, backend: str = "triton") -> tuple[Tensor, str]:
+        narrow, wide = (
+            (torch.bfloat16, torch.float32) if backend == "triton" else (torch.float64,) * 2
+        )
+        part = logits[rows].to(narrow).requires_grad_()
+        inputs = {"behavior": old[rows].to(wide), "adv": adv[rows].to(wide)}
+        out = loss.using(backend)(logits=part, labels=labels[rows], num_tokens=tokens, **inputs)
+        return torch.autograd.grad(out.loss, part)[0], out.kernel
+
+    whole, kernel = run(slice(0, shape[0]))
+    for at in (0, shape[0] // 2, shape[0] - 1):
+        rows = slice(at, at + 1)
+        alone, _ = run(rows)
+        want, _ = run(rows, "torch")
+        error = ((whole[rows].double() - want).norm() / want.norm()).item()
+        same = "same" if torch.equal(alone, whole[rows]) else "DIFFERS"
+        print(f"N={count} V={vocabulary} {kernel} sequence {at}: {error:.1e} {same}", flush=True)
 
 
 def _checked(name: str, batch: Batch) -> Callable[..., tuple[Tensor, Tensor, str]]:

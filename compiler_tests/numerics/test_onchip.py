@@ -124,6 +124,17 @@ def test_without_gradient_only_statistics_are_formed(losses):
     torch.testing.assert_close((got.loss, got.metrics), (want.loss, want.metrics), **EXACT)
 
 
+def test_token_logprobs(losses, monkeypatch):
+    from forgedsl.runtime.losses import head, logprobs
+
+    monkeypatch.setattr(logprobs, "ROWS_AT_A_TIME", 20)
+    _, case = case_of(losses, "sft")
+    hidden, weight = case.hidden.detach(), case.weight.detach()
+    want = logprobs.token_logprobs(hidden, weight, case.labels, 0.7)
+    rows = head.every_row(case.labels, torch.float64)
+    torch.testing.assert_close(logprobs.on_chip(hidden, weight, rows, 0.7), want, **EXACT)
+
+
 def test_a_workspace_too_small_is_said():
     loss = forgedsl.compile_loss("sft", backend="triton")
     labels = torch.zeros(300, dtype=torch.int64)

@@ -23,7 +23,7 @@ CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
 """Logits of one chunk: 16 MiB on a CPU (near its caches), 2 GiB on a GPU (large products)."""
 
 
-def every_row(labels: Tensor) -> Rows:
+def every_row(labels: Tensor, dtype: torch.dtype = torch.float32) -> Rows:
     """Packed rows that all count, without inputs."""
     return Rows(
         index=None,
@@ -36,7 +36,7 @@ def every_row(labels: Tensor) -> Rows:
         num_sequences=1,
         tokens={},
         sequences={},
-        dtype=torch.float32,
+        dtype=dtype,
         paired=False,
     )
 

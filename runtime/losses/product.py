@@ -119,13 +119,11 @@ class Product:
         """Weights in `out` to gradients, in their place: whole, or but for a factor of the row."""
         every = slice(0, self.vocabulary)
         if not self.plain:
-            count = rows.stop - rows.start
-            block = 4096 if out.is_cuda else 32
-            grid = min(count * -(-self.vocabulary // block), 16 * num_processors(self.device))
+            block, num_warps = (8192, 8) if out.is_cuda else (32, 1)
+            grid = (rows.stop - rows.start) * -(-self.vocabulary // block)
             self._launch(
                 "apply_weights", grid, rows, out=out, out_stride=out.stride(0), V=self.vocabulary,
-                BLOCK=block, TILTED=self.tilted, LEVEL=self.level,
-                num_warps=8 if out.is_cuda else 1,
+                BLOCK=block, TILTED=self.tilted, LEVEL=self.level, num_warps=num_warps,
             )  # fmt: skip
         self._at_labels(rows, every, out)
 
