@@ -1,6 +1,7 @@
 """Time losses against the memory floor and against other implementations, in one process.
 
     python benchmarks/losses.py logits    forward and backward from bf16 logits
+    python benchmarks/losses.py random    the same for random losses, those of the test suite
     python benchmarks/losses.py linear    from hidden states and lm_head
     python benchmarks/losses.py compact   the same, some rows of zero advantage left out
     python benchmarks/losses.py tune      launch parameters of the fused kernel
@@ -16,6 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from linear_losses import bench_compact, bench_linear
@@ -35,21 +37,26 @@ from loss_timing import (
 from torch import Tensor
 
 import forgedsl
+from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.losses import kernels as launching
 
 
 def ours(name: str, batch: Batch) -> Callable[[], str]:
     """Forward and backward of a loss of ours, in place."""
     if name == "invented":
-        loss = forgedsl.compile_loss(INVENTED, backend="triton")
-        names: tuple[str, ...] = ("behavior", "ref", "adv")
-    else:
-        source, params, names = LOSSES[name]
-        loss = forgedsl.compile_loss(source, params=params, backend="triton")
+        return timed(forgedsl.compile_loss(INVENTED, backend="triton"), batch)
+    source, params, _ = LOSSES[name]
+    return timed(forgedsl.compile_loss(source, params=params, backend="triton"), batch)
+
+
+def timed(loss: LossFunction, batch: Batch) -> Callable[[], str]:
+    """Forward and backward of a loss, in place."""
     rows, length = batch.labels.numel(), batch.labels.numel() // batch.adv.numel()
     shape = rows // length, length
     values = {"behavior": batch.old.view(shape), "ref": batch.ref.view(shape), "adv": batch.adv}
-    inputs = {key: values[key] for key in names}
+    inputs = {key: values[key] for key in loss.input_names}
+    if loss.paired and "adv" in inputs:
+        inputs["adv"] = batch.adv[::2].contiguous()
     counts = {
         "num_tokens": torch.tensor(float(rows), device="cuda"),
         "num_sequences": torch.tensor(float(shape[0]), device="cuda"),
@@ -145,6 +152,37 @@ def bench_logits(options: argparse.Namespace) -> None:
         report(f"V={vocabulary} N={options.rows}: {state}copy {moved:.2f} TB/s", found, floors)
 
 
+def bench_random(options: argparse.Namespace) -> None:
+    """Losses drawn from seeds: the ratio of each to its floor, and how far they spread."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "compiler_tests/property"))
+    import random_losses
+
+    losses = {
+        f"seed {seed}": forgedsl.compile_loss(random_losses.from_seed(seed), backend="triton")
+        for seed in range(options.count)
+    }
+    for vocabulary in options.vocabulary or VOCABULARIES:
+        batch = make(vocabulary, options.rows)
+        ratios: dict[str, list[float]] = {"token-local": [], "coupled": []}
+        names = list(losses)
+        for first in range(0, len(names), 8):
+            chosen = names[first : first + 8]
+            runs: dict[str, Callable[[], object]] = {
+                "token-local": copies(batch, 4),
+                "coupled": copies(batch, 6),
+            }
+            runs |= {name: timed(losses[name], batch) for name in chosen}
+            found = interleaved(runs, lambda b=batch: _refresh(b), options.repeats)
+            for name in chosen:
+                kind = "token-local" if losses[name].phase == "token-local" else "coupled"
+                ratios[kind].append(found[name][0] / found[kind][0])
+        for kind, of_kind in ratios.items():
+            spread = max(of_kind) / min(of_kind) - 1
+            listed = " ".join(f"{ratio:.3f}" for ratio in of_kind)
+            print(f"V={vocabulary} {len(of_kind)} random {kind} losses: {listed}; "
+                  f"spread {spread:.1%}", flush=True)  # fmt: skip
+
+
 def _refresh(batch: Batch) -> None:
     with torch.no_grad():
         batch.logits.copy_(batch.source)
@@ -166,6 +204,7 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
     if vocabulary <= 57344:
         return [
             C(4096, 8, 1, kernel="row"), C(8192, 4, 1, kernel="row"), C(4096, 4, 1, kernel="row"),
+            C(4096, 8, 1, kernel="row", parts=(2,)),
             C(4096, 4, 3, kernel="stream", slots=9, ahead=3),
         ]  # fmt: skip
     return [
@@ -216,6 +255,7 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, action="append")
     parser.add_argument("--loss", action="append")
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--count", type=int, default=24, help="of random losses")
     parser.add_argument("--others", action="store_true", help="Liger's kernels too")
     parser.add_argument("--plain", action="store_true", help="eager and compiled torch too")
     options = parser.parse_args()
@@ -226,8 +266,8 @@ def main() -> None:
 
 
 COMMANDS = {
-    "logits": bench_logits, "linear": bench_linear, "compact": bench_compact, "tune": tune,
-    "check": check,
+    "logits": bench_logits, "random": bench_random, "linear": bench_linear,
+    "compact": bench_compact, "tune": tune, "check": check,
 }  # fmt: skip
 
 
