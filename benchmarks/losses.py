@@ -204,12 +204,12 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
     if vocabulary <= 57344:
         return [
             C(4096, 8, 1, kernel="row"), C(8192, 4, 1, kernel="row"), C(4096, 4, 1, kernel="row"),
-            C(4096, 8, 1, kernel="row", parts=(2,)),
+            C(4096, 8, 1, kernel="row", parts=2),
             C(4096, 4, 3, kernel="stream", slots=9, ahead=3),
         ]  # fmt: skip
     return [
-        C(8192, 8, 1, kernel="stream", slots=14, ahead=3),
-        C(8192, 8, 1, kernel="stream", slots=14, ahead=4),
+        C(8192, 8, 1, kernel="stream", slots=14, ahead=3, parts=4),
+        C(8192, 8, 1, kernel="stream", slots=14, ahead=4, parts=4),
         C(16384, 8, 1, kernel="stream", slots=7, ahead=2),
         C(16384, 16, 1, kernel="stream", slots=7, ahead=2),
     ]

@@ -22,10 +22,8 @@ SEQUENCES = {"BLOCK": SEQUENCE_BLOCK}, SEQUENCE_OPTIONS
 THREADS = {4: 128, 8: 256, 16: 512}
 THREE_PROGRAMS = 65536 // (3 * 256)
 """registers of a thread where a multiprocessor has room for three programs of 8 warps"""
-RING = {"BLOCK": 8192, "SLOTS": 14}
-ROW = {"V": 32000, "BLOCK": 4096, "INNER": 32}
-PARTS = {"fused_row": (2,), "fused_stream": (1, 2, 4)}
-"""In how many parts a tile passes through registers: the first with which nothing spills."""
+RING = {"BLOCK": 8192, "SLOTS": 14, "PARTS": 4}
+ROW = {"V": 32000, "BLOCK": 4096, "INNER": 32, "PARTS": 2}
 ROWS_ON_CHIP = (
     ("fused_row", ROW),
     ("fused_row", {**ROW, "mask": None}),
@@ -43,19 +41,6 @@ def compile_for_gpu(tmp_path, loss, jobs):
     module = tmp_path / "kernels.py"
     module.write_text(loss.kernels.text)
     return compile_file(tmp_path, module, loss, jobs)
-
-
-def compile_on_chip(tmp_path, loss):
-    """The same for the launches of ROWS_ON_CHIP, each with the parts that a GPU would take."""
-    found = {}
-    for choice in range(max(map(len, PARTS.values()))):
-        left = [n for n, (name, _) in enumerate(ROWS_ON_CHIP)
-                if choice < len(PARTS[name]) and (n not in found or found[n]["stack"])]  # fmt: skip
-        jobs = [(name, {**size, "PARTS": PARTS[name][choice]}, 8)
-                for name, size in (ROWS_ON_CHIP[n] for n in left)]  # fmt: skip
-        code = compile_for_gpu(tmp_path, loss, jobs) if jobs else []
-        found.update(zip(left, code, strict=True))
-    return [found[n] for n in range(len(ROWS_ON_CHIP))]
 
 
 def compile_file(tmp_path, module, loss, jobs):
@@ -82,7 +67,8 @@ def compile_file(tmp_path, module, loss, jobs):
 
 @pytest.mark.parametrize("name", LOCAL)
 def test_rows_on_chip(losses, tmp_path, name):
-    code = compile_on_chip(tmp_path, losses.standard(name))
+    jobs = [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
+    code = compile_for_gpu(tmp_path, losses.standard(name), jobs)
     for found, (kernel, size) in zip(code, ROWS_ON_CHIP, strict=True):
         # the pinned Triton spills nothing; others, which nothing was tuned with, a few words
         assert found["stack"] <= (0 if found["triton"].startswith("3.7") else 64), kernel
@@ -123,7 +109,7 @@ def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
     jobs.append(("sequences", *SEQUENCES))
     if loss.phase == "token-local":
         jobs += [("prepare", *SEQUENCES), ("fused", size, 8)]
-        jobs += [(kernel, {**size, "PARTS": PARTS[kernel][0]}, 8) for kernel, size in ROWS_ON_CHIP]
+        jobs += [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
     found = compile_for_gpu(tmp_path, loss, jobs)
     module = Path(kernels.__file__).with_name("rescale.py")
     found += compile_file(tmp_path, module, loss, [("_rescale", {"BLOCK": 16384}, 16)])

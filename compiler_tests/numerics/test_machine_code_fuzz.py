@@ -36,10 +36,9 @@ def test_kernels_of_random_losses(tmp_path, seed):
         (name, SIZE, WARPS) if name in PASSES else (name, *machine_code.SEQUENCES) for name in names
     ]
     own = text.count("tl.exp(") + text.count("expm1(") + text.count("tl.exp2(")
+    on_chip = machine_code.ROWS_ON_CHIP if "\ndef fused_row(" in text else ()
+    jobs += [(name, size, WARPS) for name, size in on_chip]
     code = machine_code.compile_for_gpu(tmp_path, loss, jobs)
-    if "\ndef fused_row(" in text:
-        jobs += [(name, size, WARPS) for name, size in machine_code.ROWS_ON_CHIP]
-        code += machine_code.compile_on_chip(tmp_path, loss)
     for (name, _, _), found in zip(jobs, code, strict=True):
         assert (found["stack"], found["LDL"], found["STL"]) == (0, 0, 0), (name, found)
         if name == "fused_row":

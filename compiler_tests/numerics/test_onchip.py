@@ -135,6 +135,29 @@ def test_token_logprobs(losses, monkeypatch):
     torch.testing.assert_close(logprobs.on_chip(hidden, weight, rows, 0.7), want, **EXACT)
 
 
+def test_tiles_fit_into_the_workspace():
+    from forgedsl.runtime.losses import onchip
+
+    for workspace in (1 << 26, 1 << 28):
+        for width in (512, 2048, 4096):
+            for count in (1, 4096, 8192, 70000):
+                hidden = torch.empty(count, width, device="meta", dtype=torch.bfloat16)
+                weight = torch.empty(151936, width, device="meta", dtype=torch.bfloat16)
+                tile = onchip.Tile.of(workspace, hidden, weight)
+                used = 2 * tile.rows * (tile.columns + width)
+                used += 4 * tile.columns * width if tile.rows < count else 0
+                assert used <= workspace
+                assert tile.columns % onchip.GRANULE == 0
+
+
+def test_tiles_keep_all_processors_busy():
+    from forgedsl.runtime.losses import onchip
+
+    assert onchip.even(8192, 12288, 132) == 33 * 256  # 64 * 33 tiles: 16 for each of 132
+    assert onchip.even(8192, 12288, 1) == 12288
+    assert onchip.even(128, 700, 132) == 512
+
+
 def test_a_workspace_too_small_is_said():
     loss = forgedsl.compile_loss("sft", backend="triton")
     labels = torch.zeros(300, dtype=torch.int64)

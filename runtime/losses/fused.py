@@ -172,7 +172,7 @@ class Evaluation:
                 grid = logits.shape[0]
             else:
                 arguments |= self._ring(chosen)
-            arguments["PARTS"] = self.kernels.parts(name, arguments, chosen.parts, **options)
+            arguments["PARTS"] = chosen.parts
         self.kernels.launch(name, grid, arguments, **options)
         self.ran = name
 

@@ -47,8 +47,8 @@ class Config:
     """stream: tiles in shared memory"""
     ahead: int = 0
     """stream: tiles fetched before they are read; the others wait to be written back"""
-    parts: tuple[int, ...] = (1,)
-    """row, stream: in how many parts a tile goes through registers; the first without spills"""
+    parts: int = 1
+    """row, stream: a tile goes through registers in so many parts; with whole ones losses spill"""
 
 
 class Kernels:
@@ -58,7 +58,6 @@ class Kernels:
         self.name = name
         self.text = text
         self.counters: dict[Any, Tensor] = {}
-        self.roomy: dict[Any, int] = {}
 
     @functools.cached_property
     def module(self) -> ModuleType:
@@ -75,26 +74,6 @@ class Kernels:
         kernel = getattr(self.module, name)
         given = {key: arguments[key] for key in kernel.arg_names}
         kernel[(grid,)](**given, **options, **overlapped(given.get("OVERLAP", False)))
-
-    def parts(
-        self, name: str, arguments: Mapping[str, Any], choices: tuple[int, ...], **options: Any
-    ) -> int:
-        """The first of the choices for PARTS with which kernel `name` keeps all in registers.
-
-        They differ in speed, and which ones spill depends on the loss.
-        """
-        kernel = getattr(self.module, name)
-        given = {key: arguments[key] for key in kernel.arg_names if key != "PARTS"}
-        key = name, given["V"], given["mask"] is None, given["PADDED"]
-        if key not in self.roomy:
-            options |= overlapped(given["OVERLAP"])
-            for parts in choices:
-                compiled = kernel.warmup(grid=(1,), **given, PARTS=parts, **options)
-                compiled._init_handles()
-                self.roomy[key] = parts
-                if not compiled.n_spills:
-                    break
-        return self.roomy[key]
 
     def counter(self, device: torch.device, purpose: str) -> Tensor:
         """A zero that programs count up (`done`: who ends last, `taken`: whose row is next), and
@@ -166,8 +145,7 @@ def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.devi
     by_arch = table()
     entries = by_arch.get(f"sm_{major}{minor}", by_arch["default"])[kernel][str(logits)[6:]]
     fitting = [size for size in entries if int(size) >= vocabulary] or [max(entries, key=int)]
-    found = entries[min(fitting, key=int)]
-    return Config(**{**found, "parts": tuple(found.get("parts", (1,)))})
+    return Config(**entries[min(fitting, key=int)])
 
 
 @functools.cache

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.losses.fused import Evaluation
+from forgedsl.runtime.losses.kernels import num_processors
 from forgedsl.runtime.losses.linear import LinearEvaluation, add_product
 from forgedsl.runtime.losses.product import BLOCKS, Product
 from forgedsl.runtime.losses.rescale import scaled_rows
@@ -179,24 +180,38 @@ class Tile:
 
     @classmethod
     def of(cls, workspace: int, hidden: Tensor, weight: Tensor) -> Tile:
-        """A quarter of the workspace for the hidden states of a tile, seven sixteenths for the
-        gradient of its logits, and a quarter for sums over several chunks of rows."""
-        count, width = hidden.shape
-        vocabulary = weight.shape[0]
+        """At most a quarter of the workspace for the hidden states of a tile, as much again for
+        sums, the rest but a sixteenth for the gradient of its logits."""
+        count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
-        rows = min(max(1, count), quarter // (width * element))
-        columns = workspace * 7 // 16 // (max(rows, 1) * element)
+        rows = min(count, quarter // (width * element))
         if rows < count:
             rows = rows // LEAST_ROWS * LEAST_ROWS
+        left = workspace * 15 // 16 - 2 * rows * width * element
+        columns = left // (max(rows, 1) * element)
+        if rows < count:  # parts of the gradient of weight, in full precision
             columns = min(columns, quarter // (2 * element * width))
-        columns = columns // GRANULE * GRANULE
-        if rows == 0 or columns == 0:
-            least = max(8 * element * width * GRANULE, element * LEAST_ROWS * GRANULE * 16 // 7 + 1)
+        if rows == 0 or columns < GRANULE:
+            least = max(8 * element * width * GRANULE, 8 * LEAST_ROWS * element * width,
+                        element * LEAST_ROWS * GRANULE * 16 // 7 + 1)  # fmt: skip
             raise ValueError(
                 f"workspace={workspace} bytes is too small for a width of {width}: "
                 f"{least} are needed"
             )
-        return cls(rows, min(columns, padded(vocabulary)))
+        columns = min(columns, padded(weight.shape[0]))
+        return cls(rows, even(rows, columns, num_processors(hidden.device)))
+
+
+def even(rows: int, columns: int, processors: int) -> int:
+    """At most so many columns, of which the tiles of the product keep all processors busy."""
+    blocks = BLOCKS["cuda"]
+    high, most = -(-rows // blocks.rows), columns // blocks.columns
+    choices = range(max(1, most // 2), most + 1)
+
+    def busy(wide: int) -> float:
+        return high * wide / (-(-high * wide // processors) * processors)
+
+    return max(choices, key=lambda wide: (busy(wide), wide)) * blocks.columns if most else columns
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
