@@ -135,6 +135,18 @@ def test_token_logprobs(losses, monkeypatch):
     torch.testing.assert_close(logprobs.on_chip(hidden, weight, rows, 0.7), want, **EXACT)
 
 
+def test_a_label_outside_of_the_vocabulary_is_nan_and_reads_nothing(losses):
+    """On a GPU labels are not looked at before; what stands behind the weight is not read."""
+    from forgedsl.runtime.losses import head, logprobs
+
+    _, case = case_of(losses, "sft")
+    labels = case.labels.clone()
+    labels[3], labels[7] = 1 << 40, -1
+    rows = head.every_row(labels, torch.float64)
+    found = logprobs.on_chip(case.hidden.detach(), case.weight.detach(), rows, 1.0)
+    assert found.isnan().nonzero().flatten().tolist() == [3, 7]
+
+
 def test_tiles_fit_into_the_workspace():
     from forgedsl.runtime.losses import onchip
 

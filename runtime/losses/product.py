@@ -146,8 +146,8 @@ class Product:
         hidden = self.hidden[rows]
         grid = min(count, 16 * num_processors(self.device))
         self._launch(
-            "label_logits", grid, rows, hidden=hidden, weight=self.weight, H=width,
-            hidden_stride=hidden.stride(0), weight_stride=self.weight.stride(0),
+            "label_logits", grid, rows, hidden=hidden, weight=self.weight, V=self.vocabulary,
+            H=width, hidden_stride=hidden.stride(0), weight_stride=self.weight.stride(0),
             BLOCK=min(2048, 1 << (width - 1).bit_length()),
         )  # fmt: skip
         self._product(rows, mode, out)

@@ -52,22 +52,24 @@ def log2(x):
 def label_logits(
     hidden, weight, labels, valid, label_logit, reference, far, scale, num_rows, hidden_stride,
     weight_stride,
-    H: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
+    V: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """The logit of the label of each row, which is its first reference; 0 if it does not count."""
+    """The logit of the label of each row, which is its first reference; 0 if it does not count, NaN
+    if its label is outside of the vocabulary."""
     unit = tl.load(scale)
     for row in tl.range(tl.program_id(0), num_rows, tl.num_programs(0)):
         counts = tl.load(valid + row).to(tl.int1)
         label = tl.where(counts, tl.load(labels + row), 0).to(tl.int64)
+        inside = (label >= 0) & (label < V)
         x = hidden + tl.cast(row, tl.int64) * hidden_stride
         w = weight + label * weight_stride
         products = tl.full([BLOCK], 0.0, ACC)
         for first in tl.range(0, H, BLOCK):
             at = first + tl.arange(0, BLOCK)
-            here = (at < H) & counts
+            here = (at < H) & counts & inside
             left = tl.load(x + at, here, 0.0).to(ACC)
             products += left * tl.load(w + at, here, 0.0).to(ACC)
-        z = tl.sum(products, 0) * unit
+        z = tl.where(inside, tl.sum(products, 0) * unit, float("nan"))
         tl.store(label_logit + row, z)
         tl.store(reference + row, z)
     if tl.program_id(0) == 0:
