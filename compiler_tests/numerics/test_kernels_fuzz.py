@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import forgedsl
 
 DEEP = os.environ.get("FORGE_DEEP") == "1"
-SEQUENCES, TOKENS, WIDTH, VOCABULARY = 4, 3, 5, 7
+SEQUENCES, TOKENS, WIDTH, VOCABULARY = 4, 5, 6, 35
 ROWS = SEQUENCES * TOKENS
 CLOSE = {"rtol": 1e-7, "atol": 1e-9}
 MANY_SUMS = (
@@ -104,5 +104,8 @@ def test_three_ways(text, seed):
         for way in (loss, loss.using("triton")):
             out = way(logits=hidden @ weight.t(), **call, **batch).loss
             torch.testing.assert_close(with_gradients(out, hidden, weight), want, **CLOSE)
-            out = way.linear(hidden=hidden, weight=weight, chunk_rows=5, **call, **batch).loss
-            torch.testing.assert_close(with_gradients(out, hidden, weight), want, **CLOSE)
+            for kept in (None, torch.float64) if way is not loss else (None,):
+                out = way.linear(hidden=hidden, weight=weight, chunk_rows=5, logits_dtype=kept,
+                                 **call, **batch)  # fmt: skip
+                torch.testing.assert_close(with_gradients(out.loss, hidden, weight), want, **CLOSE)
+                assert way is loss or ("onchip" in out.kernel) == (kept is None)
