@@ -147,6 +147,20 @@ def test_a_label_outside_of_the_vocabulary_is_nan_and_reads_nothing(losses):
     assert found.isnan().nonzero().flatten().tolist() == [3, 7]
 
 
+@pytest.mark.parametrize("more", [{}, {"workspace": 1 << 20}])
+def test_rows_that_the_copy_engine_cannot_fetch(losses, more):
+    """A copy of these rows would not begin at multiples of 16 bytes: logits are kept."""
+    loss, case = case_of(losses, "dapo", dtype=torch.float32)
+    assert case.hidden.shape[1] * 4 % 16
+    wide = torch.nn.functional.pad(case.hidden.detach(), (0, 8 - case.hidden.shape[1]))
+    hidden = wide[:, : case.hidden.shape[1]]
+    assert hidden.stride(0) * 4 % 16 == 0
+    call = {"weight": case.weight, **case.batch, **case.inputs, **more}
+    out = loss.using("triton").linear(hidden=hidden, **call)
+    assert "onchip" not in out.kernel
+    torch.testing.assert_close(out.loss, loss.linear(hidden=hidden, **call).loss)
+
+
 def test_tiles_fit_into_the_workspace():
     from forgedsl.runtime.losses import onchip
 

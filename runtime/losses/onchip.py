@@ -31,7 +31,7 @@ from forgedsl.runtime.losses.rescale import scaled_rows
 from forgedsl.runtime.losses.tiled import GRANULE
 
 MULTIPLE = 8
-LEAST_ROWS = 128
+LEAST_ROWS, MOST_ROWS = 128, 1 << 16
 
 
 class OnChipEvaluation(LinearEvaluation):
@@ -98,7 +98,7 @@ class OnChipTiledEvaluation(Evaluation):
         self.weight = weight
         self.tile = Tile.of(workspace, self.hidden, weight)
         parts = -(-weight.shape[0] // BLOCKS[self.device.type].columns)
-        self.measured = max(LEAST_ROWS, workspace // (12 * parts))
+        self.measured = min(max(LEAST_ROWS, workspace // (12 * parts)), MOST_ROWS)
 
     def evaluate(self, needed: tuple[bool, ...]) -> None:
         self.kernel = "triton/linear/onchip/tiled"

@@ -46,7 +46,8 @@ def fits(hidden: Tensor, weight: Tensor) -> bool:
     """Whether the product can be formed on chip: rows that the copy engine can fetch, of bfloat16
     on Hopper, of anything in the interpreter."""
     for part in (hidden, weight):
-        begins = (part.stride(0) * part.element_size(), part.data_ptr())
+        size = part.element_size()  # also of rows that are copied without what stands between
+        begins = (part.stride(0) * size, part.shape[1] * size, part.data_ptr())
         if part.stride(1) != 1 or any(place % ALIGNMENT for place in begins):
             return False
     if not hidden.is_cuda:
