@@ -83,6 +83,26 @@ def test_rows_on_chip(losses, tmp_path, name):
         assert found["MUFU.EX2"] <= (2 * tiles + 1) * size["BLOCK"] // THREADS[8] + 24
 
 
+@pytest.mark.parametrize("name", ["sft", "grpo_entropy"])
+def test_rows_of_other_vocabularies(losses, tmp_path, name):
+    """Sizes for which the assembler bounds registers by itself, launched as the table says."""
+    entries = kernels.table()["sm_90"]["fused"]["bfloat16"]
+    jobs = []
+    for vocabulary in (50304, 57344, 65536, 100352):
+        entry = kernels.Config(
+            **entries[min((k for k in entries if int(k) >= vocabulary), key=int)]
+        )
+        size = {"V": vocabulary, "BLOCK": entry.block, "INNER": 32, "PARTS": entry.parts}
+        tiles = -(-vocabulary // entry.block)
+        slots = min(entry.slots, tiles + entry.ahead)
+        size |= {"SLOTS": slots, "HELD": tiles + entry.ahead - slots} if slots else {}
+        jobs.append((f"fused_{entry.kernel}", size, entry.options))
+    for found, job in zip(
+        compile_for_gpu(tmp_path, losses.standard(name), jobs), jobs, strict=True
+    ):
+        assert found["stack"] == 0 or not found["triton"].startswith("3.7"), job
+
+
 @pytest.mark.parametrize("name", [*LOCAL, *COUPLED])
 def test_plain_kernels(losses, tmp_path, name):
     loss = losses.standard(name)

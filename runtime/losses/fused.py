@@ -164,7 +164,6 @@ class Evaluation:
                 "NARROW": shared and gradient.element_size() < logits.element_size(),
             }
         grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
-        options = {"num_warps": chosen.num_warps, "num_stages": chosen.num_stages}
         if name == "fused" and chosen.kernel and self._aligned(logits):
             name = f"fused_{chosen.kernel}"
             arguments["words_of"], arguments["INNER"] = words(logits, chosen.block)
@@ -173,7 +172,7 @@ class Evaluation:
             else:
                 arguments |= self._ring(chosen)
             arguments["PARTS"] = chosen.parts
-        self.kernels.launch(name, grid, arguments, **options)
+        self.kernels.launch(name, grid, arguments, **chosen.options)
         self.ran = name
 
     def decide(self, rows: slice) -> None:

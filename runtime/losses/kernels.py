@@ -49,6 +49,14 @@ class Config:
     """stream: tiles fetched before they are read; the others wait to be written back"""
     parts: int = 1
     """row, stream: a tile goes through registers in so many parts; with whole ones losses spill"""
+    registers: int = 0
+    """of a thread, at most; for some vocabularies ptxas sets itself a bound that makes it spill"""
+
+    @property
+    def options(self) -> dict[str, int]:
+        """The launch options."""
+        bound = {"maxnreg": self.registers} if self.registers else {}
+        return {"num_warps": self.num_warps, "num_stages": self.num_stages, **bound}
 
 
 class Kernels:
