@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 
@@ -147,6 +149,17 @@ def test_a_label_outside_of_the_vocabulary_is_nan_and_reads_nothing(losses):
     assert found.isnan().nonzero().flatten().tolist() == [3, 7]
 
 
+@pytest.mark.parametrize("kept", [None, torch.float64])
+def test_hidden_states_of_any_strides(losses, kept):
+    loss, case = case_of(losses, "dapo")
+    across = case.hidden.detach().t().contiguous().t()
+    assert across.stride(0) == 1
+    call = {"weight": case.weight, **case.batch, **case.inputs}
+    want = loss.linear(hidden=case.hidden, **call)
+    got = loss.using("triton").linear(hidden=across, logits_dtype=kept, **call)
+    torch.testing.assert_close(got.loss, want.loss, **EXACT)
+
+
 @pytest.mark.parametrize("more", [{}, {"workspace": 1 << 20}])
 def test_rows_that_the_copy_engine_cannot_fetch(losses, more):
     """A copy of these rows would not begin at multiples of 16 bytes: logits are kept."""
@@ -174,6 +187,19 @@ def test_tiles_fit_into_the_workspace():
                 used += 4 * tile.columns * width if tile.rows < count else 0
                 assert used <= workspace
                 assert tile.columns % onchip.GRANULE == 0
+
+
+def test_the_workspace_that_an_error_names_suffices():
+    from forgedsl.runtime.losses import onchip
+
+    for width in (64, 512, 4096):
+        weight = torch.empty(151936, width, device="meta", dtype=torch.bfloat16)
+        for count in (1, 100, 300, 8192, 70000):
+            hidden = torch.empty(count, width, device="meta", dtype=torch.bfloat16)
+            with pytest.raises(ValueError, match=r"(\d+) are needed") as info:
+                onchip.Tile.of(1000, hidden, weight)
+            needed = int(re.findall(r"(\d+) are needed", str(info.value))[0])
+            assert onchip.Tile.of(needed, hidden, weight).columns >= onchip.GRANULE
 
 
 def test_tiles_keep_all_processors_busy():

@@ -133,13 +133,12 @@ class LinearEvaluation(Evaluation):
         same = gradient.dtype == self.weight.dtype
         if self.d_hidden is not None:
             weight = self.weight if same else self.weight.to(gradient.dtype)
-            if isinstance(place, slice) and same and hidden.dtype == gradient.dtype:
-                found = torch.mm(gradient, weight, out=self.d_hidden[place])
-            else:
-                found = gradient @ weight
+            direct = isinstance(place, slice) and same and hidden.dtype == gradient.dtype
+            out = self.d_hidden[place] if direct else None
+            found = torch.mm(gradient, weight, out=out)
             if factor is not None:
                 scaled_rows(found, factor=factor, inplace=True)
-            if found.data_ptr() != self.d_hidden[rows].data_ptr():
+            if not direct:
                 self.d_hidden[place] = found.to(hidden.dtype)
         if self.needs_weight:
             if factor is not None:

@@ -184,7 +184,8 @@ class Tile:
         sums, the rest but a sixteenth for the gradient of its logits."""
         count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
-        rows = min(count, quarter // (width * element))
+        most = workspace * 7 // 16 // (GRANULE * element)  # or there is no room for columns
+        rows = min(count, quarter // (width * element), most)
         if rows < count:
             rows = rows // LEAST_ROWS * LEAST_ROWS
         left = workspace * 15 // 16 - 2 * rows * width * element

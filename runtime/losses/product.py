@@ -109,12 +109,9 @@ class Product:
 
     def differentiate(self, rows: slice, form: str) -> None:
         """From the gradients of the statistics of these rows to the factors of `form`."""
-        names = {name: f"d_{name}" for name in self.names}
-        chosen = {name.upper(): name in names for name in ("logprob", "entropy", "logsumexp")}
+        has = {name.upper(): name in self.names for name in ("logprob", "entropy", "logsumexp")}
         grid, block = self._grid(rows, 128)
-        self._launch(
-            "factors", grid, rows, FORM=form, BLOCK=block, MEAN="mean_logprob" in names, **chosen
-        )
+        self._launch("factors", grid, rows, FORM=form, BLOCK=block, MEAN=self.level, **has)
 
     def apply(self, rows: slice, out: Tensor) -> None:
         """Weights in `out` to gradients, in their place: whole, or but for a factor of the row."""

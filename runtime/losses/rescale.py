@@ -44,6 +44,9 @@ def scaled_rows(
 ) -> Tensor:
     """`rows [N, H]` times `factor [N, 1]`, zero where not `valid [N]`, whatever stands there."""
     count, width = rows.shape
+    if rows.stride(1) != 1:
+        assert not inplace
+        rows = rows.contiguous()
     out = rows if inplace else torch.empty_like(rows, memory_format=torch.contiguous_format)
     if count:
         _scaled_rows[(count,)](
