@@ -12,7 +12,7 @@ the loss.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -94,6 +94,12 @@ class Rows:
             step=step,
             dtype=self.dtype,
         )
+
+
+def slices(count: int, size: int) -> Iterator[slice]:
+    """`count` things, `size` at a time."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
 
 
 def pack(

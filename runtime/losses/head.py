@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.losses.batch import NO_LABEL, Rows
+from forgedsl.runtime.losses.batch import NO_LABEL, Rows, slices
 
 CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
 """Logits of one chunk: 16 MiB on a CPU (near its caches), 2 GiB on a GPU (large products)."""
@@ -58,8 +58,7 @@ class Head:
         self.chunk = chunk or rows_of_chunk(rows.labels.device, vocabulary)
 
     def chunks(self) -> Iterator[slice]:
-        for start in range(0, self.num_rows, self.chunk):
-            yield slice(start, min(start + self.chunk, self.num_rows))
+        return slices(self.num_rows, self.chunk)
 
     def at(self, rows: slice) -> slice | Tensor:
         """Where these rows stand in the source."""

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forgedsl.runtime.losses.batch import slices
 from forgedsl.runtime.losses.fused import Evaluation
 from forgedsl.runtime.losses.rescale import scaled_rows
 
@@ -75,8 +76,7 @@ class LinearEvaluation(Evaluation):
         return self.chunk // unit * unit if 0 < unit <= self.chunk else None
 
     def _chunks(self) -> Iterator[slice]:
-        for start in range(0, self.rows.num_kept, self.chunk):
-            yield slice(start, min(start + self.chunk, self.rows.num_kept))
+        return slices(self.rows.num_kept, self.chunk)
 
     def _start(self, needed: tuple[bool, ...]) -> None:
         self.buffer = self._room(needed)

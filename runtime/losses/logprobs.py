@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from forgedsl.runtime.losses import head as heads
-from forgedsl.runtime.losses.batch import Rows
+from forgedsl.runtime.losses.batch import Rows, slices
 from forgedsl.runtime.losses.checks import check_linear
 from forgedsl.runtime.losses.kernels import scale
 from forgedsl.runtime.losses.parallel import Shard
@@ -71,6 +71,6 @@ def on_chip(hidden: Tensor, weight: Tensor, rows: Rows, temperature: float) -> T
     product = Product(
         rows, {**arguments, **more}, hidden, weight, chunk=ROWS_AT_A_TIME, statistics=names
     )
-    for start in range(0, rows.num_kept, ROWS_AT_A_TIME):
-        product.statistics(slice(start, min(start + ROWS_AT_A_TIME, rows.num_kept)))
+    for part in slices(rows.num_kept, ROWS_AT_A_TIME):
+        product.statistics(part)
     return found[0]

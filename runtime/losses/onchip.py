@@ -16,13 +16,13 @@ log-prob bend the weights in their place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from forgedsl.runtime.losses.batch import slices
 from forgedsl.runtime.losses.fused import Evaluation
 from forgedsl.runtime.losses.kernels import num_processors
 from forgedsl.runtime.losses.linear import LinearEvaluation, add_product
@@ -213,12 +213,6 @@ def even(rows: int, columns: int, processors: int) -> int:
         return high * wide / (-(-high * wide // processors) * processors)
 
     return max(choices, key=lambda wide: (busy(wide), wide)) * blocks.columns if most else columns
-
-
-def slices(count: int, size: int) -> Iterator[slice]:
-    """`count` things, `size` at a time."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
 
 
 def padded(columns: int) -> int:

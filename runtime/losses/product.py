@@ -226,8 +226,8 @@ class Product:
             "scale": self.arguments["scale"], "ACC": self.arguments["ACC"],
             "sums": self.sums, "far": self.far, "far_rows": self.far_rows[rows],
             "label_logit": label_logit, "reference": reference, "slope_ptr": slope,
-            "bend_ptr": bend, "floor_ptr": floor, "at_label": at_label, "at_label_ptr": at_label,
-            "slope": slope, "bend": bend, "floor": floor, "num_rows": rows.stop - rows.start,
+            "bend_ptr": bend, "floor_ptr": floor, "at_label_ptr": at_label,
+            "num_rows": rows.stop - rows.start,
         }  # fmt: skip
         for given in ("active", *(f"{k}{s}_ptr" for k in ("", "d_") for s in ROW_STATISTICS)):
             value = self.arguments.get(given)

@@ -166,8 +166,8 @@ def tile_of(
 
 @triton.jit(do_not_specialize=["num_rows", "num_columns"])
 def product(
-    hidden, weight, out, sums, reference, slope, bend, floor, far, far_rows, scale, num_rows,
-    num_columns,
+    hidden, weight, out, sums, reference, slope_ptr, bend_ptr, floor_ptr, far, far_rows, scale,
+    num_rows, num_columns,
     H: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
     GROUP: tl.constexpr, TAIL: tl.constexpr, MODE: tl.constexpr, AGAIN: tl.constexpr,
     MEAN: tl.constexpr, TILTED: tl.constexpr, LEVEL: tl.constexpr, ACC: tl.constexpr,
@@ -192,7 +192,7 @@ def product(
             wanted = tl.max(tl.load(far_rows + rows, rows < num_rows, 0).to(tl.int32), 0) > 0
         if wanted:
             tile_of(
-                hidden, weight, out, sums, reference, slope, bend, floor, unit, m, n,
+                hidden, weight, out, sums, reference, slope_ptr, bend_ptr, floor_ptr, unit, m, n,
                 num_rows, num_columns, num_n,
                 H, ROWS, COLUMNS, DEPTH, TAIL, MODE, MEAN, TILTED, LEVEL, ACC,
             )  # fmt: skip
@@ -334,7 +334,7 @@ def factors(
 
 @triton.jit(do_not_specialize=["num_rows", "first_column", "num_columns"])
 def at_labels(
-    out, labels, valid, at_label, out_stride, first_column, num_columns, num_rows,
+    out, labels, valid, at_label_ptr, out_stride, first_column, num_columns, num_rows,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """What stands at the labels of rows that count, where the label is one of these columns."""
@@ -342,7 +342,7 @@ def at_labels(
     counts = tl.load(valid + rows, rows < num_rows, 0).to(tl.int1)
     column = tl.load(labels + rows, counts, -1) - first_column
     mine = counts & (column >= 0) & (column < num_columns)
-    value = tl.load(at_label + rows, mine, 0.0)
+    value = tl.load(at_label_ptr + rows, mine, 0.0)
     place = out + rows.to(tl.int64) * out_stride + column
     tl.store(place, value.to(out.dtype.element_ty), mine)
 

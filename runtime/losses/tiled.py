@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.losses import head as heads
-from forgedsl.runtime.losses.batch import ROW_STATISTICS, Rows
+from forgedsl.runtime.losses.batch import ROW_STATISTICS, Rows, slices
 from forgedsl.runtime.losses.chunked import Run
 from forgedsl.runtime.losses.parallel import merge
 
@@ -56,12 +56,10 @@ class Tiles:
         return cls(max(1, min(rows, num_rows)), columns, num_rows, vocabulary)
 
     def chunks(self) -> Iterator[slice]:
-        for start in range(0, self.num_rows, self.rows):
-            yield slice(start, min(start + self.rows, self.num_rows))
+        return slices(self.num_rows, self.rows)
 
     def tiles(self) -> Iterator[slice]:
-        for start in range(0, self.vocabulary, self.columns):
-            yield slice(start, min(start + self.columns, self.vocabulary))
+        return slices(self.vocabulary, self.columns)
 
     def local(self, labels: Tensor, tile: slice) -> Tensor:
         """Labels as columns of a tile, -1 where they stand in another."""
