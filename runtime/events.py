@@ -23,6 +23,10 @@ Event = dict[str, Any]
 Reader = Callable[[Event], None]
 
 
+class ReaderFailed(Exception):
+    """Raised by a reader that gives up: it is told once and called no more; the run goes on."""
+
+
 class EventLog:
     """Numbers, stamps, writes and hands out events. `path=None` keeps nothing on disk."""
 
@@ -40,8 +44,12 @@ class EventLog:
         event: Event = {"time": time.time(), "kind": kind, **fields}
         if self._file is not None:
             self._file.write(json.dumps(event) + "\n")
-        for reader in self._readers:
-            reader(event)
+        for reader in tuple(self._readers):
+            try:
+                reader(event)
+            except ReaderFailed as error:
+                self._readers.remove(reader)
+                self.emit("warning", text=str(error))
         return event
 
     @contextmanager

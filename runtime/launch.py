@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
+
 from forgedsl.errors import GuardError, LaunchError, RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.events import EventLog, Reader
@@ -120,6 +122,7 @@ def run(
     # Monarch and torch read this when they are first imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     log, backing = _parts(run_dir, rehearsal)
+    others = frozenset(child.pid for child in psutil.Process().children())
     with log as events:
         for reader in readers:
             events.subscribe(reader)
@@ -137,7 +140,7 @@ def run(
         outcome = asyncio.run(_guarded(this))
         seconds = round(time.monotonic() - start, 3)
         events.emit("run.end", **asdict(outcome), seconds=seconds)
-    kill_children()
+    kill_children(others)
     return outcome.code
 
 
@@ -332,10 +335,11 @@ def remove_buffers(run_key: str) -> None:
         file.unlink(missing_ok=True)
 
 
-def kill_children() -> None:
-    """Kill every process this one has started and that is still there."""
-    import psutil
-
-    for child in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child.kill()
+def kill_children(others: frozenset[int] = frozenset()) -> None:
+    """Kill every process of the run that is still there, but none of the `others` below this one:
+    a sink's, which still has to write what it was given."""
+    for child in psutil.Process().children():
+        if child.pid not in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                for process in (*child.children(recursive=True), child):
+                    process.kill()

@@ -3,17 +3,23 @@
 import io
 import json
 import re
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from synthetic import make_events, make_job
 
 from forgedsl.lower import job as spec
 from forgedsl.runs.text import clock, duration, number, sparkline
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.launch import kill_children
 from forgedsl.runtime.readers import close_readers, open_readers, progress
 from forgedsl.runtime.readers.progress import Live, Plain, eval_line
-from forgedsl.runtime.readers.sinks import open_sinks
+from forgedsl.runtime.readers.sinks import JsonlSink, open_sinks
 from forgedsl.runtime.readers.view import View
 
 CONTRACT = (
@@ -92,6 +98,67 @@ def test_wandb_without_its_package_is_one_notice(
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     _, notices = open_sinks(make_job(wandb=spec.Wandb(project="p")), tmp_path)
     assert notices == ["wandb is not installed, so nothing is sent (pip install wandb)"]
+
+
+def wandb_records(path: Path) -> Iterator[bytes]:
+    """The records of a .wandb file: a LevelDB log after a header of 7 bytes."""
+    data, at, whole = path.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if 32768 - at % 32768 < 7:  # what is left of a block holds no record's head
+            at += 32768 - at % 32768
+            continue
+        size, kind = int.from_bytes(data[at + 4 : at + 6], "little"), data[at + 6]
+        whole += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # a whole record, or the last piece of one
+            yield whole
+            whole = b""
+
+
+def test_wandb_offline_reads_back_what_was_written(tmp_path: Path) -> None:
+    feed(tmp_path, make_job(steps=3, wandb=spec.Wandb(project="p", mode="offline")))
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
+    records = [Record.FromString(record) for record in wandb_records(path)]
+    seen = [
+        {item.key or item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
+        for r in records
+        if r.WhichOneof("record_type") == "history"
+    ]
+    rows = lines(tmp_path / "metrics.jsonl")
+    assert [(s["_step"], s["run/loss"]) for s in seen] == [(r["step"], r["loss"]) for r in rows]
+    assert [r.exit.exit_code for r in records if r.WhichOneof("record_type") == "exit"] == [0]
+
+
+def test_a_sink_that_fails_is_told_once_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(sink: JsonlSink, row: object) -> None:
+        raise OSError("gone")
+
+    monkeypatch.setattr(JsonlSink, "write", write)
+    readers = open_readers(make_job(), tmp_path, quiet=True)
+    log = EventLog(tmp_path / "events.jsonl")
+    for reader in readers:
+        log.subscribe(reader.on_event)
+    for event in make_events(make_job(steps=3)):
+        log.emit(event.pop("kind"), **{k: v for k, v in event.items() if k != "time"})
+    close_readers(readers)
+    told = [e["text"] for e in lines(tmp_path / "events.jsonl") if e["kind"] == "warning"]
+    assert told == ["metrics.jsonl failed (OSError: gone); nothing more is written there"]
+    assert len(lines(tmp_path / "samples.jsonl")) == 9, "the others go on"
+
+
+def test_the_end_of_a_run_leaves_the_processes_of_its_sinks_alone() -> None:
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    sink = subprocess.Popen(sleep)
+    others = frozenset(child.pid for child in psutil.Process().children())
+    service = subprocess.Popen(sleep)
+    kill_children(others)
+    assert (service.wait(60), sink.poll()) == (-9, None)
+    sink.kill()
+    sink.wait(60)
 
 
 def plain_lines(steps: int) -> list[str]:

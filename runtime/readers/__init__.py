@@ -5,16 +5,18 @@
                    `--> Samples             samples.jsonl
 
 A reader has `on_event(event)`, called in order on the emitting thread, and `close()`. It never
-fails a run: what cannot be reached is said once, before the run starts.
+fails a run: what cannot be reached is said once, before the run starts, and what fails later is
+said once, when it does.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Protocol
 
 from forgedsl.lower.job import Job
-from forgedsl.runtime.events import Event
+from forgedsl.runtime.events import Event, ReaderFailed
 
 
 class Reader(Protocol):
@@ -25,6 +27,32 @@ class Reader(Protocol):
 
     def close(self) -> None:
         """Write what is still held back and give the terminal or file back."""
+
+
+class Spared:
+    """Keeps the failures of a reader away from the run."""
+
+    def __init__(self, name: str, reader: Reader) -> None:
+        self._name = name
+        self._reader = reader
+        self._failed = False
+
+    def on_event(self, event: Event) -> None:
+        try:
+            self._reader.on_event(event)
+        except Exception as error:  # whatever a tracking service or a disk comes up with
+            self._failed = True
+            raise ReaderFailed(f"{self._words(error)}; nothing more is written there") from error
+
+    def close(self) -> None:
+        try:
+            self._reader.close()
+        except Exception as error:
+            if not self._failed:
+                print(f"warning: {self._words(error)} at the end of the run", file=sys.stderr)
+
+    def _words(self, error: Exception) -> str:
+        return f"{self._name} failed ({type(error).__name__}: {error})"
 
 
 def open_readers(job: Job, run_dir: Path, *, quiet: bool = False) -> list[Reader]:
@@ -44,8 +72,8 @@ def open_readers(job: Job, run_dir: Path, *, quiet: bool = False) -> list[Reader
     readers: list[Reader] = []
     if job.logging.console and not quiet:
         readers.append(open_progress(job, notices))
-    readers.append(Rows(sinks))
-    readers.append(Samples(run_dir / "samples.jsonl"))
+    readers += [Spared(sink.name, Rows(sink)) for sink in sinks]
+    readers.append(Spared("samples.jsonl", Samples(run_dir / "samples.jsonl")))
     return readers
 
 

@@ -1,13 +1,12 @@
 """The rows of metrics, one per optimizer step, on their way to the sinks.
 
-    run.start, metrics --row (dict)--> every sink
+    run.start, metrics, run.end --row (dict)--> a sink
 
 The fields are those of the contract; `runtime/meter.py` and the controller fill them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
 from forgedsl.runtime.events import Event
@@ -19,7 +18,9 @@ OWN = ("time", "kind")
 
 
 class Sink(Protocol):
-    """Where rows go."""
+    """Where rows go; `name` is what people call it."""
+
+    name: str
 
     def resume(self, step: int) -> None:
         """Forget rows after `step`: the run continues from there."""
@@ -27,8 +28,8 @@ class Sink(Protocol):
     def write(self, row: Row) -> None:
         """Keep one row."""
 
-    def close(self) -> None:
-        """Finish."""
+    def close(self, code: int) -> None:
+        """The run is over, with this exit code."""
 
 
 def row_of(event: Event) -> Row:
@@ -37,19 +38,19 @@ def row_of(event: Event) -> Row:
 
 
 class Rows:
-    """Hands each row to all sinks."""
+    """Hands each row to a sink."""
 
-    def __init__(self, sinks: Sequence[Sink]) -> None:
-        self._sinks = sinks
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._code = 1
 
     def on_event(self, event: Event) -> None:
         if event["kind"] == "run.start":
-            for sink in self._sinks:
-                sink.resume(event["recorded"])
+            self._sink.resume(event["recorded"])
         elif event["kind"] == "metrics":
-            for sink in self._sinks:
-                sink.write(row_of(event))
+            self._sink.write(row_of(event))
+        elif event["kind"] == "run.end":
+            self._code = event["code"]
 
     def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
+        self._sink.close(self._code)

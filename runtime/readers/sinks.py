@@ -13,9 +13,14 @@ from typing import Any
 from forgedsl.lower.job import Job, Wandb
 from forgedsl.runtime.readers.rows import Row, Sink
 
+FINISH_SECONDS = 120.0
+"""for what wandb has not sent by the end; `wandb sync RUN/wandb/*` sends the rest"""
+
 
 class JsonlSink:
     """metrics.jsonl: one JSON object per optimizer step."""
+
+    name = "metrics.jsonl"
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -29,7 +34,7 @@ class JsonlSink:
     def write(self, row: Row) -> None:
         self._file.write(json.dumps(row) + "\n")
 
-    def close(self) -> None:
+    def close(self, code: int) -> None:
         self._file.close()
 
 
@@ -58,6 +63,8 @@ def tag(name: str) -> str:
 class TensorBoardSink:
     """TensorBoard event files under `tensorboard/`, written without torch or TensorFlow."""
 
+    name = "TensorBoard"
+
     def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
@@ -76,12 +83,14 @@ class TensorBoardSink:
         event = Event(wall_time=time.time(), step=row["step"], summary=Summary(value=values))
         self._writer.add_event(event)
 
-    def close(self) -> None:
+    def close(self, code: int) -> None:
         self._writer.close()
 
 
 class WandbSink:
     """A run in Weights & Biases."""
+
+    name = "Weights & Biases"
 
     def __init__(self, run: Any) -> None:
         self._run = run
@@ -92,31 +101,43 @@ class WandbSink:
     def write(self, row: Row) -> None:
         self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])
 
-    def close(self) -> None:
-        self._run.finish(quiet=True)
+    def close(self, code: int) -> None:
+        import wandb
+
+        try:
+            self._run.finish(exit_code=code)
+        finally:  # at the exit of the interpreter its errors would be tracebacks
+            wandb.teardown(code)
 
 
 def open_wandb(settings: Wandb, job: Job, run_dir: Path) -> WandbSink | str:
     """The sink, or the reason why there is none."""
     try:
-        import wandb
+        return _open_wandb(settings, job, run_dir)
     except ImportError:
         return "wandb is not installed, so nothing is sent (pip install wandb)"
+    except Exception as error:  # a bad key, no network, a full disk: nothing of it ends a run
+        cause = str(error).strip() or type(error).__name__
+        return f"wandb cannot be reached, so nothing is sent ({cause})"
+
+
+def _open_wandb(settings: Wandb, job: Job, run_dir: Path) -> WandbSink | str:
+    import wandb
+
     mode = settings.mode or os.environ.get("WANDB_MODE", "online")
     if mode == "online" and not wandb.login(prompt=False):
         return "no key for wandb, so nothing is sent (wandb login, or WANDB_API_KEY)"
-    try:
-        run = wandb.init(
-            project=settings.project,
-            entity=settings.entity,
-            mode=mode,  # type: ignore[arg-type]
-            dir=run_dir,
-            name=run_dir.name,
-            config={"params": job.params, "seed": job.seed, "hash": job.content_hash},
-            settings=wandb.Settings(silent=True, init_timeout=30),
-        )
-    except wandb.errors.Error as error:
-        return f"wandb cannot be reached, so nothing is sent ({error})"
+    run = wandb.init(
+        project=settings.project,
+        entity=settings.entity,
+        mode=mode,  # type: ignore[arg-type]
+        dir=run_dir,
+        name=run_dir.name,
+        config={"params": job.params, "seed": job.seed, "hash": job.content_hash},
+        settings=wandb.Settings(
+            silent=True, init_timeout=30, finish_timeout=FINISH_SECONDS, finish_timeout_raises=True
+        ),
+    )
     return WandbSink(run)
 
 
