@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from forgedsl.version import VERSION as __version__
+
 __all__ = ["__version__", "compile_loss"]
 
 if TYPE_CHECKING:

@@ -97,3 +97,10 @@ def test_set_up_without_a_usable_python_says_what_it_needs(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "needs CPython 3.11 or 3.12" in done.stderr
     assert "make setup PYTHON=" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["grammar", "pipelines", "runtime"])
+def test_one_importable_tree(name: str) -> None:
+    """Checked out as links, so that tools see one package and a wheel holds each file once."""
+    link = ROOT / "forgedsl" / name
+    assert (link.is_symlink(), link.resolve()) == (True, ROOT / name)

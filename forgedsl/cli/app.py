@@ -102,9 +102,9 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from forgedsl import __version__
+        from forgedsl.version import VERSION
 
-        print(f"forgec {__version__}")
+        print(f"forgec {VERSION}")
         raise typer.Exit
 
 

@@ -79,12 +79,12 @@ def _crash(error: Exception) -> int:
     import tempfile
     import traceback
 
-    from forgedsl import __version__
+    from forgedsl.version import VERSION
 
     with tempfile.NamedTemporaryFile(
         "w", prefix="forgec-crash-", suffix=".txt", delete=False, encoding="utf-8"
     ) as file:
-        file.write(f"forgec {__version__}, Python {sys.version}\n{' '.join(sys.argv)}\n\n")
+        file.write(f"forgec {VERSION}, Python {sys.version}\n{' '.join(sys.argv)}\n\n")
         file.write("".join(traceback.format_exception(error)))
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{last.filename.rpartition('forgedsl/')[2]}:{last.lineno}"

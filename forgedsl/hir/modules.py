@@ -9,7 +9,6 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.functions import Checked
@@ -17,6 +16,7 @@ from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, read_source
+from forgedsl.version import VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Loader:
         shown = f"forgedsl:{name}.forge"
         source = SourceFile(shown, text)
         self.sources[shown] = source
-        digest = zlib.crc32(f"{__version__}\n{shown}\n{text}".encode())
+        digest = zlib.crc32(f"{VERSION}\n{shown}\n{text}".encode())
         entry = f"module-{digest:08x}{len(text):x}.pickle"
         tree = cache.load(entry)
         if not isinstance(tree, ast.File):

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from forgedsl import __version__
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError
 from forgedsl.graph.dataflow import build
@@ -28,6 +27,7 @@ from forgedsl.plan.host import Host
 from forgedsl.plan.plan import Plan, plan
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
+from forgedsl.version import VERSION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +88,7 @@ def _job(
 ) -> spec.Job:
     place = placer(texts)
     return spec.Job(
-        compiler=__version__,
+        compiler=VERSION,
         name=program.name,
         seed=sources.run_seed(program),
         profile=program.profile,

@@ -24,13 +24,13 @@ def render(
     diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style = PLAIN
 ) -> str:
     """The log of one run."""
-    from forgedsl import __version__
+    from forgedsl.version import VERSION
 
     found = list(diagnostics)
     names = dict(sorted({d.code: d.name for d in found}.items()))
     driver = {
         "name": "forgec",
-        "version": __version__,
+        "version": VERSION,
         "rules": [_rule(code, name) for code, name in names.items()],
     }
     run = {

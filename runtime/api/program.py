@@ -11,11 +11,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from forgedsl import __version__
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import SHIPPED, digest, shipped_root
 from forgedsl.runtime.api.handles import Dataset, Edge, Generator, Loss, Model, Scorer, Titan
 from forgedsl.runtime.places import install_places
+from forgedsl.version import VERSION
 
 
 class Program:
@@ -35,7 +35,7 @@ class Program:
         profile: str | None = None,
         summary: Sequence[str] = (),
         topology: str = "",
-        compiler: str = __version__,
+        compiler: str = VERSION,
     ) -> None:
         install_places()
         self.folder = folder
