@@ -134,6 +134,15 @@ def test_summary_has_before_and_after_and_where(tmp_path: Path) -> None:
     assert f"report       {tmp_path / 'report.html'}" in text
 
 
+def test_summary_says_where_the_export_lies_or_how_to_make_it(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=5)
+    (tmp_path / "checkpoints/step-5").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-5/controller.json").write_text("{}")
+    assert f"export       forgec export {tmp_path}   (" in summary(tmp_path, 0)
+    (tmp_path / "exports/step-5").mkdir(parents=True)
+    assert f"export       {tmp_path / 'exports'}" in summary(tmp_path, 0)
+
+
 def test_summary_says_what_was_dropped_and_why(tmp_path: Path) -> None:
     run_folder(tmp_path, make_job(), steps=5)
     reasons = ("reward correct", "filter mixed", "filter mixed")

@@ -30,6 +30,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("run", "forgedsl.cli.run", "train"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),
+    ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
     ("doc", "forgedsl.cli.doc", "write reference documentation of a file or the library"),
 )
 PLAIN = ("lint", "fmt", "explain")

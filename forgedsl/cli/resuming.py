@@ -36,10 +36,15 @@ def load_run_job(run_dir: Path) -> Job:
     return job
 
 
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    """Steps of the whole checkpoints, the newest last."""
+    found = run_dir.glob("checkpoints/step-*/controller.json")
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
+
+
 def last_step(run_dir: Path) -> int:
     """The step of the newest whole checkpoint, 0 if there is none."""
-    found = run_dir.glob("checkpoints/step-*/controller.json")
-    return max((int(path.parent.name.removeprefix("step-")) for path in found), default=0)
+    return max(checkpoint_steps(run_dir), default=0)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

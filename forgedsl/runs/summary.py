@@ -37,7 +37,7 @@ def summary(run_dir: Path, code: int) -> str:
             lines.append(f"  {name:<12} {number(pts[0][1])} -> {number(pts[-1][1])}   ({note})")
     if data.drops:
         lines.append(f"  {'dropped':<12} {dropped(data.drops)}")
-    lines += places(run_dir)
+    lines += places(data, run_dir)
     return "\n".join(lines)
 
 
@@ -58,11 +58,17 @@ def headline(data: RunData, code: int) -> str:
     return f"{mark}{data.job.name}{profile} {words}: {steps} steps in {spent}"
 
 
-def places(run_dir: Path) -> list[str]:
-    """One line for each result that is there."""
+def places(data: RunData, run_dir: Path) -> list[str]:
+    """One line for each result that is there, and how to get weights that are only a checkpoint."""
+    export = data.job.checkpoint.export
     found = [
         ("report", "report.html"),
         ("metrics", "metrics.jsonl"),
         ("checkpoints", "checkpoints"),
+        ("export", export or "exports"),
     ]
-    return [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]
+    lines = [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]
+    kept = any(run_dir.glob("checkpoints/step-*/controller.json"))
+    if kept and not data.rehearsal and not (run_dir / (export or "exports")).exists():
+        lines.append(f"  {'export':<12} forgec export {run_dir}   (Hugging Face format)")
+    return lines

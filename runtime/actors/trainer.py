@@ -9,10 +9,8 @@ the weights for the generators; `save` and `export` write checkpoints.
 
 from __future__ import annotations
 
-import json
 import math
 import random
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from torch import Tensor
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import Microbatch, pack
@@ -318,19 +317,7 @@ class TitanTrainer(TitanActor):
                 state[name] = gathered.contiguous().cpu()
         if self.rank != 0:
             return None
-        from safetensors.torch import save_file
-
-        target.mkdir(parents=True, exist_ok=True)
-        save_file(state, target / "model.safetensors", metadata={"format": "pt"})
-        (target / "model.safetensors").chmod(0o644)  # safetensors makes it private
-        for file in self.folder.glob("*"):
-            if file.is_file() and file.suffix != ".safetensors":
-                shutil.copyfile(file, target / file.name)
-        config = json.loads((target / "config.json").read_text())
-        names = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
-        config.pop("torch_dtype", None)
-        config["dtype"] = names[dtype]
-        (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        write_folder(state, target, self.folder, dtype)
         return str(target)
 
     def _close(self) -> None:

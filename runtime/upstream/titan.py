@@ -260,6 +260,33 @@ def load_hf_weights(titan: TitanModel, folder: Path) -> None:
     titan.model.load_state_dict(titan.adapter.from_hf(state), strict=False)
 
 
+def checkpoint_weights(
+    model: spec.Model, service: spec.TitanService, folder: Path, checkpoint: Path
+) -> dict[str, Tensor]:
+    """Weights of a checkpoint under their Hugging Face names, whole, in the model's dtype.
+
+    Call in a process that has not used torchtitan for another device: no process group is needed.
+    """
+    import torch.distributed.checkpoint as dcp
+
+    select_device("cpu")
+    arch = model_spec(model, folder)
+    config = adapt_config(arch.model, model, service)
+    single = _parallelism(spec.TitanParallel(), _components())
+    with _no_trainer():
+        config.update_from_config(config=SimpleNamespace(parallelism=single))
+    with torch.device("meta"):
+        module = config.build()
+    dtype = {**DTYPES, "f16": torch.float16}[model.dtype]
+    state = {
+        name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)
+        for name, value in module.state_dict().items()
+    }
+    dcp.load(state, checkpoint_id=str(checkpoint), no_dist=True)
+    whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(state)
+    return whole_state
+
+
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:
     """Clip gradients to `max_norm` over all ranks; returns the norm before clipping."""
     return parts.dist_utils.clip_grad_norm_(list(titan.model.parameters()), max_norm, foreach=True)

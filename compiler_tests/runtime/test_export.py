@@ -1,0 +1,184 @@
+"""`forgec export`: a checkpoint becomes a folder that transformers loads, or a repository."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from forgedsl.cli.app import app
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.export import create_repository, export, push
+from forgedsl.shipped import shipped_root
+
+TINY = shipped_root() / "models/tiny_math"
+
+
+def save_checkpoint(folder: Path) -> None:
+    """What torchtitan saves of the shipped model, every weight 1 % larger, without a mesh."""
+    import torch.distributed.checkpoint as dcp
+    from safetensors.torch import load_file
+    from torchtitan.models.qwen3 import Qwen3StateDictAdapter
+
+    from forgedsl.runtime.upstream import titan
+
+    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=256)
+    config = titan.model_spec(model, TINY).model
+    state = Qwen3StateDictAdapter(config, str(TINY)).from_hf(load_file(TINY / "model.safetensors"))
+    state.setdefault("lm_head.weight", state["tok_embeddings.weight"])
+    grown = {name: value * 1.01 for name, value in state.items()}
+    dcp.save(grown, checkpoint_id=str(folder), no_dist=True)
+    (folder / "controller.json").write_text("{}")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with the checkpoints of two steps."""
+    from conftest import job_of, titan
+
+    from forgedsl.runtime.upstream.titan import select_device
+
+    select_device("cpu")
+    folder = tmp_path_factory.mktemp("run")
+    step = spec.Node(
+        id="s", name="s", op="step", target="trainer", inputs=(), level="batch", origin=""
+    )
+    job = job_of(services={"trainer": titan()}, nodes=(step,))
+    (folder / "job.json").write_text(job.model_dump_json())
+    for number in (2, 4):
+        save_checkpoint(folder / f"checkpoints/step-{number}")
+    return folder
+
+
+def forgec(*args: str) -> Any:
+    return CliRunner().invoke(app, ["export", *args])
+
+
+def test_the_export_is_the_checkpoint_and_loads_in_transformers(
+    trained: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder = export(trained, 4, tmp_path / "out")
+    before = AutoModelForCausalLM.from_pretrained(TINY).state_dict()
+    after = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    assert after.keys() == before.keys()
+    assert all(torch.allclose(after[name], 1.01 * before[name]) for name in before)
+    assert AutoTokenizer.from_pretrained(folder)("1+2=").input_ids
+    assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
+
+
+def test_the_newest_checkpoint_goes_into_the_run_folder(trained: Path) -> None:
+    done = forgec(str(trained))
+    assert (done.exit_code, done.stdout.strip()) == (0, str(trained / "exports/step-4"))
+    assert (trained / "exports/step-4/model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "text"),
+    [
+        (("RUN", "--step", "3"), "no checkpoint of step 3; it has 2, 4"),
+        (("RUN", "--to", "RUN"), "is not empty"),
+        (("RUN/checkpoints",), "is no run folder"),
+    ],
+)
+def test_what_cannot_be_exported_is_said(
+    trained: Path, args: tuple[str, ...], text: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    done = forgec(*(arg.replace("RUN", str(trained)) for arg in args))
+    assert done.exit_code == 2
+    assert text in done.output
+
+
+class Hub(BaseHTTPRequestHandler):
+    """As much of the hub as an upload asks for; `seen` are paths and bodies."""
+
+    seen: list[tuple[str, str]]
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = self._chunks()
+        self.seen.append((self.path, body))
+        url = f"http://{self.headers['Host']}/me/sums"
+        answer: dict[str, Any] = {"url": url, "name": "me/sums"}
+        if "preupload" in self.path:
+            files = [file["path"] for file in json.loads(body)["files"]]
+            modes = [
+                {"path": f, "uploadMode": "regular", "shouldIgnore": False, "oid": None}
+                for f in files
+            ]
+            answer = {"files": modes}
+        elif "commit" in self.path:
+            answer = {"success": True, "commitOid": "1", "commitUrl": f"{url}/commit/1"}
+        text = json.dumps(answer).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _chunks(self) -> str:
+        found = b""
+        while size := int(self.rfile.readline(), 16):
+            found += self.rfile.read(size)
+            self.rfile.readline()
+        return found.decode()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+    """A hub on the loopback; what it was asked."""
+    from huggingface_hub import constants
+
+    Hub.seen = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield Hub.seen
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_push_makes_a_private_repository_and_commits_the_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with hub(monkeypatch) as seen:
+        create_repository("me/sums")
+        push(tmp_path, "me/sums")
+    made = next(json.loads(body) for path, body in seen if path.endswith("/repos/create"))
+    assert made == {"name": "sums", "organization": "me", "visibility": "private"}
+    commit = next(body for path, body in seen if "/commit/" in path)
+    assert "config.json" in commit
+
+
+def test_a_hub_that_cannot_be_reached_is_an_error_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(LaunchError, match="hf upload me/sums FOLDER"):
+        create_repository("me/sums")
