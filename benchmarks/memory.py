@@ -133,10 +133,11 @@ def peak(samples: list[tuple[float, int]], windows: list[tuple[float, float]]) -
 
 
 def estimates(service: str) -> dict[str, int]:
-    """Bytes by phase, as `forgec plan --here` has them."""
+    """Bytes by phase, as `forgec plan` has them on this host."""
+    from forgedsl.cli.host import host_of
     from forgedsl.cli.planning import plan_file
 
-    planned = plan_file(FORGE, profile="auto", overrides=(), here=True)
+    planned = plan_file(FORGE, profile="auto", overrides=(), host=host_of("here", "plan"))
     assert planned.lowered is not None
     rank = planned.lowered.plan.memory.rank(service)
     assert rank is not None

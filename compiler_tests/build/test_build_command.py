@@ -133,7 +133,7 @@ KUBERNETES = 'launcher=kubernetes("rl", image="registry.example/forge:1", labels
 
 
 def test_launcher_settings_reach_the_manifest(tmp_path):
-    words = ("build", GRPO, "-o", str(tmp_path), "--profile", "gpu1", "--emit", "k8s,sbatch")
+    words = ("build", GRPO, "-o", str(tmp_path), "--host", "1xH200", "--emit", "k8s,sbatch")
     done = forgec(*words, "--set", KUBERNETES)
     assert done.exit_code == 0, done.output
     (job,) = yaml.safe_load_all((tmp_path / "k8s.yaml").read_text())
@@ -154,7 +154,7 @@ def test_times_as_slurm_takes_them():
 
 def test_names_reach_scripts_as_words(tmp_path):
     """A run may be called anything; what is submitted may not execute it."""
-    words = ("build", GRPO, "-o", str(tmp_path), "--profile", "gpu1", "--emit", "sbatch,k8s")
+    words = ("build", GRPO, "-o", str(tmp_path), "--host", "1xH200", "--emit", "sbatch,k8s")
     done = forgec(*words, "--set", 'run.name="a $(touch x) \'b"')
     assert done.exit_code == 0, done.output
     script = (tmp_path / "job.sbatch").read_text()

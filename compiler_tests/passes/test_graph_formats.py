@@ -93,6 +93,6 @@ def test_a_schedule_releases_steps_by_weights(drawings):
 def test_the_command_writes_a_file(tmp_path):
     out = tmp_path / "mesh.mmd"
     words = ["graph", str(PIPELINES / "grpo_math.forge"), "--view", "mesh", "--format", "mermaid"]
-    done = CliRunner().invoke(app, [*words, "-o", str(out), "--profile", "gpu1"])
+    done = CliRunner().invoke(app, [*words, "-o", str(out), "--host", "1xH200"])
     assert done.exit_code == 0, done.output
     is_mermaid(out.read_text())

@@ -66,7 +66,7 @@ def test_gpus_on_a_bare_host():
 
 def test_more_hosts_than_there_are():
     found = only(plan_of(GRPO, "trainer.hosts=2")[1], "P203")
-    assert found.message == "service `trainer` needs 2 hosts, there are 1"
+    assert found.message == "service `trainer` needs 2 hosts, there is 1"
 
 
 def test_colocated_services_share_gpus():

@@ -68,7 +68,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "my_rewards.py").write_text(REWARD)
     shutil.copyfile(ROOT / "pipelines/data/arithmetic.jsonl", folder / "sums.jsonl")
     words = ("-m", "forgedsl.cli.main", "build", "own.forge", "-o", "out", "--emit", "python")
-    done = python(*words, "--here", cwd=folder)
+    done = python(*words, cwd=folder)
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -2,7 +2,8 @@
 
     FILE.forge --passes--> State --EMITS--> DIR/{main.py, functions.py, losses/, job.json, ...}
 
-Exit codes: 0, 1 errors in the file, 2 bad usage. What was written is listed on stdout.
+Exit codes: 0, 1 errors in the file, 2 bad usage, 4 it does not fit the host.
+What was written is listed on stdout.
 """
 
 from __future__ import annotations
@@ -13,7 +14,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import (
+    OnHost,
+    Overrides,
+    PrintAfter,
+    Profile,
+    SetFiles,
+    Timings,
+    checked_passes,
+)
 
 if TYPE_CHECKING:
     from forgedsl.build.artifacts import Emit
@@ -29,7 +38,7 @@ def command(
     profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
-    here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,
+    host: OnHost = "here",
     print_after: PrintAfter = None,
     timings: Timings = False,
 ) -> None:
@@ -50,17 +59,18 @@ def command(
       forgec build pipelines/grpo_math.forge -o out trainer.procs=2 --emit plan
       python out/main.py --steps 3
     """
-    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.compiling import print_planned
+    from forgedsl.cli.host import host_of
     from forgedsl.cli.planning import plan_file
 
-    emits = _chosen(emit)
+    emits, where = _chosen(emit), host_of(host, "build")
     planned = plan_file(
-        file, profile=profile, overrides=tuple(set_ or ()), here=here, timings=timings,
+        file, profile=profile, overrides=tuple(set_ or ()), host=where, timings=timings,
         set_files=tuple(set_file or ()),
         wanted=tuple(e.on_demand for e in emits if e.on_demand),
         print_after=checked_passes("build", print_after),
     )  # fmt: skip
-    print_diagnostics(planned.loaded)
+    print_planned(planned.loaded, profile, where)
     if planned.state is None:
         raise typer.Exit(planned.code)
     _write(out, planned.state, [emit.name for emit in emits])

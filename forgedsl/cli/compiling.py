@@ -1,4 +1,4 @@
-"""From a .forge file to a sealed job on this host, for `forgec run`.
+"""From a .forge file to a sealed job on this host, for `forgec run`; what all commands print.
 
     FILE.forge, profile, overrides --load--> Program --lower--> Job + files to copy beside it
 
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.diagnostics import Severity
 
 if TYPE_CHECKING:
+    from forgedsl.api import Loaded
+    from forgedsl.hir.context import Host
     from forgedsl.lower.build import Lowered
 
 
@@ -33,39 +35,52 @@ def compile_file(
     timings: bool = False,
 ) -> Lowered | int:
     """The lowered program, or the exit code after its errors were printed."""
-    from forgedsl.cli.host import detect_host
-    from forgedsl.hir.context import Host
+    from forgedsl.cli.host import HERE, host_of
     from forgedsl.passes import Request, compile_program
 
-    host = Host(**detect_host())
+    host = host_of(HERE, "run")
     compiled = compile_program(
         Request(path=file, profile=profile, overrides=overrides, set_files=set_files, host=host),
         print_after=print_after,
         timings=timings,
     )
     loaded = compiled.loaded
-    program = loaded.program
-    if program is not None and program.profile and profile == "auto":
-        why = gpu_words(host.gpus)
-        print(f"profile {program.profile} was chosen by itself: {why}", file=sys.stderr, flush=True)
+    say_profile(loaded, profile, host)
     print_diagnostics(loaded)
     lowered = compiled.state.job if compiled.state is not None else None
     if lowered is None or loaded.reporter.has_errors:
-        return _exit_code({d.code for d in loaded.reporter if d.severity is Severity.ERROR})
+        return exit_code(loaded)
     return lowered
 
 
-def _exit_code(codes: set[str]) -> int:
-    """2: the file cannot be read; 4: it is right, but this host is too small; else 1."""
+def exit_code(loaded: Loaded) -> int:
+    """2: the file cannot be read; 4: it is right, but the host is too small; else 1."""
+    codes = {d.code for d in loaded.reporter if d.severity is Severity.ERROR}
     if UNREADABLE in codes:
         return 2
     return 4 if codes and codes <= TOO_SMALL else 1
 
 
-def gpu_words(gpus: int) -> str:
-    return {0: "this host has no GPU", 1: "this host has one GPU"}.get(
-        gpus, f"this host has {gpus} GPUs"
-    )
+def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
+    """That a profile was chosen by itself, and why; on stderr."""
+    from forgedsl.plan.host import resolve_host
+
+    program = loaded.program
+    if program is None or not program.profile or asked != "auto":
+        return
+    known = resolve_host(program, host)
+    who = "this host" if known.said == "this host" else f"the host ({known.said})"
+    count = {0: "no GPU", 1: "one GPU"}.get(known.gpus, f"{known.gpus} GPUs")
+    text = f"profile {program.profile} was chosen by itself: {who} has {count}"
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_planned(loaded: Loaded, asked: str, host: Host) -> None:
+    """The profile that was chosen, the findings, and how to plan for another host."""
+    say_profile(loaded, asked, host)
+    print_diagnostics(loaded)
+    if exit_code(loaded) == 4 and host.said == "this host":
+        print("planned for this host; for another one: --host 8xH200", file=sys.stderr)
 
 
 def print_diagnostics(loaded: Any) -> None:

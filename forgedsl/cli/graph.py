@@ -9,7 +9,7 @@
     passes      x     x    x     x    x      x
 
 HTML holds all views and opens on the one asked for. The hosts are those that the file's `cluster`
-declares, else one host of 8 GPUs; nothing is probed.
+declares, else this host, or the one that `--host` describes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, Profile, SetFiles
+from forgedsl.cli.passes import OnHost, Overrides, Profile, SetFiles
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
     from forgedsl.graph.drawing import Drawing
     from forgedsl.graph.ir import Graph
+    from forgedsl.hir.context import Host
     from forgedsl.hir.ir import Program
     from forgedsl.plan.plan import Plan
 
@@ -55,6 +56,7 @@ def command(
     profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
+    host: OnHost = "here",
 ) -> None:
     """Draw FILE: its dataflow, its meshes, its schedule, or the passes that compiled it.
 
@@ -65,9 +67,12 @@ def command(
       forgec graph pipelines/grpo_math.forge --view schedule --format mermaid
       forgec graph pipelines/grpo_math.forge --view mesh generator.replicas=2
     """
+    from forgedsl.cli.host import host_of
+
     drawing = drawing_of(
-        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ())
-    )
+        file, profile=profile, overrides=tuple(set_ or ()), set_files=tuple(set_file or ()),
+        host=host_of(host, "graph"),
+    )  # fmt: skip
     if isinstance(drawing, int):
         raise typer.Exit(drawing)
     text = drawing.render(view, format_)
@@ -79,20 +84,30 @@ def command(
 
 
 def drawing_of(
-    file: Path, *, profile: str, overrides: tuple[str, ...], set_files: tuple[Path, ...] = ()
+    file: Path,
+    *,
+    profile: str,
+    overrides: tuple[str, ...],
+    set_files: tuple[Path, ...] = (),
+    host: Host | None = None,
 ) -> Drawing | int:
-    """The planned program, ready to be drawn; the exit code after printing diagnostics."""
-    from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
+    """The planned program, ready to be drawn; the exit code after printing diagnostics.
+
+    Without a host, the assumed one of lint is planned for.
+    """
+    from forgedsl.cli.compiling import exit_code, print_planned
+    from forgedsl.hir.context import Host
     from forgedsl.passes import Request, compile_program
 
+    host = host or Host()
     compiled = compile_program(
-        Request(path=file, profile=profile, overrides=overrides, set_files=set_files),
+        Request(path=file, profile=profile, overrides=overrides, set_files=set_files, host=host),
         until="plan",
     )
     loaded, state = compiled.loaded, compiled.state
-    print_diagnostics(loaded)
+    print_planned(loaded, profile, host)
     if state is None or state.plan is None or loaded.reporter.has_errors:
-        return 2 if any(d.code == UNREADABLE for d in loaded.reporter) else 1
+        return exit_code(loaded)
     assert state.hir is not None
     assert state.graph is not None
     return drawing_from(loaded, state.hir, state.graph, state.plan)

@@ -1,13 +1,34 @@
-"""What this host has: GPUs, processors, memory. Nothing heavy is imported to find out."""
+"""What this host has: GPUs, processors, memory. Nothing heavy is imported to find out.
+
+`host_of` is what `--host` means: this host, or the one that it describes.
+"""
 
 from __future__ import annotations
 
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from forgedsl.hir.context import Host
+
+HERE = "here"
 MIB = 2**20
+
+
+def host_of(text: str, command: str) -> Host:
+    """The host to plan for; prints misuse and exits with 2."""
+    from forgedsl.cli.words import UsageError, refuse
+    from forgedsl.hir.context import Host
+    from forgedsl.plan.host import described_host
+
+    if text == HERE:
+        return Host(**detect_host(), said="this host")
+    host = described_host(text)
+    if isinstance(host, str):
+        refuse(command, UsageError(f"--host: {host}"))
+    return host
 
 
 def detect_host() -> dict[str, Any]:

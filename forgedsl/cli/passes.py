@@ -1,4 +1,4 @@
-"""Options that commands share: `--set`, `--set-file`, `--print-after`, `--timings`, `--assume`."""
+"""Options that commands share: `--set`, `--set-file`, `--host`, `--print-after`, `--assume`, ..."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", h
 SetFiles = Annotated[
     list[Path] | None,
     typer.Option("--set-file", metavar="FILE", help="overrides from TOML, before those of --set"),
+]
+OnHost = Annotated[
+    str,
+    typer.Option("--host", metavar="HOST", help="plan for: here, cpu, 8xH200, 2x8xH100 (2 hosts)"),
 ]
 PrintAfter = Annotated[
     list[str] | None,

@@ -3,9 +3,9 @@
     FILE.forge --load--> Program --lower--> Lowered --render--> text | JSON
                                       `--> -o plan.json (with the job and, beside it, its inputs)
 
-The hosts are those of the file's `cluster`, else one host of 8 GPUs; `--here` takes this machine.
+The hosts are those of the file's `cluster`, else this host, or the one that `--host` describes.
 Exit codes: 0, 1 errors in the file, 2 bad usage, 3 with --detailed-exitcode if it differs from
---against.
+--against, 4 it does not fit the host.
 """
 
 from __future__ import annotations
@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
+from forgedsl.cli.passes import (
+    OnHost,
+    Overrides,
+    PrintAfter,
+    Profile,
+    SetFiles,
+    Timings,
+    checked_passes,
+)
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
+    from forgedsl.hir.context import Host
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.diff import Change
 
@@ -32,22 +41,25 @@ class Format(StrEnum):
     JSON = "json"
 
 
+Out = Annotated[Path | None, typer.Option("-o", "--out", help="write plan.json, for `forgec run`")]
+Against = Annotated[
+    str | None, typer.Option(metavar="RUN|FILE", help="also say what differs from this")
+]
+DetailedExitcode = Annotated[
+    bool, typer.Option("--detailed-exitcode", help="exit 3 if it differs from --against")
+]
+
+
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
     profile: Profile = "auto",
     set_: Overrides = None,
     set_file: SetFiles = None,
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="write plan.json, for `forgec run`")
-    ] = None,
+    out: Out = None,
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
-    against: Annotated[
-        str | None, typer.Option(metavar="RUN|FILE", help="also say what differs from this")
-    ] = None,
-    detailed_exitcode: Annotated[
-        bool, typer.Option("--detailed-exitcode", help="exit 3 if it differs from --against")
-    ] = False,
-    here: Annotated[bool, typer.Option("--here", help="plan for this machine")] = False,
+    against: Against = None,
+    detailed_exitcode: DetailedExitcode = False,
+    host: OnHost = "here",
     print_after: PrintAfter = None,
     timings: Timings = False,
 ) -> None:
@@ -55,26 +67,29 @@ def command(
 
     \b
     Examples:
+      forgec plan pipelines/grpo_math.forge
       forgec plan pipelines/grpo_math.forge --profile cluster
-      forgec plan pipelines/grpo_math.forge generator.replicas=4 --trainer.procs 2
+      forgec plan pipelines/grpo_math.forge --host 8xH200 generator.replicas=1 --trainer.procs 2
       forgec plan pipelines/grpo_math.forge -o plan.json && forgec run plan.json
       forgec plan pipelines/grpo_math.forge --against runs/last --detailed-exitcode
     """
     if detailed_exitcode and against is None:
         print("forgec plan: --detailed-exitcode needs --against RUN|FILE", file=sys.stderr)
         raise typer.Exit(2)
-    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.compiling import print_planned
+    from forgedsl.cli.host import host_of
     from forgedsl.cli.planning import plan_file
 
     overrides, set_files = tuple(set_ or ()), tuple(set_file or ())
+    where = host_of(host, "plan")
     planned = plan_file(
-        file, profile=profile, overrides=overrides, set_files=set_files, here=here,
+        file, profile=profile, overrides=overrides, set_files=set_files, host=where,
         timings=timings, print_after=checked_passes("plan", print_after),
     )  # fmt: skip
-    print_diagnostics(planned.loaded)
+    print_planned(planned.loaded, profile, where)
     changes = None
     if planned.lowered is not None:
-        changes = _changes(against, planned.lowered, profile, overrides, set_files, file)
+        changes = _changes(against, planned.lowered, profile, overrides, set_files, file, where)
         if out is not None:
             _write(planned.lowered, out)
     if format_ is Format.JSON:
@@ -91,6 +106,7 @@ def _changes(
     overrides: tuple[str, ...],
     set_files: tuple[Path, ...],
     file: Path,
+    host: Host,
 ) -> tuple[Change, ...] | None:
     """What differs from a run, a file or a revision; a file is taken under the same profile and
     overrides, but this file itself as it is: then the difference is what they change."""
@@ -103,8 +119,9 @@ def _changes(
         overrides, set_files = (), ()
     try:
         side = read_side(
-            against, profile=profile, overrides=overrides, set_files=set_files, beside=file
-        )
+            against, profile=profile, overrides=overrides, set_files=set_files, beside=file,
+            host=host,
+        )  # fmt: skip
     except SideError as error:
         print(f"forgec plan: {error}", file=sys.stderr)
         raise typer.Exit(2) from error

@@ -1,9 +1,9 @@
-"""From a .forge file to its plan, without a host, for the commands that run nothing.
+"""From a .forge file to its plan on a host, for the commands that run nothing.
 
     FILE.forge, profile, overrides -> Planned (diagnostics, Lowered or None, exit code)
     FILE.forge | plan.json | job.json | RUN | git:REV[:PATH] -> Side (label, Job), for diffs
 
-Errors of lint rules count as errors of the file. Nothing is probed unless `here` is asked for.
+Errors of lint rules count as errors of the file. The host is given; without one, it is assumed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
+    from forgedsl.hir.context import Host
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.passes.state import State
@@ -51,14 +52,13 @@ def plan_file(
     profile: str,
     overrides: tuple[str, ...],
     set_files: tuple[Path, ...] = (),
-    here: bool = False,
+    host: Host | None = None,
     wanted: tuple[str, ...] = (),
     print_after: tuple[str, ...] = (),
     timings: bool = False,
 ) -> Planned:
     """Load, lint, plan and lower a file; `wanted` are passes that run on demand."""
-    from forgedsl.cli.host import detect_host
-    from forgedsl.hir.context import Host
+    from forgedsl.cli.compiling import exit_code
     from forgedsl.passes import Request, compile_program
     from forgedsl.plan.plan import advice
 
@@ -68,7 +68,7 @@ def plan_file(
             profile=profile,
             overrides=overrides,
             set_files=set_files,
-            host=Host(**detect_host()) if here else None,
+            host=host,
         ),
         wanted=wanted,
         print_after=print_after,
@@ -82,8 +82,7 @@ def plan_file(
             for diagnostic in advice(loaded.program, lowered.graph, lowered.plan):
                 loaded.reporter.report(diagnostic)
     if loaded.reporter.has_errors or lowered is None:
-        unreadable = any(d.code == "S016" for d in loaded.reporter)
-        return Planned(loaded=loaded, lowered=None, code=2 if unreadable else 1)
+        return Planned(loaded=loaded, lowered=None, code=exit_code(loaded))
     return Planned(loaded=loaded, lowered=lowered, code=0, state=state)
 
 
@@ -118,6 +117,7 @@ def read_side(
     overrides: tuple[str, ...] = (),
     set_files: tuple[Path, ...] = (),
     beside: Path | None = None,
+    host: Host | None = None,
 ) -> Side:
     """A file, a run folder, a job or plan, or a git revision of a file.
 
@@ -128,7 +128,7 @@ def read_side(
         from forgedsl.cli.revisions import checked_out
 
         with checked_out(text, beside) as file:
-            return Side(label=text, job=_compiled(file, profile, overrides, set_files).job)
+            return Side(label=text, job=_compiled(file, profile, overrides, set_files, host).job)
     path = Path(text)
     if path.is_dir():
         path = path / "job.json"
@@ -136,15 +136,19 @@ def read_side(
             raise SideError(f"{text} is no run folder: it has no job.json")
     if path.suffix == ".json":
         return Side(label=text, job=read_job(path))
-    return Side(label=text, job=_compiled(path, profile, overrides, set_files).job)
+    return Side(label=text, job=_compiled(path, profile, overrides, set_files, host).job)
 
 
 def _compiled(
-    file: Path, profile: str, overrides: tuple[str, ...], set_files: tuple[Path, ...]
+    file: Path,
+    profile: str,
+    overrides: tuple[str, ...],
+    set_files: tuple[Path, ...],
+    host: Host | None,
 ) -> Lowered:
     from forgedsl.cli.compiling import print_diagnostics
 
-    planned = plan_file(file, profile=profile, overrides=overrides, set_files=set_files)
+    planned = plan_file(file, profile=profile, overrides=overrides, set_files=set_files, host=host)
     if planned.lowered is None:
         print_diagnostics(planned.loaded)
         raise SideError(f"{file} has errors")

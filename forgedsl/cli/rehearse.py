@@ -3,8 +3,9 @@
     FILE.forge --plan--> Job + latencies + faults --launch(rehearsal)--> exit code
 
 Controller, queues, versions, routing and restarts are the real ones, on real Monarch meshes; what
-stands behind the services only takes time. The plan is that of `forgec plan`: nothing is asked of
-this host. What is printed and written says that it is a rehearsal, and holds no metric of learning.
+stands behind the services only takes time. The plan is that of `forgec plan`, also for
+another host (`--host`). What is printed and written says that it is a rehearsal, and holds no
+metric of learning.
 """
 
 from __future__ import annotations
@@ -30,13 +31,15 @@ SAY = "REHEARSAL: no model is loaded, nothing is sampled or trained; times are s
 
 def rehearse(request: Request) -> int:
     """Plan, sample, launch; the exit codes of a run."""
-    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.compiling import print_planned
+    from forgedsl.cli.host import host_of
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
     from forgedsl.cli.planning import plan_file
     from forgedsl.cli.run import Prepared, launch, new_run_dir, write_run_dir
     from forgedsl.runtime.stub.rehearsal import Rehearsal
 
     file = _checked(request)
+    host = host_of(request.host, "run")
     print(SAY, file=sys.stderr, flush=True)
     planned = plan_file(
         file,
@@ -45,8 +48,9 @@ def rehearse(request: Request) -> int:
         set_files=request.set_files,
         print_after=request.print_after,
         timings=request.timings,
+        host=host,
     )
-    print_diagnostics(planned.loaded)
+    print_planned(planned.loaded, request.profile, host)
     if planned.lowered is None:
         return planned.code
     job = planned.lowered.job
@@ -109,7 +113,7 @@ def _quicker(result: Result, latencies: Latencies) -> list[str]:
 def _checked(request: Request) -> Path:
     """The file, if the request makes sense as a rehearsal."""
     if not request.stub:
-        option = "--assume" if request.assume else "--inject"
+        option = "--assume" if request.assume else "--inject" if request.inject else "--host"
         raise UsageError(f"{option} is about a rehearsal: add --stub")
     if request.resume is not None or request.lock is not None:
         raise UsageError("a rehearsal has no weights and no lock: --stub stands alone")

@@ -19,6 +19,7 @@ import typer
 from forgedsl.cli.passes import (
     Assume,
     Inject,
+    OnHost,
     Overrides,
     PrintAfter,
     Profile,
@@ -62,6 +63,7 @@ class Request:
     stub: bool = False
     assume: tuple[str, ...] = ()
     inject: tuple[str, ...] = ()
+    host: str = "here"
     set_files: tuple[Path, ...] = ()
     print_after: tuple[str, ...] = ()
     timings: bool = False
@@ -98,6 +100,7 @@ def command(
     stub: Stub = False,
     assume: Assume = None,
     inject: Inject = None,
+    host: OnHost = "here",
     print_after: PrintAfter = None,
     timings: Timings = False,
 ) -> None:
@@ -109,25 +112,21 @@ def command(
       forgec run pipelines/grpo_math.forge --seed 3 schedule.steps=100 --trainer.procs 2
       forgec run runs/grpo_math-20261120-120000/job.json
       forgec run --resume runs/grpo_math-20261120-120000
-      forgec run --stub pipelines/grpo_math.forge --inject kill:generator@step=5
+      forgec run --stub pipelines/grpo_math.forge --host 8xH200 --inject kill:generator@step=5
     """
     try:
         request = Request(
             file=file,
             overrides=(*(set_ or []), *([] if seed is None else [f"run.seed={seed}"])),
             set_files=tuple(set_file or ()),
-            profile=profile,
-            run_dir=run_dir,
-            resume=resume,
-            quiet=quiet,
+            profile=profile, run_dir=run_dir,
+            resume=resume, quiet=quiet,
             lock=lock_of(file, lock) if locked or lock is not None else None,
-            record_batches=record_batches,
-            stub=stub,
-            assume=tuple(assume or ()),
-            inject=tuple(inject or ()),
+            record_batches=record_batches, stub=stub,
+            assume=tuple(assume or ()), inject=tuple(inject or ()), host=host,
             print_after=checked_passes("run", print_after),
             timings=timings,
-        )
+        )  # fmt: skip
         raise typer.Exit(execute(request))
     except UsageError as error:
         print(f"forgec run: {error}", file=sys.stderr)
@@ -145,7 +144,7 @@ def lock_of(file: Path | None, given: Path | None) -> Path:
 
 def execute(request: Request) -> int:
     """Compile if needed, prepare the run folder, launch, report."""
-    if request.stub or request.assume or request.inject:
+    if request.stub or request.assume or request.inject or request.host != "here":
         from forgedsl.cli.rehearse import rehearse
 
         return rehearse(request)

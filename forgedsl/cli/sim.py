@@ -3,7 +3,8 @@
     FILE.forge --plan--> Job --simulate--> Result -> text | JSON
     latencies: the plan's cost model, or --calibrate RUN; --assume changes single ones
 
-Nothing is launched, no GPU is needed. Exit codes: 0, 1 errors in the file, 2 bad usage.
+Nothing is launched. The hosts are those of the file's `cluster`, else this host, or the one that
+`--host` describes. Exit codes: 0, 1 errors in the file, 2 bad usage, 4 it does not fit the host.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import typer
 from forgedsl.cli.passes import (
     Assume,
     Inject,
+    OnHost,
     Overrides,
     PrintAfter,
     Profile,
@@ -52,6 +54,7 @@ def command(
     calibrate: Annotated[
         Path | None, typer.Option(metavar="RUN", help="take the latencies from this run")
     ] = None,
+    host: OnHost = "here",
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
     print_after: PrintAfter = None,
     timings: Timings = False,
@@ -61,20 +64,23 @@ def command(
     \b
     Examples:
       forgec sim pipelines/grpo_math.forge --profile cluster
-      forgec sim pipelines/grpo_math.forge generator.replicas=4 --steps 50
+      forgec sim pipelines/grpo_math.forge --host 16xH200 generator.replicas=4 --steps 50
       forgec sim x.forge --assume generator.tokens='lognormal(800, 1.0)' --assume judge.seconds=2
       forgec sim x.forge --inject kill:generator[1]@step=5 --inject slow:generator[0]=3@step=8..12
       forgec sim x.forge --calibrate runs/x-20261120-101500 prompts=64
     """
-    from forgedsl.cli.compiling import print_diagnostics
+    from forgedsl.cli.compiling import print_planned
+    from forgedsl.cli.host import host_of
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
     from forgedsl.cli.planning import plan_file
+    from forgedsl.plan.host import host_text
 
+    where = host_of(host, "sim")
     planned = plan_file(
-        file, profile=profile, overrides=tuple(set_ or ()), timings=timings,
+        file, profile=profile, overrides=tuple(set_ or ()), timings=timings, host=where,
         set_files=tuple(set_file or ()), print_after=checked_passes("sim", print_after),
     )  # fmt: skip
-    print_diagnostics(planned.loaded)
+    print_planned(planned.loaded, profile, where)
     if planned.lowered is None:
         raise typer.Exit(planned.code)
     lowered = planned.lowered
@@ -84,11 +90,18 @@ def command(
     except ModelError as error:
         print(f"forgec sim: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
-    sys.stdout.write(_simulated(lowered.job, latencies, faults, steps, seed, format_))
+    on = host_text(lowered.plan.host)
+    sys.stdout.write(_simulated(lowered.job, latencies, faults, steps, seed, format_, on))
 
 
 def _simulated(
-    job: Job, latencies: Latencies, faults: list[Fault], steps: int, seed: int, format_: Format
+    job: Job,
+    latencies: Latencies,
+    faults: list[Fault],
+    steps: int,
+    seed: int,
+    format_: Format,
+    host: str,
 ) -> str:
     import json
 
@@ -103,8 +116,9 @@ def _simulated(
     undisturbed = run([]) if faults else None
     if format_ is Format.TEXT:
         name = f"{job.name} (profile {job.profile})" if job.profile else job.name
-        return render(name, result, latencies, faults, undisturbed)
-    body = {"format_version": "1.0", "name": job.name, "seed": seed, **summary(result)}
+        return render(name, result, latencies, faults, undisturbed, host=host)
+    body = {"format_version": "1.0", "name": job.name, "seed": seed, "host": host}
+    body |= summary(result)
     if undisturbed is not None:
         body["undisturbed"] = summary(undisturbed)
     body["assumed"] = list(latencies.notes)

@@ -6,13 +6,13 @@ that one mistake gives one message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
 from forgedsl.hir.habits import habit
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.records import dataclass, field
+from forgedsl.records import dataclass, field, replace
 from forgedsl.source import Span
 
 NAMES = {
@@ -59,6 +59,30 @@ class Host:
     cpus: int = 96
     memory: int = 2**40
     rdma: bool = False
+    said: str = "assumed"
+    """who says so, e.g. "this host", "assumed: --host 8xH200", "assumed: `cluster` of the file"."""
+
+
+GPU_GIB = {
+    "B300": 288, "B200": 180, "GB200": 185, "H200": 141, "H100": 80, "GH200": 96, "H20": 96,
+    "A100": 80, "L40S": 48, "L4": 24, "A10": 24, "V100": 32, "4090": 24, "5090": 32, "MI300X": 192,
+}  # fmt: skip
+"""memory of a GPU, where nothing says more"""
+
+
+def gpu_bytes(model: str | None) -> int:
+    """Memory of a GPU by its marketing name; 0 for an unknown one."""
+    words = (model or "").upper().replace("-", " ").split()
+    return next((GPU_GIB[word] for word in words if word in GPU_GIB), 0) * 2**30
+
+
+def under(cluster: Mapping[str, Any], host: Host) -> Host:
+    """The host that a `cluster` leaves open. With more hosts or GPUs than `host` it is another
+    machine, and what it does not say is assumed."""
+    if cluster.get("hosts", 1) > host.hosts or cluster.get("gpus", 0) > host.gpus:
+        host = Host()
+    named = gpu_bytes(cluster.get("gpu"))
+    return replace(host, gpu_memory=named) if named not in (0, gpu_bytes(host.gpu)) else host
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.hir.context import ERROR
+from forgedsl.hir.context import ERROR, under
 from forgedsl.hir.ir import Auto, Constructor, Origin, Value
 from forgedsl.source import NO_SPAN
 
@@ -32,7 +32,13 @@ def default_value(setting: Setting) -> Value:
 
 
 def _host(name: str) -> Callable[[Resolver, Declared], Any]:
-    return lambda resolver, declared: getattr(resolver.host, name)
+    def value(resolver: Resolver, declared: Declared) -> Any:
+        sizes = [key for key in ("hosts", "gpus", "gpu") if key in declared.entries]
+        given: dict[str, Any] = {key: resolver.setting(declared, key).value for key in sizes}
+        known = {key: found for key, found in given.items() if found is not ERROR}
+        return getattr(under(known, resolver.host), name)
+
+    return value
 
 
 def _device(resolver: Resolver, declared: Declared) -> Any:

@@ -166,7 +166,8 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
     """P209: the local launcher reaches one host."""
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
-    if len(used) < 2 and not wide:
+    hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
+    if hosts < 2:
         return []
     if program.singletons["launcher"].settings["value"].value.name != "local":
         return []
@@ -175,7 +176,7 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
         error(
             "P209",
             "no-launcher",
-            f"the plan needs {len(used)} hosts, and nothing says how to reach them",
+            f"the plan needs {hosts} hosts, and nothing says how to reach them",
             decl.name_span,
             help='add `launcher = slurm(partition = "gpu", time = 12h)`, or ssh, kubernetes',
         )

@@ -1,27 +1,28 @@
-"""The hosts a plan may use: declared by the program, detected by `run`, or assumed.
+"""The hosts a plan may use: declared by the program, detected by the command, or assumed.
 
-Lint and plan assume one host of 8 x H200 where the program declares no `cluster`; `run` passes
-what it detected. Sizes are bytes.
+Lint and the Python API assume one host of 8 x H200 where the program declares no `cluster`;
+commands pass this host, or what `--host` describes. Sizes are bytes.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-from forgedsl.hir.context import Host
+from forgedsl.hir.context import GPU_GIB, Host, gpu_bytes, under
 from forgedsl.hir.ir import Program
 from forgedsl.records import fields, replace
 
-__all__ = ["Host", "host_text", "resolve_host"]
+__all__ = ["Host", "described_host", "host_text", "resolve_host"]
 
 GIB = 2**30
 
 
 def host_text(host: Host) -> str:
-    """One line for people, e.g. "1 host: 8 x H200 (141 GiB), 96 cpus, 1024 GiB"."""
+    """One line, e.g. "1 host: 8 x H200 (141 GiB), 96 cpus, 1024 GiB (assumed: --host 8xH200)"."""
     number = f"{host.hosts} hosts, each" if host.hosts > 1 else "1 host"
     gpus = f"{host.gpus} x {host.gpu} ({host.gpu_memory / GIB:.0f} GiB)" if host.gpus else "no GPU"
-    return f"{number}: {gpus}, {host.cpus} cpus, {host.memory / GIB:.0f} GiB"
+    return f"{number}: {gpus}, {host.cpus} cpus, {host.memory / GIB:.0f} GiB ({host.said})"
 
 
 def resolve_host(program: Program, detected: Host | None) -> Host:
@@ -36,4 +37,28 @@ def resolve_host(program: Program, detected: Host | None) -> Host:
         for key, setting in declared.settings.items()
         if key in names and setting.origin.layer != "default"
     }
-    return replace(base, **given)
+    if not given:
+        return base
+    origins = [declared.settings[key].origin for key in given]
+    details = {"`cluster` of the file" if o.span is not None and o.layer in ("file", "module")
+               else o.detail for o in origins}  # fmt: skip
+    return replace(under(given, base), **given, said=f"assumed: {', '.join(sorted(details))}")
+
+
+def described_host(text: str) -> Host | str:
+    """The host that `--host` describes, or what is wrong with the description.
+
+    Example:
+        described_host("2x8xH100").gpus == 8
+        described_host("cpu").gpus == 0
+    """
+    said = f"assumed: --host {text}"
+    if text == "cpu":
+        return Host(gpus=0, gpu=None, gpu_memory=0, said=said)
+    found = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z]\w*|\d{4})", text)
+    if found is None or "0" in found.groups():
+        return f"`{text}` is no host; write here, cpu, 8xH200, or 2x8xH200 for two hosts"
+    hosts, gpus, gpu = int(found[1] or 1), int(found[2]), found[3].upper()
+    if not gpu_bytes(gpu):
+        return f"no GPU is known as `{gpu}`; there are {', '.join(GPU_GIB)}"
+    return Host(hosts=hosts, gpus=gpus, gpu=gpu, gpu_memory=gpu_bytes(gpu), said=said)

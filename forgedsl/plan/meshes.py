@@ -275,11 +275,14 @@ def _exceeds(
         else f"the {host.hosts} hosts have {have} GPUs"
     )
     if host.gpus == 0:
-        where = "the host has no GPU"
+        where = f"{advice.host_name} has no GPU"
     largest = max(rows, key=lambda mesh: mesh.total_gpus)
     wide = [mesh for mesh in rows if mesh.hosts > host.hosts]
     if wide:
-        message = f"service `{wide[0].service}` needs {wide[0].hosts} hosts, there are {host.hosts}"
+        are = "is" if host.hosts == 1 else "are"
+        message = (
+            f"service `{wide[0].service}` needs {wide[0].hosts} hosts, there {are} {host.hosts}"
+        )
     elif need > have:
         message = f"{where}, the plan needs {need}"
     else:

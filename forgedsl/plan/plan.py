@@ -134,7 +134,11 @@ def _request(
 
     gpu = program.singletons["cluster"].settings["gpu"]
     named = gpu.origin.layer != "default" and gpu.value is not None
-    host_name = f'host "{gpu.value.lower()}"' if named else "the host"
+    host_name = (
+        f'host "{gpu.value.lower()}"'
+        if named
+        else ("this host" if resolved.said == "this host" else "the host")
+    )
     advice = Advice(host_name=host_name, fits=fits)
     return Request(
         program=program,

@@ -23,9 +23,11 @@ def render(
     latencies: Latencies,
     faults: Sequence[Fault] = (),
     undisturbed: Result | None = None,
+    *,
+    host: str = "",
 ) -> str:
     """The text of `forgec sim`."""
-    lines = [f"simulation of {name}: {_ended(result)}", ""]
+    lines = [f"simulation of {name}: {_ended(result)}", *([f"  {host}"] if host else []), ""]
     lines += _times(result)
     if undisturbed is not None:
         lines += ["", *_effect(result, undisturbed, faults)]

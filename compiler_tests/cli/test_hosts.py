@@ -1,0 +1,98 @@
+"""Which host `plan`, `graph`, `sim`, `build` and a rehearsal plan for, and that they say so."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forgedsl.cli import host as here
+from forgedsl.cli.app import app
+
+GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
+SIZES = {"cpus": 4, "memory": 64 * 2**30, "rdma": False, "hosts": 1}
+NONE = {**SIZES, "gpus": 0, "gpu": "", "gpu_memory": 0}
+ONE = {**SIZES, "gpus": 1, "gpu": "H100", "gpu_memory": 80 * 2**30}
+
+
+def forgec(*words):
+    return CliRunner().invoke(app, list(words))
+
+
+@pytest.fixture
+def laptop(monkeypatch):
+    monkeypatch.setattr(here, "detect_host", lambda: NONE)
+
+
+@pytest.mark.parametrize("command", ["plan", "graph", "sim"])
+def test_commands_take_this_host_and_the_profile_it_would_pick(command, laptop):
+    done = forgec(command, GRPO, *(["--view", "mesh"] if command == "graph" else []))
+    assert done.exit_code == 0, done.output
+    assert done.stderr.startswith("profile cpu was chosen by itself: this host has no GPU\n")
+    assert "1 host: no GPU, 4 cpus, 64 GiB (this host)" in done.stdout
+
+
+def test_another_host_picks_another_profile(monkeypatch):
+    monkeypatch.setattr(here, "detect_host", lambda: ONE)
+    done = forgec("plan", GRPO)
+    assert "profile gpu1 was chosen by itself: this host has one GPU" in done.stderr
+    assert "1 host: 1 x H100 (80 GiB), 4 cpus, 64 GiB (this host)" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--host", "8xH100"), "1 host: 8 x H100 (80 GiB), 96 cpus, 1024 GiB (assumed: --host 8"),
+        (("--profile", "cluster"), "8 x H200 (141 GiB), 96 cpus, 1024 GiB (assumed: profile clus"),
+        (("--host", "cpu"), "1 host: no GPU, 96 cpus, 1024 GiB (assumed: --host cpu)"),
+        (("--profile", "none", "cluster.gpus=8"), "(assumed: --set cluster.gpus=8)"),
+    ],
+)
+def test_an_assumed_host_is_marked(words, said, laptop):
+    done = forgec("plan", GRPO, *words)
+    assert done.exit_code == 0, done.output
+    assert said in done.stdout
+
+
+def test_a_plan_that_does_not_fit_this_host_is_exit_four_and_says_what_to_do(laptop):
+    done = forgec("plan", GRPO, "--profile", "none")
+    assert done.exit_code == 4
+    assert "error[P203]: this host has no GPU, the plan needs 8" in done.stderr
+    assert "planned for this host; for another one: --host 8xH200" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["8xH10", "x8", "0xH100", "eight"])
+def test_a_host_that_is_none_is_refused(text, laptop):
+    done = forgec("plan", GRPO, "--host", text)
+    assert done.exit_code == 2
+    assert done.stderr.startswith("forgec plan: --host: ")
+
+
+def test_a_cluster_larger_than_this_host_borrows_nothing_from_it(laptop, tmp_path):
+    file = tmp_path / "x.forge"
+    text = Path(GRPO).read_text().replace("profile cpu when cluster.gpus == 0", "profile cpu")
+    text = text.replace("profile gpu1 when cluster.gpus == 1", "profile gpu1")
+    file.write_text(text + '\ncluster { gpus = 8, gpu = "H100" }\n')
+    document = json.loads(forgec("plan", str(file), "--format", "json", "beta=0.0").stdout)
+    assert [d["code"] for d in document["diagnostics"] if d["severity"] == "error"] == []
+    assert document["host"]["gpu_memory"] == 80 * 2**30
+    assert document["host"]["said"] == "assumed: `cluster` of the file"
+
+
+def test_hosts_that_are_not_there_are_counted(laptop, tmp_path):
+    done = forgec("plan", GRPO, "--profile", "none", "--host", "8xH200", "trainer.hosts=2")
+    assert "the plan needs 2 hosts, and nothing says how to reach them" in done.stderr
+    assert "service `trainer` needs 2 hosts, there is 1" in done.stderr
+
+
+def test_lint_never_looks_at_the_host(monkeypatch, tmp_path):
+    from forgedsl.cli import lint
+
+    monkeypatch.setattr(here, "detect_host", lambda: pytest.fail("lint looked at the host"))
+    assert lint.main([GRPO]) == 0
+
+
+def test_a_host_is_for_a_rehearsal():
+    done = forgec("run", GRPO, "--host", "8xH200")
+    assert done.exit_code == 2
+    assert "--host is about a rehearsal: add --stub" in done.stderr
