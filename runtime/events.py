@@ -1,6 +1,6 @@
 """The event stream of a run: everything observable, in order.
 
-    controller, services --emit--> EventLog --> events.jsonl (one line each, flushed)
+    controller, services --emit--> EventLog --Packer--> events.jsonl (a line per group, flushed)
                                             `-> readers: progress, metrics.jsonl, report, ...
 
 An event is a flat JSON object with `time` (unix seconds), `kind` and the fields of the kind; the
@@ -19,6 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from forgedsl.runs.packed import Packer
+
 Event = dict[str, Any]
 Reader = Callable[[Event], None]
 
@@ -35,6 +37,7 @@ class EventLog:
         self._file = path.open("a", buffering=1, encoding="utf-8") if path else None
         self._readers: list[Reader] = []
         self._ids = itertools.count(1)
+        self._packer = Packer()
 
     def subscribe(self, reader: Reader) -> None:
         """Call `reader` with every later event, in order, on the emitting thread."""
@@ -43,7 +46,7 @@ class EventLog:
     def emit(self, kind: str, **fields: Any) -> Event:
         event: Event = {"time": time.time(), "kind": kind, **fields}
         if self._file is not None:
-            self._file.write(json.dumps(event) + "\n")
+            self._write(self._packer.take(event))
         for reader in tuple(self._readers):
             try:
                 reader(event)
@@ -73,8 +76,14 @@ class EventLog:
             seconds = round(time.monotonic() - start, 6)
             self.emit(f"{kind}.end", id=ident, **{**fields, **end, "seconds": seconds})
 
+    def _write(self, records: list[Event]) -> None:
+        assert self._file is not None
+        for record in records:
+            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+
     def close(self) -> None:
         if self._file is not None:
+            self._write(self._packer.rest())
             self._file.close()
 
     def __enter__(self) -> Self:

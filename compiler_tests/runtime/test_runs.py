@@ -20,6 +20,8 @@ from typing import Any
 
 import pytest
 
+from forgedsl.runs.packed import unpacked
+
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 SMALL = ("prompts=4", "held_out.limit=8")
 pytestmark = pytest.mark.timeout(300)
@@ -171,6 +173,7 @@ def test_events_name_every_process_and_its_upstream_classes(first_run: Path) -> 
         "model", "parallelize", "optimizer", "scheduler", "checkpoint", "engine",
     }  # fmt: skip
     assert all(c.startswith(("torchtitan.", "vllm.")) for c in classes.values())
+    events = list(unpacked(events))
     for kind in ("sample", "score", "step", "sync"):
         ends = [event for event in events if event["kind"] == f"{kind}.end"]
         assert ends

@@ -1,7 +1,8 @@
 """Reads a run folder into `RunData`; a run that was killed has shorter files, not another format.
 
 Spans are rebuilt from the start and end events that share an `id`. A resumed run continues the
-event file: ids begin again there, so a span is closed by the next end with its kind and id.
+event file: ids begin again there, so a span is closed by the next end with its kind and id. Records
+of groups are read as the events they stand for (packed.py).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from forgedsl.lower.job import Job
 from forgedsl.records import dataclass
+from forgedsl.runs.packed import unpacked
 
 Row = dict[str, Any]
 SPANS = ("sample", "score", "logprobs", "step", "sync", "eval", "export")
@@ -65,7 +67,7 @@ def jsonl(path: Path) -> Iterator[Row]:
 def load_run(folder: Path) -> RunData:
     """Read everything; FileNotFoundError if the folder holds no job.json."""
     job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
-    events = list(jsonl(folder / "events.jsonl"))
+    events = list(unpacked(jsonl(folder / "events.jsonl")))
     times = [event["time"] for event in events]
     return RunData(
         folder=folder.resolve().name,
@@ -97,7 +99,7 @@ def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
         elif edge == "end" and (start := open_.pop((kind, event["id"]), None)):
             span = Span(kind=kind, start=start["time"], end=event["time"], fields=start | event)
             found[kind].append(span)
-    return {kind: tuple(items) for kind, items in found.items()}
+    return {kind: tuple(sorted(items, key=lambda s: s.end)) for kind, items in found.items()}
 
 
 def drops(events: list[Row]) -> dict[str, int]:

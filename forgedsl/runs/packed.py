@@ -1,0 +1,150 @@
+"""events.jsonl keeps one record per group where the stream has four events per completion.
+
+    events --Packer.take--> records to write        records --unpacked--> events
+
+A record of kind `group` holds what happened to a group (or, with `eval`, to all completions of an
+evaluation): when it was drawn, and its spans in columns, one entry per span. A column whose entries
+are all alike is written once; times are seconds after `from`. A group that is in the making when a
+run is killed has no record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Event = dict[str, Any]
+Fields = tuple[str, ...]
+
+PACKED = ("sample", "score", "logprobs")
+"""kinds of spans that belong to a group or an evaluation"""
+TIMES = ("start", "engine_start", "engine_end")
+TICK, DIGITS = 4, 6
+"""decimals of a time in seconds; digits of any other number"""
+OWN = ("time", "kind", "id")
+IN_SAMPLES = "examples"
+"""of step.end: samples.jsonl has them"""
+
+
+class Packer:
+    """Holds the spans of groups back until each group is complete."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, Any], float] = {}
+        self._spans: dict[Any, list[Event]] = {}
+        self._drawn: dict[Any, Event] = {}
+
+    def take(self, event: Event) -> list[Event]:
+        """What is to be written now that this event has happened."""
+        kind, _, edge = event["kind"].rpartition(".")
+        key = event.get("eval") or event.get("group")
+        if kind in PACKED and key is not None:
+            return self._span(kind, edge, key, event)
+        match event["kind"]:
+            case "group.drawn":
+                self._drawn[event["group"]] = event
+                return []
+            case "group.ready":
+                return self._group(event["group"], event["time"], {"ready": True})
+            case "group.dropped":
+                return [*self._group(event["group"], event["time"], {}), event]
+            case "eval.end":
+                return [*self._group(event["name"], event["time"], {}), event]
+            case "step.end":
+                return [*self._late(), _short(event)]
+        return [event]
+
+    def rest(self) -> list[Event]:
+        """What is still held back, at the end of a run."""
+        keys = [*dict.fromkeys((*self._drawn, *self._spans))]
+        return [record for key in keys for record in self._group(key, self._last(key), {})]
+
+    def _span(self, kind: str, edge: str, key: Any, event: Event) -> list[Event]:
+        if edge == "start":
+            self._open[kind, event["id"]] = event["time"]
+        elif (start := self._open.pop((kind, event["id"]), None)) is not None:
+            fields = {name: value for name, value in event.items() if name not in OWN}
+            self._spans.setdefault(key, []).append({"span": kind, "start": start, **fields})
+        return []
+
+    def _late(self) -> list[Event]:
+        """Spans of groups that were ready before: the nodes of the batch fire last."""
+        keys = [key for key in self._spans if key not in self._drawn and not isinstance(key, str)]
+        return [record for key in keys for record in self._group(key, self._last(key), {})]
+
+    def _last(self, key: Any) -> float:
+        ends = [float(span["start"] + span["seconds"]) for span in self._spans.get(key, ())]
+        return max(ends, default=float(self._drawn.get(key, {}).get("time", 0.0)))
+
+    def _group(self, key: Any, time: float, more: Event) -> list[Event]:
+        """The record of a group, if anything is known of it."""
+        drawn, spans = self._drawn.pop(key, None), self._spans.pop(key, [])
+        if drawn is None and not spans:
+            return []
+        begin = min([*(span["start"] for span in spans), *([drawn["time"]] if drawn else [])])
+        whose: str = "eval" if isinstance(key, str) else "group"
+        head: Event = {"time": time, "kind": "group", whose: key}
+        if drawn:
+            head |= {"source": drawn["source"], "row": drawn["row"]}
+            head["drawn"] = round(drawn["time"] - begin, TICK)
+        return [{**head, **more, "from": begin, "spans": _columns(spans, begin, whose)}]
+
+
+def _short(event: Event) -> Event:
+    short = {name: value for name, value in event.items() if name != IN_SAMPLES}
+    if "rewards" in short:
+        short["rewards"] = [_rounded(value) for value in short["rewards"]]
+    return short
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _columns(spans: list[Event], begin: float, whose: str) -> list[Event]:
+    """The spans of each kind and set of fields as one object of columns."""
+    tables: dict[Fields, list[Event]] = {}
+    for span in sorted(spans, key=lambda span: (span.get("row", 0), span.get("sibling", 0))):
+        tables.setdefault((span["span"], *sorted(span)), []).append(span)
+    packed = []
+    for rows in tables.values():
+        table: Event = {"n": len(rows)}
+        for name in (name for name in rows[0] if name != whose):
+            values = [_compact(name, row[name], begin) for row in rows]
+            table[name] = values[0] if all(v == values[0] for v in values) else values
+        packed.append(table)
+    return packed
+
+
+def _compact(name: str, value: Any, begin: float) -> Any:
+    if name in TIMES and value is not None:
+        return round(value - begin, TICK)
+    return round(value, TICK) if name == "seconds" else _rounded(value)
+
+
+def unpacked(records: Iterable[Event]) -> Iterator[Event]:
+    """The events of a file; a record of a group as the events it stands for, span after span."""
+    for number, record in enumerate(records):
+        if record["kind"] == "group":
+            yield from _events(record, number)
+        else:
+            yield record
+
+
+def _events(record: Event, number: int) -> Iterator[Event]:
+    begin = record["from"]
+    whose: Event = {name: record[name] for name in ("group", "eval") if name in record}
+    if "drawn" in record:
+        source = {"source": record["source"], "row": record["row"]}
+        yield {"time": begin + record["drawn"], "kind": "group.drawn", **whose, **source}
+    for table in record["spans"]:
+        columns = {k: v for k, v in table.items() if k not in ("n", "span")}
+        for i in range(table["n"]):
+            fields = {k: v[i] if isinstance(v, list) else v for k, v in columns.items()}
+            start, seconds = begin + fields.pop("start"), fields["seconds"]
+            fields |= {k: begin + fields[k] for k in TIMES if fields.get(k) is not None}
+            shared = {**whose, "id": f"{number}:{i}"}
+            yield {"time": start, "kind": f"{table['span']}.start", **shared}
+            yield {"time": start + seconds, "kind": f"{table['span']}.end", **shared, **fields}
+    if record.get("ready"):
+        yield {"time": record["time"], "kind": "group.ready", **whose}
