@@ -1,17 +1,22 @@
 """`forgec run`: command line, run folder, job.json, resume. Nothing is launched here."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 from synthetic import make_job
 
+from forgedsl.cli import inputs
 from forgedsl.cli import run as command
 from forgedsl.cli.compiling import gpu_words
 from forgedsl.cli.host import detect_gpus, detect_host
 from forgedsl.cli.resuming import differences, load_run_job, with_changes
 from forgedsl.cli.run import Prepared, Request
 from forgedsl.cli.words import UsageError
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
+from forgedsl.lower.paths import digest
 
 
 def request(**parts: object) -> Request:
@@ -44,6 +49,45 @@ def test_a_run_folder_is_enough_to_run_the_job_again(tmp_path: Path) -> None:
     names = [sorted(p.relative_to(f) for f2 in [f] for p in f2.rglob("*")) for f in (first, second)]
     assert names[0] == names[1]
     assert again.job == job
+
+
+def with_a_model(folder: Path) -> tuple[spec.Job, Path]:
+    """A job with a local model in `folder`."""
+    model = folder / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (model / "model.safetensors").write_bytes(b"weights")
+    source = spec.LocalModel(path="inputs/model", sha256=digest(model))
+    models = {"policy": spec.Model(source=source, dtype="f32", context=64)}
+    return make_job().model_copy(update={"models": models}).sealed(), model
+
+
+def test_a_large_model_is_referred_to_and_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "LARGE", 8)
+    job, model = with_a_model(tmp_path)
+    first, second = tmp_path / "first", tmp_path / "second"
+    command.write_run_dir(first, Prepared(job=job, inputs={"inputs/model": model}))
+    assert (first / "inputs/model").readlink() == model
+    again = command.prepare(request(), first / "job.json")
+    assert isinstance(again, Prepared)
+    command.write_run_dir(second, again)
+    assert (second / "inputs/model").readlink() == model
+
+
+def test_a_model_that_changed_or_went_away_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inputs, "LARGE", 8)
+    job, model = with_a_model(tmp_path)
+    command.write_run_dir(tmp_path / "run", Prepared(job=job, inputs={"inputs/model": model}))
+    (model / "model.safetensors").write_bytes(b"others!")
+    with pytest.raises(LaunchError, match=r"\(a link to .*model\) has changed since"):
+        command.prepare(request(), tmp_path / "run/job.json")
+    shutil.rmtree(model)
+    with pytest.raises(LaunchError, match=r"\(a link to .*model\) is not there"):
+        inputs.check_inputs(job, tmp_path / "run")
 
 
 def test_a_compiled_job_takes_no_overrides(tmp_path: Path) -> None:

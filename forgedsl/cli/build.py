@@ -96,7 +96,7 @@ def _chosen(given: list[str] | None) -> list[Emit]:
 def _write(out: Path, state: State, names: list[str]) -> None:
     """Write all files, copy what the job reads beside them, and list what was written."""
     from forgedsl.build.artifacts import build, inputs
-    from forgedsl.cli.run import copy_inputs
+    from forgedsl.cli.inputs import copy_inputs
 
     files = build(state, names)
     for path, text in files.items():

@@ -130,7 +130,7 @@ def _changes(
 
 def _write(lowered: Lowered, out: Path) -> None:
     """plan.json, and the files that its job reads beside it."""
-    from forgedsl.cli.run import copy_inputs
+    from forgedsl.cli.inputs import copy_inputs
     from forgedsl.lower.document import document_text, plan_document
 
     out.parent.mkdir(parents=True, exist_ok=True)

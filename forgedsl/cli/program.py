@@ -21,14 +21,8 @@ if TYPE_CHECKING:
 
 def main(job: Job, folder: Path, arguments: Sequence[str] | None = None) -> int:
     """Run a job whose files lie in `folder`."""
-    from forgedsl.cli.run import (
-        Prepared,
-        Request,
-        inputs_beside,
-        launch,
-        new_run_dir,
-        write_run_dir,
-    )
+    from forgedsl.cli.inputs import inputs_beside
+    from forgedsl.cli.run import Prepared, Request, launch, new_run_dir, write_run_dir
 
     options = _parser(job.name).parse_args(arguments)
     job = _longer(job, options.steps)

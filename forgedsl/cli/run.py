@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
 from forgedsl.cli.passes import (
     Assume,
     Inject,
@@ -196,16 +197,8 @@ def _from_json(request: Request, file: Path) -> Prepared:
         job = read_job(file)
     except SideError as error:
         raise UsageError(str(error)) from error
+    check_inputs(job, file.parent)
     return Prepared(job=job, inputs=inputs_beside(file.parent))
-
-
-def inputs_beside(folder: Path) -> dict[str, Path]:
-    """The files that lie in `inputs/` of a folder, by the name that a job has for them."""
-    return {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted((folder / "inputs").rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
 
 
 def new_run_dir(wanted: Path | None, name: str) -> Path:
@@ -234,25 +227,12 @@ def new_run_dir(wanted: Path | None, name: str) -> Path:
 
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
-    """job.json, forge.lock and the copied inputs: all that is needed to run it again elsewhere."""
+    """job.json, forge.lock and the inputs: all that is needed to run it again."""
     from forgedsl.lower.lock import lock_text
 
-    copy_inputs(prepared.inputs, run_dir)
+    copy_inputs(prepared.inputs, run_dir, link=True)
     (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
     (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
-
-
-def copy_inputs(inputs: dict[str, Path], folder: Path) -> None:
-    """Copy files and folders to their names under `folder`."""
-    import shutil
-
-    for name, source in inputs.items():
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True)
-        elif source.resolve() != target.resolve():
-            shutil.copyfile(source, target)
 
 
 def _resume(request: Request) -> int:
@@ -289,6 +269,7 @@ def _resume(request: Request) -> int:
             f"{run_dir} has done all its {job.schedule.steps} steps; for more, give the .forge "
             "file and a larger schedule.steps"
         )
+    check_inputs(job, run_dir)
     return launch(job, run_dir, resume=True, request=request)
 
 

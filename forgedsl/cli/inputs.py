@@ -1,0 +1,94 @@
+"""The files that a job reads, on their way into a run folder.
+
+sources --copy_inputs--> RUN/inputs/...        large ones as links to where they lie
+RUN/inputs/... --inputs_beside--> sources      of a job.json that is run again
+job + RUN --check_inputs--> LaunchError        if a model, or what a link names, has changed
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.errors import LaunchError
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+
+LARGE = 64 << 20
+"""bytes above which a run folder refers to a file or folder instead of copying it"""
+
+
+def copy_inputs(inputs: dict[str, Path], folder: Path, *, link: bool = False) -> None:
+    """Copy files and folders to their names under `folder`; with `link`, refer to LARGE ones."""
+    import shutil
+
+    for name, source in inputs.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if source.resolve() == target.resolve():
+            continue
+        if link and size(source) > LARGE:
+            target.symlink_to(source.resolve(), target_is_directory=source.is_dir())
+        elif source.is_dir():
+            shutil.copytree(source, target, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source, target)
+
+
+def size(path: Path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    files = path.rglob("*") if path.is_dir() else (path,)
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+def inputs_beside(folder: Path) -> dict[str, Path]:
+    """The files, and links to folders, in `inputs/` of a folder, by the name a job has for them."""
+    return {
+        path.relative_to(folder).as_posix(): path
+        for path in sorted((folder / "inputs").rglob("*"))
+        if (path.is_file() or path.is_symlink()) and "__pycache__" not in path.parts
+    }
+
+
+def check_inputs(job: Job, folder: Path) -> None:
+    """Compare the models of a job, and whatever is a link, with what it was compiled with.
+
+    Raises:
+        LaunchError: something is not there any more, or has another content.
+    """
+    from forgedsl.lower.paths import digest
+    from forgedsl.shipped import SHIPPED
+
+    for name, sha256, model in _files(job):
+        path = folder / name
+        if name.startswith(SHIPPED) or not sha256 or not (model or path.is_symlink()):
+            continue
+        where = f"{path} (a link to {os.readlink(path)})" if path.is_symlink() else str(path)
+        if not path.exists():
+            raise LaunchError(f"{where} is not there; restore it, or compile the .forge file again")
+        if (now := digest(path)) != sha256:
+            raise LaunchError(
+                f"{where} has changed since the job was compiled (sha256 {sha256[:12]}, now "
+                f"{now[:12]}); restore it, or start a new run from the .forge file"
+            )
+
+
+def _files(job: Job) -> Iterator[tuple[str, str, bool]]:
+    """(path, sha256, is a model) of the local sources of a job."""
+    for model in job.models.values():
+        for source in (model.source, model.tokenizer):
+            if source is not None and source.kind == "local":
+                yield source.path, source.sha256, True
+    for dataset in job.datasets.values():
+        yield from ((part.path, part.sha256, False) for part in _parts(dataset.source))
+
+
+def _parts(source: Any) -> Iterator[Any]:
+    if source.kind == "mixture":
+        for part in source.sources:
+            yield from _parts(part)
+    elif source.kind != "hf":
+        yield source
