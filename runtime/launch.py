@@ -50,7 +50,7 @@ class Interrupt:
     """Ctrl-C and SIGTERM: the first asks the run to stop, the second stops at once."""
 
     run_key: str
-    act: Callable[[], None] = lambda: None
+    act: Callable[[], object] = lambda: None
     count: int = 0
 
     def __call__(self) -> None:

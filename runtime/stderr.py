@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -28,7 +29,8 @@ def native_stderr(log: Path) -> Iterator[None]:
     kept = os.dup(2)
     with log.open("ab") as file:
         os.dup2(file.fileno(), 2)
-    if before is sys.__stderr__:
+    first: Any = sys.__stderr__  # mypy would narrow to None
+    if before is first:
         sys.stderr = open(  # noqa: SIM115
             kept, "w", buffering=1, encoding=before.encoding, errors=before.errors, closefd=False
         )

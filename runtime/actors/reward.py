@@ -134,10 +134,14 @@ def _start(walk: _Pass) -> asyncio.Future[None]:
     loop = asyncio.get_running_loop()
     future: asyncio.Future[None] = loop.create_future()
 
+    def finish() -> None:
+        if not future.done():
+            future.set_result(None)
+
     def work() -> None:
         with contextlib.suppress(Interrupted):  # the supervisor goes on behind that call
             walk.walk()
-        loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
+        loop.call_soon_threadsafe(finish)
 
     threading.Thread(target=work, name="rewards", daemon=True).start()
     return future

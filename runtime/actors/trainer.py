@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -124,11 +124,12 @@ class TitanActor(ForgeActor):
         return [[0.0] * (len(s.mask) - len(found.get(i, ()))) + found.get(i, [])
                 for i, s in enumerate(plain)]  # fmt: skip
 
-    def _run(self, micro: Microbatch, head: titan.HeadFn) -> Any:
+    def _run(self, micro: Microbatch, head: Callable[..., Any]) -> Any:
         return self.titan.hidden_to(head, micro.tokens, micro.positions, micro.attention)
 
     def _dp_group(self) -> dist.ProcessGroup:
-        return self.titan.parallel_dims.get_mesh("batch").get_group()
+        group: dist.ProcessGroup = self.titan.parallel_dims.get_mesh("batch").get_group()
+        return group
 
 
 class ReferenceModel(TitanActor):
@@ -332,6 +333,6 @@ def _token_logprobs(
     return token_logprobs(rows, weight, micro.labels, temperature, **shared)
 
 
-def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Tensor]:
+def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Any]:
     """The fields of the batch that this loss reads."""
     return {name: micro.inputs[name] for name in loss.input_names if name in micro.inputs}

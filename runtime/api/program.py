@@ -12,9 +12,10 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from forgedsl.lower import job as spec
-from forgedsl.lower.paths import SHIPPED, digest, shipped_root
+from forgedsl.lower.paths import digest
 from forgedsl.runtime.api.handles import Dataset, Edge, Generator, Loss, Model, Scorer, Titan
 from forgedsl.runtime.places import install_places
+from forgedsl.shipped import locate
 from forgedsl.version import VERSION
 
 
@@ -40,9 +41,11 @@ class Program:
         install_places()
         self.folder = folder
         self._functions = functions
-        self._head = {"name": name, "seed": seed, "profile": profile, "compiler": compiler,
-                      "summary": tuple(summary), "topology": topology}  # fmt: skip
-        self._parts: dict[str, dict[str, Any]] = {
+        self._head: dict[str, Any] = {
+            "name": name, "seed": seed, "profile": profile, "compiler": compiler,
+            "summary": tuple(summary), "topology": topology,
+        }  # fmt: skip
+        self._parts: dict[str, Any] = {
             part: {} for part in ("params", "models", "datasets", "services", "rewards", "rubrics",
                                   "losses", "evals", "origins")
         }  # fmt: skip
@@ -75,10 +78,9 @@ class Program:
         self, name: str, source: spec.DataSource, *, tokenizer: Model, at: str = "", **given: Any
     ) -> Dataset:
         """Rows, and the functions that turn a row into what a node draws."""
-        columns = {k: self._function(v) if callable(v) else v for k, v in given.items()}
-        dataset = spec.Dataset(
-            source=self._hashed(source), tokenizer=tokenizer.name, **({"shuffle": None} | columns)
-        )
+        columns: dict[str, Any] = {"shuffle": None}
+        columns |= {k: self._function(v) if callable(v) else v for k, v in given.items()}
+        dataset = spec.Dataset(source=self._hashed(source), tokenizer=tokenizer.name, **columns)
         self._declare("datasets", name, dataset, at)
         return Dataset(self, name)
 
@@ -269,9 +271,7 @@ class Program:
         return name
 
     def _file(self, path: str) -> Path:
-        if path.startswith(SHIPPED):
-            return shipped_root() / path.removeprefix(SHIPPED)
-        return self.folder / path
+        return locate(path, self.folder)
 
     def _text(self, path: str) -> str:
         return self._file(path).read_text(encoding="utf-8")

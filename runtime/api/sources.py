@@ -6,11 +6,12 @@ Files are named relative to the program, and hashed when it declares what reads 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from forgedsl.lower import job as spec
 
 
-def hf(id: str, **given: str) -> spec.HfSource:
+def hf(id: str, **given: Any) -> spec.HfSource:
     """A model or dataset of the Hugging Face hub: `config`, `split`, `revision`."""
     return spec.HfSource(id=id, **given)
 

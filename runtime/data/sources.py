@@ -157,7 +157,7 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
 
 
 def _jsonl_rows(content: bytes, name: str) -> list[Row]:
-    rows = []
+    rows: list[Mapping[str, Any]] = []
     for number, line in enumerate(content.split(b"\n"), start=1):
         if not line.strip():
             continue

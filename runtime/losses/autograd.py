@@ -32,7 +32,7 @@ def register(maker: Any) -> int:
 
 def apply(run: Any, sources: tuple[Tensor, ...]) -> Tensor:
     """The loss of a run; its gradient goes to `sources`."""
-    loss: Tensor = _Apply.apply(run, *sources)
+    loss: Tensor = _Apply.apply(run, *sources)  # type: ignore[no-untyped-call]
     return loss
 
 

@@ -214,7 +214,8 @@ def check_fields(
         raise TypeError(f"this loss needs {', '.join(missing)} ({signature(fields)})")
     if extra := sorted(given.keys() - wanted.keys()):
         raise TypeError(f"this loss has no input {', '.join(extra)} ({signature(fields)})")
-    tokens, sequences = {}, {}
+    tokens: dict[str, Tensor] = {}
+    sequences: dict[str, Tensor] = {}
     for name, field in wanted.items():
         value = given[name].detach()
         over_tokens = "T" in field.axes

@@ -119,7 +119,7 @@ class LossFunction:
         check_logits(logits, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
-        options = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
+        options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
         if group is None and torch.compiler.is_compiling():
             if inplace:
                 raise TypeError("inplace=True overwrites logits that torch.compile may still need")
@@ -164,7 +164,7 @@ class LossFunction:
         check_linear(hidden, weight, labels)
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
-        options = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
+        options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
         options |= {"compact": compact, "logits_dtype": logits_dtype, "workspace": workspace}
         if workspace is not None and group is not None:
             raise TypeError("workspace= and group= cannot be combined")
@@ -187,7 +187,7 @@ class LossFunction:
         fused = self._fused(first.device)
         wide = torch.float64 in [source.dtype for source in sources]
         dtype = torch.float64 if wide else torch.float32
-        given = dict(tensors)
+        given: dict[str, Any] = dict(tensors)
         batch = {name: given.pop(name, None) for name in ("labels", "mask", "seq_id")}
         compact = options.get("compact", False) if fused else not first.is_cuda
         rows = self._pack(given, **batch, ignore_index=options["ignore_index"], dtype=dtype,
@@ -218,7 +218,7 @@ class LossFunction:
             )  # fmt: skip
         if call.shard is not None:  # as many chunks on all ranks
             chunk = chunk or heads.rows_of_chunk(rows.labels.device, call.shard.largest)
-        kind = heads.LogitsHead if call.form == "logits" else heads.LinearHead
+        kind: Any = heads.LogitsHead if call.form == "logits" else heads.LinearHead
         head = kind(*call.sources, rows, rows.dtype, chunk)
         return Run(
             self.module, rows, call.step, head, call.temperature,
@@ -263,7 +263,9 @@ class LossFunction:
         """Eager; in compiled code a graph ends before and another begins behind."""
         if torch.compiler.is_dynamo_compiling():
             torch._dynamo.graph_break()
-            return torch._dynamo.disable(self._eager)(*call)
+            dynamo: Any = torch._dynamo
+            out: LossOutput = dynamo.disable(self._eager)(*call)
+            return out
         return self._eager(*call)
 
     def _eager(

@@ -46,6 +46,7 @@ class Evaluation:
         rows: Rows,
         step: SimpleNamespace,
         temperature: float,
+        *,
         vocabulary: int,
     ) -> None:
         import triton.language as tl
@@ -107,7 +108,7 @@ class Evaluation:
         self.evaluate(needed)
         names = self.kernels.module.RESULTS
         found = dict(zip(names, self.results.unbind(), strict=True))
-        loss = found.pop("loss")
+        loss: Tensor = found.pop("loss")
         self.metrics = found
         return loss
 
@@ -223,7 +224,7 @@ class LogitsEvaluation(Evaluation):
     """Logits are given, `[R, V]`; their gradient goes to a new tensor, or in their place."""
 
     def __init__(self, *args: Any, logits: Tensor, inplace: bool) -> None:
-        super().__init__(*args, logits.shape[1])
+        super().__init__(*args, vocabulary=logits.shape[1])
         self.logits, self.inplace = logits, inplace
 
     def evaluate(self, needed: tuple[bool, ...]) -> None:

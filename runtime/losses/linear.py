@@ -36,7 +36,7 @@ class LinearEvaluation(Evaluation):
         compact: bool,
         logits_dtype: torch.dtype | None,
     ) -> None:
-        super().__init__(*args, weight.shape[0])
+        super().__init__(*args, vocabulary=weight.shape[0])
         index = self.rows.index
         self.num_source = hidden.shape[0]
         # nothing that a masked row holds may pass, and 0 times NaN is NaN
@@ -155,19 +155,20 @@ class LinearEvaluation(Evaluation):
                 torch.addmm(self.d_weight, gradient.t(), hidden, out=self.d_weight)
         elif self.mixed and self.d_weight is None:
             self.d_weight = torch.mm(gradient.t(), hidden, out_dtype=torch.float32)
+        elif self.d_weight is None:
+            self.d_weight = gradient.t() @ hidden.to(gradient.dtype)
         elif self.mixed:
             sums = self.d_weight
             torch.addmm(sums, gradient.t(), hidden, out_dtype=torch.float32, out=sums)
-        elif self.d_weight is None:
-            self.d_weight = gradient.t() @ hidden.to(gradient.dtype)
         else:
             self.d_weight.addmm_(gradient.t(), hidden.to(gradient.dtype))
 
     def _active(self, rows: slice) -> Tensor:
         """Which rows have a gradient at all."""
-        found = self.rows.valid[rows]
+        found: Tensor = self.rows.valid[rows]
         if self.kernels.local:
-            return found & self.arguments["active"][rows]
+            active: Tensor = self.arguments["active"][rows]
+            return found & active
         parts = [self.arguments[f"d_{n}_ptr"][rows] != 0 for n in self.kernels.module.GRADIENTS]
         return found & torch.stack(parts).any(0)
 
@@ -190,7 +191,7 @@ def add_product(sums: Tensor, left: Tensor, right: Tensor, *, new: bool = False)
     mixed = sums.is_cuda and left.dtype == right.dtype != sums.dtype
     if not mixed:
         left, right = left.to(sums.dtype), right.to(sums.dtype)
-    more = {"out_dtype": sums.dtype} if mixed else {}
+    more: dict[str, Any] = {"out_dtype": sums.dtype} if mixed else {}
     if new:
         torch.mm(left, right, out=sums, **more)
     else:

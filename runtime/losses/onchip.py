@@ -91,7 +91,7 @@ class OnChipTiledEvaluation(Evaluation):
     """Within a workspace: four products, and a tile of gradients at a time."""
 
     def __init__(self, *args: Any, hidden: Tensor, weight: Tensor, workspace: int) -> None:
-        super().__init__(*args, weight.shape[0])
+        super().__init__(*args, vocabulary=weight.shape[0])
         index = self.rows.index
         self.num_source = hidden.shape[0]
         self.hidden = hidden if index is None else hidden[index]

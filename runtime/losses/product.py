@@ -81,7 +81,8 @@ class Product:
         self.names = tuple(gradients)
         self.tilted, self.level = "entropy" in gradients, "mean_logprob" in gradients
         self.parts = -(-self.vocabulary // self.blocks.columns)
-        count, more = rows.num_kept, {"dtype": rows.dtype, "device": self.device}
+        count = rows.num_kept
+        more: dict[str, Any] = {"dtype": rows.dtype, "device": self.device}
         size = (3 if self.mean else 2) * self.parts * min(chunk, count)
         self.sums = torch.empty(size, **more)
         self.kept = torch.empty((6, -(-count // 16) * 16), **more)
@@ -136,7 +137,8 @@ class Product:
 
     def factor(self, rows: slice) -> Tensor:
         """What the weights of each row are to be multiplied by, `[rows, 1]`."""
-        return self.kept[2, rows].unsqueeze(1)
+        factor: Tensor = self.kept[2, rows].unsqueeze(1)
+        return factor
 
     def _measure(self, rows: slice, mode: str, out: Tensor | None) -> None:
         """The sums of the rows; once more for rows whose label is far below the largest logit."""

@@ -63,7 +63,7 @@ class Tiles:
 
     def local(self, labels: Tensor, tile: slice) -> Tensor:
         """Labels as columns of a tile, -1 where they stand in another."""
-        places = labels - tile.start
+        places: Tensor = labels - tile.start
         return places.where((places >= 0) & (places < tile.stop - tile.start), -1)
 
     def merged(self, parts: list[dict[str, Tensor]], labels: Tensor) -> dict[str, Tensor]:

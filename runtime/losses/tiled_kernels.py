@@ -30,7 +30,7 @@ class TiledEvaluation(Evaluation):
     ) -> None:
         kernels, rows, *more = args
         rows = rows.relabeled(rows.labels)  # each tile has labels of its own
-        super().__init__(kernels, rows, *more, weight.shape[0])
+        super().__init__(kernels, rows, *more, vocabulary=weight.shape[0])
         self.hidden, self.weight, self.module, self.step = hidden, weight, module, args[2]
         self.mixed = hidden.is_cuda and hidden.dtype == weight.dtype != self.rows.dtype
         dtype = logits_dtype or self.rows.dtype

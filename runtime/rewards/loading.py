@@ -101,7 +101,8 @@ def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
         )
     module = _import_file(path, f"forge_reward_{digest[:16]}", spec)
     try:
-        return getattr(module, spec.function)
+        function: Callable[..., Any] = getattr(module, spec.function)
+        return function
     except AttributeError:
         raise LaunchError(f"reward {spec.function}: {spec.path} defines no such function") from None
 

@@ -122,6 +122,7 @@ class RewardClient:
         ranks = itertools.cycle(range(mesh.size))
 
         async def call(items: Sequence[Item]) -> list[list[Outcome]]:
-            return await mesh.one(next(ranks), "score", list(items))
+            scores: list[list[Outcome]] = await mesh.one(next(ranks), "score", list(items))
+            return scores
 
         return Coalescer(call, parallel=mesh.size, limit=PYTHON_BATCH if python else 4096)

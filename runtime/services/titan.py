@@ -24,19 +24,23 @@ class TitanClient:
 
     async def step(self, batch: Batch, loss: str) -> StepResult:
         """One optimizer step on all ranks; rank 0's result."""
-        return await self.mesh.first("step", batch, loss)
+        result: StepResult = await self.mesh.first("step", batch, loss)
+        return result
 
     async def publish(self) -> Manifest:
         """Snapshot the current weights."""
-        return await self.mesh.first("publish")
+        manifest: Manifest = await self.mesh.first("publish")
+        return manifest
 
     async def save(self, step: int) -> str:
         """Write a checkpoint; its path in the run folder."""
-        return await self.mesh.first("save", step)
+        path: str = await self.mesh.first("save", step)
+        return path
 
     async def export(self, target: str, dtype: str) -> str:
         """Write a Hugging Face export; its path."""
-        return await self.mesh.first("export", target, dtype)
+        path: str = await self.mesh.first("export", target, dtype)
+        return path
 
     async def close(self) -> None:
         await asyncio.wait_for(self.mesh.call("close"), 10.0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import os
 import signal
 import sys
@@ -31,7 +32,7 @@ STOP_SECONDS = 8.0
 LEFT_SECONDS = 0.5
 
 
-def install_fault_hook(report: Callable[[str], None]) -> None:
+def install_fault_hook(report: Callable[[str], object]) -> None:
     """Hand unhandled faults to `report` (called on a Monarch thread).
 
     Monarch's default interrupts the main thread as if by Ctrl-C and exits with 130.
@@ -56,6 +57,7 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
         os.dup2(stream, 1)
         os.dup2(stream, 2)
         os.close(stream)
+        assert isinstance(sys.stdout, io.TextIOWrapper)
         sys.stdout.reconfigure(line_buffering=True)
         from forgedsl.runtime.upstream.vllm import prepare_environment
 

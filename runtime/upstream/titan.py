@@ -83,7 +83,7 @@ class TitanModel:
 
         tokens, positions: int64 [R, L]; mask: bool [R, 1, L, L], True where a query may attend.
         """
-        lm_head = self.model.lm_head
+        lm_head: Any = self.model.lm_head
         lm_head.head = head
         try:
             return self.model(tokens, positions=positions, attention_masks=mask)
@@ -109,7 +109,9 @@ def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
     return cast.full_tensor() if isinstance(cast, DTensor) else cast
 
 
-def init_distributed(device: str, rank: int, local_rank: int, world: int, addr: str, port: int):
+def init_distributed(
+    device: str, rank: int, local_rank: int, world: int, addr: str, port: int
+) -> SimpleNamespace:
     """Join this service's process group through torchtitan."""
     os.environ.update(
         RANK=str(rank),
@@ -189,7 +191,9 @@ def _wrap(
     )
 
 
-def build_optimizer(titan: TitanModel, opt: spec.Optimizer, steps: int, parts: SimpleNamespace):
+def build_optimizer(
+    titan: TitanModel, opt: spec.Optimizer, steps: int, parts: SimpleNamespace
+) -> tuple[Any, Any]:
     """torchtitan's optimizer and learning-rate containers for `opt`."""
     optimizers = parts.OptimizersContainer.Config(
         param_groups=[
@@ -226,7 +230,7 @@ def build_checkpointer(
     schedulers: Any,
     states: dict[str, Any],
     parts: SimpleNamespace,
-):
+) -> Any:
     """torchtitan's checkpoint manager over `folder`; `source` holds initial safetensors."""
     config = parts.CheckpointManager.Config(
         enable=True,
@@ -252,11 +256,11 @@ def build_checkpointer(
 
 def load_hf_weights(titan: TitanModel, folder: Path) -> None:
     """Load safetensors of `folder` into a model that is never saved (a frozen reference)."""
-    import torch.distributed.checkpoint as dcp
-    from torch.distributed.checkpoint import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     state = titan.adapter.to_hf(dict(titan.model.state_dict()))
-    dcp.load(state, storage_reader=HuggingFaceStorageReader(str(folder)))
+    load(state, storage_reader=HuggingFaceStorageReader(str(folder)))
     titan.model.load_state_dict(titan.adapter.from_hf(state), strict=False)
 
 
@@ -267,7 +271,7 @@ def checkpoint_weights(
 
     Call in a process that has not used torchtitan for another device: no process group is needed.
     """
-    import torch.distributed.checkpoint as dcp
+    from torch.distributed.checkpoint.state_dict_loader import load
 
     select_device("cpu")
     arch = model_spec(model, folder)
@@ -282,14 +286,16 @@ def checkpoint_weights(
         name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)
         for name, value in module.state_dict().items()
     }
-    dcp.load(state, checkpoint_id=str(checkpoint), no_dist=True)
+    load(state, checkpoint_id=str(checkpoint), no_dist=True)
     whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(state)
     return whole_state
 
 
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:
     """Clip gradients to `max_norm` over all ranks; returns the norm before clipping."""
-    return parts.dist_utils.clip_grad_norm_(list(titan.model.parameters()), max_norm, foreach=True)
+    weights = list(titan.model.parameters())
+    norm: Tensor = parts.dist_utils.clip_grad_norm_(weights, max_norm, foreach=True)
+    return norm
 
 
 # ---- pieces

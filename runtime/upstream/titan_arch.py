@@ -162,8 +162,15 @@ def _module_classes() -> SimpleNamespace:
             super().__init__()
 
         def forward(  # the TP plan places what is positional; a mask is the same on all ranks
-            self, q_BLNH, k_BLNH, v_BLNH, *, attention_masks=None, scale=None, enable_gqa=False
-        ):
+            self,
+            q_BLNH: Tensor,
+            k_BLNH: Tensor,
+            v_BLNH: Tensor,
+            *,
+            attention_masks: Tensor | None = None,
+            scale: float | None = None,
+            enable_gqa: bool = False,
+        ) -> Tensor:
             out = F.scaled_dot_product_attention(
                 q_BLNH.transpose(1, 2),
                 k_BLNH.transpose(1, 2),

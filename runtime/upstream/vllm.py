@@ -117,7 +117,7 @@ class Engine:
             # all ranks have it mapped; a process that is killed would leave the name behind
             from vllm.distributed import get_tp_group
 
-            get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()
+            get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
 
     def enter_thread(self) -> None:
@@ -143,6 +143,8 @@ class Engine:
         from vllm.distributed import get_tp_group
 
         mine = self.num_running
+        theirs: int
+        agreed: T
         theirs, agreed = get_tp_group().broadcast_object((mine, decisions))
         if theirs != mine:
             raise RuntimeError(f"engine ranks diverged: rank 0 has {theirs} requests, this {mine}")
@@ -184,6 +186,7 @@ class Engine:
         self._engine.add_request(request_id, prompt, params)
         others: list[Finished] = []
         while True:
+            output: Any
             for output in self._engine.step():
                 if output.request_id != request_id:
                     others += [_finished(output)] if output.finished else []
@@ -217,7 +220,8 @@ def hide_what_has_no_weights(is_tied: bool) -> None:
     names = ("RotaryEmbedding", "ParallelLMHead") if is_tied else ("RotaryEmbedding",)
 
     def says_something(record: logging.LogRecord) -> bool:
-        return record.msg != NOT_LOADED or not str(record.args[0]).endswith(names)
+        args: Any = record.args
+        return record.msg != NOT_LOADED or not str(args[0]).endswith(names)
 
     logging.getLogger(RELOAD_LOGGER).addFilter(says_something)
 
@@ -233,7 +237,8 @@ def _executor_at(seat: Seat) -> type:
         def _distributed_args(self) -> tuple[str, int, int]:
             return f"file://{seat.meeting}", seat.rank, seat.rank
 
-    return SeatExecutor
+    executor: type = SeatExecutor
+    return executor
 
 
 def _repack_tied_head(model: Any) -> None:
