@@ -35,6 +35,8 @@ class Meter:
         self.trainer_idle_s = 0.0
         self.groups_dropped: Counter[str] = Counter()
         self.rollouts_dropped = 0
+        self.rows_dropped = 0
+        """rows of datasets passed over because they cannot be used, in every epoch anew"""
         self._sampler_idle_s = 0.0
         self._idle_since: float | None = time.monotonic()
         self._turned = time.monotonic()
@@ -77,11 +79,12 @@ class Meter:
             "sampler_idle_s": self._sampler_idle_s,
             "groups_dropped": self.groups_dropped.total(),
             "rollouts_dropped": self.rollouts_dropped,
+            "rows_dropped": self.rows_dropped,
         }
         found.update({f"dropped/{k}": n for k, n in sorted(self.groups_dropped.items())})
         self._turned = now
         self.trainer_idle_s = self._sampler_idle_s = 0.0
-        self.rollouts_dropped = 0
+        self.rollouts_dropped = self.rows_dropped = 0
         self.groups_dropped.clear()
         return found
 

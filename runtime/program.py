@@ -9,20 +9,26 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import exp, expm1, log, log1p, sqrt, tanh
 from math import isfinite as is_finite
 from typing import Any
 
 __all__ = [
-    "Row", "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite", "log", "log1p",
-    "log_sigmoid", "lower", "matches", "sibling_max", "sibling_min", "sibling_sum", "sigmoid",
-    "sign", "softplus", "sqrt", "strip", "tanh",
+    "Row", "RowError", "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite",
+    "item", "log", "log1p", "log_sigmoid", "lower", "matches", "record", "sibling_max",
+    "sibling_min", "sibling_sum", "sigmoid", "sign", "softplus", "sqrt", "strip", "tanh",
 ]  # fmt: skip
 
 
+class RowError(LookupError):
+    """What an expression asks of a row, and is not there."""
+
+
 class Row:
-    """A dataset row: `row.question`, nested columns too."""
+    """A row of a dataset: `row.question`. What lies deeper is plain data, see `item`."""
+
+    __slots__ = ("_columns",)
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = columns
@@ -31,13 +37,40 @@ class Row:
         if name.startswith("__"):
             raise AttributeError(name)
         if name not in self._columns:
-            known = ", ".join(sorted(self._columns))
-            raise KeyError(f"the row has no column `{name}`; its columns are {known}")
-        value = self._columns[name]
-        return Row(value) if isinstance(value, Mapping) else value
+            known = ", ".join(sorted(map(str, self._columns)))
+            raise RowError(f"the row has no column `{name}`; its columns are {known or 'none'}")
+        return self._columns[name]
 
-    def __repr__(self) -> str:
-        return f"Row({dict(self._columns)!r})"
+
+def item(value: Any, *keys: Any) -> Any:
+    """A part of a row or of nested data: `item(row, "messages", 0, "content")`; without keys the
+    whole row, as a record."""
+    name = "it"
+    for key in keys:
+        value = getattr(value, key) if isinstance(value, Row) else _part(value, key, name)
+        name = f"`{key}`" if isinstance(key, str) else f"[{key}]"
+    return dict(value._columns) if isinstance(value, Row) else value
+
+
+def _part(value: Any, key: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        if key in value:
+            return value[key]
+        raise RowError(f"{name} has no `{key}`; it has {', '.join(map(str, value)) or 'nothing'}")
+    is_index = isinstance(key, int) and not isinstance(key, bool)
+    if is_index and isinstance(value, str | Sequence):
+        if -len(value) <= key < len(value):
+            return value[key]
+        raise RowError(f"{name} has no [{key}]: its length is {len(value)}")
+    shown = f"[{key}]" if is_index else f"`{key}`"
+    raise RowError(f"{name} is {kind_of(value)} and has no {shown}")
+
+
+def kind_of(value: Any) -> str:
+    """A value of a row in words."""
+    names = {"NoneType": "null", "str": "text", "int": "a number", "float": "a number"}
+    names |= {"bool": "true or false", "dict": "a record", "list": "a list"}
+    return names.get(type(value).__name__, f"a {type(value).__name__}")
 
 
 # ---- text
@@ -45,34 +78,41 @@ class Row:
 
 def chat(system: str | None, user: str) -> list[dict[str, str]]:
     """Chat messages: the system message (none: left out) and the user's turn."""
+    if user is None:
+        raise RowError("the user's turn of `chat` is null")
     messages = [] if system is None else [{"role": "system", "content": system}]
     return [*messages, {"role": "user", "content": str(user)}]
 
 
 def after(s: str, sep: str) -> str:
     """What follows the first `sep`; all of `s` without one."""
-    head, found, tail = s.partition(sep)
+    head, found, tail = _text(s, "after").partition(sep)
     return tail if found else head
 
 
 def before(s: str, sep: str) -> str:
     """What precedes the first `sep`; all of `s` without one."""
-    return s.partition(sep)[0]
+    return _text(s, "before").partition(sep)[0]
 
 
 def strip(s: str) -> str:
     """Without surrounding white space."""
-    return s.strip()
+    return _text(s, "strip").strip()
 
 
 def lower(s: str) -> str:
     """In lower case."""
-    return s.lower()
+    return _text(s, "lower").lower()
 
 
 def matches(s: str, pattern: str) -> bool:
     """Whether the regular expression occurs in `s`."""
-    return re.search(pattern, s) is not None
+    return re.search(pattern, _text(s, "matches")) is not None
+
+
+def record(**fields: Any) -> dict[str, Any]:
+    """Several values under names: `target = record(answer = row.a, tests = row.tests)`."""
+    return fields
 
 
 def env(name: str) -> str:
@@ -80,6 +120,12 @@ def env(name: str) -> str:
     if name not in os.environ:
         raise KeyError(f"environment variable {name} is not set")
     return os.environ[name]
+
+
+def _text(value: Any, function: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise RowError(f"`{function}` reads text, this is {kind_of(value)}")
 
 
 # ---- numbers

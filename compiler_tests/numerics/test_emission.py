@@ -16,7 +16,7 @@ from forgedsl.emit.loss import lower_loss
 from forgedsl.emit.python import emit_program
 from forgedsl.errors import SourceError
 from forgedsl.losses import text as tree_text
-from forgedsl.runtime.program import Row
+from forgedsl.runtime.program import Row, RowError
 
 PROGRAM = '''forge 1
 import "std/rl" as rl
@@ -116,7 +116,7 @@ def test_dataset_columns(program):
 
 
 def test_missing_columns_are_named(program):
-    with pytest.raises(KeyError, match="no column `answer`; its columns are question"):
+    with pytest.raises(RowError, match="no column `answer`; its columns are question"):
         program.dataset_sums_target(Row({"question": "1+2"}))
 
 

@@ -165,3 +165,15 @@ def test_lock_is_toml_and_holds_the_hashes(tmp_path):
     assert len(lock["losses"]["grpo"]) == len(lock["kernels"]["grpo"]) == 64
     assert lock["packages"]["lark"] == "1.2.2"
     assert lock["defaults"]["titan"]["optimizer.eps"] == "1e-08"
+
+
+def test_a_prompt_may_have_what_context_and_rows_leave_beside_a_completion(tmp_path):
+    free = ("max_prompt_tokens = 512", "max_prompt_tokens = none")
+    text = changed(GRPO + EVAL, free)
+    short = job_of(
+        text, tmp_path, "generator.sampling.max_tokens=100", "trainer.batch.seq_len=1000"
+    )
+    context = short.models["policy"].context
+    assert short.datasets["gsm8k"].max_prompt_tokens == 900
+    assert short.datasets["gsm8k.held_out"].max_prompt_tokens == context - 100
+    assert job_of(GRPO, tmp_path).datasets["gsm8k"].max_prompt_tokens == 512

@@ -161,7 +161,8 @@ Latency = Callable[[str], float]
 
 
 class FakeEndpoints:
-    """Every call sleeps `latency(op)` seconds; `fail` may raise before a call answers.
+    """Every call sleeps `latency(op)` seconds; `fail` may raise before a call answers; `bad` rows
+    are passed over.
 
     Afterwards `trained` holds, per optimizer step, the rows and completions that it saw, and
     `saved` the controller states of the checkpoints.
@@ -172,6 +173,7 @@ class FakeEndpoints:
         job: Job,
         *,
         rows: int | None = None,
+        bad: Callable[[int], bool] = lambda row: False,
         latency: Latency | None = None,
         jitter: int | None = None,
         fail: Callable[[str, dict[str, Any]], None] = lambda op, about: None,
@@ -185,6 +187,7 @@ class FakeEndpoints:
         self.peak: Counter[str] = Counter()
         self.synced: list[tuple[str, int]] = []
         self._rows = rows
+        self._bad = bad
         self._fail = fail
         self._random = random.Random(jitter)
         self._latency = latency or self._jittered if jitter is not None else latency or _instant
@@ -249,6 +252,8 @@ class FakeEndpoints:
         self._position[node.name] = cursor
 
     def _next(self, node: Node) -> int | None:
+        while self._bad(self._position[node.name]):
+            self._position[node.name] += 1
         row = self._position[node.name]
         if self._rows is not None and row >= self._rows:
             return None
@@ -336,7 +341,7 @@ class FakeEndpoints:
 
     def restarted(self, state: dict[str, Any], **more: Any) -> FakeEndpoints:
         """Services of a new process that loaded this checkpoint."""
-        fresh = FakeEndpoints(self.job, rows=self._rows, **more)
+        fresh = FakeEndpoints(self.job, **{"rows": self._rows, "bad": self._bad} | more)
         fresh.version.update(state["versions"])
         return fresh
 

@@ -341,6 +341,38 @@ def test_resume_continues_steps_versions_and_groups():
     assert sorted(before | set(after)) == list(range(32))
 
 
+def rows_by_group(events):
+    return {e["group"]: e["row"] for e in events if e["kind"] == "group.drawn"}
+
+
+def test_rows_that_are_passed_over_are_counted_and_leave_the_position_right():
+    the_job = job(steps=8, checkpoint={"every": 3})
+    first = FakeEndpoints(the_job, jitter=1, bad=lambda row: row % 3 == 1)
+    _, events = drive(the_job, first)
+    rows = rows_by_group(events)
+    _, resumed = drive(the_job, first.restarted(first.saved[0], jitter=2), state=first.saved[0])
+    assert rows_by_group(resumed).items() <= rows.items(), "a group keeps its row"
+    assert sum(m["rows_dropped"] for m in metrics(events)) == max(rows.values()) + 1 - len(rows)
+
+
+def test_a_repaired_data_file_goes_on_where_that_is_allowed():
+    the_job = job(steps=4, checkpoint={"every": 1})
+    slow = {"draw": 0.0}
+    first = FakeEndpoints(
+        the_job, latency=lambda op: slow.get(op, 5.0), bad=lambda row: row % 3 == 1
+    )
+    drive(the_job, first)
+    state = first.saved[0]
+    entries = state["ledgers"]["prompt"]["open"]
+    assert any(entry["row"] > entry["before"] for entry in entries), "bad rows were passed over"
+    mended = first.restarted(state, bad=lambda row: False)
+    outcome, events = drive(the_job, mended, state=state, changed_data=True)
+    assert outcome.step == 4
+    assert "changed since the checkpoint" in next(
+        event["text"] for event in events if event["kind"] == "warning"
+    )
+
+
 def test_a_record_that_waits_for_its_evaluation_survives_a_crash():
     from fake_endpoints import evaluation
 

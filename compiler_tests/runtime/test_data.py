@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +58,7 @@ def test_prompt_may_be_plain_text(tokenizer: ChatTokenizer) -> None:
 def test_without_shuffle_rows_come_in_order_for_ever(tokenizer: ChatTokenizer) -> None:
     data = reader(tokenizer, SUMS[:3], prompt="ask")
     assert [data.next_prompt().row for _ in range(7)] == [0, 1, 2, 0, 1, 2, 0]
-    assert data.epochs == 7 / 3
+    assert data.cursor == 7
 
 
 def test_every_epoch_is_another_permutation(tokenizer: ChatTokenizer) -> None:
@@ -74,10 +73,9 @@ def test_a_reader_sent_to_a_cursor_continues_with_the_row_that_followed(
 ) -> None:
     data = reader(tokenizer, SUMS, shuffle=1, prompt="ask")
     rows = [data.next_prompt().row for _ in range(17)]
-    state = data.state_dict()
     expected = [data.next_prompt().row for _ in range(15)]
     resumed = reader(tokenizer, SUMS, shuffle=1, prompt="ask")
-    resumed.load_state_dict(json.loads(json.dumps(state)))
+    resumed.seek(17)
     assert [resumed.next_prompt().row for _ in range(15)] == expected
     resumed.seek(5)
     assert resumed.next_prompt().row == rows[5]
@@ -122,13 +120,13 @@ def test_a_dataset_without_a_usable_row_ends_the_run(tokenizer: ChatTokenizer) -
 
 def test_a_missing_column_names_the_columns_there_are(tokenizer: ChatTokenizer) -> None:
     data = reader(tokenizer, SUMS, prompt="missing")
-    message = "sums: row 0: the row has no column `qestion`; its columns are answer, question"
-    with pytest.raises(RunError, match=message):
+    message = r"sums: .*row 0: the row has no column `qestion`; its columns are answer, question"
+    with pytest.raises(RunError, match=f"(?s){message}"):
         data.next_prompt()
 
 
 def test_a_failing_row_function_names_row_and_error(tokenizer: ChatTokenizer) -> None:
-    with pytest.raises(RunError, match=r"dataset sums: row 0: ValueError: invalid literal"):
+    with pytest.raises(RunError, match=r"(?s)dataset sums: .*row 0: ValueError: invalid"):
         reader(tokenizer, SUMS, prompt="bad").next_prompt()
 
 

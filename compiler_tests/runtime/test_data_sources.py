@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.data.sources import Source, open_source
+from forgedsl.runtime.data.sources import Source, Unreadable, open_source
 
 
 def file_source(path: Path, kind: str = "jsonl") -> job.FileSource:
@@ -53,18 +53,27 @@ def test_shipped_data_needs_no_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "why"),
     [
-        (b'{"n":1}\n{"n":\n', r"rows\.jsonl:2: not a line of JSON"),
-        (b"\xff\xfe\n", r"rows\.jsonl:1: not a line of JSON"),
-        (b"[1]\n", r"rows\.jsonl:1: a row must be a JSON object"),
-        (b"\n", r"rows\.jsonl has no rows"),
+        (b'{"n":1}\n\n{"n":\n', "not a line of JSON"),
+        (b'{"n":1}\n\n\xff\xfe\n', "not a line of JSON"),
+        (b'{"n":1}\n\n[1]\n', "a row must be a JSON object"),
     ],
 )
-def test_bad_jsonl(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_line_that_is_no_row_stands_for_itself(tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
-    with pytest.raises(LaunchError, match=message):
+    source = opened(file_source(path), tmp_path)
+    row_id, row = source.at(1)
+    assert isinstance(row, Unreadable)
+    assert row.why.startswith(why)
+    assert source.place(row_id) == "rows.jsonl:3"
+
+
+def test_a_file_without_rows(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b"\n")
+    with pytest.raises(LaunchError, match=r"rows\.jsonl has no rows"):
         opened(file_source(path), tmp_path)
 
 

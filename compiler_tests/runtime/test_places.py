@@ -66,5 +66,7 @@ def test_a_failing_column_names_its_line(make_job, tmp_path):
     job = make_job(datasets={"rows": dataset}, program=text)
     program = load_module("program", text)
     reader = open_dataset(job, "rows", program=program, job_dir=tmp_path, run_dir=tmp_path)
-    with pytest.raises(RunError, match=r"row 0: .*its columns are question.* \(at own.forge:8:12"):
+    with pytest.raises(
+        RunError, match=r"rows.jsonl:1: .*its columns are question.* \(at own.forge:8:12"
+    ):
         reader.next_prompt()

@@ -95,7 +95,7 @@ def _job(
         summary=summary_lines(program, graph, planned),
         params={name: plain(value.value) for name, value in program.params.items()},
         models=sources.lower_models(program, graph, planned, files),
-        datasets=sources.lower_datasets(program, graph, files),
+        datasets=sources.lower_datasets(program, graph, planned, files),
         services=lower_services(program, graph, planned),
         rewards=functions.lower_rewards(program, graph, files),
         rubrics=functions.lower_rubrics(program, graph),

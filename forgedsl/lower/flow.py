@@ -9,7 +9,7 @@ from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Auto, Decl, Program, Ref
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
-from forgedsl.lower.sources import eval_entry
+from forgedsl.lower.sources import eval_entry, eval_service
 from forgedsl.plan.meshes import number
 from forgedsl.plan.plan import Plan
 from forgedsl.source import Span
@@ -125,12 +125,6 @@ def lower_evals(program: Program, graph: Graph) -> dict[str, job.Eval]:
         name: _eval(program, eval_entry(name, decl), decl, eval_service(graph))
         for name, decl in program.evals.items()
     }
-
-
-def eval_service(graph: Graph) -> str:
-    """The generator with the newest weights, else the first that samples."""
-    synced = [sync.settings["target"] for sync in graph.syncs]
-    return str((synced or [node.target for node in graph.of("sample")])[0])
 
 
 def _eval(program: Program, dataset: str, decl: Decl, service: str) -> job.Eval:

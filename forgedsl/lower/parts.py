@@ -106,7 +106,9 @@ class Dataset(Spec):
     shuffle: int | None
     streaming: bool = False
     max_prompt_tokens: int | None = None
+    """as declared, else what context and rows leave beside the completion"""
     on_long: Literal["drop", "truncate", "error"] = "drop"
+    max_bad_rows: float = 0.05
 
 
 # ---- services

@@ -57,22 +57,46 @@ def _model_source(source: Constructor, files: InputFiles) -> job.ModelSource:
 # ---- datasets
 
 
-def lower_datasets(program: Program, graph: Graph, files: InputFiles) -> dict[str, job.Dataset]:
+def lower_datasets(
+    program: Program, graph: Graph, plan: Plan, files: InputFiles
+) -> dict[str, job.Dataset]:
     """Datasets that are drawn from, and one of its own for each eval."""
     drawn = {node.target for node in graph.sources}
     found = {
-        name: _dataset(program, graph, decl, files)
+        name: _dataset(program, graph, decl, files, _room(program, graph, plan, name))
         for name, decl in program.datasets.items()
         if name in drawn
     }
     for name, eval_decl in program.evals.items():
         decl = program.datasets[eval_dataset(eval_decl)]
-        base = _dataset(program, graph, decl, files)
+        base = _dataset(program, graph, decl, files, _eval_room(program, graph, plan, eval_decl))
         source = _eval_source(eval_decl, decl, files)
         found[eval_entry(name, eval_decl)] = base.model_copy(
             update={"source": source, "shuffle": None}
         )
     return found
+
+
+def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | None:
+    """Tokens of a prompt that fit, with its completion, the model's context and a row of the
+    trainer; None: nothing is sampled, or it is not known."""
+    found = []
+    for node in graph.of("sample"):
+        if graph.node(node.root).target == dataset:
+            service = program.services[node.target]
+            bounds = (plan.contexts[model_of(service)], plan.request.rows[graph.trainer][1])
+            new = int(service.settings["sampling.max_tokens"].value)
+            found += [bound - new for bound in bounds if bound is not None]
+    return max(1, min(found)) if found else None
+
+
+def _eval_room(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | None:
+    """The same of an eval, whose completions nobody trains on."""
+    service = program.services[eval_service(graph)]
+    context, new = plan.contexts[model_of(service)], decl.settings["sample.max_tokens"].value
+    if not isinstance(new, int):
+        new = int(service.settings["sampling.max_tokens"].value)
+    return None if context is None else max(1, context - new)
 
 
 def eval_dataset(decl: Decl) -> str:
@@ -87,13 +111,21 @@ def eval_entry(name: str, decl: Decl) -> str:
     return f"{eval_dataset(decl)}.{name}"
 
 
+def eval_service(graph: Graph) -> str:
+    """The generator with the newest weights, else the first that samples."""
+    synced = [sync.settings["target"] for sync in graph.syncs]
+    return str((synced or [node.target for node in graph.of("sample")])[0])
+
+
 def _dataset(
     program: Program,
     graph: Graph,
     decl: Decl,
     files: InputFiles,
+    room: int | None,
 ) -> job.Dataset:
     settings = decl.settings
+    limit = settings["max_prompt_tokens"].value
     streaming = settings["streaming"].value
     named = {
         column: function_name("dataset", decl.name, column)
@@ -107,8 +139,9 @@ def _dataset(
         learn=settings["learn"].value if settings["chat"].value is not None else None,
         shuffle=_shuffle(program, settings["shuffle"]),
         streaming=False if isinstance(streaming, Auto) else streaming,
-        max_prompt_tokens=settings["max_prompt_tokens"].value,
+        max_prompt_tokens=room if limit is None else limit,
         on_long=settings["on_long"].value,
+        max_bad_rows=settings["max_bad_rows"].value,
     )
 
 

@@ -18,6 +18,7 @@ from forgedsl.schema.types import (
     COUNT,
     DURATION,
     EXPRESSION,
+    FRACTION,
     NATURAL,
     POSITIVE,
     REQUIRED,
@@ -147,8 +148,11 @@ DATASET = Kind(
             "order of the rows",
         ),
         ("streaming", replace(BOOL, auto=True), AUTO, OBS, "read rows as they are needed"),
-        ("max_prompt_tokens", _COUNT, None, NUM, "longest prompt"),
+        ("max_prompt_tokens", _COUNT, None, NUM,
+         "longest prompt; without it, what the context and a row leave beside `max_tokens`"),
         ("on_long", word("drop", "truncate", "error"), "drop", NUM, "what to do with longer ones"),
+        ("max_bad_rows", FRACTION, 0.05, NUM,
+         "share of rows that may be left out because they cannot be used; more end the run"),
     ),
 )  # fmt: skip
 REWARD = Kind(

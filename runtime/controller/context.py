@@ -41,5 +41,7 @@ class Context:
     state: ControllerState
     versions: Versions
     failures: FailureGuard
+    changed_data: bool = False
+    """the data are not those of the checkpoint, and the user said that this is right"""
     meter: Meter = field(default_factory=Meter)
     pulse: Pulse = field(default_factory=Pulse)

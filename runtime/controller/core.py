@@ -81,6 +81,7 @@ class Controller:
         events: EventLog,
         *,
         state: dict[str, Any] | None = None,
+        changed_data: bool = False,
         interrupt_seconds: float = INTERRUPT_SECONDS,
     ) -> None:
         self._job = job
@@ -93,16 +94,16 @@ class Controller:
         self._wall_before = self._state.wall_s
         trained = {node.target: self._state.versions.get(node.target, 0) for node in flow.steps}
         self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
-        context = Context(
+        self._context = context = Context(
             job=job,
             flow=flow,
             endpoints=endpoints,
             events=events,
             state=self._state,
             versions=self._versions,
+            changed_data=changed_data,
             failures=FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits)),
         )
-        self._context = context
         self._meter = context.meter
         self._finite = NonFiniteGuard()
         self._firing = Firing(context)

@@ -44,6 +44,7 @@ class Intake:
         self._events = context.events
         self._meter = context.meter
         self._pulse = context.pulse
+        self._changed_data = context.changed_data
         self._firing = firing
         share, schedule = source.quota, context.job.schedule
         every = max((sync.every for sync in source.syncs), default=None)
@@ -56,24 +57,7 @@ class Intake:
 
     async def run(self, tasks: asyncio.TaskGroup, wanted: Any) -> None:
         """Draw groups for as long as `wanted()` says how many are still to be trained on."""
-        node = self.source.node
-        reopened = list(self.ledger.open)
-        position = 0
-        for entry in reopened:
-            if entry.before != position:
-                await demand(node, self._endpoints.seek(node, entry.before))
-            item = await self._draw()
-            if item is None or _row(item) != entry.row:
-                raise RunError(
-                    f"dataset {node.target} changed since the checkpoint: row {entry.row} is "
-                    f"now {None if item is None else _row(item)}",
-                    origin=node.origin,
-                    remedy="start a new run, or restore the data",
-                )
-            position = _cursor(item)
-            self._begin(tasks, entry.local, item)
-        if self.ledger.position != position:
-            await demand(node, self._endpoints.seek(node, self.ledger.position))
+        await self._reopen(tasks)
         while True:
             while self.credits.alive >= self.credits.credits or wanted() <= len(self.ledger.open):
                 await self._pulse.wait()
@@ -82,11 +66,43 @@ class Intake:
                 break
             local = self.credits.admit()
             assert local is not None, "only this task admits"
-            entry = Entry(local=local, before=self.ledger.position, row=_row(item))
-            self.ledger.drawn(entry, _cursor(item))
+            before, after = self.ledger.position, _cursor(item)
+            self._meter.rows_dropped += after - before - _num_rows(item)
+            self.ledger.drawn(Entry(local=local, before=before, row=_row(item)), after)
             self._begin(tasks, local, item)
         self.ended = True
         self._pulse.fire()
+
+    async def _reopen(self, tasks: asyncio.TaskGroup) -> None:
+        """Draw the groups again that were in flight at the checkpoint, then go to its position."""
+        node, position = self.source.node, 0
+        for entry in self.ledger.open:
+            if entry.before != position:
+                await demand(node, self._endpoints.seek(node, entry.before))
+            item = await self._draw()
+            if item is None or _row(item) != entry.row:
+                self._changed(entry, item)
+            if item is None:
+                self.credits.drop(entry.local)
+                self.ledger.drop(entry.local)
+                position = -1  # wherever the source is now
+                continue
+            position = _cursor(item)
+            self._begin(tasks, entry.local, item)
+        if self.ledger.position != position:
+            await demand(node, self._endpoints.seek(node, self.ledger.position))
+
+    def _changed(self, entry: Entry, item: Any) -> None:
+        """A group is drawn again and begins with another row."""
+        node, now = self.source.node, None if item is None else _row(item)
+        text = f"dataset {node.target} changed since the checkpoint: row {entry.row} is now {now}"
+        if not self._changed_data:
+            raise RunError(
+                text,
+                origin=node.origin,
+                remedy="restore the data, or start a new run",
+            )
+        self._events.emit("warning", text=text)
 
     def drop(self, unit: Unit, reason: str) -> None:
         """Give up a group that is not in a batch; its credit returns."""
@@ -291,6 +307,11 @@ def starvation_remedy(drops: Counter[str]) -> str:
 def _cursor(item: Any) -> int:
     cursor: int = item[0].prompt.cursor if isinstance(item, list) else item.cursor
     return cursor
+
+
+def _num_rows(item: Any) -> int:
+    """Rows that an item is made of."""
+    return len(item.samples) if isinstance(item, Batch) else 1
 
 
 def _row(item: Any) -> int | None:

@@ -43,7 +43,9 @@ class ChatTokenizer:
 
     def prompt_tokens(self, prompt: str | Sequence[Message]) -> list[int]:
         text = self.prompt_text(prompt)
-        return list(self.tokenizer(text, add_special_tokens=isinstance(prompt, str))["input_ids"])
+        special = isinstance(prompt, str)
+        # too long a text is our business, the tokenizer need not warn of it
+        return list(self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
     def completion_tokens(self, prompt: str | Sequence[Message], answer: str) -> list[int]:
         """The tokens of an answer to a prompt, its end token included."""
@@ -61,7 +63,9 @@ class ChatTokenizer:
     ) -> tuple[list[int], list[bool]]:
         """Tokens of a conversation, and which of them carry loss."""
         text = self._render(messages)
-        encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        encoded = self.tokenizer(
+            text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
+        )
         tokens = list(encoded["input_ids"])
         if learn == "all":
             return tokens, [True] * len(tokens)

@@ -1,13 +1,16 @@
 """DatasetReader: the stream of prompts, supervised samples or preference pairs of one dataset.
 
     Dataset + row functions + tokenizer + source --> next_prompt | next_batch | next_pair
+                                                 `-> rows left out: drops.py
 
 Lives in the controller's process and is read by one caller at a time. `cursor` counts the source
-rows consumed, dropped ones included, and is all the state there is.
+rows consumed, dropped ones included, and is all the state there is: which rows are left out follows
+from the rows, so that a run that is resumed leaves out the same ones.
 """
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,30 +20,19 @@ from typing import Any, TypeVar
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data.sources import Source, open_source
+from forgedsl.runtime.data.drops import TOO_LONG, DroppedRow, Drops
+from forgedsl.runtime.data.sources import Source, Unreadable, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
-from forgedsl.runtime.places import described, placed
+from forgedsl.runtime.program import Row, kind_of
 
 T = TypeVar("T")
 MAX_DROPPED = 10_000
 """rows dropped in a row before a dataset of unknown length counts as having no usable one"""
 
 
-class RowView:
-    """A row as generated functions see it: `row.question`."""
-
-    __slots__ = ("_row",)
-
-    def __init__(self, row: Any) -> None:
-        self._row = row
-
-    def __getattr__(self, column: str) -> Any:
-        try:
-            return self._row[column]
-        except KeyError:
-            names = ", ".join(sorted(map(str, self._row)))
-            raise RunError(f"the row has no column `{column}`; its columns are {names}") from None
+class TooLongError(RunError):
+    """A row is too long, and `on_long = error` says that this ends the run."""
 
 
 def open_dataset(
@@ -62,7 +54,7 @@ def open_dataset(
 
 
 class DatasetReader:
-    """Reads a dataset from `cursor` on, for ever. `dropped` counts rows left out, by reason."""
+    """Reads a dataset from `cursor` on, for ever, or to the position `end`."""
 
     def __init__(
         self,
@@ -81,7 +73,10 @@ class DatasetReader:
         self.name = name
         self.origin = origin
         self.cursor = 0
-        self.dropped: Counter[str] = Counter()
+        self.end: int | None = None
+        self.checked = 0
+        """rows of the first epoch that were looked at"""
+        self.drops = Drops(name, origin, dataset.max_bad_rows)
 
     @property
     def num_rows(self) -> int | None:
@@ -89,36 +84,54 @@ class DatasetReader:
         return self.source.num_rows
 
     @property
-    def epochs(self) -> float:
-        """How often the rows have been read so far."""
-        return self.cursor / self.num_rows if self.num_rows else 0.0
+    def dropped(self) -> Counter[str]:
+        """Rows left out so far, by reason; each counts once."""
+        return self.drops.counts
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to draw."""
+        return self.end is not None and self.cursor >= self.end
 
     def seek(self, cursor: int) -> None:
         """Continue with the row that follows position `cursor`."""
         self.cursor = cursor
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"cursor": self.cursor, "dropped": dict(self.dropped)}
+    def check(self, make: Callable[[int, Row], Any], seconds: float) -> None:
+        """Look at the rows of the first epoch before they are needed, for at most `seconds`, and
+        say what would be left out. Where rows are streamed, each is looked at when it comes.
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.cursor, self.dropped = state["cursor"], Counter(state["dropped"])
+        Raises:
+            GuardError: there are more bad rows than `max_bad_rows` allows.
+        """
+        began = time.monotonic()
+        self.drops.told_by_hand = True
+        for position in range(self.num_rows or 0):
+            if time.monotonic() - began > seconds:
+                break
+            self._read(position, make)
+        self.drops.told_by_hand = False
+        if self.num_rows:
+            self.drops.say(self.checked, self.num_rows, time.monotonic() - began)
 
-    def next_prompt(self) -> Prompt:
-        """The next prompt that fits; its `cursor` is the position after it."""
-        return self._next(self._prompt)
+    def next_prompt(self) -> Prompt | None:
+        """The next prompt that fits; its `cursor` is the position after it. None at the end."""
+        return self._next(self.prompt, self.end)
 
-    def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout]:
+    def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout] | None:
         """The next (chosen, rejected), completions of one prompt, each of at most `seq_len`."""
-        return self._next(lambda row_id, row: self._pair(row_id, row, seq_len))
+        return self._next(lambda row_id, row: self.pair(row_id, row, seq_len), self.end)
 
     def next_batch(self, rows: int, seq_len: int, *, pack: bool = True) -> list[Sample]:
         """Supervised samples that fill `rows` rows of `seq_len` tokens."""
         samples: list[Sample] = []
-        befores: list[dict[str, Any]] = []
+        befores: list[int] = []
         while _rows_needed(samples, seq_len, pack=pack) <= rows:
-            befores.append(self.state_dict())
-            samples.append(self._next(lambda row_id, row: self._sample(row_id, row, seq_len)))
-        self.load_state_dict(befores[-1])
+            befores.append(self.cursor)
+            sample = self._next(lambda row_id, row: self.sample(row_id, row, seq_len), None)
+            assert sample is not None, "without an end there is always another row"
+            samples.append(sample)
+        self.seek(befores[-1])
         return samples[:-1]
 
     def prompts(self, limit: int | None = None) -> list[Prompt]:
@@ -132,102 +145,113 @@ class DatasetReader:
         for position in range(self.num_rows if self.num_rows is not None else MAX_DROPPED):
             if len(found) == limit:
                 break
-            prompt = self._read(position, self._prompt)
+            prompt = self._read(position, self.prompt)
             if prompt is not None:
                 prompt.cursor = position + 1
                 found.append(prompt)
         return found
 
-    def _next(self, make: Callable[[int, RowView], T | None]) -> T:
-        """What `make` gives for the next row that it does not drop."""
+    def _next(self, make: Callable[[int, Row], T], end: int | None) -> T | None:
+        """What `make` gives for the next row that is not left out; None at `end`."""
         patience = self.num_rows or MAX_DROPPED
         for _ in range(patience):
+            if end is not None and self.cursor >= end:
+                return None
             item = self._read(self.cursor, make)
             self.cursor += 1
             if item is not None:
                 return item
-        reasons = ", ".join(f"{reason}: {count}" for reason, count in self.dropped.items())
         raise self._error(
-            f"none of {patience} rows in a row can be used ({reasons})",
-            remedy="raise max_prompt_tokens or batch.seq_len, or set on_long = truncate",
+            f"none of {patience} rows in a row can be used ({self.drops.summary()})"
+            f"{self.drops.examples()}",
+            remedy="mend the rows or columns; for rows that are too long raise max_prompt_tokens "
+            "or batch.seq_len, or set on_long = truncate",
         )
 
-    def _read(self, position: int, make: Callable[[int, RowView], T | None]) -> T | None:
+    def _read(self, position: int, make: Callable[[int, Row], T]) -> T | None:
+        """What `make` gives for a row, or None if the row is left out, which is booked."""
         row_id, row = self.source.at(position)
+        self.checked = min(max(self.checked, position + 1), self.num_rows or position + 1)
         try:
-            return make(row_id, RowView(row))
-        except RunError as error:
-            raise self._error(f"row {row_id}: {placed(error)}", remedy=error.remedy) from error
-        except Exception as error:
-            raise self._error(f"row {row_id}: {described(error)}") from error
+            if isinstance(row, Unreadable):
+                raise DroppedRow(row.why)
+            return make(row_id, Row(row))
+        except TooLongError as error:
+            place = self.source.place(row_id)
+            raise self._error(f"{place}: {error}", remedy=error.remedy) from error
+        except Exception as error:  # whatever the columns make of a row is a matter of that row
+            self.drops.add(row_id, self.source.place(row_id), error, self.checked)
+            return None
 
-    def _prompt(self, row_id: int, row: RowView) -> Prompt | None:
-        assert self.dataset.prompt is not None
-        return self._prompt_item(row_id, row, self._column(self.dataset.prompt, row))
+    def prompt(self, row_id: int, row: Row) -> Prompt:
+        """The prompt of a row."""
+        return self._prompt_item(row_id, row, self._column("prompt", row))
 
-    def _prompt_item(self, row_id: int, row: RowView, prompt: Any) -> Prompt | None:
+    def _prompt_item(self, row_id: int, row: Row, prompt: Any) -> Prompt:
+        last = prompt if isinstance(prompt, str) else _messages("`prompt`", prompt)[-1]["content"]
+        if isinstance(last, str) and not last.strip():
+            raise DroppedRow("the prompt is empty")
         tokens, text = self.tokenizer.prompt_tokens(prompt), self.tokenizer.prompt_text(prompt)
         limit = self.dataset.max_prompt_tokens
         if limit is not None and len(tokens) > limit:
-            if not self._keeps_long(
-                f"the prompt has {len(tokens)} tokens", "max_prompt_tokens", limit
-            ):
-                return None
+            self._cut(f"the prompt has {len(tokens)} tokens", "max_prompt_tokens", limit)
             tokens = tokens[-limit:]
             text = self.tokenizer.decode(tokens)
-        target = None if self.dataset.target is None else self._column(self.dataset.target, row)
+        if not tokens:
+            raise DroppedRow("the prompt has no tokens")
+        target = None if self.dataset.target is None else self._column("target", row)
         return Prompt(
             group=0, row=row_id, text=text, token_ids=tokens, target=target, cursor=self.cursor + 1
         )
 
-    def _sample(self, row_id: int, row: RowView, seq_len: int) -> Sample | None:
-        assert self.dataset.chat is not None
-        messages = self._column(self.dataset.chat, row)
+    def sample(self, row_id: int, row: Row, seq_len: int) -> Sample:
+        """The conversation of a row, to learn from."""
+        messages = _messages("`chat`", self._column("chat", row))
         tokens, mask = self.tokenizer.conversation(
             messages, self.dataset.learn or "assistant_turns"
         )
         if len(tokens) > seq_len:
-            if not self._keeps_long(f"the chat has {len(tokens)} tokens", "batch.seq_len", seq_len):
-                return None
+            self._cut(f"the chat has {len(tokens)} tokens", "batch.seq_len", seq_len)
             tokens, mask = tokens[:seq_len], mask[:seq_len]
         if not any(mask):
-            self.dropped["nothing to learn"] += 1
-            return None
+            raise DroppedRow("no token of the chat carries loss", "nothing to learn")
         start = mask.index(True)
         return Sample(token_ids=tokens, num_prompt=start, mask=mask[start:])
 
-    def _pair(self, row_id: int, row: RowView, seq_len: int) -> tuple[Rollout, Rollout] | None:
+    def pair(self, row_id: int, row: Row, seq_len: int) -> tuple[Rollout, Rollout]:
         """`chosen` and `rejected` are answers to `prompt`, or whole chats that end in them."""
-        assert self.dataset.chosen is not None
-        assert self.dataset.rejected is not None
-        sides = [self._column(name, row) for name in (self.dataset.chosen, self.dataset.rejected)]
+        sides = [self._column(name, row) for name in ("chosen", "rejected")]
+        chats: list[Any] = [
+            side if isinstance(side, str) else _messages("an answer", side) for side in sides
+        ]
         if self.dataset.prompt is not None:
-            prompt = self._column(self.dataset.prompt, row)
+            prompt = self._column("prompt", row)
+        elif isinstance(chats[0], str) or isinstance(chats[1], str):
+            raise DroppedRow("`chosen` and `rejected` are texts, and the dataset has no `prompt`")
         else:
-            prompt = sides[0][:-1]
-            if sides[1][:-1] != prompt:
-                raise RunError("chosen and rejected answer different prompts")
+            prompt = chats[0][:-1]
+            if chats[1][:-1] != prompt:
+                raise DroppedRow("chosen and rejected answer different prompts")
         item = self._prompt_item(row_id, row, prompt)
-        if item is None:
-            return None
-        answers = [side if isinstance(side, str) else side[-1]["content"] for side in sides]
+        answers = [chat if isinstance(chat, str) else chat[-1]["content"] for chat in chats]
         chosen, rejected = (
             self._answer(item, i, prompt, answer) for i, answer in enumerate(answers)
         )
-        return (chosen, rejected) if self._fits((chosen, rejected), seq_len) else None
+        self._fit((chosen, rejected), seq_len)
+        return chosen, rejected
 
-    def _fits(self, sides: tuple[Rollout, Rollout], seq_len: int) -> bool:
-        """Whether the pair is kept; answers that are too long are cut if `on_long` says so."""
+    def _fit(self, sides: tuple[Rollout, Rollout], seq_len: int) -> None:
+        """Answers that are too long are cut, if `on_long` says so."""
         room = seq_len - len(sides[0].prompt.token_ids)
         longest = max(side.num_tokens for side in sides)
         if longest <= room:
-            return True
+            return
         what = f"a side of the pair has {seq_len - room + longest} tokens"
-        if not self._keeps_long(what, "batch.seq_len", seq_len) or room < 1:
-            return False
+        self._cut(what, "batch.seq_len", seq_len)
+        if room < 1:
+            raise DroppedRow(f"{what}, and its prompt leaves no room", TOO_LONG)
         for side in sides:
             side.token_ids, side.mask = side.token_ids[:room], side.mask[:room]
-        return True
 
     def _answer(self, item: Prompt, sibling: int, prompt: Any, answer: str) -> Rollout:
         tokens = self.tokenizer.completion_tokens(prompt, answer)
@@ -246,22 +270,37 @@ class DatasetReader:
             finished=0.0,
         )
 
-    def _column(self, function: str, row: RowView) -> Any:
-        return getattr(self.program, function)(row)
+    def _column(self, column: str, row: Row) -> Any:
+        value = getattr(self.program, getattr(self.dataset, column))(row)
+        if value is None:
+            raise DroppedRow(f"`{column}` is null")
+        return value
 
-    def _keeps_long(self, what: str, setting: str, limit: int) -> bool:
-        """Apply `on_long`: True to truncate, False to drop."""
+    def _cut(self, what: str, setting: str, limit: int) -> None:
+        """Apply `on_long`: return to truncate."""
+        message = f"{what}, more than {setting} = {limit}"
         if self.dataset.on_long == "error":
-            raise RunError(
-                f"{what}, more than {setting} = {limit}",
-                remedy=f"raise {setting}, or set on_long = drop or truncate",
-            )
+            remedy = f"raise {setting}, or set on_long = drop or truncate"
+            raise TooLongError(message, remedy=remedy)
         if self.dataset.on_long == "drop":
-            self.dropped["too long"] += 1
-        return self.dataset.on_long == "truncate"
+            raise DroppedRow(message, TOO_LONG)
 
     def _error(self, message: str, *, remedy: str = "") -> RunError:
         return RunError(f"dataset {self.name}: {message}", origin=self.origin, remedy=remedy)
+
+
+def _messages(what: str, value: Any) -> Sequence[Any]:
+    """The value, if it is a list of chat messages."""
+    if not isinstance(value, list):
+        raise DroppedRow(f"{what} is {kind_of(value)}, neither text nor messages")
+    if not value:
+        raise DroppedRow(f"{what} has no messages")
+    for message in value:
+        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
+            raise DroppedRow(f"{what} has an entry without `role` and `content`")
+        if message["content"] is None and not message.get("tool_calls"):
+            raise DroppedRow(f"{what} has a message whose content is null")
+    return value
 
 
 def _rows_needed(samples: Sequence[Sample], seq_len: int, *, pack: bool) -> int:

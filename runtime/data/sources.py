@@ -12,6 +12,7 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,15 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.models import resolve_path
 
-Row = Mapping[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Stands for a row that is no JSON object."""
+
+    why: str
+
+
+Row = Mapping[str, Any] | Unreadable
 SHUFFLE_BUFFER = 10_000
 """rows a streamed source is shuffled within"""
 
@@ -33,12 +42,16 @@ class Source(Protocol):
     def at(self, position: int) -> tuple[int, Row]:
         """The id of the row at a position of the stream, and the row."""
 
+    def place(self, row_id: int) -> str:
+        """Where a row stands: `data/train.jsonl:17`."""
+
 
 class Table:
     """Rows that can be read in any order."""
 
-    def __init__(self, rows: Sequence[Row], shuffle: int | None) -> None:
+    def __init__(self, rows: Sequence[Row], shuffle: int | None, name: str = "") -> None:
         self.rows = rows
+        self.name = name
         self.num_rows: int | None = len(rows)
         self.shuffle = shuffle
         self._epoch = -1
@@ -52,6 +65,11 @@ class Table:
             self._epoch, self._order = epoch, order
         index = self._order[place]
         return index, self.rows[index]
+
+    def place(self, row_id: int) -> str:
+        if isinstance(self.rows, _JsonlRows):
+            return f"{self.name}:{self.rows.lines[row_id]}"
+        return _numbered(self.name, row_id)
 
 
 class Mixture:
@@ -74,6 +92,10 @@ class Mixture:
         self._taken[turn] += 1
         return row_id * len(self.sources) + turn, row
 
+    def place(self, row_id: int) -> str:
+        inner, turn = divmod(row_id, len(self.sources))
+        return self.sources[turn].place(inner)
+
     def _turn(self, position: int) -> int:
         behind = [w * (position + 1) - n for w, n in zip(self.weights, self._taken, strict=True)]
         return behind.index(max(behind))
@@ -82,8 +104,9 @@ class Mixture:
 class Stream:
     """Rows of a hub dataset that is not downloaded as a whole; shuffled within a buffer."""
 
-    def __init__(self, rows: Any, shuffle: int | None) -> None:
+    def __init__(self, rows: Any, shuffle: int | None, name: str) -> None:
         self.num_rows: int | None = None
+        self.name = name
         self._rows = (
             rows if shuffle is None else rows.shuffle(seed=shuffle, buffer_size=SHUFFLE_BUFFER)
         )
@@ -100,6 +123,9 @@ class Stream:
             self._position += 1
             if self._position > position:
                 return position, row
+
+    def place(self, row_id: int) -> str:
+        return _numbered(self.name, row_id)
 
     def _restart(self) -> None:
         self._position, self._epoch, self._started = 0, -1, -1
@@ -131,13 +157,13 @@ def open_source(
     if isinstance(spec, job.HfSource):
         rows = _hub_rows(spec, streaming, job_dir)
         if streaming:
-            return Stream(rows, shuffle)
+            return Stream(rows, shuffle, spec.id)
         name = spec.id
     else:
-        rows, name = _file_rows(spec, job_dir), spec.path
+        rows, name = _file_rows(spec, job_dir), spec.path.removeprefix("inputs/")
     if len(rows) == 0:
         raise LaunchError(f"{name} has no rows")
-    return Table(rows, shuffle)
+    return Table(rows, shuffle, name)
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
@@ -151,24 +177,34 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
             f"{spec.path} is not the file the job was built with (sha256 {digest[:12]}, expected "
             f"{spec.sha256[:12]}); build the job again"
         )
-    return (
-        _jsonl_rows(content, spec.path) if spec.kind == "jsonl" else _ParquetRows(path, spec.path)
-    )
+    return _JsonlRows(content) if spec.kind == "jsonl" else _ParquetRows(path, spec.path)
 
 
-def _jsonl_rows(content: bytes, name: str) -> list[Row]:
-    rows: list[Mapping[str, Any]] = []
-    for number, line in enumerate(content.split(b"\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise LaunchError(f"{name}:{number}: not a line of JSON: {error}") from error
-        if not isinstance(row, dict):
-            raise LaunchError(f"{name}:{number}: a row must be a JSON object")
-        rows.append(row)
-    return rows
+def _numbered(name: str, row_id: int) -> str:
+    return f"{name} row {row_id}".strip()
+
+
+class _JsonlRows(Sequence[Row]):
+    """Rows of a file of JSON lines; `lines` are their numbers in the file."""
+
+    def __init__(self, content: bytes) -> None:
+        whole = [(n, line) for n, line in enumerate(content.split(b"\n"), 1) if line.strip()]
+        self.lines = [number for number, _ in whole]
+        self._rows = [_json_row(line) for _, line in whole]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._rows[index]
+
+
+def _json_row(line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        return Unreadable(f"not a line of JSON: {error}")
+    return row if isinstance(row, dict) else Unreadable("a row must be a JSON object")
 
 
 class _ParquetRows(Sequence[Row]):

@@ -22,7 +22,7 @@ class Real:
     async def prepare(self, this: Run, fleet: Fleet) -> Data:
         """Set all meshes up, report every process, and open the data meanwhile."""
         async with asyncio.TaskGroup() as tasks:
-            data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir))
+            data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(
                 meshes.setup(fleet, this.run_dir, this.run_key, this.resume, this.tell)
             )

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data import DatasetReader, open_dataset
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl.runtime.program import Row
+from forgedsl.runtime.services.endpoints import MonarchEndpoints, step_shape
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
+
+CHECK_SECONDS = 4.0
+"""for a look at the rows of a dataset before the run; the others are looked at when drawn"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,25 +34,35 @@ class Data:
     readers: dict[str, DatasetReader]
 
 
-async def open_data(job: spec.Job, job_dir: Path, run_dir: Path) -> Data:
-    """Open every dataset and read its first row, so that a mistake shows before services are up."""
+async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLog) -> Data:
+    """Open every dataset and look at its rows, so that mistakes show before services are up."""
     program = load_module("program", job.program)
-    readers = {
-        name: await asyncio.to_thread(_open, job, name, program, job_dir, run_dir)
-        for name in job.datasets
-    }
+    loop = asyncio.get_running_loop()
+
+    def tell(kind: str, **fields: Any) -> None:  # readers of events live on the loop's thread
+        loop.call_soon_threadsafe(partial(events.emit, kind, **fields))
+
+    readers = {}
+    for name in job.datasets:
+        reader = await asyncio.to_thread(
+            open_dataset, job, name, program=program, job_dir=job_dir, run_dir=run_dir
+        )
+        reader.drops.tell = tell
+        epochs = job.schedule.epochs
+        if epochs is not None and reader.num_rows and name in {n.target for n in job.nodes}:
+            reader.end = math.ceil(epochs * reader.num_rows)
+        await asyncio.to_thread(reader.check, _maker(job, name, reader), CHECK_SECONDS)
+        readers[name] = reader
     return Data(program=program, readers=readers)
 
 
-def _open(
-    job: spec.Job, name: str, program: ModuleType, job_dir: Path, run_dir: Path
-) -> DatasetReader:
-    reader = open_dataset(job, name, program=program, job_dir=job_dir, run_dir=run_dir)
-    dataset = job.datasets[name]
-    if dataset.prompt is not None:
-        reader.next_prompt()
-        reader.seek(0)
-    return reader
+def _maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
+    """What the flow makes of a row of the dataset; an eval reads prompts."""
+    op = next((node.op for node in job.nodes if node.target == name), "draw")
+    if op == "draw":
+        return reader.prompt
+    make = reader.sample if op == "batches" else reader.pair
+    return partial(make, seq_len=step_shape(job)[0].seq_len)
 
 
 async def build_endpoints(

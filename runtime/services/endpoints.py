@@ -55,38 +55,23 @@ class MonarchEndpoints:
     # ---- data
 
     async def draw(self, node: spec.Node) -> Prompt | None:
-        reader = self._datasets[node.target]
-        return None if self._at_end(reader) else reader.next_prompt()
+        return self._datasets[node.target].next_prompt()
 
     async def batches(self, node: spec.Node) -> Batch | None:
         reader = self._datasets[node.target]
-        if self._at_end(reader):
+        if reader.ended:
             return None
-        shape, rows = self._step_shape()
+        shape, rows = step_shape(self.job)
         samples = await asyncio.to_thread(reader.next_batch, rows, shape.seq_len, pack=shape.pack)
         return Batch(samples=samples, cursor=reader.cursor)
 
     async def pairs(self, node: spec.Node) -> list[Rollout] | None:
-        reader = self._datasets[node.target]
-        if self._at_end(reader):
-            return None
-        shape, _ = self._step_shape()
-        return list(reader.next_pair(shape.seq_len))
+        shape, _ = step_shape(self.job)
+        pair = self._datasets[node.target].next_pair(shape.seq_len)
+        return None if pair is None else list(pair)
 
     async def seek(self, node: spec.Node, cursor: int) -> None:
         self._datasets[node.target].seek(cursor)
-
-    def _at_end(self, reader: DatasetReader) -> bool:
-        epochs = self.job.schedule.epochs
-        return epochs is not None and reader.epochs >= epochs
-
-    def _step_shape(self) -> tuple[spec.BatchShape, int]:
-        """The microbatch of the stepped service, and the rows of a whole optimizer step."""
-        step = next(node for node in self.job.nodes if node.op == "step")
-        service = self.job.services[step.target]
-        assert isinstance(service, spec.TitanService)
-        ranks = service.parallel.dp_shard * service.parallel.dp_replicate
-        return service.batch, service.batch.rows * ranks * (service.batch.accumulate or 1)
 
     # ---- models
 
@@ -204,6 +189,15 @@ class MonarchEndpoints:
         asked = as_prompt(prompt)
         done = await client.sample(asked.token_ids, sampling, seed)
         return _rollout(done, asked, sibling)
+
+
+def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
+    """The microbatch of the stepped service, and the rows of a whole optimizer step."""
+    step = next(node for node in job.nodes if node.op == "step")
+    service = job.services[step.target]
+    assert isinstance(service, spec.TitanService)
+    ranks = service.parallel.dp_shard * service.parallel.dp_replicate
+    return service.batch, service.batch.rows * ranks * (service.batch.accumulate or 1)
 
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:

@@ -11,25 +11,32 @@ from forgedsl.runtime.stub.engine import TOKEN
 class StubReader:
     """Has what the controller's process asks of a DatasetReader."""
 
-    def __init__(self, rows: int, prompt_tokens: Callable[[int], float]) -> None:
+    def __init__(
+        self, rows: int, prompt_tokens: Callable[[int], float], epochs: float | None = None
+    ) -> None:
         self.num_rows = rows
         self.cursor = 0
+        self._end = None if epochs is None else epochs * rows
         self._tokens = prompt_tokens
 
     @property
-    def epochs(self) -> float:
-        return self.cursor / self.num_rows
+    def ended(self) -> bool:
+        return self._end is not None and self.cursor >= self._end
 
     def seek(self, cursor: int) -> None:
         self.cursor = cursor
 
-    def next_prompt(self) -> Prompt:
+    def next_prompt(self) -> Prompt | None:
+        if self.ended:
+            return None
         prompt = self._prompt(self.cursor)
         self.cursor += 1
         return prompt
 
-    def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout]:
+    def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout] | None:
         prompt = self.next_prompt()
+        if prompt is None:
+            return None
         chosen, rejected = (_answer(prompt, sibling, seq_len) for sibling in (0, 1))
         return chosen, rejected
 

@@ -125,7 +125,11 @@ def readers(job: spec.Job, rehearsal: Rehearsal) -> dict[str, StubReader]:
         elif node.op == "sample" and node.inputs[0].edge in roots:
             by_data[roots[node.inputs[0].edge]] = node.target
     return {
-        name: StubReader(model.data[name].rows, _lengths(model, by_data.get(name), rehearsal.seed))
+        name: StubReader(
+            model.data[name].rows,
+            _lengths(model, by_data.get(name), rehearsal.seed),
+            job.schedule.epochs,
+        )
         for name in job.datasets
     }
 
