@@ -68,6 +68,18 @@ class Diagnostic:
     also: tuple[tuple[str, Span], ...] = ()
 
 
+def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
+    """A diagnostic at error level."""
+    return Diagnostic(
+        code=code,
+        name=name,
+        severity=Severity.ERROR,
+        message=message,
+        span=span,
+        **more,  # type: ignore[arg-type]
+    )
+
+
 @dataclass(slots=True)
 class Reporter:
     """Collects diagnostics, dropping exact repeats."""

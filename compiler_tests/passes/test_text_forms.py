@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgedsl.hir.evaluate import Bytes, Seconds
-from forgedsl.hir.ir import Auto, Constructor, Origin, Ref, Value
+from forgedsl.hir.ir import Constructor, Origin, Ref, Value
 from forgedsl.irtext import IrTextError, print_ir, read_ir, same
 from forgedsl.irtext.same import difference
 from forgedsl.passes import Request, compile_program
 from forgedsl.records import replace
+from forgedsl.schema.types import Auto
 from forgedsl.source import NO_SPAN, SourceFile, Span
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from forgedsl import api
-from forgedsl.hir.ir import Auto, Constructor, Ref
+from forgedsl.hir.ir import Constructor, Ref
+from forgedsl.schema.types import Auto
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 NO_GPU = api.Host(gpus=0)

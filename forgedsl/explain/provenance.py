@@ -12,11 +12,11 @@ from typing import Any
 
 from forgedsl import api
 from forgedsl.hir.evaluate import show
-from forgedsl.hir.ir import Auto, Constructor, Deferred, Origin, Program, Ref, Value
+from forgedsl.hir.ir import Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.schema.kinds import KINDS, SERVICES
-from forgedsl.schema.types import Derived, Kind, Required, Setting
+from forgedsl.schema.types import Auto, Derived, Kind, Required, Setting
 from forgedsl.source import SourceFile
 
 

@@ -11,26 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.graph.fields import check_fields
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
-from forgedsl.hir.ir import Decl, Function, Program, Ref
+from forgedsl.hir.ir import Function, Program, model_of
 from forgedsl.source import Span
 
 SOURCES = ("draw", "batches", "pairs")
-
-
-def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
-    """A diagnostic at error level."""
-    return Diagnostic(
-        code=code,
-        name=name,
-        severity=Severity.ERROR,
-        message=message,
-        span=span,
-        **more,  # type: ignore[arg-type]
-    )
 
 
 def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -38,12 +26,6 @@ def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
     used = {node.target for node in nodes}
     used |= {node.settings["target"] for node in nodes if node.op == "sync"}
     return tuple(name for name in program.services if name in used)
-
-
-def model_of(service: Decl) -> str:
-    """The model a service is built on: `titan(policy)` is "policy"."""
-    argument = service.ctor_args[0]
-    return argument.name if isinstance(argument, Ref) else str(argument)
 
 
 # ---- shape

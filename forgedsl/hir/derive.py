@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.context import ERROR, under
-from forgedsl.hir.ir import Auto, Constructor, Origin, Value
+from forgedsl.hir.ir import Constructor, Origin, Value
+from forgedsl.schema.types import Auto
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:

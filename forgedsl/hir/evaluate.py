@@ -12,7 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.ir import Auto, Constructor
+from forgedsl.hir.ir import Constructor
+from forgedsl.schema.types import Auto
 from forgedsl.syntax import ast
 
 

@@ -36,11 +36,6 @@ class Value:
     place: Span | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Auto:
-    """`auto`: derived by the plan."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ref:
     """The name of a declaration used as a value (`dataset = gsm8k`)."""
@@ -199,3 +194,9 @@ class Program:
     spans: Mapping[str, Span]  # declaration name -> where it stands
     scope: Scope
     used: frozenset[str] = frozenset()  # names of declarations that something reads
+
+
+def model_of(service: Decl) -> str:
+    """The model a service is built on: `titan(policy)` is "policy"."""
+    argument = service.ctor_args[0]
+    return argument.name if isinstance(argument, Ref) else str(argument)

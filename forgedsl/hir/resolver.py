@@ -18,17 +18,7 @@ from forgedsl.hir.context import ERROR, Context, Host
 from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
 from forgedsl.hir.functions import build_function, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
-from forgedsl.hir.ir import (
-    Auto,
-    Constant,
-    Decl,
-    Deferred,
-    Function,
-    Origin,
-    Ref,
-    Scope,
-    Value,
-)
+from forgedsl.hir.ir import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
 from forgedsl.hir.params import Params
@@ -36,7 +26,7 @@ from forgedsl.hir.pyimport import python_scope
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, Entry, part_span
-from forgedsl.schema.types import Derived, Required, Setting
+from forgedsl.schema.types import Auto, Derived, Required, Setting
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 

@@ -14,9 +14,9 @@ from forgedsl.diagnostics import Edit, Fix, Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
 from forgedsl.hir.habits import one_by_one
-from forgedsl.hir.ir import Auto, Constructor, Deferred, Ref, Scope
+from forgedsl.hir.ir import Constructor, Deferred, Ref, Scope
 from forgedsl.hir.table import Declared, part_span
-from forgedsl.schema.types import Parameter, Required, Signature, Type
+from forgedsl.schema.types import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

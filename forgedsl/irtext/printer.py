@@ -14,6 +14,7 @@ from forgedsl.hir.evaluate import Bytes, Seconds
 from forgedsl.irtext.expressions import CODE, written
 from forgedsl.irtext.registry import names
 from forgedsl.records import fields
+from forgedsl.schema.types import Auto
 from forgedsl.source import SourceFile, Span
 
 WIDTH = 100
@@ -108,7 +109,7 @@ class _Printer:
                 return json.dumps(value)
             case Span():
                 return self.span(value)
-            case ir.Auto():
+            case Auto():
                 return "auto"
             case ir.Ref():
                 return f"&{value.name}"

@@ -18,6 +18,7 @@ from forgedsl.hir.evaluate import Bytes, Seconds
 from forgedsl.irtext import expressions
 from forgedsl.irtext.registry import classes
 from forgedsl.records import fields
+from forgedsl.schema.types import Auto
 from forgedsl.source import Span
 
 TOKEN = re.compile(
@@ -138,7 +139,7 @@ class _Reader:
         if text in WORDS:
             return WORDS[text]
         if text == "auto":
-            return ir.Auto()
+            return Auto()
         if text[0] == "&":
             return ir.Ref(name=text[1:])
         if text[0] == "%":

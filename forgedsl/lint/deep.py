@@ -19,8 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.graph.legality import error
+from forgedsl.diagnostics import Diagnostic, Label, error
 from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, PythonFunction
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.lint.finding import Finding

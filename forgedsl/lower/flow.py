@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from forgedsl.emit.python import call_name
 from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Auto, Decl, Program, Ref
+from forgedsl.hir.ir import Decl, Program, Ref
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
 from forgedsl.plan.meshes import number
 from forgedsl.plan.plan import Plan
+from forgedsl.schema.types import Auto
 from forgedsl.source import Span
 
 CALL_TIMEOUT = 300.0

@@ -163,8 +163,7 @@ def defaults() -> dict[str, dict[str, str]]:
 
 def _default(value: Any) -> str:
     """A default in the words of the language."""
-    from forgedsl.hir.ir import Auto
-    from forgedsl.schema.types import Derived, Required
+    from forgedsl.schema.types import Auto, Derived, Required
 
     match value:
         case None:

@@ -13,8 +13,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from forgedsl.diagnostics import Reporter
-from forgedsl.graph.legality import error
+from forgedsl.diagnostics import Reporter, error
 from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
 

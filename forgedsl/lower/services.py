@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.legality import model_of
-from forgedsl.hir.ir import Auto, Constructor, Decl, Program
+from forgedsl.hir.ir import Constructor, Decl, Program, model_of
 from forgedsl.lower import job
 from forgedsl.plan.meshes import MeshPlan, number, value
 from forgedsl.plan.plan import Plan
+from forgedsl.schema.types import Auto
 
 
 def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Service]:

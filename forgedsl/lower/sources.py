@@ -6,11 +6,11 @@ from typing import Any
 
 from forgedsl.emit.python import COLUMNS, function_name
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.legality import model_of
-from forgedsl.hir.ir import Auto, Constructor, Decl, Deferred, Program, Ref, Value
+from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, Ref, Value, model_of
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan
+from forgedsl.schema.types import Auto
 
 
 def lower_models(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.legality import model_of
 from forgedsl.graph.picture import title_text
-from forgedsl.hir.ir import Constructor, Program
+from forgedsl.hir.ir import Constructor, Program, model_of
 from forgedsl.plan.plan import Plan
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.diagnostics import Diagnostic, Label, error
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.legality import error, model_of
-from forgedsl.hir.ir import Constructor, Decl, Program, Value
+from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
 from forgedsl.plan.archs import Dims
 from forgedsl.plan.meshes import MeshPlan, number, setting_label

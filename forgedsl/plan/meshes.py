@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter
-from forgedsl.graph.legality import error
-from forgedsl.hir.ir import Auto, Decl, Value
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, error
+from forgedsl.hir.ir import Decl, Value
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace
-from forgedsl.schema.types import Derived
+from forgedsl.schema.types import Auto, Derived
 from forgedsl.source import Span
 
 TITAN_DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")

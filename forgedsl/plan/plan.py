@@ -13,8 +13,7 @@ from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.legality import model_of
-from forgedsl.hir.ir import Decl, Program, Ref
+from forgedsl.hir.ir import Decl, Program, Ref, model_of
 from forgedsl.plan import checks
 from forgedsl.plan.archs import Dims, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory

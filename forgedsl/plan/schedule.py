@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgedsl.diagnostics import Label, Reporter
+from forgedsl.diagnostics import Label, Reporter, error
 from forgedsl.graph.ir import Graph, Node
-from forgedsl.graph.legality import error
-from forgedsl.hir.ir import Auto, Decl, Program
+from forgedsl.hir.ir import Decl, Program
 from forgedsl.plan.staleness import Staleness, bound, plan_async
 from forgedsl.records import dataclass
+from forgedsl.schema.types import Auto
 from forgedsl.source import Span
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgedsl.hir.ir import Auto
 from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.schema.services import TITAN, VLLM
 from forgedsl.schema.types import (
+    AUTO,
     BOOL,
     BYTES,
     COUNT,
@@ -30,7 +30,6 @@ from forgedsl.schema.types import (
     word,
 )
 
-AUTO = Auto()
 NUM, PLACE, OBS = "numerics", "placement", "observability"
 
 

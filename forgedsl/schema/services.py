@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from forgedsl.hir.ir import Auto
 from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.schema.types import (
+    AUTO,
     BOOL,
     COUNT,
     FRACTION,
@@ -20,7 +20,6 @@ from forgedsl.schema.types import (
     word,
 )
 
-_AUTO = Auto()
 _NUM: Impact = "numerics"
 _PLACE: Impact = "placement"
 _COUNT = replace(COUNT, optional=True)
@@ -48,7 +47,7 @@ _GPUS = Setting(
 _COMMON = (
     _row("hosts", COUNT, 1, _PLACE, "hosts"),
     _GPUS,
-    _row("cpus", replace(COUNT, auto=True), _AUTO, _PLACE, "CPU cores per process"),
+    _row("cpus", replace(COUNT, auto=True), AUTO, _PLACE, "CPU cores per process"),
     _DEVICE,
     _row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), _NUM, "dtype in use"),
     _row("mesh_name", STR, Derived("the service's name"), _PLACE, "name of its process mesh"),
@@ -61,8 +60,8 @@ TITAN = Kind(
         *_COMMON,
         _row("procs", COUNT, 1, _PLACE, "processes per host"),
         _row("temperature", _RATE, 1.0, _NUM, "divides the logits before every log-prob"),
-        _row("compile", replace(BOOL, auto=True), _AUTO, _PLACE, "torch.compile the model"),
-        _row("parallel.dp_shard", replace(COUNT, auto=True), _AUTO, _PLACE,
+        _row("compile", replace(BOOL, auto=True), AUTO, _PLACE, "torch.compile the model"),
+        _row("parallel.dp_shard", replace(COUNT, auto=True), AUTO, _PLACE,
              "sharded data parallel; auto is hosts x procs over the others"),
         _row("parallel.dp_replicate", COUNT, 1, _PLACE, "replicated data parallel"),
         _row("parallel.tp", COUNT, 1, _PLACE, "tensor parallel"),
@@ -81,18 +80,18 @@ TITAN = Kind(
         _row("optimizer.max_norm", POSITIVE, 1.0, _NUM, "gradients are clipped to it"),
         _row("optimizer.on_nan", word("stop", "skip"), "stop", _NUM,
              "what a non-finite gradient does"),
-        _row("batch.seq_len", replace(COUNT, auto=True), _AUTO, _NUM,
+        _row("batch.seq_len", replace(COUNT, auto=True), AUTO, _NUM,
              "tokens per packed row; auto is the model's context"),
         _row("batch.rows", _COUNT, None, _NUM, "rows per rank and microbatch"),
         _row("batch.tokens", _COUNT, None, _NUM, "or tokens per rank and microbatch"),
         _row("batch.pack", BOOL, True, _NUM, "several sequences share a row"),
-        _row("batch.accumulate", replace(COUNT, auto=True), _AUTO, _NUM,
+        _row("batch.accumulate", replace(COUNT, auto=True), AUTO, _NUM,
              "microbatches per step; auto is as many as the batch needs"),
         _row("memory.activation_checkpoint", word("none", "selective", "full"), "none", _PLACE,
              "recompute activations in the backward pass"),
         _row("memory.offload", word("none"), "none", _PLACE, "offload to main memory"),
         _row("memory.logits",
-             Type(base="ctor", ctors=c.LOGITS, words=("full",), auto=True), _AUTO, _PLACE,
+             Type(base="ctor", ctors=c.LOGITS, words=("full",), auto=True), AUTO, _PLACE,
              "auto is the fused head"),
     ),
 )  # fmt: skip
@@ -117,15 +116,15 @@ VLLM = Kind(
         _row("sampling.max_tokens", replace(COUNT, optional=True), None, _NUM,
              "longest completion"),
         _row("sampling.min_tokens", NATURAL, 0, _NUM, "shortest completion"),
-        _row("sampling.stop", Type(base="list", item=STR, auto=True), _AUTO, _NUM,
+        _row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, _NUM,
              "strings that end a completion; auto is the model's"),
         _row("sampling.seed", replace(NATURAL, optional=True), None, _NUM,
              "none derives one per completion from run.seed"),
-        _row("engine.gpu_memory", replace(FRACTION, auto=True), _AUTO, _PLACE,
+        _row("engine.gpu_memory", replace(FRACTION, auto=True), AUTO, _PLACE,
              "part of the device it may use"),
         _row("engine.prefix_caching", BOOL, True, _PLACE, "reuse the KV of shared prefixes"),
         _row("engine.cuda_graphs", BOOL, True, _PLACE, "replay recorded kernels"),
-        _row("engine.max_running", replace(COUNT, auto=True), _AUTO, _PLACE,
+        _row("engine.max_running", replace(COUNT, auto=True), AUTO, _PLACE,
              "completions decoded at once"),
     ),
 )  # fmt: skip

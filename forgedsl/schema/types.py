@@ -27,7 +27,13 @@ class Derived:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Auto:
+    """`auto`: derived by the plan."""
+
+
 REQUIRED = Required()
+AUTO = Auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
