@@ -12,10 +12,10 @@ import torch
 
 from forgedsl.api import load_functions, load_text
 from forgedsl.diagnostics import Reporter
-from forgedsl.emit.loss import lower_loss
 from forgedsl.emit.python import emit_program
 from forgedsl.errors import SourceError
 from forgedsl.losses import text as tree_text
+from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime.program import Row, RowError
 
 PROGRAM = '''forge 1

@@ -12,8 +12,8 @@ import torch
 
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
-from forgedsl.emit.loss import lower_loss
 from forgedsl.lower import job as spec
+from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime.items import Batch, Sample
 
 LOSS = """

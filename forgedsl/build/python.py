@@ -88,7 +88,7 @@ class _Main:
             for title, lines in ((title, list(lines)) for title, lines in sections)
             if lines
         ]
-        main = 'if __name__ == "__main__":\n    program.main()'
+        main = 'if __name__ == "__main__":\n    main(program)'
         return "\n\n".join([*self.head(), *body, main]) + "\n"
 
     def head(self) -> Iterator[str]:
@@ -104,6 +104,7 @@ class _Main:
         if len(imports) > 100:
             lines = "".join(f"    {name},\n" for name in sorted(self.api, key=_isort))
             imports = f"from forgedsl.runtime.api import (\n{lines})"
+        imports = f"from forgedsl.cli.program import main\n{imports}"
         yield f"from pathlib import Path\n\n{imports}\n\nimport {FUNCTIONS}"
         yield f'HERE = Path(__file__).parent\nTOPOLOGY = """\\\n{documented(job.topology)}"""'
         args = [

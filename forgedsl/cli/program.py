@@ -1,6 +1,6 @@
 """The command line of a generated program: `python main.py [--run-dir DIR] [--steps N] ...`.
 
-    Job + the folder of the program --> a run folder, as `forgec run` makes it --> exit code
+    Program (its job, its folder) --> a run folder, as `forgec run` makes it --> exit code
 
 Exit codes are those of `forgec run`; `forgec run --resume RUN` continues such a run as well.
 """
@@ -11,16 +11,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from forgedsl.cli.words import UsageError
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
+    from forgedsl.runtime.api import Program
 
 
-def main(job: Job, folder: Path, arguments: Sequence[str] | None = None) -> int:
-    """Run a job whose files lie in `folder`."""
+def main(program: Program, arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the job that a program states, and exit with its code."""
+    sys.exit(_run(program.job(), program.folder, arguments))
+
+
+def _run(job: Job, folder: Path, arguments: Sequence[str] | None) -> int:
     from forgedsl.cli.inputs import inputs_beside
     from forgedsl.cli.run import Prepared, Request, launch, new_run_dir, write_run_dir
 

@@ -78,7 +78,7 @@ def lower_losses(
     program: Program, graph: Graph, reporter: Reporter, sources: Mapping[str, SourceFile]
 ) -> dict[str, job.Loss]:
     """The loss of the step, emitted. A mistake in its body is reported and leaves it out."""
-    from forgedsl.emit.loss import lower_loss
+    from forgedsl.lower.loss import lower_loss
 
     loss = lower_loss(program.functions[graph.loss], reporter, sources)
     if loss is None:

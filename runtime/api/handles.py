@@ -6,13 +6,28 @@ titan.logprobs, titan.step, titan.sync              edge.target reads an attribu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
 
-if TYPE_CHECKING:
-    from forgedsl.runtime.api.program import Program
+
+class Nodes(Protocol):
+    """What the handles need of the program that they belong to."""
+
+    def node(
+        self,
+        name: str,
+        op: str,
+        target: str = "",
+        inputs: Mapping[str, Edge] | None = None,
+        *,
+        level: str,
+        at: str = "",
+        **given: Any,
+    ) -> Edge:
+        """Add a node; its edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +74,7 @@ class Scorer:
 class Dataset:
     """A declared dataset, and the nodes that draw from it."""
 
-    program: Program
+    program: Nodes
     name: str
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:
@@ -79,7 +94,7 @@ class Dataset:
 class Titan:
     """A torchtitan service, and its nodes."""
 
-    program: Program
+    program: Nodes
     name: str
     trained: bool
 
@@ -105,7 +120,7 @@ class Titan:
 class Generator:
     """A vLLM service, and its node."""
 
-    program: Program
+    program: Nodes
     name: str
 
     def sample(self, name: str, prompt: Edge, n: int, **node: Any) -> Edge:

@@ -5,11 +5,10 @@ Short forms of nodes that belong to a dataset or a service are methods of those 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
@@ -20,7 +19,7 @@ from forgedsl.version import VERSION
 
 
 class Program:
-    """Collects declarations and nodes; `job()` is what they say, `main()` runs it.
+    """Collects declarations and nodes; `job()` is what they say.
 
     `folder` is where the program lies: files are named relative to it. `functions` is the module
     with the pure functions of the job.
@@ -247,12 +246,6 @@ class Program:
             nodes=tuple(self._nodes),
             program=Path(file).read_text(encoding="utf-8"),
         ).sealed()
-
-    def main(self) -> NoReturn:
-        """Run as a command: `python main.py [--run-dir DIR] [--steps N] [--seed N] ...`."""
-        from forgedsl.cli.program import main
-
-        sys.exit(main(self.job(), self.folder))
 
     # ---- parts
 

@@ -15,10 +15,10 @@ from typing import Any
 
 from forgedsl.api import load_functions
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
-from forgedsl.emit.loss import lower_loss
 from forgedsl.errors import SourceError
 from forgedsl.hir.ir import Function
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime.losses.function import LossFunction
 from forgedsl.source import NO_SPAN, SourceFile
 from forgedsl.syntax import ast, parse
