@@ -243,7 +243,7 @@ def test_live_progress_shows_the_figures_and_gives_the_terminal_back() -> None:
         console.print(live._draw())
     live.close()
     assert "step 30/30" in drawn.get()
-    assert "clip_frac" in drawn.get()
+    assert all(name in drawn.get() for name in ("clip_frac", "kl_ref"))
     assert stream.getvalue().count("\x1b[?25h") == 1  # the cursor is shown again
 
 

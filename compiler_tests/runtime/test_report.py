@@ -1,5 +1,6 @@
 """report.html, made from the folder of a made-up run (synthetic.py) and nothing else."""
 
+import fcntl
 import json
 import re
 import xml.etree.ElementTree as ET
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 from synthetic import make_events, make_job
+from typer.testing import CliRunner
 
+from forgedsl.cli.app import app
 from forgedsl.lower import job as spec
 from forgedsl.runs import write_report
 from forgedsl.runs.charts import Series, chart, thin, ticks, trend
@@ -72,14 +75,61 @@ def test_page_shows_every_part(page: str) -> None:
     titles = re.findall(r"<h2>(.*?)</h2>", page)
     assert titles == ["Training", "Who worked when", "Topology", "Completions", "Set-up"]
     charts = re.findall(r"<h3>(.*?)</h3>", page)
-    assert charts[:5] == ["Reward", "Loss", "Entropy", "Gradient norm", "Policy age"]
-    assert {"clip_frac", "kl_ref"} <= set(charts)
+    assert charts[:3] == ["Reward", "Reward", "held_out"]  # wide, and for a phone
+    assert {"Loss", "Entropy", "Gradient norm", "Policy age", "clip_frac", "kl_ref"} <= set(charts)
+
+
+def test_page_begins_with_the_verdict(page: str) -> None:
+    assert page.index('class="card verdict"') < page.index('class="tiles"')
+    assert "it learned: held_out 0.530 -&gt; 0.888" in page
+
+
+def test_curves_of_every_reward(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=10))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    split = [row | {"reward/correct": 0.1 * row["step"], "reward/short": 1.0} for row in rows]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in split))
+    charts = re.findall(r"<h3>(.*?)</h3>", write_report(tmp_path).read_text())
+    assert {"correct", "short"} <= set(charts)
+
+
+def test_a_sample_shows_its_split_its_cut_and_its_siblings(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=3))
+    sibling = {"sibling": 1, "score": 0.0, "truncated": False, "response": "another <answer>"}
+    sample = {"step": 4, "prompt": "1+1=", "response": "2", "target": "2", "score": 0.5,
+              "version": 1, "tokens": 5, "truncated": True, "siblings": [sibling],
+              "parts": {"correct": 1.0, "short": 0.25}}  # fmt: skip
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        file.write(json.dumps(sample) + "\n")
+    text = write_report(tmp_path).read_text()
+    assert "cut at its limit" in text
+    assert "<span>correct <b>1.000</b></span><span>short <b>0.250</b></span>" in text
+    assert "1 other answers of the group" in text
+    assert "another &lt;answer&gt;" in text
+
+
+def test_settings_say_what_was_in_force(tmp_path: Path) -> None:
+    source = spec.LocalModel(path="forgedsl:models/tiny_math", sha256="")
+    models = {"policy": spec.Model(source=source, dtype="f32", context=256)}
+    params = {"model_id": "Qwen/Qwen3-1.7B", "group": 8}
+    job = make_job(steps=3).model_copy(update={"models": models, "params": params}).sealed()
+    text = write_report(run_folder(tmp_path, job)).read_text()
+    assert "local(models/tiny_math), f32, context 256" in text
+    assert re.search(r"Qwen/Qwen3-1.7B</code> <span[^>]*>not in force under profile cpu", text)
+    assert text.count("not in force") == 1
+
+
+def test_report_of_a_run_that_is_still_going(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=30)
+    with (tmp_path / ".running").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert ">running</span>" in write_report(tmp_path).read_text()
+    assert ">not finished</span>" in write_report(tmp_path).read_text()
 
 
 def test_svgs_are_xml(page: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page, re.S)
-    assert len(drawings) == 11
-    assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 11
+    assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 13
 
 
 def test_text_of_a_completion_cannot_become_markup(tmp_path: Path) -> None:
@@ -103,6 +153,25 @@ def test_report_of_a_killed_run(tmp_path: Path) -> None:
 def test_report_of_a_run_without_a_step(tmp_path: Path) -> None:
     text = write_report(run_folder(tmp_path, make_job(), steps=0)).read_text()
     assert "No optimizer step was finished" in text
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        ((), "is no run folder: it has no job.json"),
+        (("job.json",), "holds a job that was not run yet"),
+        (("job.json", "events.jsonl", "report.html/x"), "cannot write"),
+    ],
+)
+def test_a_report_that_cannot_be_made_says_why(
+    tmp_path: Path, files: tuple[str, ...], text: str
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(make_job().model_dump_json() if name == "job.json" else "")
+    done = CliRunner().invoke(app, ["report", str(tmp_path)])
+    assert done.exit_code == 2
+    assert text in done.output
 
 
 def test_report_without_rewards_leads_with_the_loss(tmp_path: Path) -> None:

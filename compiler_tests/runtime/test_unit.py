@@ -1,10 +1,12 @@
 """Cells of a group: filled once, and harmless once the group was given up."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from fake_endpoints import job
 
+from forgedsl.runtime.controller.assembly import spread
 from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.controller.unit import Unit
 
@@ -47,3 +49,17 @@ def test_values_that_come_after_a_group_left_its_batch_are_ignored():
         assert unit.live("score") == {}
 
     in_loop(check)
+
+
+def test_an_example_has_the_other_answers_of_its_group_in_brief() -> None:
+    def example(group: int, sibling: int, score: float, response: str) -> dict[str, Any]:
+        named = {"group": group, "sibling": sibling, "score": score, "response": response}
+        return named | {"truncated": False, "prompt": "1+1=", "parts": {"correct": score}}
+
+    long = "a" * 300 + "b" * 300
+    examples = [example(0, 0, 1.0, "2"), example(0, 1, 0.0, long), example(1, 0, 0.5, "3")]
+    best, worst = spread(examples, 2)
+    assert (best["response"], worst["response"]) == ("2", long)
+    brief = f"{'a' * 200} ... {'b' * 200}"
+    other = {"sibling": 1, "score": 0.0, "truncated": False, "response": brief}
+    assert best["siblings"] == [other]

@@ -14,12 +14,17 @@ def command(
 ) -> None:
     """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl.
 
+    The run may be done, killed, or still going.
+
     \b
     Example:
       forgec report runs/grpo_math-20261120-120000
     """
     if not (run / "job.json").is_file():
         print(f"forgec report: {run} is no run folder: it has no job.json", file=sys.stderr)
+        raise typer.Exit(2)
+    if not (run / "events.jsonl").is_file():
+        print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
         raise typer.Exit(2)
     from pydantic import ValidationError
 
@@ -35,5 +40,8 @@ def command(
             f"({where}: {first['msg']})",
             file=sys.stderr,
         )
+        raise typer.Exit(2) from error
+    except OSError as error:
+        print(f"forgec report: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(2) from error
     print(path)

@@ -16,6 +16,8 @@ from forgedsl.runs.text import number
 Point = tuple[float, float]
 MAX_POINTS = 400
 LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 22
+SMALL, WIDE, TALL = (520, 190), (1080, 300), (520, 300)
+"""(width, height) of a chart among others, of the one across the page, and of that on a phone"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +34,7 @@ class Series:
 
     @property
     def label(self) -> str:
-        return self.name.removeprefix("loss/")
+        return self.name.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def axes(frame: Frame) -> list[str]:
             f'<text class="ax" x="{LEFT - 8}" y="{y + 3.5:.1f}">{axis_number(value)}</text>'
         )
     if frame.xs[1] > frame.xs[0]:
-        for value in ticks(*frame.xs, 6):
+        for value in (x for x in ticks(*frame.xs, 6) if x == round(x)):  # steps are whole
             x, y = frame.x(value), frame.height - 6
             parts.append(f'<text class="ax mid" x="{x:.1f}" y="{y}">{axis_number(value)}</text>')
     return parts
@@ -173,12 +175,12 @@ def chart(
     series: Sequence[Series],
     *,
     note: str = "",
-    wide: bool = False,
+    size: tuple[int, int] = SMALL,
     floor: float | None = None,
     ceil: float | None = None,
 ) -> Chart:
     """Draw the series into one frame; every series needs at least one point."""
-    width, height = (1080, 300) if wide else (520, 190)
+    width, height = size
     thinned = [thin(one) for one in series]
     xs = [x for one in thinned for x, _ in one.points]
     frame = Frame(width, height, (min(xs), max(xs)), bounds(thinned, floor, ceil))

@@ -8,6 +8,7 @@ of groups are read as the events they stand for (packed.py).
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,10 +45,16 @@ class RunData:
     """warnings and failures"""
     drops: dict[str, int]
     """dropped groups by reason"""
+    lost: dict[str, int]
+    """dropped completions by reason, without those of evals"""
+    errors: tuple[str, ...]
+    """what rewards and samplers said when they failed, the most common first"""
     begin: float
     end: float
     outcome: Row
     """the last run.end event; empty while running or after a kill"""
+    running: bool = False
+    """a process holds the folder"""
     ready: tuple[Row, ...] = ()
     """service.ready events"""
     rehearsal: bool = False
@@ -69,6 +76,7 @@ def load_run(folder: Path) -> RunData:
     job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
     events = list(unpacked(jsonl(folder / "events.jsonl")))
     times = [event["time"] for event in events]
+    lost = [e for e in events if e["kind"] == "rollout.dropped" and "eval" not in e]
     return RunData(
         folder=folder.resolve().name,
         job=job,
@@ -78,7 +86,10 @@ def load_run(folder: Path) -> RunData:
         processes=tuple(e for e in events if e["kind"] == "process.start"),
         ready=tuple(e for e in events if e["kind"] == "service.ready"),
         messages=tuple(e for e in events if e["kind"] in ("warning", "failure")),
-        drops=drops(events),
+        drops=dict(Counter(e["reason"] for e in events if e["kind"] == "group.dropped")),
+        lost=dict(Counter(event["reason"] for event in lost)),
+        errors=tuple(text for text, _ in Counter(e["message"] for e in lost).most_common(5)),
+        running=is_running(folder),
         begin=min(times, default=0.0),
         end=max(times, default=0.0),
         outcome=next((e for e in reversed(events) if e["kind"] == "run.end"), {}),
@@ -102,12 +113,18 @@ def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
     return {kind: tuple(sorted(items, key=lambda s: s.end)) for kind, items in found.items()}
 
 
-def drops(events: list[Row]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for event in events:
-        if event["kind"] == "group.dropped":
-            counts[event["reason"]] = counts.get(event["reason"], 0) + 1
-    return counts
+def is_running(folder: Path) -> bool:
+    """Whether a process holds the lock of the folder (forgedsl/cli/claim.py)."""
+    import fcntl
+
+    try:
+        with (folder / ".running").open(encoding="utf-8") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no lock, or a file system without locks
+        return False
+    return False
 
 
 def overlap(data: RunData) -> float | None:

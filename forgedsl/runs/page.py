@@ -12,39 +12,42 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
-from forgedsl.runs.charts import Chart, Series, chart
+from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
 from forgedsl.runs.data import RunData, overlap
 from forgedsl.runs.text import clock, duration, number
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import topology_svg
+from forgedsl.runs.verdict import EDGE, edge_size, edges, evals, points, verdict
 
-EDGE = 20
-"""steps whose mean stands for the begin and the end of a curve"""
-
+BARE: dict[str, Any] = {
+    "target": None,
+    "parts": {},
+    "siblings": [],
+    "tokens": None,
+    "truncated": False,
+}
+"""of a sample that does not say it"""
 CARDS = 6
 """completions shown of a step"""
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
+    (
+        "Signal", "parts of groups with one score, of answers that were cut",
+        ("dead_group_fraction", "truncated_fraction"), 0.0,
+    ),
+    ("Answer length", "tokens", ("response_tokens_mean",), 0.0),
     ("Loss", "", ("loss",), None),
     ("Entropy", "nats per token", ("entropy",), 0.0),
     ("Gradient norm", "before clipping", ("grad_norm",), 0.0),
     ("Policy age", "in policy versions", ("age_mean", "age_max"), 0.0),
     ("Throughput", "trained tokens per second", ("tokens_per_s",), 0.0),
     (
-        "Step time",
-        "seconds, and of these idle",
-        ("step_s", "trainer_idle_s", "sampler_idle_s"),
-        0.0,
+        "Step time", "seconds, and of these idle",
+        ("step_s", "trainer_idle_s", "sampler_idle_s"), 0.0,
     ),
     ("Learning rate", "", ("lr",), 0.0),
-)
+)  # fmt: skip
 """(title, note, fields, floor of the y axis)"""
-
-
-def points(data: RunData, field: str) -> tuple[tuple[float, float], ...]:
-    return tuple(
-        (row["step"], row[field]) for row in data.rows if isinstance(row.get(field), (int, float))
-    )
 
 
 def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
@@ -55,22 +58,12 @@ def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
     ]
 
 
-def evals(data: RunData) -> dict[str, tuple[tuple[float, float], ...]]:
-    """Points of every eval, placed at the step whose weights were evaluated."""
-    found: dict[str, dict[int, float]] = {}
-    for span in data.spans["eval"]:
-        if span.fields.get("value") is not None:
-            values = found.setdefault(span.fields["name"], {})
-            values[span.fields["step"]] = span.fields["value"]
-    return {name: tuple(sorted(values.items())) for name, values in found.items()}
-
-
-def hero(data: RunData) -> Chart | None:
+def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
     """The chart that tells how the run went: reward with its spread, and the held-out evals."""
     reward = points(data, "reward_mean")
     if not reward:
         loss = series(data, ("loss",))
-        return chart("Loss", loss, wide=True) if loss else None
+        return chart("Loss", loss, size=size) if loss else None
     std = dict(points(data, "reward_std"))
     main = Series(
         name="reward", points=reward, spread=tuple(std.get(int(x), 0.0) for x, _ in reward)
@@ -82,38 +75,34 @@ def hero(data: RunData) -> Chart | None:
     note = "mean over the step's completions, band: one standard deviation"
     if marks:
         note += "; dots: held-out evals"
-    return chart("Reward", [main, *marks], wide=True, note=note, floor=0.0, ceil=1.0)
+    return chart("Reward", [main, *marks], size=size, note=note, floor=0.0, ceil=1.0)
 
 
 def grid(data: RunData) -> list[Chart]:
-    """The smaller charts: what every run has, then the reports of its loss."""
-    made = []
+    """The smaller charts: evals and rewards, what every run has, the reports of its loss."""
+    made = [
+        chart(name, [Series(name=name, points=pts, color="c2", dots=True)], note="held-out eval")
+        for name, pts in evals(data).items()
+    ]
+    made += each(data, "reward/", "reward, mean over its answers")
     for title, note, fields, floor in CHARTS:
         found = series(data, fields)
-        flat = title == "Learning rate" and len({y for s in found for _, y in s.points}) == 1
-        if found and not flat:
+        flat = len({y for s in found for _, y in s.points}) == 1
+        if found and not (flat and title in ("Learning rate", "Signal")):
             made.append(chart(title, found, note=note, floor=floor))
-    reports = sorted({key for row in data.rows for key in row if key.startswith("loss/")})
-    made += [
-        chart(name.removeprefix("loss/"), series(data, (name,)), note="report of the loss")
-        for name in reports
-        if points(data, name)
-    ]
-    return made
+    made += each(data, "failed/", "failed scores of a step")
+    return (
+        made
+        + each(data, "reward_s/", "longest call of a step, seconds")
+        + each(data, "loss/", "report of the loss")
+    )
 
 
-def edge_size(pts: tuple[tuple[float, float], ...]) -> int:
-    """How many values stand for each end: EDGE, fewer in a short run."""
-    return min(EDGE, len(pts) // 2)
-
-
-def edges(pts: tuple[tuple[float, float], ...]) -> tuple[float, float] | None:
-    """Mean of the first and of the last EDGE values; None if they would overlap."""
-    values = [y for _, y in pts]
-    size = edge_size(pts)
-    if size == 0:
-        return None
-    return sum(values[:size]) / size, sum(values[-size:]) / size
+def each(data: RunData, prefix: str, note: str) -> list[Chart]:
+    """A chart of every field with this prefix."""
+    fields = sorted({key for row in data.rows for key in row if key.startswith(prefix)})
+    found = [(field, series(data, (field,))) for field in fields]
+    return [chart(field.removeprefix(prefix), one, note=note) for field, one in found if one]
 
 
 def tiles(data: RunData) -> list[dict[str, str]]:
@@ -177,15 +166,15 @@ def completions(data: RunData) -> list[dict[str, Any]]:
 
 def spread(samples: tuple[dict[str, Any], ...], step: int) -> list[dict[str, Any]]:
     """CARDS of the completions of a step, evenly over their order (best first)."""
-    mine = [sample for sample in samples if sample["step"] == step]
+    mine = [BARE | sample for sample in samples if sample["step"] == step]
     count = min(CARDS, len(mine))
     return [mine[round(i * (len(mine) - 1) / max(count - 1, 1))] for i in range(count)]
 
 
 def outcome(data: RunData) -> tuple[str, str]:
     """(style, words) for the state of the run."""
-    if not data.outcome:
-        return "open", "not finished"
+    if not data.outcome or data.running:
+        return "open", "running" if data.running else "not finished"
     status = str(data.outcome.get("status", "done"))
     good = {"done": "finished", "ok": "finished", "interrupted": "interrupted"}
     style = "good" if good.get(status) == "finished" else "open" if status in good else "bad"
@@ -211,21 +200,43 @@ def services(data: RunData) -> list[dict[str, Any]]:
     return rows
 
 
-def settings(data: RunData) -> list[tuple[str, str]]:
-    """Flat (path, value) pairs of what shaped the run."""
+def settings(data: RunData) -> list[tuple[str, str, bool]]:
+    """(path, value, in force) of what shaped the run: what the job does, then its params."""
     job = data.job
-    flat: list[tuple[str, str]] = [(f"{k}", value_text(v)) for k, v in job.params.items()]
+    flat = [(name, model_text(model), True) for name, model in job.models.items()]
+    flat += [(name, source_text(part.source), True) for name, part in job.datasets.items()]
     for name, service in job.services.items():
         for block in ("optimizer", "batch", "sampling", "parallel"):
             part = getattr(service, block, None)
             if part is not None:
-                inner = part.model_dump(mode="json", exclude_none=True)
-                flat.append(
-                    (f"{name}.{block}", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items()))
-                )
-    inner = job.schedule.model_dump(mode="json", exclude_none=True)
-    flat.append(("schedule", ", ".join(f"{k} {value_text(v)}" for k, v in inner.items())))
+                flat.append((f"{name}.{block}", fields_text(part), True))
+    flat += [(name, fields_text(part, "sampling"), True) for name, part in job.evals.items()]
+    flat += [("schedule", fields_text(job.schedule), True), ("seed", str(job.seed), True)]
+    rest = job.model_dump_json(exclude={"params", "summary", "origins"})
+    for name, value in job.params.items():
+        used = not isinstance(value, str) or json.dumps(value)[1:-1] in rest
+        flat.append((f"param {name}", value_text(value), used))
     return flat
+
+
+def model_text(model: Any) -> str:
+    """`local(models/tiny_math), f32, context 256`."""
+    more = [f"context {model.context}"] if model.context else []
+    arch = [f"{model.arch.family} {model.arch.size or 'of its own size'}"] if model.arch else []
+    return ", ".join([source_text(model.source), *arch, model.dtype, *more])
+
+
+def source_text(source: Any) -> str:
+    """`hf(openai/gsm8k, main, train)`, `jsonl(data/sums.jsonl)`."""
+    if source.kind == "mixture":
+        return " + ".join(source_text(part) for part in source.sources)
+    named = source.model_dump(exclude={"kind", "sha256", "weights"}, exclude_none=True)
+    return f"{source.kind}({', '.join(str(v).removeprefix('forgedsl:') for v in named.values())})"
+
+
+def fields_text(part: Any, *leave_out: str) -> str:
+    inner = part.model_dump(mode="json", exclude_none=True, exclude=set(leave_out))
+    return ", ".join(f"{name} {value_text(value)}" for name, value in inner.items())
 
 
 def value_text(value: Any) -> str:
@@ -241,7 +252,7 @@ def render(data: RunData) -> str:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = number
-    main = hero(data)
+    heroes = [drawn for size in (WIDE, TALL) if (drawn := hero(data, size))]
     small = grid(data)
     style, words = outcome(data)
     began = datetime.fromtimestamp(data.begin, UTC)
@@ -252,10 +263,11 @@ def render(data: RunData) -> str:
         began=f"{began:%Y-%m-%d %H:%M} UTC" if data.begin else "",
         outcome_style=style,
         outcome=words,
+        verdict=verdict(data),
         tiles=tiles(data),
-        hero=main,
+        heroes=heroes,
         charts=small,
-        hover=[c.hover for c in ([main] if main else []) + small],
+        hover=[drawn.hover for drawn in (*heroes, *small)],
         topology=topology_svg(data.job) if data.job.nodes else "",
         timeline=timeline(data),
         completions=completions(data),
@@ -265,4 +277,6 @@ def render(data: RunData) -> str:
         versions=data.processes[0]["versions"] if data.processes else {},
         messages=data.messages[:50],
         drops=data.drops,
+        lost=data.lost,
+        errors=data.errors,
     )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from forgedsl.runs.data import RunData, load_run
-from forgedsl.runs.page import edge_size, edges, evals, points
 from forgedsl.runs.text import duration, number
+from forgedsl.runs.verdict import edge_size, edges, evals, points, verdict
 
 
 def summary(run_dir: Path, code: int) -> str:
@@ -14,8 +14,10 @@ def summary(run_dir: Path, code: int) -> str:
 
     Example:
         grpo_math finished: 250 steps in 58 s
+          verdict      it learned
           reward       0.571 -> 0.942   (first and last 20 steps)
           held_out     0.563 -> 0.931   (step 0 and 250)
+          speed        balanced: the trainer waited 8% of the time, the sampler 3%
           report       runs/grpo_math-20261120-101500/report.html
     """
     data = load_run(run_dir)
@@ -26,6 +28,11 @@ def summary(run_dir: Path, code: int) -> str:
     for label in ("origin", "remedy"):
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
+    findings = verdict(data)
+    # its figures are the next lines
+    lines += [
+        f"  verdict      {f.text.partition(':')[0]}" for f in findings if f.label == "verdict"
+    ]
     reward = points(data, "reward_mean")
     pair = edges(reward)
     if pair:
@@ -35,18 +42,9 @@ def summary(run_dir: Path, code: int) -> str:
         if len(pts) > 1:
             note = f"step {pts[0][0]:.0f} and {pts[-1][0]:.0f}"
             lines.append(f"  {name:<12} {number(pts[0][1])} -> {number(pts[-1][1])}   ({note})")
-    if data.drops:
-        lines.append(f"  {'dropped':<12} {dropped(data.drops)}")
+    lines += [f"  {f.label:<12} {f.text}" for f in findings if f.label != "verdict"]
     lines += places(data, run_dir)
     return "\n".join(lines)
-
-
-def dropped(drops: dict[str, int]) -> str:
-    """`50 groups: filter mixed 42, reward correct 8`."""
-    total = sum(drops.values())
-    ranked = sorted(drops.items(), key=lambda item: -item[1])
-    reasons = ", ".join(f"{why} {count}" if len(drops) > 1 else why for why, count in ranked)
-    return f"{total} group{'s' if total > 1 else ''}: {reasons}"
 
 
 def headline(data: RunData, code: int) -> str:

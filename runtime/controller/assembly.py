@@ -19,6 +19,9 @@ from forgedsl.runtime.controller.unit import Unit
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Batch, Rollout, Sample
 
+SHOWN = 200
+"""characters at either end that are kept of the other answers of a group"""
+
 
 @dataclass(slots=True, kw_only=True)
 class Assembled:
@@ -129,12 +132,30 @@ def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
         "target": rollout.target,
         "score": None if score is None else score.value,
         "version": rollout.version_min,
+        "tokens": rollout.num_tokens,
+        "truncated": rollout.truncated,
+        "parts": {} if score is None else score.parts,
     }
 
 
 def spread(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """`count` examples over the range of scores, the best first."""
+    """`count` examples over the range of scores, the best first, each with its `siblings`."""
     ranked = sorted(examples, key=lambda example: -(example["score"] or 0.0))
-    if len(ranked) <= count or count < 2:
-        return ranked[:count]
-    return [ranked[round(i * (len(ranked) - 1) / (count - 1))] for i in range(count)]
+    chosen = ranked[:count]
+    if len(ranked) > count >= 2:
+        chosen = [ranked[round(i * (len(ranked) - 1) / (count - 1))] for i in range(count)]
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for example in examples:
+        groups.setdefault(example["group"], []).append(example)
+    return [
+        example | {"siblings": [_briefly(o) for o in groups[example["group"]] if o is not example]}
+        for example in chosen
+    ]
+
+
+def _briefly(example: dict[str, Any]) -> dict[str, Any]:
+    """Another answer of the group, a long one by its begin and its end."""
+    text = example["response"]
+    if len(text) > 2 * SHOWN:
+        text = f"{text[:SHOWN]} ... {text[-SHOWN:]}"
+    return {name: example[name] for name in ("sibling", "score", "truncated")} | {"response": text}

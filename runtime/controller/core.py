@@ -216,7 +216,8 @@ class Controller:
         for sample in batch.samples:
             sample.sequence_fields.setdefault("num_steps", float(self._state.step))
         step, service = self._state.step + 1, node.target
-        batch.examples = spread(batch.examples, self._job.logging.samples)
+        examples = spread(batch.examples, self._job.logging.samples)
+        batch.examples = []  # for people: the trainer has no use for them
         before = self._versions.trained[service]
         with self._events.span("step", step=step, service=service, version=before) as end:
             self._stepping = True
@@ -227,7 +228,7 @@ class Controller:
                 groups=batch.groups,
                 rewards=batch.rewards,
                 ages=batch.ages,
-                examples=batch.examples,
+                examples=examples,
                 metrics=finite(result.metrics),
                 **finite(
                     {

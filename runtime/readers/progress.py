@@ -1,8 +1,8 @@
 """Progress of a run on stderr: a live panel on a terminal, plain lines elsewhere.
 
 Enters: events. Leaves: while starting, what is being waited for and for how long; then step,
-reward, loss, entropy, clip fraction, tokens/s, policy age, time left; evals, notices and warnings
-above the panel as they happen.
+reward, loss, entropy, the reports of the loss, tokens/s, policy age, time left; evals, notices and
+warnings above the panel as they happen.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ def figures(view: View) -> list[tuple[str, str]]:
     """(label, value) of the smoothed figures, most telling first; absent ones are left out."""
     shown = [(label, view.smooth(name)) for label, name in FIELDS]
     reports = sorted(name for name in view.row if name.startswith("loss/"))
-    clips = [name for name in reports if "clip" in name]
-    shown += [(name.removeprefix("loss/"), view.smooth(name)) for name in clips[:2]]
+    shown += [(name.removeprefix("loss/"), view.smooth(name)) for name in reports]
     pairs = [(label, number(value)) for label, value in shown if value is not None]
     rate, age = view.smooth("tokens_per_s"), view.smooth("age_mean")
     if rate is not None:

@@ -1,6 +1,7 @@
 """samples.jsonl: a few completions of every step, for people.
 
-Enters: the `examples` of `step.end` events (prompt, response, target, score, version).
+Enters: the `examples` of `step.end` events (prompt, response, target, score and its parts by
+reward, truncated, version, and the other answers of the group).
 Leaves: one JSON object per completion, with the step that trained on it.
 """
 

@@ -1,0 +1,125 @@
+"""The top of the report and the last lines: did it learn, why not, what is slow."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import make_job
+from test_report import run_folder
+
+from forgedsl.runs.data import Span, load_run
+from forgedsl.runs.summary import summary
+from forgedsl.runs.verdict import Finding, verdict, waits
+
+Row = dict[str, Any]
+
+
+def without_evals(event: Row) -> bool:
+    return not event["kind"].startswith("eval.")
+
+
+def findings(
+    folder: Path,
+    change: Callable[[Row], Row] = lambda row: {},
+    *,
+    keep: Callable[[Row], bool] = lambda event: True,
+    steps: int = 120,
+) -> dict[str, Finding]:
+    """The findings about the made-up run with fields of its rows changed, by label."""
+    run_folder(folder, make_job(), steps=steps)
+    for name, of in (("metrics.jsonl", lambda row: row | change(row)), ("events.jsonl", None)):
+        rows = [json.loads(line) for line in (folder / name).read_text().splitlines()]
+        kept = [of(row) for row in rows] if of else [row for row in rows if keep(row)]
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in kept))
+    return {finding.label: finding for finding in verdict(load_run(folder))}
+
+
+def test_a_run_whose_held_out_eval_rises_learned(tmp_path: Path) -> None:
+    found = findings(tmp_path)["verdict"]
+    assert found.style == "good"
+    assert found.text == "it learned: held_out 0.530 -> 0.888 (step 0 and 100)"
+
+
+def test_a_reward_within_its_noise_is_no_learning(tmp_path: Path) -> None:
+    def flat(row: Row) -> Row:
+        return {"reward_mean": 0.3 + 0.02 * (row["step"] % 3)}
+
+    found = findings(tmp_path, flat, keep=without_evals)["verdict"]
+    assert (found.style, found.text.partition(":")[0]) == ("bad", "it did not learn")
+
+
+def test_a_reward_that_falls_got_worse(tmp_path: Path) -> None:
+    found = findings(tmp_path, lambda r: {"reward_mean": 1 - r["step"] / 200}, keep=without_evals)
+    assert found["verdict"].text.startswith("it got worse: reward 0.9")
+
+
+def test_few_steps_tell_nothing(tmp_path: Path) -> None:
+    assert "too few steps" in findings(tmp_path, steps=4)["verdict"].text
+
+
+@pytest.mark.parametrize(
+    ("fields", "label", "style", "words"),
+    [
+        ({"dead_group_fraction": 0.97}, "dead groups", "bad", "97% of the groups at the end"),
+        ({"dead_group_fraction": 0.2}, "dead groups", "note", "20% of the groups"),
+        ({"truncated_fraction": 0.4}, "truncated", "bad", "cut at max_tokens = 16 at the end"),
+        ({"skipped": True}, "skipped", "bad", "120 of 120 steps"),
+        ({"grad_norm": 0.0}, "gradient", "bad", "the gradient is 0"),
+        ({"failed/correct": 3, "sequences": 8}, "failed", "bad", "360 scores of 960 answers"),
+        ({"rows_dropped": 2}, "rows", "open", "240 rows of the data"),
+        ({"trainer_idle_s": 0.0, "sampler_idle_s": 0.1}, "speed", "note", "trainer-bound"),
+    ],
+)
+def test_what_went_wrong_is_found_with_its_figures(
+    tmp_path: Path, fields: Row, label: str, style: str, words: str
+) -> None:
+    found = findings(tmp_path, lambda row: fields)[label]
+    assert found.style == style
+    assert words in found.text
+
+
+def test_growing_answers_and_a_collapse_of_entropy_are_found(tmp_path: Path) -> None:
+    def changed(row: Row) -> Row:
+        return {"response_tokens_mean": 100 + 5 * row["step"], "entropy": 0.9 ** row["step"]}
+
+    found = findings(tmp_path, changed)
+    assert found["length"].text.startswith("answers grew from 15")
+    assert found["entropy"].text.startswith("collapsed from")
+
+
+def test_a_healthy_run_has_nothing_to_look_at(tmp_path: Path) -> None:
+    assert [f.style for f in findings(tmp_path).values() if f.style in ("open", "bad")] == []
+
+
+def test_lost_answers_are_told_with_what_the_reward_said(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=30)
+    lost = {"time": 1.8e9, "kind": "rollout.dropped", "reason": "reward correct",
+            "message": "reward correct: TypeError: no float"}  # fmt: skip
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(lost) + "\n" for _ in range(5))
+    assert "  failed       5 scores of 5 answers: correct 5; reward correct: Type" in summary(
+        tmp_path, 0
+    )
+
+
+def span(kind: str, start: float, end: float) -> Span:
+    return Span(kind=kind, start=start, end=end, fields={})
+
+
+def test_what_a_waiting_trainer_waits_for() -> None:
+    spans: dict[str, tuple[Span, ...]] = dict.fromkeys(
+        ("eval", "sample", "score", "logprobs", "sync"), ()
+    )
+    spans |= {
+        "step": (span("step", 0, 1), span("step", 11, 12)),
+        "sample": (span("sample", 0, 3),),
+        "score": (span("score", 2, 9),),
+        "sync": (span("sync", 8, 10),),
+    }
+    assert waits(spans) == pytest.approx(
+        {"rewards": 0.6, "sampling": 0.2, "weight sync": 0.1, "other work": 0.1}
+    )

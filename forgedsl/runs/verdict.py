@@ -1,0 +1,358 @@
+"""Did it learn, why not, what is slow: findings with their evidence, most telling first.
+
+    RunData --verdict--> Finding(s)     the top of report.html, the last lines of `forgec run`
+
+Every finding quotes the figures it rests on; a curve counts as changed where the means of its ends
+differ by more than their noise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterator
+
+from forgedsl.lower.job import VllmService
+from forgedsl.records import dataclass
+from forgedsl.runs.data import RunData, Span
+from forgedsl.runs.text import duration, number
+
+Points = tuple[tuple[float, float], ...]
+
+EDGE = 20
+"""steps whose mean stands for the begin and the end of a curve"""
+FEWEST = 6
+"""steps below which nothing is said about learning"""
+NOISE = 2.0
+"""standard errors that a change must exceed"""
+SMALL = 0.02
+"""part of a value below which a change is none"""
+DEAD, ALL_DEAD = 0.5, 0.9
+CUT, MOST_CUT = 0.1, 0.3
+FAILED = 0.05
+GROWN = 1.5
+COLLAPSED = 0.1
+"""part of the first entropy that is left"""
+WAITING = 0.25
+"""part of the time from which on somebody waits"""
+STEPS = 200
+"""steps, the last ones, that say what is waited for"""
+WORK = (
+    ("eval", "evals"),
+    ("sample", "sampling"),
+    ("score", "rewards"),
+    ("logprobs", "log-probabilities"),
+    ("sync", "weight sync"),
+)
+"""what a waiting trainer waits for: the first of these that is under way"""
+BOUND = {
+    "sampling": "sampler-bound",
+    "rewards": "reward-bound",
+    "evals": "held up by evals",
+    "log-probabilities": "bound by the reference",
+    "weight sync": "bound by weight sync",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing to know. `style` is good, open (look at it), bad, or note."""
+
+    label: str
+    style: str
+    text: str
+
+
+def points(data: RunData, field: str) -> Points:
+    """The numbers of a field over steps."""
+    return tuple(
+        (row["step"], row[field]) for row in data.rows if isinstance(row.get(field), (int, float))
+    )
+
+
+def evals(data: RunData) -> dict[str, Points]:
+    """Points of every eval, placed at the step whose weights were evaluated."""
+    found: dict[str, dict[int, float]] = {}
+    for span in data.spans["eval"]:
+        if span.fields.get("value") is not None:
+            values = found.setdefault(span.fields["name"], {})
+            values[span.fields["step"]] = span.fields["value"]
+    return {name: tuple(sorted(values.items())) for name, values in found.items()}
+
+
+def edge_size(pts: Points) -> int:
+    """How many values stand for each end: EDGE, fewer in a short run."""
+    return min(EDGE, len(pts) // 2)
+
+
+def edges(pts: Points) -> tuple[float, float] | None:
+    """Mean of the first and of the last EDGE values; None if they would overlap."""
+    size = edge_size(pts)
+    values = [y for _, y in pts]
+    return (statistics.fmean(values[:size]), statistics.fmean(values[-size:])) if size else None
+
+
+def verdict(data: RunData) -> tuple[Finding, ...]:
+    """All findings about a run."""
+    if data.rehearsal or not data.rows:
+        return ()
+    makers = (_learning, _steps, _scores, _dropped, _signal, _truncated, _length, _entropy, _speed)
+    return tuple(finding for make in makers for finding in make(data))
+
+
+# ---- did it learn
+
+
+def _learning(data: RunData) -> Iterator[Finding]:
+    """One finding: from held-out data where there is some, else from the reward, else the loss."""
+    reward = points(data, "reward_mean")
+    if len(data.rows) < FEWEST:
+        yield Finding(label="verdict", style="open", text="too few steps to tell whether it learns")
+        return
+    found = [(name, *_moved_eval(data, name, pts)) for name, pts in evals(data).items()]
+    held = [one for one in found if one[1] is not None]
+    trained = _moved(reward)
+    if held:
+        names = "; ".join(text for _, _, text in held)
+        ups, downs = [s > 0 for _, s, _ in held if s], [s < 0 for _, s, _ in held if s]
+        if any(downs):
+            yield Finding(label="verdict", style="bad", text=f"it got worse: {names}")
+        elif any(ups):
+            yield Finding(label="verdict", style="good", text=f"it learned: {names}")
+        elif trained > 0:
+            text = f"the reward rose, held-out data do not show it: {names}"
+            yield Finding(label="verdict", style="open", text=text)
+        else:
+            yield Finding(label="verdict", style="bad", text=f"it did not learn: {names}")
+    elif reward:
+        yield _of("reward", reward, trained)
+    else:
+        loss = points(data, "loss")
+        yield _of("loss", loss, -_moved(loss))
+
+
+def _of(name: str, pts: Points, better: int) -> Finding:
+    pair = edges(pts)
+    if pair is None:
+        return Finding(label="verdict", style="open", text=f"there is no {name} to judge by")
+    size = edge_size(pts)
+    text = f"{name} {number(pair[0])} -> {number(pair[1])} (first and last {size} steps)"
+    style, words = {
+        1: ("good", "it learned"), 0: ("bad", "it did not learn"), -1: ("bad", "it got worse"),
+    }[better]  # fmt: skip
+    return Finding(label="verdict", style=style, text=f"{words}: {text}")
+
+
+def _moved(pts: Points) -> int:
+    """1 if the values rose by more than their noise, -1 if they fell, else 0."""
+    size, pair = edge_size(pts), edges(pts)
+    if pair is None:
+        return 0
+    ends = [[y for _, y in part] for part in (pts[:size], pts[-size:])]
+    noise = sum(statistics.pvariance(end) / size for end in ends) ** 0.5
+    return _sign(pair[0], pair[1], noise)
+
+
+def _sign(before: float, after: float, noise: float) -> int:
+    change = after - before
+    if abs(change) <= max(NOISE * noise, SMALL * max(abs(before), abs(after))):
+        return 0
+    return 1 if change > 0 else -1
+
+
+def _moved_eval(data: RunData, name: str, pts: Points) -> tuple[int | None, str]:
+    """(rose, fell or neither, words); None if there is but one value."""
+    if len(pts) < 2:
+        return None, ""
+    spans = {s.fields["step"]: s.fields for s in data.spans["eval"] if s.fields["name"] == name}
+    (first, before), (last, after) = pts[0], pts[-1]
+    noise = sum(
+        (spans[step].get("std") or 0.0) ** 2 / max(spans[step].get("samples") or 1, 1)
+        for step in (first, last)
+    )
+    text = f"{name} {number(before)} -> {number(after)} (step {first:.0f} and {last:.0f})"
+    return _sign(before, after, noise**0.5), text
+
+
+# ---- why not
+
+
+def _steps(data: RunData) -> Iterator[Finding]:
+    skipped = sum(bool(row.get("skipped")) for row in data.rows)
+    if skipped:
+        text = f"{skipped} of {len(data.rows)} steps: their loss or gradient was no number"
+        yield Finding(label="skipped", style="bad", text=text)
+    pair = edges(points(data, "grad_norm"))
+    if pair and pair[1] < 1e-9:
+        text = "the gradient is 0 at the end: nothing is learned from"
+        yield Finding(label="gradient", style="bad", text=text)
+
+
+def total(data: RunData, field: str) -> float:
+    """The sum of a field over all steps."""
+    return sum(y for _, y in points(data, field))
+
+
+def named(data: RunData, prefix: str) -> dict[str, int]:
+    """Sums of the fields `prefix/<name>` by name, the largest first, those of 0 left out."""
+    names = sorted({key for row in data.rows for key in row if key.startswith(f"{prefix}/")})
+    sums = {name.removeprefix(f"{prefix}/"): round(total(data, name)) for name in names}
+    return dict(sorted(((n, c) for n, c in sums.items() if c), key=lambda item: -item[1]))
+
+
+def ranked(counts: dict[str, int]) -> str:
+    """`filter mixed 42, reward correct 8`."""
+    return ", ".join(f"{why} {count}" for why, count in sorted(counts.items(), key=lambda c: -c[1]))
+
+
+def _scores(data: RunData) -> Iterator[Finding]:
+    """Scores that failed, and answers that were lost to it or to anything else."""
+    failed = named(data, "failed")
+    lost = {why: count for why, count in data.lost.items() if why not in _of_rewards(failed)}
+    if not failed:
+        failed = {w.removeprefix("reward "): n for w, n in lost.items() if w.startswith("reward ")}
+        lost = {why: count for why, count in lost.items() if not why.startswith("reward ")}
+    answers = len(data.spans["score"]) or total(data, "sequences") + sum(data.lost.values())
+    if failed:
+        share = max(failed.values()) / max(answers, 1)
+        style = "bad" if share > FAILED else "open"
+        error = next((text for text in data.errors if text), "")
+        why = f"; {error[:160]}" if error else ""
+        text = f"{sum(failed.values())} scores of {answers:.0f} answers: {ranked(failed)}{why}"
+        yield Finding(label="failed", style=style, text=text)
+    if lost:
+        count = sum(lost.values())
+        style = "bad" if count > FAILED * answers else "open"
+        text = f"{count} of {answers:.0f} answers: {ranked(lost)}"
+        yield Finding(label="lost", style=style, text=text)
+    rows = total(data, "rows_dropped")
+    if rows:
+        text = f"{rows:.0f} rows of the data could not be used"
+        yield Finding(label="rows", style="open", text=text)
+
+
+def _of_rewards(failed: dict[str, int]) -> set[str]:
+    return {f"reward {name}" for name in failed}
+
+
+def _dropped(data: RunData) -> Iterator[Finding]:
+    if data.drops:
+        count = sum(data.drops.values())
+        kept = total(data, "groups")
+        style = "bad" if count > kept else "note"
+        yield Finding(label="dropped", style=style, text=dropped(data.drops))
+
+
+def dropped(drops: dict[str, int]) -> str:
+    """`50 groups: filter mixed 42, reward correct 8`."""
+    count = sum(drops.values())
+    reasons = ranked(drops) if len(drops) > 1 else next(iter(drops))
+    return f"{count} group{'s' if count > 1 else ''}: {reasons}"
+
+
+def _signal(data: RunData) -> Iterator[Finding]:
+    """Groups whose answers all score alike have no advantage to learn from."""
+    pts = points(data, "dead_group_fraction")
+    if not pts:
+        return
+    before, after = edges(pts) or (pts[0][1], pts[-1][1])
+    if after < 0.005 and before < 0.005:
+        return
+    style = "bad" if after >= ALL_DEAD else "open" if after >= DEAD else "note"
+    text = f"{after:.0%} of the groups at the end ({before:.0%} at first) score all answers alike"
+    reward = edges(points(data, "reward_mean"))
+    if style != "note" and reward:
+        text += f", about {number(reward[1])}: no signal in them; easier or harder prompts, a "
+        text += "larger group, or a reward that tells answers apart would help"
+    yield Finding(label="dead groups", style=style, text=text)
+
+
+def _truncated(data: RunData) -> Iterator[Finding]:
+    pts = points(data, "truncated_fraction")
+    if not pts:
+        return
+    before, after = edges(pts) or (pts[0][1], pts[-1][1])
+    if after < CUT:
+        return
+    limits = [
+        service.sampling.max_tokens
+        for service in data.job.services.values()
+        if isinstance(service, VllmService)
+    ]
+    at = f" at max_tokens = {', '.join(map(str, limits))}" if limits else ""
+    text = f"{after:.0%} of the answers are cut{at} at the end ({before:.0%} at first)"
+    yield Finding(label="truncated", style="bad" if after >= MOST_CUT else "open", text=text)
+
+
+def _length(data: RunData) -> Iterator[Finding]:
+    pair = edges(points(data, "response_tokens_mean"))
+    if pair and pair[1] > GROWN * pair[0]:
+        text = f"answers grew from {number(pair[0])} to {number(pair[1])} tokens"
+        yield Finding(label="length", style="open", text=text)
+
+
+def _entropy(data: RunData) -> Iterator[Finding]:
+    pair = edges(points(data, "entropy"))
+    if pair and 0 < pair[1] < COLLAPSED * pair[0]:
+        text = (
+            f"collapsed from {number(pair[0])} to {number(pair[1])} nats per token: answers hardly "
+            "vary any more"
+        )
+        yield Finding(label="entropy", style="open", text=text)
+
+
+# ---- what is slow
+
+
+def _speed(data: RunData) -> Iterator[Finding]:
+    rows = [row for row in data.rows[1:] if row.get("step_s")]
+    wall = sum(row["step_s"] for row in rows)
+    if len(rows) >= FEWEST - 1 and wall:
+        idle = sum(row.get("trainer_idle_s") or 0.0 for row in rows) / wall
+        starved = sum(row.get("sampler_idle_s") or 0.0 for row in rows) / wall
+        yield Finding(label="speed", style="note", text=_bound(data, idle, starved))
+    steps = data.spans["step"]
+    start, whole = (steps[0].start - data.begin, data.end - data.begin) if steps else (0.0, 0.0)
+    if start > whole / 3:
+        text = f"{duration(start)} of {duration(whole)} went by before the first step"
+        yield Finding(label="start-up", style="note", text=text)
+
+
+def _bound(data: RunData, idle: float, starved: float) -> str:
+    samples = any(node.op == "sample" for node in data.job.nodes)
+    if idle >= WAITING:
+        shares = waits(data.spans)
+        worst = max(shares, key=shares.__getitem__, default="")
+        parts = ", ".join(f"{n} {s:.0%}" for n, s in shares.items() if s >= 0.01)
+        words = BOUND.get(worst, "the trainer waits")
+        return f"{words}: the trainer waited {idle:.0%} of the time" + (
+            f", of this for {parts}" if parts else ""
+        )
+    if not samples or starved >= WAITING:
+        nobody = f"; no answer was in the making {starved:.0%} of the time" if samples else ""
+        return f"trainer-bound: the trainer was busy {1 - idle:.0%} of the time{nobody}"
+    return f"balanced: the trainer waited {idle:.0%} of the time, the sampler {starved:.0%}"
+
+
+def waits(spans: dict[str, tuple[Span, ...]]) -> dict[str, float]:
+    """What was under way while the trainer waited between steps, in parts of that time."""
+    steps = spans["step"][-STEPS:]
+    gaps = [(a.end, b.start) for a, b in itertools.pairwise(steps) if b.start > a.end]
+    if not gaps:
+        return {}
+    begin, end = gaps[0][0], gaps[-1][1]
+    edges_ = [(time, "gap", way) for gap in gaps for time, way in zip(gap, (1, -1), strict=True)]
+    for kind, _ in WORK:
+        inside = [s for s in spans[kind] if s.end > begin and s.start < end]
+        edges_ += [(s.start, kind, 1) for s in inside] + [(s.end, kind, -1) for s in inside]
+    open_ = dict.fromkeys(("gap", *(kind for kind, _ in WORK)), 0)
+    found: dict[str, float] = {}
+    last = begin
+    for time, kind, way in sorted(edges_):
+        if open_["gap"]:
+            doing = next((words for k, words in WORK if open_[k]), "other work")
+            found[doing] = found.get(doing, 0.0) + time - last
+        open_[kind] += way
+        last = time
+    whole = sum(b - a for a, b in gaps)
+    return {name: t / whole for name, t in sorted(found.items(), key=lambda i: -i[1])}
