@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
-from forgedsl.cli.main import COMMANDS
+from forgedsl.cli.commands import COMMANDS
 from forgedsl.cli.options import options_of
 from forgedsl.cli.words import Syntax, with_sets
 

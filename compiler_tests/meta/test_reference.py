@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.cli.main import COMMANDS
+from forgedsl.cli.commands import COMMANDS
 from forgedsl.cli.options import options_of
 from forgedsl.docs import REFERENCES, expressions, kinds, reference
 from forgedsl.schema import builtins

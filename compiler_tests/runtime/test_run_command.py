@@ -11,7 +11,7 @@ from forgedsl.cli import run as command
 from forgedsl.cli.compiling import gpu_words
 from forgedsl.cli.host import detect_gpus, detect_host
 from forgedsl.cli.resuming import differences, load_run_job, with_changes
-from forgedsl.cli.run import Prepared, Request
+from forgedsl.cli.running import Prepared, Request
 from forgedsl.cli.words import UsageError
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec

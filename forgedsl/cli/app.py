@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
-from forgedsl.cli.main import COMMANDS, PLAIN
+from forgedsl.cli.commands import COMMANDS, PLAIN
 from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
 
 HABITS = {

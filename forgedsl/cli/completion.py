@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from forgedsl.cli.main import COMMANDS
+from forgedsl.cli.commands import COMMANDS
 from forgedsl.records import dataclass
 
 VARIABLE = "_FORGEC_COMPLETE"

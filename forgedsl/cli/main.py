@@ -1,4 +1,4 @@
-"""`forgec`: the command line. Commands are listed here and imported when they are called, so that
+"""`forgec`: the command line. Commands (commands.py) are imported when they are called, so that
 `forgec --help` and `forgec lint` load neither torch nor networkx, pydantic or rich.
 
 Commands that an editor calls all the time (PLAIN) parse their options themselves, with argparse:
@@ -15,26 +15,7 @@ import importlib
 import os
 import sys
 
-# name, module with a function `command` (or `main`, if PLAIN), one line of help
-COMMANDS: tuple[tuple[str, str, str], ...] = (
-    ("init", "forgedsl.cli.init", "write a small working project"),
-    ("lint", "forgedsl.cli.lint", "check .forge files"),
-    ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
-    ("build", "forgedsl.cli.build", "write what a file compiles to: program, kernels, manifests"),
-    ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
-    ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
-    ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),
-    ("explain", "forgedsl.cli.explain", "explain a code, a value of a file, or a loss"),
-    ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
-    ("sim", "forgedsl.cli.sim", "predict step time, idle time and policy ages by simulation"),
-    ("run", "forgedsl.cli.run", "train"),
-    ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
-    ("report", "forgedsl.cli.report", "write the report of a run again"),
-    ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
-    ("doc", "forgedsl.cli.doc", "write reference documentation of a file or the library"),
-)
-PLAIN = ("lint", "fmt", "explain")
-"""Commands with a function `main(arguments) -> exit code`."""
+from forgedsl.cli.commands import COMMANDS, PLAIN
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import typer
 from typer.models import ArgumentInfo, OptionInfo
 
-from forgedsl.cli.main import COMMANDS, PLAIN
+from forgedsl.cli.commands import COMMANDS, PLAIN
 from forgedsl.records import dataclass
 
 

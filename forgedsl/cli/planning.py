@@ -11,6 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from forgedsl.cli.words import SideError
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
 LINT_FAMILIES = "ADLRTXN"
 """families whose findings come from lint rules; the others come from loading and planning"""
-
-
-class SideError(Exception):
-    """Something to compare with cannot be read; the message says what."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

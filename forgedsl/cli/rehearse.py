@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from forgedsl.cli.words import UsageError
 
 if TYPE_CHECKING:
-    from forgedsl.cli.run import Request
+    from forgedsl.cli.running import Request
     from forgedsl.lower.job import Job
     from forgedsl.sim.latency import Latencies
     from forgedsl.sim.result import Result
@@ -35,7 +35,7 @@ def rehearse(request: Request) -> int:
     from forgedsl.cli.host import host_of
     from forgedsl.cli.latencies import ModelError, faults_of, model_of
     from forgedsl.cli.planning import plan_file
-    from forgedsl.cli.run import Prepared, launch, new_run_dir, write_run_dir
+    from forgedsl.cli.running import Prepared, launch, new_run_dir, write_run_dir
     from forgedsl.runtime.stub.rehearsal import Rehearsal
 
     file = _checked(request)

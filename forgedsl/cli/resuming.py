@@ -20,7 +20,8 @@ DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
 
 def load_run_job(run_dir: Path) -> Job:
     """The job of a run folder that has a checkpoint to continue from."""
-    from forgedsl.cli.planning import SideError, read_job
+    from forgedsl.cli.planning import read_job
+    from forgedsl.cli.words import SideError
 
     path = run_dir / "job.json"
     if not path.is_file():

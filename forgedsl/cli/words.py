@@ -26,6 +26,10 @@ class UsageError(Exception):
     """The command line cannot be carried out as written; exit 2."""
 
 
+class SideError(Exception):
+    """Something to compare with cannot be read; the message says what."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """What a command's parser knows: options (whether each takes a value), and how many words."""

@@ -10,7 +10,7 @@ import inspect
 import re
 from typing import Any
 
-from forgedsl.cli.main import COMMANDS, PLAIN
+from forgedsl.cli.commands import COMMANDS, PLAIN
 from forgedsl.cli.options import options_of
 from forgedsl.docs.markdown import GENERATED, block, code, join, table
 

@@ -1,0 +1,24 @@
+"""The table of commands."""
+
+from __future__ import annotations
+
+# name, module with a function `command` (or `main`, if PLAIN), one line of help
+COMMANDS: tuple[tuple[str, str, str], ...] = (
+    ("init", "forgedsl.cli.init", "write a small working project"),
+    ("lint", "forgedsl.cli.lint", "check .forge files"),
+    ("plan", "forgedsl.cli.plan", "show what a run would be, and run nothing"),
+    ("build", "forgedsl.cli.build", "write what a file compiles to: program, kernels, manifests"),
+    ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
+    ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
+    ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),
+    ("explain", "forgedsl.cli.explain", "explain a code, a value of a file, or a loss"),
+    ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
+    ("sim", "forgedsl.cli.sim", "predict step time, idle time and policy ages by simulation"),
+    ("run", "forgedsl.cli.run", "train"),
+    ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
+    ("report", "forgedsl.cli.report", "write the report of a run again"),
+    ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
+    ("doc", "forgedsl.cli.doc", "write reference documentation of a file or the library"),
+)
+PLAIN = ("lint", "fmt", "explain")
+"""Commands with a function `main(arguments) -> exit code`."""

@@ -1,0 +1,119 @@
+"""What every command that runs a job does: make a run folder, launch, report.
+
+Request, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} --> exit code
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.cli.inputs import copy_inputs
+from forgedsl.cli.words import UsageError
+from forgedsl.records import dataclass
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the command line asks for."""
+
+    file: Path | None
+    overrides: tuple[str, ...]
+    profile: str
+    run_dir: Path | None
+    resume: Path | None
+    quiet: bool
+    lock: Path | None = None
+    record_batches: int = 1
+    stub: bool = False
+    assume: tuple[str, ...] = ()
+    inject: tuple[str, ...] = ()
+    host: str = "here"
+    set_files: tuple[Path, ...] = ()
+    print_after: tuple[str, ...] = ()
+    timings: bool = False
+
+    @property
+    def of_compiling(self) -> list[str]:
+        """What is asked for that only the compiler can do, as it is written."""
+        words = [*self.overrides, *(f"--set-file {path}" for path in self.set_files)]
+        words += [f"--profile {self.profile}"] * (self.profile != "auto")
+        words += [f"--print-after {name}" for name in self.print_after]
+        return [*words, *["--timings"] * self.timings]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A job and the files it reads, by their name relative to the run folder."""
+
+    job: Job
+    inputs: dict[str, Path]
+
+
+def new_run_dir(wanted: Path | None, name: str) -> Path:
+    """`runs/<pipeline>-<UTC time>`, or the folder asked for, which must not hold a run."""
+    if wanted is not None:
+        if (wanted / "job.json").exists():
+            raise UsageError(
+                f"{wanted} holds a run already; name another folder, or continue that run with "
+                f"--resume {wanted}"
+            )
+        try:
+            wanted.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"cannot make the run folder {wanted}: {error.strerror}") from error
+        return wanted
+    from datetime import UTC, datetime
+
+    stem = Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+    for folder in (stem, *(Path(f"{stem}-{i}") for i in range(2, 100))):
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise UsageError(f"{stem} and 98 more are taken; name a folder with --run-dir")
+
+
+def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
+    """job.json, forge.lock and the inputs: all that is needed to run it again."""
+    from forgedsl.lower.lock import lock_text
+
+    copy_inputs(prepared.inputs, run_dir, link=True)
+    (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
+    (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
+
+
+def launch(
+    job: Job, run_dir: Path, *, resume: bool, request: Request, rehearsal: Any = None
+) -> int:
+    """Hand over to the runtime, then write the report and say where everything is."""
+    from forgedsl.runs import write_report
+    from forgedsl.runs.summary import summary
+    from forgedsl.runtime.launch import run
+    from forgedsl.runtime.readers import close_readers, open_readers
+    from forgedsl.runtime.stderr import native_stderr
+
+    if not request.quiet:
+        print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
+    with native_stderr(run_dir / "logs" / "controller.log"):
+        readers = open_readers(job, run_dir, quiet=request.quiet)
+        try:
+            handlers = [reader.on_event for reader in readers]
+            code: int = run(
+                job,
+                run_dir,
+                resume=resume,
+                readers=handlers,
+                record_batches=request.record_batches,
+                rehearsal=rehearsal,
+            )
+        finally:
+            close_readers(readers)
+    write_report(run_dir)
+    print(summary(run_dir, code), flush=True)
+    return code
