@@ -102,7 +102,7 @@ def test_a_sample_shows_its_split_its_cut_and_its_siblings(tmp_path: Path) -> No
     with (tmp_path / "samples.jsonl").open("a") as file:
         file.write(json.dumps(sample) + "\n")
     text = write_report(tmp_path).read_text()
-    assert "cut at its limit" in text
+    assert ">truncated</span>" in text
     assert "<span>correct <b>1.000</b></span><span>short <b>0.250</b></span>" in text
     assert "1 other answers of the group" in text
     assert "another &lt;answer&gt;" in text
