@@ -160,13 +160,18 @@ def test_math_equal_refuses_other_targets() -> None:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("<think>7+5=12</think>", 1.0),
-        ("<think> \n</think><think>x</think>", 1.0),
-        ("<think></think>", 0.2),
-        ("<think><think></think>", 0.2),
+        ("<think>7+5=12</think><answer>12</answer>", 1.0),
+        ("So: <think>7\n+5</think>\nthus <answer>12</answer>.", 1.0),
+        ("<Think>7</THINK>< answer >12</ answer >", 1.0),
+        ("<think>7+5=12</think>", 0.2),
+        ("<answer>12</answer><think>7+5=12</think>", 0.2),
+        ("<think> \n</think><answer>12</answer>", 0.2),
+        ("<think>7+5=12</think><answer> </answer>", 0.2),
+        ("<think>7</think><think>5</think><answer>12</answer>", 0.2),
+        ("<think>7</think><answer>12</answer><answer>13</answer>", 0.2),
         ("<think>7+5", 0.2),
         ("</think>7<think>", 0.2),
-        ("<Think>7</Think>", 0.0),
+        ("<thinking>7</thinking>", 0.0),
         ("", 0.0),
     ],
 )

@@ -145,7 +145,8 @@ STANDARD_REWARDS = _group(
     ),
     _signature(
         "think_tags",
-        "1 for one <think> block, then one <answer> block; `partial` for a part of it",
+        "1 for one <think> block, then one <answer> block, none of them blank; `partial` for any "
+        "tag of them; case and spaces in a tag do not matter",
         _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0),
     ),
     _signature(

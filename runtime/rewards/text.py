@@ -12,21 +12,20 @@ from typing import Any
 
 from forgedsl.runtime.items import Rollout
 
-OPEN, CLOSE = "<think>", "</think>"
+TAG = re.compile(r"<\s{0,8}(/?)\s{0,8}(think|answer)\s{0,8}>", re.IGNORECASE)
+BLOCKS = ["think", "/think", "answer", "/answer"]
 
 
 def think_tags(rollout: Rollout, target: Any, *, partial: float = 0.0) -> float:
-    """1.0 for a non-empty `<think>...</think>`, `partial` for any tag of it, else 0.0."""
+    """1.0 for one `<think>` block, then one `<answer>` block, neither of them blank, with anything
+    around them; `partial` for any tag of them, else 0.0. Case and spaces in a tag do not matter."""
     text = rollout.response
-    start = text.find(OPEN)
-    while start >= 0:
-        end = text.find(CLOSE, start)
-        if end < 0:
-            break
-        if text[start:end].replace(OPEN, "").strip():
+    tags = list(TAG.finditer(text))
+    if [(tag[1] + tag[2]).lower() for tag in tags] == BLOCKS:
+        inside = [text[tags[i].end() : tags[i + 1].start()].strip() for i in (0, 2)]
+        if all(inside):
             return 1.0
-        start = text.find(OPEN, end)
-    return partial if OPEN in text or CLOSE in text else 0.0
+    return partial if tags else 0.0
 
 
 def exact(rollout: Rollout, target: Any, *, strip: bool = True, lower: bool = False) -> float:
