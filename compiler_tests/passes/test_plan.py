@@ -216,3 +216,9 @@ def test_incomplete_schedule(old, new, code):
     plan, diagnostics = plan_of(changed(GRPO, (old, new)))
     assert plan is None
     assert only(diagnostics, code)
+
+
+def test_too_few_gpus_for_models_of_unknown_size():
+    text = changed(GRPO, ('arch = qwen3("1.7B"), ', ""), ("Qwen/Qwen3-1.7B", "nobody/unknown"))
+    found = only(plan_of(text, host=Host(gpus=4))[1], "P203")
+    assert found.help == "use fewer processes, or declare a larger `cluster`"

@@ -118,14 +118,15 @@ def _request(
     contexts = {name: _context(model, dims[name]) for name, model in models.items()}
 
     def fits(names: tuple[str, ...]) -> str:
-        """The fullest GPU if these services shared theirs, "61.2 of 80 GiB"; "" if too full."""
+        """The fullest GPU if these services shared theirs, "61.2 of 80 GiB"; "" if too full
+        or not known."""
         problems = Reporter()
         shared = _request(program, graph, names, problems, host, base_dir)
         if problems.has_errors:
             return ""
         gpus = [s for s in plan_memory(shared).stores if s.kind == "gpu"]
-        worst = max(gpus, key=lambda s: s.share)
-        if worst.share > 1:
+        worst = max(gpus, key=lambda s: s.share, default=None)
+        if worst is None or worst.share > 1:  # of a model of unknown size nothing is known
             return ""
         full = f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
         is_async = program.schedule is not None and program.schedule.label == "async"
