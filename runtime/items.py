@@ -58,6 +58,11 @@ class Rollout:
     def target(self) -> Any:
         return self.prompt.target
 
+    @property
+    def turns(self) -> int:
+        """Answers of the policy in this conversation; it gives one."""
+        return 1
+
 
 @dataclass(slots=True, kw_only=True)
 class Sample:

@@ -53,7 +53,18 @@ def compound(inner):
         node(ast.Conditional, then=inner, test=inner, otherwise=inner),
         node(ast.Call, function=paths, args=args),
         node(ast.List, items=tuples(inner)),
+        st.builds(indexed, paths, st.lists(names | inner, min_size=1, max_size=3)),
     )
+
+
+def indexed(path, keys):
+    """`a.b[KEY].name`; the first key is always in brackets."""
+    found = path
+    for key in keys:
+        dotted = isinstance(key, str) and found is not path
+        key = ast.String(value=key, span=NO_SPAN) if isinstance(key, str) else key
+        found = ast.Index(base=found, key=key, dotted=dotted, span=NO_SPAN)
+    return found
 
 
 expressions = st.recursive(literals, compound, max_leaves=25)

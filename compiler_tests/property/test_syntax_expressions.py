@@ -70,6 +70,7 @@ def compound(inner):
         ),
         st.builds(lambda f, a: ast.Call(function=f, args=a, span=NO_SPAN), paths, args),
         st.lists(inner, max_size=3).map(lambda items: ast.List(items=tuple(items), span=NO_SPAN)),
+        st.builds(lambda p, k: ast.Index(base=p, key=k, span=NO_SPAN), paths, inner),
     )
 
 
@@ -101,6 +102,8 @@ def show(node):
             )
         case ast.List():
             return f"[{', '.join(show(item) for item in node.items)}]"
+        case ast.Index():
+            return f"{show(node.base)}[{show(node.key)}]"
         case ast.Call():
             args = (f"{a.name} = {show(a.value)}" if a.name else show(a.value) for a in node.args)
             return f"{node.function.text}({', '.join(args)})"
@@ -108,7 +111,9 @@ def show(node):
 
 
 def operand(node):
-    simple = isinstance(node, ast.Path | ast.Integer | ast.Number | ast.String | ast.Call)
+    simple = isinstance(
+        node, ast.Path | ast.Index | ast.Integer | ast.Number | ast.String | ast.Call
+    )
     return show(node) if simple else f"({show(node)})"
 
 

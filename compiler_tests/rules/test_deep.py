@@ -71,3 +71,52 @@ def test_the_plan_is_checked_on_this_host(deep):
     bare = replace(Host(), gpus=0, gpu=None)
     assert deep(text) == []
     assert [code for code, _ in deep(text, bare)] == ["P203"]
+
+
+NESTED = BASE.replace("row.question", "row.messages[-1].content").replace(
+    "row.answer", 'row["meta"].answer'
+)
+
+
+def write(folder, rows):
+    for name in ("sums.jsonl", "test.jsonl"):
+        lines = (row if isinstance(row, str) else json.dumps(row) for row in rows)
+        (folder / name).write_text("\n".join(lines), "utf-8")
+
+
+def nested(answer="2", text="1 + 1"):
+    return {"messages": [{"content": text}], "meta": {"answer": answer}}
+
+
+def test_nested_columns_are_looked_for(deep, tmp_path):
+    write(tmp_path, [nested()] * 3)
+    assert deep(NESTED) == []
+    assert deep(NESTED.replace(".answer", ".anser")) == [("D611", 'row["meta"].anser')]
+
+
+def test_every_row_is_looked_at_and_the_first_bad_one_named(tmp_path):
+    write(tmp_path, [*[nested()] * 150, "", {"messages": [], "meta": {"answer": "2"}}])
+    result = lint_source(SourceFile("t.forge", NESTED), tmp_path, deep=Host())
+    (found,) = (d for d in result.diagnostics if d.code == "D611")
+    assert (found.severity.value, found.message) == (
+        "warning",
+        "of 151 rows of `sums` 1 cannot be used: the first, line 152, has no "
+        "`messages[-1].content`",
+    )
+    assert "151 rows of sums.jsonl looked at" in result.looked
+
+
+def test_more_bad_rows_than_the_budget_are_an_error(tmp_path):
+    write(tmp_path, [*[nested()] * 100, *["{"] * 6])
+    result = lint_source(SourceFile("t.forge", NESTED), tmp_path, deep=Host())
+    (found,) = (d for d in result.diagnostics if d.code == "D611")
+    assert found.severity.value == "error"
+
+
+def test_what_one_case_reads_the_rows_of_the_other_need_not_have(deep, tmp_path):
+    write(tmp_path, [nested() | {"easy": True}, {"easy": False, "question": "1", **nested()}])
+    text = NESTED.replace(
+        "prompt = row.messages[-1].content",
+        "prompt = row.messages[0].content if row.easy else row.question",
+    )
+    assert deep(text) == []

@@ -62,7 +62,13 @@ MISTAKES = [
      "`report NAME = token_mean(...)`; the name is a column of metrics.jsonl"),
     ("length(r: Rollout) -> f32", "length(r)", "S025", "r",
      "a parameter of a reward is written `r: Rollout`"),
-    (PROMPT, 'prompt = row["question"]', "S001", '["question"]', "write `.question`"),
+    (PROMPT, "prompt = lower(row.question)[0]", "S001", "[",
+     "rows, columns and what lies in them have indices: `row.messages[0].content`"),
+    (PROMPT, "prompt = row.question[0:20]", "S001", ":", ""),
+    (PROMPT, "prompt = chat(none, record(row.question))", "F114", "row.question",
+     "`record(question = row.question, tests = row.meta.tests)`"),
+    (MINIMIZE, "minimize token_mean(-gain[0], mask)", "F119", "gain[0]",
+     "reductions are over named axes: `mean(x, G)`, `token_mean(x, mask)`"),
     ('after(row.answer, "#### ")', 'row.answer.split("#### ")[1]', "S001", "[",
      '`after(text, "#### ")` is what follows it'),
     (MINIMIZE, "minimize (-gain * mask).sum()", "S023", ".",
@@ -232,3 +238,14 @@ def test_groups_of_one_matter_to_who_reads_them() -> None:
     assert [code for code, _, _ in findings(text)] == ["F106"]
     small = TEXT.replace("param group : int = 8", "param group : int = 1")
     assert [code for code, _, _ in findings(small)] == ["R509"]
+
+
+def test_supervised_batches_need_a_chat() -> None:
+    flow = TEXT[TEXT.index("flow train") : TEXT.index("schedule")]
+    text = TEXT.replace(
+        flow, "flow train {\n  b = sums.batches()\n  trainer.step(b, loss = rl.sft)\n}\n"
+    )
+    text = text.replace(
+        "schedule async { steps = 10, max_policy_age = 1 }", "schedule sync { steps = 9 }"
+    )
+    assert ("F110", "sums", "`chat = ...`: messages to learn from") in findings(text)

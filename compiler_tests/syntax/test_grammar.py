@@ -41,6 +41,10 @@ def shape(node):
             return f"({shape(node.then)} if {shape(node.test)} else {shape(node.otherwise)})"
         case ast.Path():
             return node.text
+        case ast.Index():
+            return f"({shape(node.base)} at {shape(node.key)})"
+        case ast.String():
+            return node.value
         case ast.Integer():
             return str(node.value)
     raise AssertionError(node)
@@ -58,6 +62,9 @@ def test_the_grammar_is_lalr_1_without_any_conflict_or_collision_of_terminals():
         ("a + b * c", "(a + (b * c))"),
         ("a - b - c", "((a - b) - c)"),
         ("-a ** b", "(- (a ** b))"),
+        ("-a.b[0] ** c", "(- ((a.b at 0) ** c))"),
+        ("a[b + c][-1].d", "(((a at (b + c)) at (- 1)) at d)"),
+        ('a["b"].c.d', "(((a at b) at c) at d)"),
         ("a ** -b", "(a ** (- b))"),
         ("a ** b ** c", "(a ** (b ** c))"),
         ("not a == b", "(not (a == b))"),

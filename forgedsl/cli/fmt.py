@@ -6,7 +6,7 @@
     forgec fmt --stdin          read standard input, print the result
 
 A file with syntax errors is left alone: its errors are printed, exit 1. Exit 2: a file cannot be
-read or written, or a folder holds none.
+read or written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.plain import Parser, expand
+from forgedsl.cli.plain import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,11 +45,16 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("name files, or --stdin" if not options.files else "files, or --stdin")
     if options.stdin:
         return _stdin(options.check, options.diff)
-    paths = expand(options.files, "fmt")
+    paths = [p for given in options.files for p in _files(given)]
     codes = [_file(path, options.check, options.diff) for path in paths]
     if not (options.check or options.diff):
         _summary(codes)
-    return max(code for code, _ in codes)
+    return max(code for code, _ in codes) if codes else 0
+
+
+def _files(path: Path) -> list[Path]:
+    """A file, or the .forge files of a folder."""
+    return sorted(path.rglob("*.forge")) if path.is_dir() else [path]
 
 
 def _file(path: Path, check: bool, diff: bool) -> tuple[int, bool]:

@@ -63,6 +63,7 @@ MEANINGS = {
     "len": "number of characters",
     "matches": 'whether a regular expression is found: `matches(r.response, r"\\d+")`',
     "file": "the text of a file beside the .forge file",
+    "record": "values under names of your own: `target = record(answer = row.a, id = row.id)`",
     "env": "an environment variable, which must be set where the run starts",
 }
 FIELDS = {

@@ -34,9 +34,9 @@ from forgedsl.syntax import ast
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = (
-    "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite", "log", "log1p",
-    "log_sigmoid", "lower", "matches", "sibling_max", "sibling_min", "sibling_sum", "sigmoid",
-    "sign", "softplus", "sqrt", "strip", "tanh",
+    "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite", "item", "log", "log1p",
+    "log_sigmoid", "lower", "matches", "record", "sibling_max", "sibling_min", "sibling_sum",
+    "sigmoid", "sign", "softplus", "sqrt", "strip", "tanh",
 )  # fmt: skip
 
 
@@ -131,7 +131,7 @@ class ProgramWriter:
             if setting is None or not isinstance(setting.value, ir.Deferred):
                 continue
             deferred = setting.value
-            text, _ = self._scalars(deferred.scope, {"row": ("row", "any")}).expr(deferred.expr)
+            text, _ = self._scalars(deferred.scope, {"row": ("row", "row")}).expr(deferred.expr)
             returned = self._line(f"return {text.code}", deferred.expr.span)
             signature = f"{function_name('dataset', name, column)}(row)"
             self._define(signature, f"`{column}` of a row of {name}.", [returned])
@@ -254,7 +254,7 @@ def docstring(text: str) -> str:
 def scalar_type(type_: ast.Type) -> str:
     """How the scalar writer sees a declared type."""
     name = getattr(type_, "name", "")
-    table = {"Rollout": "rollout", "str": "str", "bool": "bool", "list": "list"}
+    table = {"Rollout": "rollout", "Row": "row", "str": "str", "bool": "bool", "list": "list"}
     return table.get(name, "number" if name in ("int", "float", "f32", "i64") else "any")
 
 

@@ -17,6 +17,7 @@ from forgedsl.hir.context import Context
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import chain
 
 LEVEL = {
     "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "**": POWER, "==": COMPARE,
@@ -37,12 +38,15 @@ TEXTUAL = {
     "len": ("s",),
     "matches": ("s", "pattern"),
     "env": ("name",),
+    "record": (),
 }
-RESULT = {"len": "number", "matches": "bool", "is_finite": "bool", "chat": "any"}
+RESULT = {"record": "any", "len": "number", "matches": "bool", "is_finite": "bool", "chat": "any"}
 ROLLOUT = {
-    "prompt": "any", "response": "str", "target": "any", "num_tokens": "number",
-    "truncated": "bool", "turns": "any",
+    "prompt": "str", "response": "str", "target": "any", "num_tokens": "number",
+    "truncated": "bool", "turns": "number",
 }  # fmt: skip
+ROLLOUT_CODE = {"prompt": "prompt.text"}
+"""attributes that have another name at runtime"""
 LONG_TEXT = 60
 
 
@@ -76,6 +80,8 @@ class Scalars:
                 return Text(f"[{', '.join(items)}]"), "list"
             case ast.Path():
                 return self._path(node)
+            case ast.Index():
+                return self._index(node)
             case ast.Call():
                 return self._call(node)
             case ast.Unary():
@@ -103,14 +109,7 @@ class Scalars:
         if node.text in self.locals:
             first, rest = node.text, []
         if first in self.locals:
-            code, type_ = self.locals[first]
-            if type_ == "rollout" and rest:
-                attribute = ROLLOUT.get(rest[0])
-                if attribute is None:
-                    what = "a rollout has no attribute"
-                    return self._unknown(what, rest[0], node.span, [*ROLLOUT])
-                return Text(".".join((code, *rest))), attribute
-            return Text(".".join((code, *rest))), "any" if rest else type_
+            return self._local(node, rest)
         found = self.scope.lookup(node.parts)
         if isinstance(found, ir.Constant):
             return self.constant(found.value)
@@ -118,6 +117,37 @@ class Scalars:
             known = [*self.locals, *self.scope.names]
             return self._unknown("undefined name", node.text, node.span, known)
         return self.error("T702", "dtype", f"`{node.text}` is not a value", node.span)
+
+    def _local(self, node: ast.Path, rest: list[str]) -> tuple[Text, str]:
+        """A row, a rollout or a value of the body, or a part of it."""
+        code, type_ = self.locals[node.text if not rest else node.parts[0]]
+        if type_ == "row" and len(rest) == 1:
+            return Text(f"{code}.{rest[0]}"), "any"
+        if type_ == "row" or (type_ != "rollout" and rest):
+            return item(code, [quoted(key) for key in rest]), "any"
+        if not rest:
+            return Text(code), type_
+        if rest[0] not in ROLLOUT:
+            return self._unknown("a rollout has no attribute", rest[0], node.span, [*ROLLOUT])
+        code, type_ = f"{code}.{ROLLOUT_CODE.get(rest[0], rest[0])}", ROLLOUT[rest[0]]
+        if len(rest) == 1:
+            return Text(code), type_
+        if type_ != "any":
+            self.error("F101", "undefined", f"`{rest[0]}` is a {type_} and has no parts", node.span)
+        return item(code, [quoted(key) for key in rest[1:]]), "any"
+
+    def _index(self, node: ast.Index) -> tuple[Text, str]:
+        """`row.messages[0].content` is `item(row, "messages", 0, "content")`."""
+        path, keys = chain(node)
+        code, type_ = self._path(path)
+        whole = code.code
+        if type_ not in ("any", "str", "list"):
+            self.error("T702", "dtype", f"a {type_} has no indices", node.span)
+        keyed = [self.expr(key)[0].code for key in keys]
+        if path.parts[0] in self.locals and self.locals[path.parts[0]][1] == "row":
+            whole = self.locals[path.parts[0]][0]
+            keyed = [*map(quoted, path.parts[1:]), *keyed]
+        return item(whole, keyed), "any"
 
     def _call(self, node: ast.Call) -> tuple[Text, str]:
         name = node.function.text
@@ -148,7 +178,9 @@ class Scalars:
             )
 
     def _argument(self, arg: ast.Arg) -> str:
-        code = self.expr(arg.value)[0].code
+        row = isinstance(arg.value, ast.Path) and self.locals.get(arg.value.text)
+        whole = row and row[1] == "row"  # a function takes the row itself, everything else a record
+        code = row[0] if row and whole else self.expr(arg.value)[0].code
         return code if arg.name is None else f"{arg.name}={code}"
 
     def _builtin(self, node: ast.Call, name: str) -> tuple[Text, str]:
@@ -159,7 +191,7 @@ class Scalars:
             wanted = "str" if names and names[position % len(names)] != "user" else "number"
             if name in NUMERIC:
                 self._expect(type_, ("number",), arg.value.span)
-            elif name != "len" and name != "chat":
+            elif name not in ("len", "chat", "record"):
                 self._expect(type_, (wanted,), arg.value.span)
             values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
         python = "clamp" if name == "clip" else name
@@ -224,6 +256,11 @@ class Scalars:
             Diagnostic(code=code, name=name, severity=Severity.ERROR, message=message, span=span)
         )
         return Text("None"), "any"
+
+
+def item(code: str, keys: list[str]) -> Text:
+    """Reads a part of a row or of nested data."""
+    return Text(f"item({', '.join((code, *keys))})")
 
 
 def quoted(value: str) -> str:

@@ -91,6 +91,8 @@ class Expressions:
         match node:
             case ast.Path():
                 return node.text
+            case ast.Index():
+                return self._index(node)
             case ast.Bool():
                 return "true" if node.value else "false"
             case ast.NoneLiteral():
@@ -108,6 +110,11 @@ class Expressions:
                 assert chain is not None
                 return Group(Nest(self._operands(chain, node, None)))
         return self.literal_text(node)
+
+    def _index(self, node: ast.Index) -> Doc:
+        if node.dotted and isinstance(node.key, ast.String):
+            return concat(self._bare(node.base), f".{node.key.value}")
+        return concat(self._bare(node.base), "[", self.inner(node.key), "]")
 
     def _operands(self, chain: Operands, node: ast.Expr, parentheses: Span | None) -> Doc:
         """`a`, line, `+ b`, line, `+ c`, with comments beside the operands; `parentheses` will

@@ -129,6 +129,8 @@ def evaluate(expr: ast.Expr, names: Names, ctx: Context) -> Any:
             return _quantity(expr)
         case ast.Path():
             return names.value_of(expr)
+        case ast.Index():
+            return _index(expr, names, ctx)
         case ast.List():
             items = [evaluate(item, names, ctx) for item in expr.items]
             return ERROR if ERROR in items else items
@@ -144,6 +146,18 @@ def evaluate(expr: ast.Expr, names: Names, ctx: Context) -> Any:
         case ast.Call():
             return _call(expr, names, ctx)
     raise AssertionError(expr)
+
+
+def _index(expr: ast.Index, names: Names, ctx: Context) -> Any:
+    """An entry of a list."""
+    values, key = evaluate(expr.base, names, ctx), evaluate(expr.key, names, ctx)
+    if values is ERROR or key is ERROR or is_auto(values):
+        return values if key is not ERROR else ERROR
+    if not isinstance(values, list) or not isinstance(key, int):
+        return ctx.error("F109", f"{type_name(values)} has no indices", expr.span)
+    if not -len(values) <= key < len(values):
+        return ctx.error("F113", f"there is no [{key}] among {len(values)} entries", expr.span)
+    return values[key]
 
 
 def _quantity(expr: ast.Quantity) -> Any:

@@ -149,8 +149,7 @@ class FlowResolver:
         if method == "step":
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)
         for column in COLUMNS.get(method, ()):
-            if method != "batches" or "prompt" not in declared.entries:
-                self.resolver.need(declared.name, column, f"`{method}` reads it")
+            self.resolver.need(declared.name, column, f"`{method}` reads it")
         if method == "sample":
             self.resolver.need(declared.name, "sampling.max_tokens", "it samples")
         return self._simple(name, method, declared.name, call, PARAMETERS[method], span)

@@ -17,6 +17,7 @@ from forgedsl.hir.table import part_span
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import chain
 
 AXES = "axes are B (sequences), T (tokens), G (siblings), P (pairs)"
 Statement = ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report
@@ -93,6 +94,8 @@ class BodyChecker:
         match expr:
             case ast.Path():
                 self._path(expr)
+            case ast.Index():
+                self._index(expr)
             case ast.Call():
                 self._call(expr)
             case ast.Unary():
@@ -108,6 +111,16 @@ class BodyChecker:
             case ast.List():
                 for item in expr.items:
                     self.expr(item)
+
+    def _index(self, expr: ast.Index) -> None:
+        """Parts of rows and of what rewards compare with; tensors have axes and no indices."""
+        path, keys = chain(expr)
+        self.expr(path)
+        for key in keys:
+            self.expr(key)
+        if self.kind not in {"dataset", "reward", "fn"}:
+            help_text = "reductions are over named axes: `mean(x, G)`, `token_mean(x, mask)`"
+            self.ctx.error("F119", "values have no indices here", expr.span, help=help_text)
 
     def _mean_by_hand(self, expr: ast.Binary) -> bool:
         """Whether it is `sum(x * mask) / sum(mask)`, two calls without an axis, and reported."""
@@ -230,6 +243,9 @@ class BodyChecker:
             self.ctx.unknown("F101", "undefined function", path.text, path.span, known)
 
     def _arity(self, call: ast.Call, name: str, params: tuple[str, ...]) -> None:
+        if name == "record":
+            self._fields(call)
+            return
         names = [p.removesuffix("?") for p in params]
         least = sum(not p.endswith("?") for p in params)
         given = len(call.args)
@@ -247,6 +263,16 @@ class BodyChecker:
             message = f"`{name}` takes {wanted} argument{plural}, not {given}"
             shown = f"{name}({', '.join(names)})"
             self.ctx.error("F114", message, call.span, help=f"`{shown}`")
+
+    def _fields(self, call: ast.Call) -> None:
+        """The fields of a record have names, each its own."""
+        seen: set[str | None] = set()
+        for arg in call.args:
+            if arg.name is None or arg.name in seen:
+                what = "has no name" if arg.name is None else f"`{arg.name}` is given twice"
+                help_text = "`record(question = row.question, tests = row.meta.tests)`"
+                self.ctx.error("F114", f"a field of this record {what}", arg.span, help=help_text)
+            seen.add(arg.name)
 
     def _over(self, name: str) -> str:
         """The forms of a reduction that fit the body."""

@@ -85,6 +85,9 @@ def _paths(expr: Any) -> Iterator[ast.Path]:
         case ast.Conditional():
             for part in (expr.then, expr.test, expr.otherwise):
                 yield from _paths(part)
+        case ast.Index():
+            yield from _paths(expr.base)
+            yield from _paths(expr.key)
         case ast.Call():
             for arg in expr.args:
                 yield from _paths(arg.value)

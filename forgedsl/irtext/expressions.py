@@ -13,7 +13,7 @@ from forgedsl.records import fields, replace
 from forgedsl.source import NO_SPAN, Span
 from forgedsl.syntax import ast, quick
 
-EXPRESSIONS = (ast.Path, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
+EXPRESSIONS = (ast.Path, ast.Index, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
                ast.NoneLiteral, ast.List, ast.Call, ast.Unary, ast.Binary,
                ast.Conditional)  # fmt: skip
 CODE = (*EXPRESSIONS, ast.Assign, ast.TypedAssign, ast.Return, ast.Minimize, ast.Report, ast.Field)

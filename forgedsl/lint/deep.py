@@ -1,6 +1,6 @@
 """`lint --deep`: what the file refers to, outside of it.
 
-    D611 missing-column   `row.x`, where the first row of a local dataset has no `x`
+    D611 missing-column   `row.x`, where rows of a local dataset have no `x`, nested ones too
     D607 stop-tokens      the end tokens that a local model's own metadata names
     X804 python-import    a Python reward that cannot be imported, in a subprocess
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
@@ -14,12 +14,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic, Label, error
+from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, PythonFunction
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.lint.finding import Finding
@@ -27,10 +28,15 @@ from forgedsl.lint.rewards import place_of
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
 from forgedsl.shipped import locate
+from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.syntax.walk import walk
+from forgedsl.syntax.walk import Keys, reads, walk
 
 SECONDS = 120
+LOOK_SECONDS = 2.0
+"""for the rows of one file"""
+FEW = 100
+"""as in runtime/data/drops.py"""
 IMPORT = """
 import importlib.util, sys
 spec = importlib.util.spec_from_file_location("forge_reward", sys.argv[1])
@@ -56,7 +62,7 @@ def check(view: View) -> Iterator[Diagnostic]:
         for source in _sources(dataset.settings["source"].value):
             path = locate(str(source.args.get("path", "")), view.folder)
             if source.name == "jsonl" and path.is_file():
-                yield from _columns(dataset, source, path)
+                yield from _columns(view, dataset, source, path)
     yield from _stop_tokens(view, view.folder)
     yield from _rewards(view, view.folder)
     yield from _engines(program)
@@ -74,30 +80,88 @@ def _sources(value: Any) -> Iterator[Constructor]:
             yield value
 
 
-def _columns(dataset: Decl, source: Constructor, path: Path) -> Iterator[Diagnostic]:
-    """Columns that the dataset reads and its first row lacks."""
-    with path.open(encoding="utf-8") as file:
-        line = next((line for line in file if line.strip()), "{}")
+def _columns(view: View, dataset: Decl, source: Constructor, path: Path) -> Iterator[Diagnostic]:
+    """What the dataset reads of its rows, and rows lack; lines that are no rows."""
+    rows = _rows(view, path)
+    exprs = [s.value.expr for s in dataset.settings.values() if isinstance(s.value, Deferred)]
+    read = {keys: node.span for expr in exprs for keys, node in reads(expr, "row") if keys}
+    maybe = {span for expr in exprs for span in _of_branches(expr)}
+    columns = tuple(dict.fromkeys(str(name) for _, row in rows for name in row or ()))
+    broken = [number for number, row in rows if row is None]
+    if broken:
+        yield _lack(dataset, source, source.span, broken, len(rows), "is no JSON object")
+    for keys, span in read.items():
+        lines = [number for number, row in rows if row is not None and not _has(row, keys)]
+        if lines and (len(lines) == len(rows) or span not in maybe):
+            name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)[1:]
+            close = did_you_mean(nearest(str(keys[0]), columns)) if keys[0] not in columns else ""
+            close = close or f"columns are {', '.join(f'`{name}`' for name in columns)}"
+            yield _lack(dataset, source, span, lines, len(rows), f"has no `{name}`", close)
+
+
+def _of_branches(expr: ast.Expr) -> Iterator[Span]:
+    """What is read in one case only: rows of the other case need not have it."""
+    for node in walk(expr):
+        if isinstance(node, ast.Conditional):
+            for branch in (node.then, node.otherwise):
+                yield from (read.span for _, read in reads(branch, "row"))
+
+
+def _lack(
+    dataset: Decl, source: Constructor, span: Span, lines: list[int], looked: int, what: str,
+    close: str = "",
+) -> Diagnostic:  # fmt: skip
+    """An error where the run would not start, else a warning."""
+    count = len(lines)
+    budget = dataset.settings["max_bad_rows"].value
+    stops = count == looked or count > budget * max(looked, FEW)
+    message = f"of {looked} rows of `{dataset.name}` {count} cannot be used: the first, line "
+    message += f"{lines[0]}, {what}"
+    return Diagnostic(
+        code="D611",
+        name="missing-column",
+        severity=Severity.ERROR if stops else Severity.WARNING,
+        message=message,
+        span=span,
+        related=(Label(text="its rows", span=source.span),) if span != source.span else (),
+        help=close if stops else "the run leaves them out; more than `max_bad_rows` would end it",
+    )
+
+
+def _rows(view: View, path: Path) -> list[tuple[int, dict[str, Any] | None]]:
+    """Rows of a file with their lines, as many as there is time for; None is a line that is none.
+    Views share them."""
+    known = view.shared.rows
+    if path not in known:
+        began, found = time.monotonic(), []
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                if time.monotonic() - began > LOOK_SECONDS:
+                    break
+                if line.strip():
+                    found.append((number, _row(line)))
+            whole = not file.read(1)
+        known[path] = found
+        rest = "" if whole else ", then the time was up"
+        view.shared.looked.append(f"{len(found):,} rows of {path.name} looked at{rest}")
+    return known[path]
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except json.JSONDecodeError:
-        row = None
-    if not isinstance(row, dict):
-        yield error("D611", "missing-column", "the first row is no JSON object", source.span)
-        return
-    settings = (s.value for s in dataset.settings.values() if isinstance(s.value, Deferred))
-    for node in (node for value in settings for node in walk(value.expr)):
-        is_column = isinstance(node, ast.Path) and node.parts[0] == "row" and len(node.parts) > 1
-        if is_column and node.parts[1] not in row:
-            close = did_you_mean(nearest(node.parts[1], row))
-            yield error(
-                "D611",
-                "missing-column",
-                f"rows of `{dataset.name}` have no column `{node.parts[1]}`",
-                node.span,
-                related=(Label(text="its rows", span=source.span),),
-                help=close or f"columns are {', '.join(f'`{name}`' for name in row)}",
-            )
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) else None
+
+
+def _has(row: Any, keys: Keys) -> bool:
+    for key in keys:
+        try:
+            row = row[key]
+        except (LookupError, TypeError):
+            return False
+    return row is not None
 
 
 def _stop_tokens(view: View, folder: Path) -> Iterator[Diagnostic]:

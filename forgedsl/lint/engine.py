@@ -40,6 +40,8 @@ class Linted:
 
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, SourceFile]
+    looked: tuple[str, ...] = ()
+    """how much of the data --deep has looked at"""
 
 
 def lint_file(
@@ -111,12 +113,13 @@ def lint_source(
         look(name)
     if deep is not None and profile is None:
         _check_host(file, source.name, folder, layered, loader(HERE), deep)
-    # what is suppressed here may occur under a profile that was not looked at, or without overrides
-    whole = not layered and (profile is None or not profiles)
+    # what is suppressed here may occur under a profile that was not looked at
+    whole = profile is None or not profiles
     known = frozenset(rule.CODE for rule in RULES if whole and config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
-    return Linted(diagnostics=_ordered(d for d in configured if d is not None), sources=sources)
+    found = _ordered(d for d in configured if d is not None)
+    return Linted(diagnostics=found, sources=sources, looked=tuple(shared.looked))
 
 
 def _resolved(

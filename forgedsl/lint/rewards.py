@@ -43,7 +43,7 @@ def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None
-    rollout = {"num_tokens": interval(1.0, longest), "truncated": BOOL}
+    rollout = {"num_tokens": interval(1.0, longest), "truncated": BOOL, "turns": point(1.0)}
     return _Body(rollout, 0).function(body, {})
 
 

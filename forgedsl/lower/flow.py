@@ -90,6 +90,8 @@ def paths_of(expr: object) -> frozenset[str]:
     match expr:
         case ast.Path():
             return frozenset({expr.text})
+        case ast.Index():
+            return paths_of(expr.base) | paths_of(expr.key)
         case ast.Unary():
             return paths_of(expr.operand)
         case ast.Binary():

@@ -79,13 +79,7 @@ def _optimizer(decl: Decl) -> job.Optimizer:
 
 def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str) -> job.VllmService:
     prefix = "engine.extra."
-    extra: dict[str, Any] = {}
-    for key in (key for key in decl.settings if key.startswith(prefix)):
-        *blocks, name = key.removeprefix(prefix).split(".")
-        place = extra
-        for block in blocks:
-            place = place.setdefault(block, {})
-        place[name] = decl.settings[key].value
+    extra = {k.removeprefix(prefix): v.value for k, v in decl.settings.items() if k[:13] == prefix}
     return job.VllmService(
         model=model_of(decl),
         mesh=_mesh(mesh),

@@ -44,6 +44,7 @@ TEXT = {
     "matches": ("s", "pattern"),
     "file": ("path",),
     "env": ("name",),
+    "record": ("name = value", "..."),
 }
 
 FUNCTIONS: dict[str, tuple[str, ...]] = ELEMENTWISE | REDUCTIONS | AGGREGATORS | TEXT

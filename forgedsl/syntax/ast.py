@@ -48,6 +48,15 @@ class Path(Node):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Index(Node):
+    """`row.messages[0]`, `row["question"]`; `.content` behind one has a string as its key."""
+
+    base: Expr
+    key: Expr
+    dotted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Integer(Node):
     value: int
 
@@ -124,6 +133,7 @@ class Conditional(Node):
 
 Expr = (
     Path
+    | Index
     | Integer
     | Number
     | Quantity
@@ -185,8 +195,8 @@ class Block(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested(Node):
-    """`optimizer { ... }`, `schedule sync { ... }`, `name when cond { ... }`; two of them, one in
-    the other, are `engine.extra { ... }`."""
+    """`optimizer { ... }`, `schedule sync { ... }`, `name when cond { ... }`; `path` may be dotted
+    only where the grammar allows it (`held_out.sample { ... }` does not parse as nested)."""
 
     name: str
     name_span: Span

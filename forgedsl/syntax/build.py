@@ -192,21 +192,6 @@ class Builder:
             span=self._cover(children),
         )
 
-    def dotted(self, children: list[Any]) -> ast.Nested:
-        """`engine.extra { ... }` is `engine { extra { ... } }`."""
-        path, _, last, block = children
-        end = self._span(last)
-        for name in (str(last), *reversed(path.parts)):
-            place = Span(end.file, end.end - len(name), end.end)
-            end = Span(end.file, 0, place.start - 1)
-            span = Span(place.file, place.start, block.span.end)
-            found = ast.Nested(
-                name=name, name_span=place, label=None, label_span=None, when=None, block=block,
-                span=span,
-            )  # fmt: skip
-            block = ast.Block(items=(found,), span=span)
-        return found
-
     def return_(self, children: list[Any]) -> ast.Return:
         return ast.Return(value=children[1], span=self._cover(children))
 
@@ -259,6 +244,15 @@ class Builder:
             message = f"this name has more than {MAX_PARTS} parts"
             self.on_error("S011", "nesting", message, span, "a setting has two or three")
         return ast.Path(parts=(*left.parts, str(name)), span=span)
+
+    def index(self, children: list[Any]) -> ast.Index:
+        base, _, key, _ = children
+        return ast.Index(base=base, key=key, span=self._cover(children))
+
+    def member(self, children: list[Any]) -> ast.Index:
+        base, _, name = children
+        key = ast.String(value=str(name), span=self._span(name))
+        return ast.Index(base=base, key=key, dotted=True, span=self._cover(children))
 
     def cond(self, children: list[Any]) -> ast.Conditional:
         then, _, test, _, otherwise = children

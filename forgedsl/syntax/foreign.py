@@ -1,6 +1,6 @@
 """Slips of people who write Python all day, recognised at the place of a syntax error.
 
-    row["question"]   gain.sum()   for x in y   from std import rl   report token_mean(x, mask)
+    text.split("#")[0]   gain.sum()   for x in y   from std import rl   report token_mean(x, mask)
 
 `FOREIGN` is a part of `slips.SLIPS`: each entry looks at the place and either gives its diagnostic
 or passes.
@@ -112,29 +112,16 @@ def _parameter_without_type(place: Place) -> Diagnostic | None:
 
 
 def _index(place: Place) -> Diagnostic | None:
-    """`row["question"]`, `parts[0]`."""
-    if place.text != "[" or not re.search(r"[\w)\]]$", place.before):
+    """`row.answer.split("#")[0]`, `row.tags[0:2]`."""
+    if place.text == ":" and re.search(r"\w\[[^\]]*$", place.before):
+        return place.error("S001", "unexpected-token", "there are no slices, an index is one entry")
+    if place.text != "[" or not re.search(r"[\w)\]\"]$", place.before):
         return None
-    rest = place.source.text[place.start :][:WINDOW]
-    key = re.match(r"\[\s*[\"']([A-Za-z_]\w*)[\"']\s*\]", rest)
-    if key is None:
-        split = re.search(r"\.split\((.*)\)$", place.before)
-        help_text = f"`after(text, {split[1]})` is what follows it" if split and split[1] else ""
-        return place.error(
-            "S001", "unexpected-token", "values have no indices", help=help_text
-        )  # fmt: skip
-    edit = Edit(
-        text=f".{key[1]}",
-        span=Span(place.source.name, place.start, place.start + key.end()),
-    )
-    return place.error(
-        "S001",
-        "unexpected-token",
-        "a column is read with a dot",
-        span=edit.span,
-        help=f"write `.{key[1]}`",
-        fix=Fix(message=f"write `.{key[1]}`", edits=(edit,)),
-    )
+    split = re.search(r"\.split\((.*)\)$", place.before)
+    help_text = "rows, columns and what lies in them have indices: `row.messages[0].content`"
+    if split and split[1]:
+        help_text = f"`after(text, {split[1]})` is what follows it"
+    return place.error("S001", "unexpected-token", "this has no indices", help=help_text)
 
 
 def _chained_call(place: Place) -> Diagnostic | None:

@@ -29,6 +29,49 @@ def names(node: Any) -> Iterator[tuple[str, ...]]:
     return (found.parts for found in walk(node) if type(found) is ast.Path)
 
 
+Keys = tuple[str | int, ...]
+
+
+def reads(node: Any, root: str) -> Iterator[tuple[Keys, ast.Path | ast.Index]]:
+    """What is read of the value called `root`: `row.messages[0].content` of a row is
+    ("messages", 0, "content"). A key that is computed ends the keys."""
+    pending = [node]
+    while pending:
+        current = pending.pop(0)
+        if isinstance(current, ast.Path | ast.Index):
+            path, keys = chain(current)
+            pending += keys[len(_known(keys)) :] if isinstance(current, ast.Index) else ()
+            if path.parts[0] == root:
+                yield (*path.parts[1:], *_known(keys)), current
+        elif isinstance(current, ast.Node):
+            inside = [getattr(current, name) for name in _child_fields(type(current))][::-1]
+            pending += [n for part in inside for n in (part if type(part) is tuple else (part,))]
+
+
+def chain(node: ast.Path | ast.Index) -> tuple[ast.Path, list[ast.Expr]]:
+    """The name at the beginning of `row.messages[0].content`, and the keys behind it."""
+    keys: list[ast.Expr] = []
+    current: ast.Expr = node
+    while isinstance(current, ast.Index):
+        keys.insert(0, current.key)
+        current = current.base
+    assert isinstance(current, ast.Path)
+    return current, keys
+
+
+def _known(keys: list[ast.Expr]) -> Keys:
+    """The constant keys at the beginning."""
+    found: list[str | int] = []
+    for key in keys:
+        if isinstance(key, ast.Unary) and isinstance(key.operand, ast.Integer):
+            found.append(-key.operand.value if key.operator == "-" else key.operand.value)
+        elif isinstance(key, ast.String | ast.Integer):
+            found.append(key.value)
+        else:
+            break
+    return tuple(found)
+
+
 def _child_fields(cls: type) -> Iterable[str]:
     """The fields of a kind of node that may hold nodes, last ones first."""
     found = _children.get(cls)

@@ -19,7 +19,7 @@ from forgedsl.lint.finding import Finding
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.syntax.walk import walk
+from forgedsl.syntax.walk import Keys, reads, walk
 
 CODE = "R503"
 NAME = "leaked-target"
@@ -33,30 +33,30 @@ def check(view: View) -> Iterator[Diagnostic]:
         if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):
             continue
         seen, wanted = _columns(prompt.expr), _columns(target.expr)
-        for column, part in seen:
-            match = next((w for (c, w) in wanted if c == column and _overlap(part, w)), None)
+        for keys, part in seen:
+            match = next((w for w in wanted if w[0] == keys and _overlap(part, w[1])), None)
             if match is not None:
                 yield finding(
                     f"the prompt of `{dataset.name}` contains the target",
-                    seen[column, part],
-                    related=(Label(text="the target", span=wanted[column, match]),),
+                    seen[keys, part],
+                    related=(Label(text="the target", span=wanted[match]),),
                     help="leave it out of the prompt",
                 )
                 break
 
 
-def _columns(expr: ast.Expr) -> dict[tuple[str, str], Span]:
-    """(row.column, part of it) -> place; the part is `before "x"`, `after "x"`, or all of it."""
-    found: dict[tuple[str, str], Span] = {}
+def _columns(expr: ast.Expr) -> dict[tuple[Keys, str], Span]:
+    """(what is read of the row, part of it) -> place; the part is `before "x"`, `after "x"`, or all
+    of it."""
     inside: dict[Span, str] = {}
     for node in walk(expr):
         if isinstance(node, ast.Call) and node.function.text in ("before", "after"):
             separator = node.args[-1].value
             key = separator.value if isinstance(separator, ast.String) else ""
             inside[node.args[0].value.span] = f"{node.function.text} {key}"
-        elif isinstance(node, ast.Path) and node.parts[0] == "row" and len(node.parts) > 1:
-            found[node.parts[1], inside.get(node.span, "")] = node.span
-    return found
+    return {
+        (keys, inside.get(node.span, "")): node.span for keys, node in reads(expr, "row") if keys
+    }
 
 
 def _overlap(a: str, b: str) -> bool:

@@ -1,0 +1,120 @@
+"""What columns and rewards may read of nested rows, from the text of a file to its value."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from forgedsl.api import load_text
+from forgedsl.emit.python import emit_program
+from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.program import Row, RowError
+
+TEXT = """
+import "std/rl" as rl
+param systems : list = ["short", "long"]
+fn asked(r: Row) -> str = r.meta.q
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }
+dataset sums { source = jsonl("forgedsl:data/arithmetic.jsonl"), prompt = PROMPT, target = TARGET }
+service trainer : titan(policy) { device = cpu, optimizer.lr = 1e-4, batch { seq_len = 64 } }
+service generator : vllm(policy) { device = cpu, sampling { max_tokens = systems[2 - 2] } }
+reward own(r: Rollout) -> f32 = REWARD
+flow train {
+  prompt  = sums.draw(8)
+  rollout = generator.sample(prompt, n = 4)
+  score   = own(rollout, prompt.target)
+  trainer.step(replay(rollout, adv = rl.rloo(score)), loss = rl.reinforce)
+  sync trainer -> generator
+}
+schedule sync { steps = 1 }
+""".replace('["short", "long"]', "[16, 32]")
+ROW = {
+    "meta": {"q": "1+1=", "tags": ["a", "b"]},
+    "messages": [{"role": "user", "content": "2+2="}],
+    "choices": ["3", "4"],
+    "label": 1,
+    "items": "columns may be called like methods",
+}
+
+
+def module_of(prompt="row.meta.q", target="row", reward="1.0"):
+    text = TEXT.replace("PROMPT", prompt).replace("TARGET", target).replace("REWARD", reward)
+    loaded = load_text(text, "sums.forge")
+    names: dict[str, object] = {}
+    exec(compile(emit_program(loaded.checked, loaded.sources), "<program>", "exec"), names)
+    return SimpleNamespace(**{k: v for k, v in names.items() if not k.startswith("__")})
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("row.meta.q", "1+1="),
+        ('row.meta["q"]', "1+1="),
+        ('row["meta"].q', "1+1="),
+        ('row["meta"]["q"]', "1+1="),
+        ("row.messages[0].content", "2+2="),
+        ('row.messages[-1]["content"]', "2+2="),
+        ("row.choices[row.label]", "4"),
+        ('row.meta.tags[0] + "!"', "a!"),
+        ("row.items", ROW["items"]),
+        ("asked(row)", "1+1="),
+    ],
+)
+def test_nested_columns_and_indices(expression, value):
+    assert module_of(prompt=expression).dataset_sums_prompt(Row(ROW)) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("row", ROW),
+        ("row.meta", ROW["meta"]),
+        ("[row.label, row.choices]", [1, ["3", "4"]]),
+        ("record(answer = row.choices[1], id = row.label)", {"answer": "4", "id": 1}),
+        ("record(all = row)", {"all": ROW}),
+    ],
+)
+def test_targets_are_plain_data(expression, value):
+    target = module_of(target=expression).dataset_sums_target(Row(ROW))
+    assert (type(target), target) == (type(value), value)
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("row.meta.a", "`meta` has no `a`; it has q, tags"),
+        ("row.meta.q.a", "`q` is text and has no `a`"),
+        ("row.choices[2]", r"`choices` has no \[2\]: its length is 2"),
+        ("row.label[0]", r"`label` is a number and has no \[0\]"),
+        ('row.messages["role"]', "`messages` is a list and has no `role`"),
+        ("row.mesages[0]", "the row has no column `mesages`"),
+    ],
+)
+def test_what_a_row_lacks_is_named(expression, why):
+    with pytest.raises(RowError, match=why):
+        module_of(prompt=expression).dataset_sums_prompt(Row(ROW))
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1.0 if r.target.answer == r.response else 0.0", 1.0),
+        ('1.0 if r.target["all"].choices[1] == "4" else 0.0', 1.0),
+        ("1.0 * len(r.prompt)", 4.0),
+        ("0.5 * r.turns", 0.5),
+    ],
+)
+def test_rewards_read_parts_of_the_target_the_prompt_and_the_one_turn(expression, value):
+    prompt = Prompt(group=0, row=0, text="1+1=", token_ids=[1], target={"answer": "4", "all": ROW})
+    rollout = Rollout(
+        group=0, sibling=0, prompt=prompt, token_ids=[1], logprobs=[0.0], mask=[True], text="4",
+        truncated=False, version_min=0, version_max=0, started=0.0, finished=0.0,
+    )  # fmt: skip
+    assert module_of(reward=expression).reward_own(rollout) == value
+
+
+def test_params_that_are_lists_have_entries():
+    loaded = load_text(
+        TEXT.replace("PROMPT", "row.q").replace("TARGET", "row.a").replace("REWARD", "1.0"),
+        "a.forge",
+    )
+    assert loaded.checked.services["generator"].settings["sampling.max_tokens"].value == 16
