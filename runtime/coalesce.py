@@ -33,6 +33,11 @@ class Coalescer(Generic[T, R]):
     async def submit(self, item: T) -> R:
         return await self.post(item)
 
+    @property
+    def at_work(self) -> int:
+        """Calls that have not returned."""
+        return len(self._running)
+
     def post(self, item: T) -> asyncio.Future[R]:
         """Send `item` without waiting for the answer."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()

@@ -40,11 +40,14 @@ class DropRollout(Exception):
 
 
 class RewardError(DropRollout):
-    """A reward failed after its retries, and its `on_error` is drop."""
+    """A reward failed after its retries, and its `on_error` is drop. `failed` names all rewards
+    that failed on this rollout, `seconds` is as in `Score`."""
 
     def __init__(self, reward: str, message: str) -> None:
         super().__init__(f"reward {reward}")
         self.message = message
+        self.failed: tuple[str, ...] = (reward,)
+        self.seconds: dict[str, float] = {}
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.message}"
@@ -71,10 +74,13 @@ class ServiceError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """The score of a rollout; `parts` holds the value of each reward behind it, by name."""
+    """The score of a rollout; `parts` holds the value of each reward behind it, by name,
+    `seconds` how long its call took, `failed` the rewards that gave no value."""
 
     value: float
     parts: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

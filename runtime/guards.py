@@ -2,6 +2,7 @@
 
     deadline(name, seconds)   every wait has a name and an end (Late)
     FailureGuard              completions that keep failing, without one that succeeds (RunError)
+    RewardGuard               a reward that fails too often (GuardError)
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
     AgeGuard                  the age bound that the plan proved (RunError: a bug), stale groups
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -125,3 +127,41 @@ class AgeGuard:
                 remedy="raise `schedule.max_policy_age` or set `on_stale = drop`",
             )
         return True
+
+
+class RewardGuard:
+    """Stops a run one of whose rewards fails too often: scores that are missing are no sample of
+    all scores (a reward without a value for wrong answers leaves right ones alone)."""
+
+    WINDOW = 256
+    RATE_AFTER = 32
+    ALL_AFTER = 16
+    """below FailureGuard's: the better text comes first"""
+
+    def __init__(self, reward: str, limit: float, origin: str) -> None:
+        self._reward = reward
+        self._limit = limit
+        self._origin = origin
+        self._last: deque[tuple[str, str]] = deque(maxlen=self.WINDOW)
+        """error and example of a call that failed, ("", "") of one that did not"""
+
+    def succeeded(self) -> None:
+        self._last.append(("", ""))
+
+    def failed(self, error: str, example: str) -> None:
+        self._last.append((error, example))
+        failed = [pair for pair in self._last if pair[0]]
+        count, rate = len(self._last), len(failed) / len(self._last)
+        if rate <= self._limit or count < (self.ALL_AFTER if rate == 1.0 else self.RATE_AFTER):
+            return
+        (common, times), *_ = Counter(text for text, _ in failed).most_common(1)
+        shown = next(example for text, example in failed if text == common)
+        raise GuardError(
+            f"reward {self._reward} failed for {len(failed)} of its last {count} completions "
+            f"({rate:.0%}, at most {self._limit:.0%} may); {times} times: {common}\n"
+            f"  for example: {shown}",
+            origin=self._origin,
+            remedy="mend it: a completion that earns nothing gets 0.0; `max_failed` of the reward "
+            "is the part of its calls that may fail",
+            service=self._reward,
+        )

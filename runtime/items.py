@@ -19,6 +19,10 @@ class Prompt:
     token_ids: list[int]
     target: Any
     cursor: int = 0
+    messages: list[dict[str, Any]] | None = None
+    """what `text` was made of, where the prompt is a chat"""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """of the row, those that a reward asks for"""
 
 
 @dataclass(slots=True, kw_only=True)

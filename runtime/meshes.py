@@ -55,9 +55,11 @@ class Fleet:
         return [*self.titans.values(), *replicas, *pools.values()]
 
     def replace(self, dead: Mesh, fresh: Mesh) -> None:
-        """Put a generator replica in the place of another."""
-        meshes = self.generators[dead.service]
-        meshes[meshes.index(dead)] = fresh
+        """Put a generator replica or a reward pool in the place of another."""
+        for meshes in self.generators.values():
+            meshes[:] = [fresh if mesh is dead else mesh for mesh in meshes]
+        for name, mesh in self.rewards.items():
+            self.rewards[name] = fresh if mesh is dead else mesh
 
 
 def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
@@ -106,9 +108,10 @@ async def setup(
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
-    """Start a generator replica anew and set it up."""
-    fresh = dead.again(token=secrets.token_hex(4))
-    await set_up(fresh, (run_key,), tell)
+    """Start a generator replica or a reward pool anew and set it up."""
+    sampler = "token" in dead.recipe["kwargs"]
+    fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
+    await set_up(fresh, (run_key,) if sampler else (), tell)
     return fresh
 
 

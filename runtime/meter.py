@@ -4,7 +4,10 @@
 
 Fields without meaning in a graph (rewards in supervised training, ages without a weight sync) are
 None. `loss/<name>` holds the reports of the loss, `reward/<name>` the mean of each reward behind
-the score, `dropped/<reason>` the groups given up since the step before. Times are seconds: `step_s`
+the score, `dropped/<reason>` the groups given up since the step before, `scores_failed` the scores
+of rewards that failed after their retries (`failed/<name>` by reward), `groups_dead` the groups of
+the batch whose completions all have one score. Times are seconds: `reward_s/<name>` is the longest
+call of a reward since the step before, `step_s`
 is the wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight
 transfer, `sampler_idle_s` the time in which no completion was in the making.
 """
@@ -15,7 +18,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,12 +40,20 @@ class Meter:
         self.rollouts_dropped = 0
         self.rows_dropped = 0
         """rows of datasets passed over because they cannot be used, in every epoch anew"""
+        self.scores_failed: Counter[str] = Counter()
+        self.reward_s: dict[str, float] = {}
         self._sampler_idle_s = 0.0
         self._idle_since: float | None = time.monotonic()
         self._turned = time.monotonic()
 
     def group_dropped(self, reason: str) -> None:
         self.groups_dropped[reason] += 1
+
+    def scored(self, failed: Sequence[str], seconds: Mapping[str, float]) -> None:
+        """What the rewards of one rollout came to."""
+        self.scores_failed.update(failed)
+        for name, longest in seconds.items():
+            self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -80,12 +91,17 @@ class Meter:
             "groups_dropped": self.groups_dropped.total(),
             "rollouts_dropped": self.rollouts_dropped,
             "rows_dropped": self.rows_dropped,
+            "scores_failed": self.scores_failed.total(),
         }
         found.update({f"dropped/{k}": n for k, n in sorted(self.groups_dropped.items())})
+        found.update({f"failed/{k}": n for k, n in sorted(self.scores_failed.items())})
+        found.update({f"reward_s/{k}": s for k, s in sorted(self.reward_s.items())})
         self._turned = now
         self.trainer_idle_s = self._sampler_idle_s = 0.0
         self.rollouts_dropped = self.rows_dropped = 0
         self.groups_dropped.clear()
+        self.scores_failed.clear()
+        self.reward_s.clear()
         return found
 
 
@@ -105,6 +121,7 @@ def batch_record(
         "sequences": len(batch.samples),
         "response_tokens_mean": _mean(lengths),
         "truncated_fraction": _mean([float(cut) for cut in truncated]),
+        "groups_dead": dead if compared else None,
         "dead_group_fraction": dead / len(compared) if compared else None,
     }
 

@@ -97,7 +97,7 @@ def test_python_reward(tmp_path):
     )
     reward = job_of(text, tmp_path).rewards["correct"]
     assert (reward.kind, reward.function, reward.path) == ("python", "check", "inputs/sandbox.py")
-    assert (reward.sha256, reward.passes_rollout) == (sha256(path), False)
+    assert (reward.sha256, reward.inputs["target"]) == (sha256(path), "target")
     assert (reward.procs, reward.timeout) == (3, 20.0)
 
 

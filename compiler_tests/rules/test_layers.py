@@ -165,7 +165,7 @@ def test_python_rewards_are_read_and_never_run(tmp_path):
     text = 'import python "r.py" as r\nreward a = r.score\n'
     body = api.load_text(text, folder=tmp_path).checked.rewards["a"].body
     assert (body.module, body.name) == ("r.py", "score")
-    assert body.params == ("prompt", "response", "target")
+    assert [param.name for param in body.params] == ["prompt", "response", "target"]
 
 
 def test_a_loss_takes_its_parameters_by_name():

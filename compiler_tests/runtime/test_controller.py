@@ -11,6 +11,8 @@ from fake_endpoints import (
     node,
 )
 
+from forgedsl.runtime.endpoints import RewardError, Score
+
 CONTRACT = (
     "step", "policy_version", "reward_mean", "reward_std", "loss", "grad_norm", "entropy", "tokens",
     "tokens_per_s", "age_max", "age_mean", "step_s", "wall_s", "loss/clip_frac", "eval/held_out",
@@ -32,6 +34,24 @@ def test_every_step_has_a_record_with_the_fields_of_the_contract():
         assert [name for name in CONTRACT if name not in record] == []
     assert records[3]["policy_version"] == 4
     assert records[3]["reward_mean"] == records[3]["reward/correct"]
+
+
+def test_failed_scores_dead_groups_and_the_longest_call_are_in_the_records():
+    the_job = job(steps=2)
+    endpoints = FakeEndpoints(the_job, jitter=1)
+
+    async def score(node, rollout, target):
+        if rollout.sibling == 0:
+            raise RewardError("correct", "no number")
+        return Score(value=1.0, seconds={"correct": float(rollout.sibling)}, failed=("beside",))
+
+    endpoints.score = score
+    _, events = drive(the_job, endpoints)
+    record = metrics(events)[0]
+    assert record["failed/correct"] >= 3
+    assert record["scores_failed"] == record["failed/correct"] + record["failed/beside"]
+    assert record["groups_dead"] == record["groups"]
+    assert record["reward_s/correct"] == 3.0
 
 
 def test_supervised_records_have_no_rewards_and_no_ages():

@@ -211,6 +211,8 @@ def python_reward(tmp_path: Path, text: str, function: str = "f", **extra: objec
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     digest = hashlib.sha256(text.encode()).hexdigest()
+    if "inputs" not in extra:
+        extra.setdefault("positional", ("prompt", "response", "target"))
     return job.Reward(
         kind="python", function=function, path="inputs/user.py", sha256=digest, **extra
     )
@@ -235,7 +237,7 @@ def test_python_reward_gets_prompt_response_target(tmp_path: Path) -> None:
 
 def test_python_reward_may_take_the_rollout(tmp_path: Path) -> None:
     text = "def f(r, target): return r.num_tokens + target\n"
-    spec = python_reward(tmp_path, text, passes_rollout=True)
+    spec = python_reward(tmp_path, text, inputs={"r": "rollout", "target": "target"})
     assert load_reward(spec, EMPTY, tmp_path)(rollout("x", 4), 1) == 5.0
 
 
@@ -245,6 +247,75 @@ def test_async_python_reward_gives_a_checked_coroutine(tmp_path: Path) -> None:
     assert asyncio.run(reward(rollout("x"), 2)) == 2.0
     with pytest.raises(ValueError, match="f returned nan, which is not finite"):
         asyncio.run(reward(rollout("x"), "nan"))
+
+
+def test_an_object_is_made_with_its_arguments_and_keeps_its_state(tmp_path: Path) -> None:
+    text = (
+        "class Judge:\n"
+        "    def __init__(self, scale): self.scale, self.calls = scale, 0\n"
+        "    def __call__(self, response):\n"
+        "        self.calls += 1\n"
+        "        return self.scale * self.calls\n"
+    )
+    named = {"response": "response"}
+    spec = python_reward(tmp_path, text, "Judge", makes="class", args={"scale": 2}, inputs=named)
+    judge = load_reward(spec, EMPTY, tmp_path)
+    assert [judge(rollout("x"), None), judge(rollout("x"), None)] == [2.0, 4.0]
+
+
+def test_an_object_that_cannot_be_made_is_a_launch_error(tmp_path: Path) -> None:
+    text = "class Judge:\n    def __init__(self, scale): raise OSError('no weights')\n"
+    spec = python_reward(tmp_path, text, "Judge", makes="class", args={"scale": 2})
+    with pytest.raises(LaunchError, match=r"Judge\(scale = 2\) failed: OSError: no weights"):
+        load_reward(spec, EMPTY, tmp_path)
+
+
+def test_columns_come_by_name_and_defaults_stand_where_a_row_has_none(tmp_path: Path) -> None:
+    text = "def f(response, level, bonus=5): return level + bonus\n"
+    inputs = {"response": "response", "level": "column level", "bonus": "column? bonus"}
+    reward = load_reward(python_reward(tmp_path, text, inputs=inputs), EMPTY, tmp_path)
+    call = rollout("x")
+    call.prompt.columns = {"level": 3}
+    assert reward(call, None) == 8.0
+    call.prompt.columns = {"bonus": 1}
+    with pytest.raises(ValueError, match="no column `level`, a parameter; it has bonus"):
+        reward(call, None)
+
+
+def test_messages_are_those_of_the_chat_or_one_of_the_user(tmp_path: Path) -> None:
+    text = "def f(response, messages): return len(messages) + (messages[0]['role'] == 'user')\n"
+    inputs = {"response": "response", "messages": "messages"}
+    reward = load_reward(python_reward(tmp_path, text, inputs=inputs), EMPTY, tmp_path)
+    call = rollout("x")
+    assert reward(call, None) == 2.0
+    call.prompt.messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    assert reward(call, None) == 2.0
+
+
+TRL = """
+def f(prompts, completions, answer, **kwargs):
+    texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
+    return [float(t == a and kwargs["level"] == [7]) for t, a in zip(texts, answer)]
+"""
+
+
+@pytest.mark.parametrize("chat", [None, [{"role": "user", "content": "37+85="}]])
+def test_a_reward_of_trl_gets_lists_of_one(tmp_path: Path, chat: list[dict[str, str]]) -> None:
+    inputs = {
+        "prompts": "prompt", "completions": "response", "answer": "column answer", "**": "row",
+    }  # fmt: skip
+    spec = python_reward(tmp_path, TRL, inputs=inputs, lists=True)
+    call = rollout("122")
+    call.prompt.columns = {"answer": "122", "level": 7}
+    call.prompt.messages = chat
+    assert load_reward(spec, EMPTY, tmp_path)(call, None) == 1.0
+
+
+def test_a_reward_of_trl_returns_a_list(tmp_path: Path) -> None:
+    text = "def f(completions): return 1.0\n"
+    spec = python_reward(tmp_path, text, inputs={"completions": "response"}, lists=True)
+    with pytest.raises(ValueError, match="must return a list with one number for each, not float"):
+        load_reward(spec, EMPTY, tmp_path)(rollout("x"), None)
 
 
 def test_two_rewards_of_a_file_share_its_state(tmp_path: Path) -> None:
@@ -260,7 +331,7 @@ def test_two_rewards_of_a_file_share_its_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["None", "'1.0'", "[1.0]", "float('inf')", "float('nan')"])
 def test_what_is_no_finite_number_is_refused(tmp_path: Path, value: str) -> None:
     spec = python_reward(tmp_path, f"def f(p, r, t): return {value}\n")
-    with pytest.raises(ValueError, match=r"^f returned .*(not a number|not finite)$"):
+    with pytest.raises(ValueError, match=r"^f returned .*(expected a number.*|not finite)$"):
         load_reward(spec, EMPTY, tmp_path)(rollout("x"), None)
 
 
@@ -275,7 +346,7 @@ def test_missing_file_missing_function_and_failing_import_are_launch_errors(tmp_
     missing = job.Reward(kind="python", function="f", path="inputs/no.py", sha256="0")
     with pytest.raises(LaunchError, match=r"inputs/no\.py is missing"):
         load_reward(missing, EMPTY, tmp_path)
-    with pytest.raises(LaunchError, match="defines no such function"):
+    with pytest.raises(LaunchError, match="defines no such name"):
         load_reward(python_reward(tmp_path, "x = 1\n"), EMPTY, tmp_path)
     with pytest.raises(LaunchError, match="ModuleNotFoundError: No module named 'nowhere'"):
         load_reward(python_reward(tmp_path, "import nowhere\n"), EMPTY, tmp_path)

@@ -69,12 +69,30 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PythonParameter:
+    """A parameter in Python; `keyword` and `by_position` where it can be given in one way only."""
+
+    name: str
+    required: bool
+    keyword: bool = False
+    by_position: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFunction:
-    """A function of `import python`; `module` is the path as written, relative to the file."""
+    """What a reward can be of `import python`: a function, an object that is called, or a class
+    (`makes` is call, object, class) whose objects are. `module` is the path as written, relative to
+    the file; `params` are those of the call, `init` those of the class, `args` the given ones."""
 
     module: str
     name: str
-    params: tuple[str, ...]
+    makes: str = "call"
+    params: tuple[PythonParameter, ...]
+    init: tuple[PythonParameter, ...] = ()
+    any_number: bool = False
+    any_name: bool = False
+    asynchronous: bool = False
+    args: Mapping[str, Any] = field(default_factory=dict)
     span: Span
 
 

@@ -1,19 +1,27 @@
-"""`import python "x.py" as x`: its functions, read from the source text, never executed."""
+"""`import python "x.py" as x`: what can be called of it, read from the source text, never executed.
+
+functions, classes with `__call__` (made with arguments of the reward), objects of such classes
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import Context
-from forgedsl.hir.ir import PythonFunction, Scope
+from forgedsl.hir.ir import PythonFunction, PythonParameter, Scope
+from forgedsl.records import dataclass
 from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    import ast as python
 
 
 def python_scope(
     decl: ast.ImportPython, folder: Path | None, ctx: Context, rebase: Callable[[str], str]
 ) -> Scope | None:
-    """The module-level functions of the file, as a scope; `rebase` makes its path relative to the
+    """What a reward can be of the file, as a scope; `rebase` makes its path relative to the
     program."""
     import ast as python
 
@@ -42,14 +50,90 @@ def python_scope(
         ctx.error("F115", f"`{decl.target}` is not valid Python{where}", decl.target_span)
         return None
     scope = Scope(module=decl.target)
-    for node in tree.body:
-        if isinstance(node, python.FunctionDef | python.AsyncFunctionDef):
-            arguments = node.args
-            params = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-            scope.names[node.name] = PythonFunction(
-                module=rebase(decl.target),
-                name=node.name,
-                params=tuple(param.arg for param in params),
-                span=decl.span,
-            )
+    for name, found in callables(tree).items():
+        arguments = found.definition.args
+        scope.names[name] = PythonFunction(
+            module=rebase(decl.target),
+            name=name,
+            makes=found.makes,
+            params=_parameters(found.definition, bound=found.makes != "call"),
+            init=_parameters(found.init, bound=True) if found.init is not None else (),
+            any_number=arguments.vararg is not None,
+            any_name=arguments.kwarg is not None,
+            asynchronous=isinstance(found.definition, python.AsyncFunctionDef),
+            span=decl.span,
+        )
     return scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonCallable:
+    """`makes` is call, class or object; `definition` what runs in a call, `init` what makes an
+    object, `top` the definition at the level of the module that both are in."""
+
+    makes: str
+    top: str
+    definition: python.FunctionDef | python.AsyncFunctionDef
+    init: python.FunctionDef | None = None
+
+
+def callables(tree: python.Module) -> dict[str, PythonCallable]:
+    """What a reward can be, by name."""
+    import ast as python
+
+    found: dict[str, PythonCallable] = {}
+    classes = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
+    for node in tree.body:
+        match node:
+            case python.FunctionDef() | python.AsyncFunctionDef():
+                found[node.name] = PythonCallable(makes="call", top=node.name, definition=node)
+            case python.ClassDef():
+                methods = _methods(node, classes)
+                call, init = methods.get("__call__"), methods.get("__init__")
+                if call is not None:
+                    found[node.name] = PythonCallable(
+                        makes="class",
+                        top=node.name,
+                        definition=call,
+                        init=init if isinstance(init, python.FunctionDef) else None,
+                    )
+            case python.Assign(
+                targets=[python.Name(id=name)], value=python.Call(func=python.Name(id=made))
+            ) if made in found and found[made].makes == "class":
+                one = found[made]
+                found[name] = PythonCallable(makes="object", top=made, definition=one.definition)
+    return found
+
+
+def _methods(
+    node: python.ClassDef, classes: dict[str, python.ClassDef], depth: int = 0
+) -> dict[str, python.FunctionDef | python.AsyncFunctionDef]:
+    """The methods of a class and of its bases in the same file."""
+    import ast as python
+
+    found: dict[str, python.FunctionDef | python.AsyncFunctionDef] = {}
+    for base in reversed(node.bases):
+        if isinstance(base, python.Name) and base.id in classes and depth < len(classes):
+            found |= _methods(classes[base.id], classes, depth + 1)
+    mine = (n for n in node.body if isinstance(n, python.FunctionDef | python.AsyncFunctionDef))
+    return found | {n.name: n for n in mine}
+
+
+def _parameters(
+    definition: python.FunctionDef | python.AsyncFunctionDef, *, bound: bool
+) -> tuple[PythonParameter, ...]:
+    """Those that a caller gives; of a method without the first."""
+    return tuple(_each(definition.args))[1 if bound else 0 :]
+
+
+def _each(arguments: python.arguments) -> Iterator[PythonParameter]:
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    for index, argument in enumerate(positional):
+        yield PythonParameter(
+            name=argument.arg,
+            required=index < required,
+            by_position=index < len(arguments.posonlyargs),
+        )
+    for argument, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
+        yield PythonParameter(name=argument.arg, required=default is None, keyword=True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.functions import build_function, check_function
 from forgedsl.hir.ir import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.hir.table import part_span
+from forgedsl.records import replace
 from forgedsl.schema.constructors import STANDARD_REWARDS
+from forgedsl.schema.types import ANY, REQUIRED, Parameter, Signature
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
@@ -69,9 +72,12 @@ def _body(resolver: Resolver, node: ast.FnDecl | ast.BindDecl) -> Body | None:
     if isinstance(node.body, ast.Path):
         found = resolver.scope.lookup(node.body.parts)
         if isinstance(found, PythonFunction):
-            resolver.used.add(node.body.parts[0])
-            return found
+            return _bound(resolver, node.body)
         if isinstance(resolver.scope.names.get(node.body.parts[0]), Scope):
+            return _bound(resolver, node.body)
+    if isinstance(node.body, ast.Call):
+        found = resolver.scope.lookup(node.body.function.parts)
+        if isinstance(found, PythonFunction):
             return _bound(resolver, node.body)
     function = build_function(node, resolver.scope, resolver.ctx)
     _check_signature(resolver, node)
@@ -112,15 +118,55 @@ def _bound(resolver: Resolver, value: ast.Expr) -> Body | None:
                 return None
             return Constructor(name=signature.name, args=bound, span=value.span)
     found = resolver.scope.lookup(path.parts)
-    if isinstance(found, PythonFunction) or (
-        isinstance(found, Function) and found.kind in {"reward", "fn"}
-    ):
+    if isinstance(found, PythonFunction):
+        return _python(resolver, found, call, value.span)
+    if isinstance(found, Function) and found.kind in {"reward", "fn"}:
         if call is None:
             return found
         ctx.error("F114", f"`{path.text}` is named without arguments here", call.span)
         return None
     _not_found(resolver, path, module)
     return None
+
+
+def _python(
+    resolver: Resolver, found: PythonFunction, call: ast.Call | None, span: Span
+) -> PythonFunction | None:
+    """A function with the arguments that are given, or a class with those of its objects."""
+    of_class = found.makes == "class"
+    params = found.init if of_class else tuple(p for p in found.params if not p.by_position)
+    if call is not None and found.makes == "object":
+        message = f"`{found.name}` is an object: it is named without arguments"
+        resolver.ctx.error("F114", message, call.span)
+        return None
+    signature = Signature(
+        name=found.name,
+        doc=f"`{found.name}` in {found.module}",
+        params=tuple(
+            Parameter(
+                name=param.name,
+                type=ANY,
+                default=REQUIRED if of_class and param.required else None,
+                keyword=param.keyword or not of_class,
+            )
+            for param in params
+        ),
+    )
+    args = call.args if call is not None else ()
+    bound = resolver.coercer.bind(signature, args, span, resolver.scope)
+    if bound is ERROR:
+        return None
+    order = [param.name for param in params if not param.keyword]
+    given = {arg.name or order[index] for index, arg in enumerate(args)}
+    plain = {name: _plain(bound[name]) for name in bound if name in given}
+    return replace(found, args=plain)
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python has it: durations in seconds, sizes in bytes."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return float(value) if isinstance(value, float) else value
 
 
 def _bad_pattern(resolver: Resolver, pattern: str | None, value: ast.Expr) -> bool:

@@ -203,6 +203,7 @@ class PythonReward:
     """A reward in Python: its definition, its text, and what it does besides computing."""
 
     reward: RewardDecl
+    function: PythonFunction
     definition: python.FunctionDef | python.AsyncFunctionDef
     source: SourceFile
     uses: tuple[Use, ...]
@@ -222,6 +223,7 @@ def python_rewards(view: View) -> list[PythonReward]:
     """The Python rewards of the program, each read from its file."""
     import ast as python
 
+    from forgedsl.hir.pyimport import callables
     from forgedsl.types.effects import uses
 
     found = []
@@ -231,16 +233,15 @@ def python_rewards(view: View) -> list[PythonReward]:
             continue
         text = (view.folder / body.module).read_text("utf-8")
         module = python.parse(text)
-        definition = next(
-            node
-            for node in module.body
-            if isinstance(node, python.FunctionDef | python.AsyncFunctionDef)
-            and node.name == body.name
-        )
+        called = callables(module)[body.name]
         source = view.sources.setdefault(body.module, SourceFile(body.module, text))
         found.append(
             PythonReward(
-                reward=reward, definition=definition, source=source, uses=uses(module, body.name)
+                reward=reward,
+                function=body,
+                definition=called.definition,
+                source=source,
+                uses=uses(module, called.top),
             )
         )
     return found

@@ -8,13 +8,11 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.emit.python import function_name
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Program, PythonFunction, Ref, RewardDecl
+from forgedsl.hir.pycalls import inputs_of
 from forgedsl.lower import job
 from forgedsl.lower.flow import rubric_rewards
 from forgedsl.lower.paths import InputFiles
 from forgedsl.source import SourceFile
-
-ROLLOUT_NAMES = ("r", "rollout")
-"""A Python reward whose first parameter has one of these names gets the rollout."""
 
 
 def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
@@ -31,7 +29,11 @@ def lower_rewards(program: Program, graph: Graph, files: InputFiles) -> dict[str
     used = {
         reward for score in scores_used(program, graph) for reward in rubric_rewards(program, score)
     }
-    return {name: _reward(decl, files) for name, decl in program.rewards.items() if name in used}
+    return {
+        name: _reward(decl, files)
+        for name, decl in program.rewards.items()
+        if name in used or decl.settings["monitor"].value
+    }
 
 
 def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
@@ -44,17 +46,26 @@ def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
         "on_error": on_error if isinstance(on_error, int | float) else "drop",
         "memory": settings["memory"],
         "cache": settings["cache"],
+        "max_failed": settings["max_failed"],
+        "monitor": settings["monitor"],
     }
     if isinstance(decl.body, Constructor):
         return job.Reward(kind="std", function=decl.body.name, args=dict(decl.body.args), **common)
     if isinstance(decl.body, PythonFunction):
         path, sha256 = files.add(decl.body.module, decl.body.span)
+        inputs = inputs_of(decl.body)
+        assert not isinstance(inputs, str), "X802 has refused it"
         return job.Reward(
             kind="python",
             function=decl.body.name,
             path=path,
             sha256=sha256,
-            passes_rollout=bool(decl.body.params) and decl.body.params[0] in ROLLOUT_NAMES,
+            makes=decl.body.makes,
+            args=dict(decl.body.args),
+            inputs=inputs.by_name,
+            positional=inputs.by_place,
+            lists=inputs.lists,
+            concurrency=settings["concurrency"] if decl.body.asynchronous else None,
             **common,
         )
     return job.Reward(kind="program", function=function_name("reward", decl.name), **common)

@@ -87,8 +87,9 @@ class Reward(Spec):
 
     kind "std": `function` names one of `forgedsl.runtime.rewards`, `args` its settings.
     kind "program": `function` names `f(rollout) -> float` in `Job.program`.
-    kind "python": `function` in the file `path` (relative, with sha256); called with
-    (prompt, response, target), or with (rollout, target) when `passes_rollout`.
+    kind "python": `function` in the file `path` (relative, with sha256), or an object of the class
+    of that name, made with `args`. `inputs` says what each parameter is given: prompt, messages,
+    response, target, rollout, row, or `column NAME`; `lists` that all come as lists of one (TRL).
     """
 
     kind: Literal["std", "program", "python"]
@@ -96,13 +97,28 @@ class Reward(Spec):
     args: dict[str, Any] = Field(default_factory=dict)
     path: str | None = None
     sha256: str | None = None
-    passes_rollout: bool = False
+    inputs: dict[str, str] = Field(default_factory=dict)
+    positional: tuple[str, ...] = ()
+    """parameters that are given by position, in order"""
+    lists: bool = False
+    makes: str = "call"
+    """the name is that of a function ("call"), of an "object" that is called, or of its "class".
+    """
     procs: int = 1
+    concurrency: int | None = None
+    """calls at a time in a process, of an asynchronous function"""
     timeout: float = 30.0
     retries: int = 1
     on_error: Literal["drop"] | float = "drop"
+    max_failed: float = 0.25
     memory: int | None = None
     cache: bool = False
+    monitor: bool = False
+
+    @property
+    def places(self) -> int:
+        """Calls that its pool works on at a time."""
+        return self.procs * (self.concurrency or 1)
 
 
 class Rubric(Spec):

@@ -159,9 +159,12 @@ REWARD = Kind(
     doc="scores one rollout",
     settings=rows(
         ("procs", COUNT, 1, PLACE, "processes of its pool"),
+        ("concurrency", COUNT, 16, PLACE, "calls at a time in a process, if it is `async def`"),
         ("timeout", DURATION, 30.0, NUM, "longest call"),
         ("retries", NATURAL, 1, NUM, "tries after a failed call"),
         ("on_error", replace(_ON_ERROR, auto=True), AUTO, NUM, "auto is the rubric's"),
+        ("max_failed", FRACTION, 0.25, OBS, "part of the last 256 scores that may fail"),
+        ("monitor", BOOL, False, OBS, "reported beside every score, and no part of it"),
         (
             "effects",
             Type(base="list", item=word("io", "net", "exec", "random", "gpu")),
@@ -169,10 +172,11 @@ REWARD = Kind(
             NUM,
             "what the Python function does besides computing",
         ),
-        ("memory", replace(BYTES, optional=True), None, PLACE, "limit per process"),
-        ("cache", BOOL, False, NUM, "remember results by prompt and response"),
+        ("memory", replace(BYTES, optional=True), None, PLACE,
+         "data a process may allocate; a call that needs more fails"),
+        ("cache", BOOL, False, NUM, "a call with the same arguments is not made again"),
     ),
-)
+)  # fmt: skip
 RUBRIC = Kind(
     name="rubric",
     doc="the score of a rollout out of its rewards",

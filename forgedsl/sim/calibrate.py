@@ -177,7 +177,7 @@ def _reward(reward: Reward, name: str, data: RunData) -> Reward:
     if not scores:
         return reward
     rewards = len(behind.get(targets[scores[0].fields["node"]], (name,)))
-    procs = data.job.rewards[name].procs
+    procs = data.job.rewards[name].places
     busy = union([(span.start, span.end) for span in scores])
     return Reward(seconds=constant(busy * procs / len(scores) / rewards))
 

@@ -64,4 +64,4 @@ def _calls(job: Job, names: tuple[str, ...]) -> tuple[Call, ...]:
 def _sizes(job: Job) -> dict[str, int]:
     pure = [reward.procs for reward in job.rewards.values() if reward.kind != "python"]
     sizes = {PURE: max(pure)} if pure else {}
-    return sizes | {n: r.procs for n, r in job.rewards.items() if r.kind == "python"}
+    return sizes | {n: r.places for n, r in job.rewards.items() if r.kind == "python"}

@@ -89,6 +89,9 @@ class ForgeActor(Actor):
         """Returns on `leave`; a pending call fails as soon as Monarch sees this process die."""
         await self._released.wait()
 
+    def release(self) -> None:
+        """End what would outlive the process."""
+
     @concurrent_endpoint
     async def leave(self) -> None:
         """End the process right after this call.
@@ -97,6 +100,7 @@ class ForgeActor(Actor):
         longer than Monarch waits.
         """
         self._released.set()
+        self.release()
         asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 0)
 
 

@@ -24,7 +24,7 @@ from forgedsl.runtime.data.drops import TOO_LONG, DroppedRow, Drops
 from forgedsl.runtime.data.sources import Source, Unreadable, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
-from forgedsl.runtime.program import Row, kind_of
+from forgedsl.runtime.program import Row, item, kind_of
 
 T = TypeVar("T")
 MAX_DROPPED = 10_000
@@ -50,7 +50,17 @@ def open_dataset(
         dataset.source, shuffle=dataset.shuffle, streaming=dataset.streaming, job_dir=job_dir
     )
     origin = job.origins.get(name, "")
-    return DatasetReader(dataset, source, tokenizer, program, name=name, origin=origin)
+    return DatasetReader(
+        dataset, source, tokenizer, program, name=name, origin=origin, wanted=wanted_columns(job)
+    )
+
+
+def wanted_columns(job: spec.Job) -> frozenset[str] | None:
+    """The columns that rewards ask for; None: whole rows."""
+    sources = [source for reward in job.rewards.values() for source in reward.inputs.values()]
+    if "row" in sources:
+        return None
+    return frozenset(s.partition(" ")[2] for s in sources if s.startswith("column"))
 
 
 class DatasetReader:
@@ -65,7 +75,9 @@ class DatasetReader:
         *,
         name: str,
         origin: str = "",
+        wanted: frozenset[str] | None = frozenset(),
     ) -> None:
+        self.wanted = wanted
         self.dataset = dataset
         self.source = source
         self.tokenizer = tokenizer
@@ -201,8 +213,16 @@ class DatasetReader:
             raise DroppedRow("the prompt has no tokens")
         target = None if self.dataset.target is None else self._column("target", row)
         return Prompt(
-            group=0, row=row_id, text=text, token_ids=tokens, target=target, cursor=self.cursor + 1
-        )
+            group=0, row=row_id, text=text, token_ids=tokens, target=target, cursor=self.cursor + 1,
+            messages=None if isinstance(prompt, str) else prompt, columns=self._wanted(row),
+        )  # fmt: skip
+
+    def _wanted(self, row: Row) -> dict[str, Any]:
+        """The columns that rewards ask for, as far as the row has them."""
+        if self.wanted is not None and not self.wanted:
+            return {}
+        columns: dict[str, Any] = item(row)
+        return {k: v for k, v in columns.items() if self.wanted is None or k in self.wanted}
 
     def sample(self, row_id: int, row: Row, seq_len: int) -> Sample:
         """The conversation of a row, to learn from."""

@@ -2,8 +2,9 @@
 
 std      function of forgedsl.runtime.rewards, `args` its settings
 program  function of the job's generated module, `f(rollout, **args)`
-python   function of the user's file, `f(prompt, response, target)` or `f(rollout, target)`,
-         synchronous or asynchronous; the file must be the one the job was built with
+python   function of the user's file, an object that is called, or one of a class made with `args`,
+         synchronous or asynchronous; `inputs` and `positional` say what each parameter is given;
+         the file must be the one the job was built with
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.models import resolve_path
+from forgedsl.runtime.places import described
 from forgedsl.runtime.rewards import text
 from forgedsl.runtime.rewards.math_equal import math_equal
 
@@ -55,8 +57,12 @@ class RewardFunction:
         return self._checked(await value)
 
     def _checked(self, value: Any) -> float:
+        if value is None:
+            raise ValueError(
+                f"{self.name} returned None, expected a number: is there a path without `return`?"
+            )
         if not hasattr(value, "__float__"):
-            raise ValueError(f"{self.name} returned {_shown(value)}, not a number")
+            raise ValueError(f"{self.name} returned {_shown(value)}, expected a number")
         number = float(value)
         if not math.isfinite(number):
             raise ValueError(f"{self.name} returned {number}, which is not finite")
@@ -75,8 +81,12 @@ def load_reward(spec: job.Reward, program: ModuleType, job_dir: Path) -> RewardF
         body = partial(getattr(program, spec.function), **spec.args)
         function = partial(_without_target, body)
     else:
-        user = partial(_python_function(spec, job_dir), **spec.args)
-        function = user if spec.passes_rollout else partial(_spread, user)
+        user = _python_function(spec, job_dir)
+        if spec.makes == "class":
+            user = _made(user, spec)
+        elif spec.args:
+            user = partial(user, **spec.args)
+        function = partial(_given, user, spec)
     return RewardFunction(spec.function, function)
 
 
@@ -84,8 +94,79 @@ def _without_target(body: Callable[..., Any], rollout: Rollout, target: Any) -> 
     return body(rollout)
 
 
-def _spread(user: Callable[..., Any], rollout: Rollout, target: Any) -> Any:
-    return user(rollout.prompt.text, rollout.response, target)
+def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
+    """The object of a class."""
+    try:
+        made: Callable[..., Any] = user(**spec.args)
+    except Exception as error:
+        given = ", ".join(f"{name} = {value!r}" for name, value in spec.args.items())
+        raise LaunchError(
+            f"reward {spec.function}: {spec.function}({given}) failed: {described(error)}"
+        ) from error
+    return made
+
+
+def _given(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any) -> Any:
+    """Call with what each parameter is given."""
+    if spec.lists:
+        return _in_lists(user, spec, rollout, target)
+    places = [_source(source, rollout, target) for source in spec.positional]
+    names = {
+        name: _source(source, rollout, target)
+        for name, source in spec.inputs.items()
+        if not source.startswith("column? ") or source[8:] in rollout.prompt.columns
+    }
+    return user(*places, **names)
+
+
+def _in_lists(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any) -> Any:
+    """Call as TRL does, with lists of one, and messages where the prompt is a chat."""
+    prompt = rollout.prompt
+    chat = prompt.messages is not None
+    answer = [{"role": "assistant", "content": rollout.response}] if chat else rollout.response
+    known = {
+        "prompt": prompt.messages if chat else prompt.text,
+        "response": answer,
+        "token_ids": rollout.token_ids,
+    }
+    given: dict[str, Any] = {}
+    for name, source in spec.inputs.items():
+        if name == "**":
+            given = {**prompt.columns, **given}
+        elif not source.startswith("column? ") or source[8:] in prompt.columns:
+            given[name] = known[source] if source in known else _source(source, rollout, target)
+    values = user(**{name: [value] for name, value in given.items()})
+    if not isinstance(values, list | tuple) or len(values) != 1:
+        raise ValueError(
+            f"{spec.function} takes `completions`: it must return a list with one number for each, "
+            f"not {_shown(values)}"
+        )
+    return values[0]
+
+
+def _source(source: str, rollout: Rollout, target: Any) -> Any:
+    """What a parameter is given; see `job.Reward.inputs`."""
+    prompt = rollout.prompt
+    kind, _, column = source.partition(" ")
+    match kind:
+        case "prompt":
+            return prompt.text
+        case "messages":
+            if prompt.messages is None:
+                return [{"role": "user", "content": prompt.text}]
+            return prompt.messages
+        case "response":
+            return rollout.response
+        case "target":
+            return target
+        case "rollout":
+            return rollout
+        case "row":
+            return prompt.columns
+    if column not in prompt.columns:
+        names = ", ".join(prompt.columns) or "none that is asked for"
+        raise ValueError(f"the row has no column `{column}`, a parameter; it has {names}")
+    return prompt.columns[column]
 
 
 def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
@@ -104,7 +185,7 @@ def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
         function: Callable[..., Any] = getattr(module, spec.function)
         return function
     except AttributeError:
-        raise LaunchError(f"reward {spec.function}: {spec.path} defines no such function") from None
+        raise LaunchError(f"reward {spec.function}: {spec.path} defines no such name") from None
 
 
 def _import_file(path: Path, name: str, spec: job.Reward) -> ModuleType:

@@ -48,7 +48,7 @@ class MonarchEndpoints:
         self._datasets = datasets
         self.generators = generators
         self._titans = titans
-        self._rewards = rewards
+        self.rewards = rewards
         self._program = program
         self._to_record = record_batches
 
@@ -106,7 +106,7 @@ class MonarchEndpoints:
     # ---- rewards and functions
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
-        return await self._rewards.score(node.target, rollout, target)
+        return await self.rewards.score(node.target, rollout, target)
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
         import torch
@@ -132,7 +132,7 @@ class MonarchEndpoints:
         spec_ = self.job.evals[name]
         client = self.generators[spec_.service]
         rollout = await self._complete(client, spec_.sampling, prompt, sibling, seed)
-        score = await self._rewards.score(spec_.score, rollout, prompt.target)
+        score = await self.rewards.score(spec_.score, rollout, prompt.target, monitored=False)
         return EvalSample(rollout=rollout, score=score.value)
 
     # ---- the run

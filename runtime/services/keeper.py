@@ -1,10 +1,11 @@
-"""Watches every mesh; a generator replica that dies is started again.
+"""Watches every mesh; a generator replica or a pool of rewards that dies is started again.
 
     watch fails -> client.lost (its requests go elsewhere) -> spawn, set up -> client.restore
               `-> failures (the run ends): another service, or too many deaths
 
 A process is seen to be dead after some ten seconds. What it owed is sampled again from the start,
-with the weights of then: a completion gets younger by it, never older than the plan proved.
+with the weights of then: a completion gets younger by it, never older than the plan proved. Calls
+of a reward are made again.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl.runtime.services.reward import RewardPool
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEATHS = 3
@@ -51,29 +53,36 @@ class Keeper:
                 await mesh.call("watch")
                 return
             except ServiceError as error:
-                known = mesh.service in self._endpoints.generators
+                pool = self._endpoints.rewards.pool(mesh)
+                known = mesh.service in self._endpoints.generators or pool is not None
                 if not known or not error.died or mesh.deaths >= DEATHS:
                     self._endpoints.failures.put_nowait(error.failure)
                     return
                 message = error.failure.message
             try:
-                mesh = await self._replace(mesh, message)
+                mesh = await self._replace(mesh, message, pool)
             except (RunError, ServiceError) as error:
                 self._endpoints.failures.put_nowait(_hopeless(mesh, error))
                 return
 
-    async def _replace(self, dead: Mesh, message: str) -> Mesh:
-        """Another replica in the place of a dead one."""
-        client = self._endpoints.generators[dead.service]
-        owed = client.lost(dead)
-        others = any(replica.alive for replica in client.replicas)
-        fate = "go to the other replicas" if others else "wait for it"
-        text = f"{message}; it is started again; completions that it owed ({owed}) {fate}"
+    async def _replace(self, dead: Mesh, message: str, pool: RewardPool | None) -> Mesh:
+        """Another replica or pool in the place of a dead one."""
+        if pool is not None:
+            owed, what, fate = pool.lost(), "calls", "wait for it"
+        else:
+            client, what = self._endpoints.generators[dead.service], "completions"
+            owed = client.lost(dead)
+            others = any(replica.alive for replica in client.replicas)
+            fate = "go to the other replicas" if others else "wait for it"
+        text = f"{message}; it is started again; {what} that it owed ({owed}) {fate}"
         self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
         self._events.emit("warning", service=dead.service, text=text)
         with self._events.span("restart", service=dead.service, mesh=dead.name):
             fresh = await self._restart(dead)
-            await client.restore(dead, fresh)
+            if pool is not None:
+                pool.restore(fresh)
+            else:
+                await client.restore(dead, fresh)
         self._fleet.replace(dead, fresh)
         return fresh
 

@@ -1,25 +1,103 @@
-"""Client of the reward pools: scores of rewards and rubrics, with retries and error policy."""
+"""Client of the reward pools: scores of rewards and rubrics, with retries and error policy.
+
+    score(rollout) --cache--> pool of each reward --tries--> Score, RewardError | guard: GuardError
+
+A reward that fails, is slow or is started again is named while it happens; `RewardGuard` ends a run
+whose reward fails too often. Monitors are evaluated beside every score of the flow and have no part
+in it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.reward import Item, Outcome
 from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.endpoints import RewardError, Score
+from forgedsl.runtime.endpoints import RewardError, Score, ServiceError
 from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import RewardGuard
 from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.upstream.monarch import Mesh
 
-PYTHON_BATCH = 8
-"""calls of a Python reward that travel together; few, so that all processes get some"""
+DEPTH = 2
+"""calls of a synchronous Python reward that lie at a process: the next is there when one ends"""
+PURE_BATCH = 256
+SLOW_SECONDS = 10.0
+"""a call that takes longer is told of"""
+CACHE_SIZE = 1 << 17
+SHOWN = 80
+
+
+@dataclass(slots=True)
+class _Call:
+    """The rewards of one rollout: what they are given, and what came of them."""
+
+    rollout: Rollout
+    target: Any
+    seconds: dict[str, float] = field(default_factory=dict)
+    failed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        shown = {"prompt": self.rollout.prompt.text, "response": self.rollout.text}
+        shown["target"] = self.target
+        return ", ".join(f"{name} {_short(value)}" for name, value in shown.items())
+
+
+class RewardPool:
+    """The calls of one mesh; those of a mesh that died wait for the one in its place."""
+
+    def __init__(
+        self, mesh: Mesh, *, depth: int, limit: int, slow: Callable[[Item], None] | None = None
+    ) -> None:
+        self.mesh = mesh
+        self._slow = slow
+        self._room = [depth] * mesh.size
+        self._alive = asyncio.Event()
+        self._alive.set()
+        self._queue: Coalescer[Item, list[Outcome]] = Coalescer(
+            self._call, parallel=mesh.size * depth, limit=limit
+        )
+
+    async def submit(self, item: Item) -> list[Outcome]:
+        return await self._queue.submit(item)
+
+    def lost(self) -> int:
+        """Send nothing until `restore`; how many calls are at the mesh."""
+        self._alive.clear()
+        return self._queue.at_work
+
+    def restore(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._alive.set()
+
+    async def _call(self, items: Sequence[Item]) -> list[list[Outcome]]:
+        rank = max(range(len(self._room)), key=lambda index: self._room[index])
+        self._room[rank] -= 1
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(SLOW_SECONDS, self._slow, items[0]) if self._slow else None
+        try:
+            while True:
+                await self._alive.wait()
+                mesh = self.mesh
+                try:
+                    answers: list[list[Outcome]] = await mesh.one(rank, "score", list(items))
+                    return answers
+                except ServiceError as error:
+                    if not error.died:
+                        raise
+                    if mesh is self.mesh:  # the keeper starts another, or ends the run
+                        self._alive.clear()
+        finally:
+            self._room[rank] += 1
+            if timer is not None:
+                timer.cancel()
 
 
 class RewardClient:
@@ -33,96 +111,137 @@ class RewardClient:
         events: EventLog,
     ) -> None:
         self._events = events
-        self._failed: Counter[str] = Counter()
+        self._told: Counter[tuple[str, str]] = Counter()
         self._job = job
         self._program = program
-        queues = {
-            id(mesh): self._queue(mesh, python=job.rewards[name].kind == "python")
-            for name, mesh in mesh_by_reward.items()
+        self._monitors = tuple(name for name, reward in job.rewards.items() if reward.monitor)
+        self._guards = {
+            name: RewardGuard(name, reward.max_failed, job.origins.get(name, ""))
+            for name, reward in job.rewards.items()
         }
-        self._queues = {name: queues[id(mesh)] for name, mesh in mesh_by_reward.items()}
+        self._cached: dict[tuple[Any, ...], float] = {}
+        pools = {id(mesh): self._pool(name, mesh) for name, mesh in mesh_by_reward.items()}
+        self._pools = {name: pools[id(mesh)] for name, mesh in mesh_by_reward.items()}
 
-    async def score(self, name: str, rollout: Rollout, target: Any) -> Score:
-        """The score of rubric or reward `name`.
+    def pool(self, mesh: Mesh) -> RewardPool | None:
+        """The pool that calls this mesh."""
+        return next((pool for pool in self._pools.values() if pool.mesh is mesh), None)
+
+    async def score(
+        self, name: str, rollout: Rollout, target: Any, *, monitored: bool = True
+    ) -> Score:
+        """The score of rubric or reward `name`, with the monitors beside it.
 
         Raises:
             RewardError: a reward failed after its retries and the policy is to drop.
+            GuardError: it fails too often.
         """
         rubric = self._job.rubrics.get(name)
-        if rubric is None:
-            single = (await self._rewards((name,), rollout, target))[name]
-            if isinstance(single, RewardError):
-                raise single
-            return Score(value=single, parts={name: single})
-        if rollout.truncated and rubric.on_truncated is not None:
-            return Score(value=rubric.on_truncated)
-        values = await self._all(rubric.rewards, rollout, target)
-        parts: dict[str, float] = {}
-        for name in rubric.rewards:
-            value = values[name]
-            if not isinstance(value, RewardError):
-                parts[name] = value
-            elif rubric.on_error == "drop":
-                raise value
-            else:
-                return Score(value=float(rubric.on_error))
-        return Score(value=float(getattr(self._program, rubric.function)(parts)), parts=parts)
+        names = (name,) if rubric is None else rubric.rewards
+        fixed = None if rubric is None or not rollout.truncated else rubric.on_truncated
+        if fixed is not None:
+            names = ()
+        beside = [m for m in self._monitors if m not in names] if monitored else []
+        call = _Call(rollout, target)
+        values = await self._all([*names, *beside], call)
+        parts = {n: v for n, v in values.items() if not isinstance(v, RewardError)}
+        failed = tuple(call.failed)
+        common: dict[str, Any] = {"parts": parts, "seconds": call.seconds, "failed": failed}
+        if fixed is not None:
+            return Score(value=fixed, **common)
+        error = next((v for n in names if isinstance(v := values[n], RewardError)), None)
+        if error is None:
+            mine = {n: parts[n] for n in names}
+            if rubric is None:
+                return Score(value=mine[name], **common)
+            return Score(value=float(getattr(self._program, rubric.function)(mine)), **common)
+        if rubric is not None and rubric.on_error != "drop":
+            return Score(value=float(rubric.on_error), **common)
+        error.failed, error.seconds = failed, call.seconds
+        raise error
 
-    async def _all(
-        self, names: Sequence[str], rollout: Rollout, target: Any
-    ) -> dict[str, float | RewardError]:
+    async def _all(self, names: Sequence[str], call: _Call) -> dict[str, float | RewardError]:
         """The values of several rewards; those of one pool travel in one item."""
         pools: dict[int, list[str]] = {}
         for name in names:
-            pools.setdefault(id(self._queues[name]), []).append(name)
-        asked = [self._rewards(tuple(pool), rollout, target) for pool in pools.values()]
+            pools.setdefault(id(self._pools[name]), []).append(name)
+        asked = [self._rewards(tuple(pool), call) for pool in pools.values()]
         # nobody else to wait for: no task
         answers = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         return {name: value for answer in answers for name, value in answer.items()}
 
-    async def _rewards(
-        self, names: tuple[str, ...], rollout: Rollout, target: Any
-    ) -> dict[str, float | RewardError]:
+    async def _rewards(self, names: tuple[str, ...], call: _Call) -> dict[str, float | RewardError]:
         """The values of rewards in one pool, asked again for those that may be retried."""
         found: dict[str, float | RewardError] = {}
+        keys = {n: _key(n, call) for n in names if self._job.rewards[n].cache}
+        found.update({n: self._cached[key] for n, key in keys.items() if key in self._cached})
+        names = tuple(n for n in names if n not in found)
         tried = 0
         while names:
-            outcomes = await self._queues[names[0]].submit((names, rollout, target))
+            outcomes = await self._pools[names[0]].submit((names, call.rollout, call.target))
             tried += 1
             again = []
             for name, outcome in zip(names, outcomes, strict=True):
                 reward = self._job.rewards[name]
+                call.seconds[name] = max(outcome.seconds, call.seconds.get(name, 0.0))
+                if outcome.ended:
+                    self._tell(name, "lost its process, which is started again", outcome.error)
                 if outcome.value is not None and math.isfinite(outcome.value):
-                    found[name] = float(outcome.value)
+                    found[name] = value = float(outcome.value)
+                    self._guards[name].succeeded()
+                    if name in keys:
+                        self._remember(keys[name], value)
                 elif reward.kind == "python" and tried <= reward.retries:
                     again.append(name)
                 else:
-                    found[name] = self._failure(name, outcome)
+                    call.failed.append(name)
+                    found[name] = self._failure(name, outcome, call)
             names = tuple(again)
         return found
 
-    def _failure(self, name: str, outcome: Outcome) -> float | RewardError:
+    def _remember(self, key: tuple[Any, ...], value: float) -> None:
+        if len(self._cached) >= CACHE_SIZE:
+            del self._cached[next(iter(self._cached))]
+        self._cached[key] = value
+
+    def _failure(self, name: str, outcome: Outcome, call: _Call) -> float | RewardError:
         """What stands for a value that could not be computed."""
         error = outcome.error or f"returned {outcome.value}"
-        self._tell(name, error)
-        on_error = self._job.rewards[name].on_error
-        return RewardError(name, error) if on_error == "drop" else float(on_error)
+        if not outcome.ended:  # that has been told
+            self._tell(name, "failed", error)
+        reward = self._job.rewards[name]
+        if not reward.monitor:
+            self._guards[name].failed(error, str(call))
+        return RewardError(name, error) if reward.on_error == "drop" else float(reward.on_error)
 
-    def _tell(self, name: str, error: str) -> None:
-        """Say the first failure of a reward, the tenth, the hundredth, ..."""
-        self._failed[name] += 1
-        count = self._failed[name]
+    def _tell(self, name: str, what: str, text: str) -> None:
+        """Say the first time that something happens to a reward, the tenth, the hundredth, ..."""
+        self._told[name, what] += 1
+        count = self._told[name, what]
         if str(count).strip("0") == "1":
-            origin = self._job.origins.get(name, "")
-            times = "" if count == 1 else f" {count} times; the last"
-            text = f"reward {name} ({origin}) failed{times}: {error}"
+            times = "" if count == 1 else f" ({count} times by now)"
+            text = f"reward {name} ({self._job.origins.get(name, '')}) {what}{times}: {text}"
             self._events.emit("warning", reward=name, text=text)
 
-    def _queue(self, mesh: Mesh, *, python: bool) -> Coalescer[Item, list[Outcome]]:
-        ranks = itertools.cycle(range(mesh.size))
+    def _pool(self, name: str, mesh: Mesh) -> RewardPool:
+        reward = self._job.rewards[name]
+        if reward.kind != "python":
+            return RewardPool(mesh, depth=1, limit=PURE_BATCH)
 
-        async def call(items: Sequence[Item]) -> list[list[Outcome]]:
-            scores: list[list[Outcome]] = await mesh.one(next(ranks), "score", list(items))
-            return scores
+        def slow(item: Item) -> None:
+            text = f"no answer for {SLOW_SECONDS:g} s (its timeout is {reward.timeout:g} s)"
+            self._tell(name, "is slow", f"{text} to {_Call(item[1], item[2])}")
 
-        return Coalescer(call, parallel=mesh.size, limit=PYTHON_BATCH if python else 4096)
+        return RewardPool(mesh, depth=reward.concurrency or DEPTH, limit=1, slow=slow)
+
+
+def _key(name: str, call: _Call) -> tuple[Any, ...]:
+    """All that a reward can see of a rollout, but for its versions and times."""
+    rollout, prompt = call.rollout, call.rollout.prompt
+    seen = (prompt.text, rollout.text, rollout.truncated, rollout.num_tokens)
+    return name, *seen, repr(call.target), repr(prompt.columns)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN // 2]}...{text[-SHOWN // 2 :]}"

@@ -17,6 +17,7 @@ from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.rewards.worker import Outcome
 from forgedsl.runtime.stub.engine import StubCompletion, StubEngine, StubRequest
 from forgedsl.sim.latency import Engine, Reward, Titan
 from forgedsl.sim.values import REWARD, uniform
@@ -39,14 +40,6 @@ class StubManifest:
     version: int
     num_bytes: int = 0
     transport: str = "none"
-
-
-@dataclass(slots=True, kw_only=True)
-class StubOutcome:
-    """The score of a rehearsed reward, or why there is none."""
-
-    value: float | None = None
-    error: str = ""
 
 
 class StubGenerator(ForgeActor):
@@ -136,23 +129,23 @@ class StubTitan(ForgeActor):
 class StubRewards(ForgeActor):
     """One process of a reward pool: a call at a time, each over its limit fails there."""
 
-    def __init__(self, rewards: dict[str, Reward], limits: dict[str, float], seed: int) -> None:
+    def __init__(
+        self, rewards: dict[str, Reward], limits: dict[str, float], seed: int, places: int
+    ) -> None:
         super().__init__()
         self._rewards = rewards
         self._limits = limits
         self._seed = seed
         self._factors: dict[str, float] = {}
         self._tries: Counter[tuple[str, int, int]] = Counter()
-        self._turn = asyncio.Lock()
+        self._turn = asyncio.Semaphore(places)
 
     @concurrent_endpoint
     async def setup(self) -> dict[str, Any]:
         return {"rehearsal": True}
 
     @concurrent_endpoint
-    async def score(
-        self, items: list[tuple[tuple[str, ...], Rollout, Any]]
-    ) -> list[list[StubOutcome]]:
+    async def score(self, items: list[tuple[tuple[str, ...], Rollout, Any]]) -> list[list[Outcome]]:
         """As RewardPool.score: the rewards of each item, in the order of their names."""
         times = [[self._seconds(name, rollout) for name in names] for names, rollout, _ in items]
         limits = [[self._limits[name] for name in names] for names, _, _ in items]
@@ -172,7 +165,7 @@ class StubRewards(ForgeActor):
         return self._rewards[name].seconds.at(u) * self._factors.get(name, 1.0)
 
 
-def _outcome(seconds: float, limit: float) -> StubOutcome:
+def _outcome(seconds: float, limit: float) -> Outcome:
     if seconds <= limit:
-        return StubOutcome(value=0.0)
-    return StubOutcome(error=f"no answer within {limit:g} s")
+        return Outcome(value=0.0, seconds=seconds)
+    return Outcome(error=f"no answer within {limit:g} s", seconds=limit)

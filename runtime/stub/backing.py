@@ -28,5 +28,6 @@ class Rehearsed:
         return await endpoints.build(this.job, fleet, this.run_dir, self.rehearsal, this.events)
 
     async def restart(self, this: Run, dead: Mesh) -> Mesh:
-        start = self.rehearsal.latencies.engines[dead.service].start - NOTICE
+        engine = self.rehearsal.latencies.engines.get(dead.service)
+        start = engine.start - NOTICE if engine is not None else 0.0
         return await meshes.restart(dead, max(0.0, start), this.tell)

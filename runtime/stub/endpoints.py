@@ -81,11 +81,11 @@ class StubEndpoints(MonarchEndpoints):
         client = self.generators[service]
         length = completion_tokens(self._model, service, self._seed, -1 - prompt.row, sibling)
         rollout = await self._complete(client, _long(client, length), prompt, sibling, seed)
-        await self._rewards.score(self.job.evals[name].score, rollout, prompt.target)
+        await self.rewards.score(self.job.evals[name].score, rollout, prompt.target)
         return EvalSample(rollout=rollout, score=0.0)
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
-        score = await self._rewards.score(node.target, rollout, target)
+        score = await self.rewards.score(node.target, rollout, target)
         rubric = self.job.rubrics.get(node.target)
         for name in rubric.rewards if rubric is not None else (node.target,):
             if self._fails(name, rollout.group, rollout.sibling):

@@ -41,7 +41,8 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path) -> Fleet:
         times = {name: model.rewards[name] for name in names_}
         size = max(job.rewards[name].procs for name in names_)
         owner = names_[0] if len(names_) == 1 else mesh_name
-        arguments = (times, limits, rehearsal.seed)
+        places = max(job.rewards[name].concurrency or 1 for name in names_)
+        arguments = (times, limits, rehearsal.seed, places)
         mesh = _mesh(job, owner, mesh_name, StubRewards, arguments, logs, size=size)
         fleet.rewards.update(dict.fromkeys(names_, mesh))
     return fleet

@@ -5,8 +5,8 @@ An unused reward or loss is usually a forgotten term: the run trains, only not o
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)
     rubric score { score = correct, on_truncated = 0.0 }      # brevity is missing
 
-Use it, or remove the declaration. An import that nothing names is unused too; what an import
-brings and this program does not use is not.
+Use it, or remove the declaration. A reward with `monitor = true` is reported, and needs no use. An
+import that nothing names is unused too; what an import brings and this program does not use is not.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def check(view: View) -> Iterator[Diagnostic]:
         "function": program.functions,
         "import": [n for n, found in program.scope.names.items() if isinstance(found, Scope)],
     }
+    monitors = {n for n, reward in program.rewards.items() if reward.settings["monitor"].value}
     for what, group in groups.items():
         for name in group:
-            if name not in program.used and name in program.spans:
+            if name not in program.used | monitors and name in program.spans:
                 kind = program.functions[name].kind if what == "function" else what
                 yield Diagnostic(
                     code=CODE,

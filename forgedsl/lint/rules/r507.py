@@ -2,8 +2,8 @@
 
     reward judge(r: Rollout) -> f32 = remote.score { effects = [random], cache = true }     # fires
 
-The cache is keyed by prompt and response: the first draw becomes the score. Remove `cache`, or make
-the reward deterministic.
+The cache is keyed by what the reward is given: the first draw becomes the score. Remove `cache`, or
+make the reward deterministic.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forgedsl.lint.view import View
 
 CODE = "R507"
 NAME = "nondeterministic-cached"
-LEVEL = "W"
+LEVEL = "E"
 finding = Finding(CODE, NAME, LEVEL)
 
 

@@ -1,13 +1,15 @@
 """X802 signature: a Python reward cannot be called as rewards are called.
 
-A reward is `(prompt, response, target) -> float`, or `(rollout, target) -> float`, synchronous or
-asynchronous. Further parameters need defaults. Annotations, where there are any, must agree with
-the declaration.
+A reward is a function, synchronous or asynchronous, or an object with `__call__`. Its parameters
+are given what they are called: `prompt`, `messages`, `response`, `target`, `rollout`, `row`, or a
+column of the row. Names that say nothing count by place: `(prompt, response, target)`, or
+`(rollout, target)`. Annotations, where there are any, must agree with the declaration.
 
-    def score(response): ...                               # fires: one parameter
-    def score(prompt, response): ...                       # fires: two are rollout and target
-    def score(prompt, response, target, *, tol): ...       # fires: `tol` has no default
+    def score(text): ...                                   # fires: what is `text`?
+    def score(prompt, target): ...                         # fires: no response
     def score(prompt, response, target) -> str: ...        # fires: a reward is a number
+    def score(response, level): ...                        # silent: `level` is a column
+    def score(completions, answer, **kwargs): ...          # silent: the form of TRL, lists of one
 
 The file is read, never imported.
 """
@@ -18,6 +20,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
@@ -32,8 +35,7 @@ LEVEL = "E"
 finding = Finding(CODE, NAME, LEVEL)
 NUMBERS = ("float", "int", "bool", "f32", "Any", "np.float32", "np.float64")
 PYTHON_TYPES = {"str": "str", "int": "int", "float": "float", "f32": "float", "bool": "bool"}
-PROMPTS = ("prompt", "question")
-RESPONSES = ("response", "completion", "output")
+NAMES = "parameters are called `prompt`, `messages`, `response`, `target`, `rollout`, or a column"
 PLAIN = ("str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes")
 
 
@@ -45,54 +47,43 @@ def check(view: View) -> Iterator[Diagnostic]:
                 f"`{found.definition.name}` {problem}",
                 place_of(found.reward, view),
                 related=(Label(text="defined here", span=found.definition_span),),
-                help="define it as `(prompt, response, target) -> float`, or `(r, target)`",
+                help=f"define it as `(prompt, response, target) -> float`: {NAMES}",
             )
 
 
 def _problem(found: PythonReward, view: View) -> str:
-    arguments = found.definition.args
-    positional = [*arguments.posonlyargs, *arguments.args]
-    required = len(positional) - len(arguments.defaults)
-    most = 99 if arguments.vararg else len(positional)
-    if not any(required <= count <= most for count in (2, 3)):
-        needs = f"takes {most}" if most < 2 else f"needs {required}"
-        return (
-            f"{needs} argument{'' if needs[-2:] == ' 1' else 's'}; a reward is given three, or two"
-        )
-    for name, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        if default is None:
-            return f"needs `{name.arg}`, which nothing gives it"
+    inputs = inputs_of(found.function)
+    if isinstance(inputs, str):
+        return inputs
+    if found.reward.settings["concurrency"].origin.layer != "default" and (
+        not found.function.asynchronous
+    ):
+        return "is no `async def`, and has a `concurrency`: use `procs`"
+    if inputs.lists:
+        return ""
     result = _text(found.definition.returns)
     if result and result not in NUMBERS:
         return f"returns {result}, a reward is a number"
-    return _types(found, positional, view)
+    return _types(found, inputs, view)
 
 
-def _types(found: PythonReward, positional: list[python.arg], view: View) -> str:
+def _types(found: PythonReward, inputs: Inputs, view: View) -> str:
     """Annotations against the declaration: the response is text, the target what is declared."""
-    spread = len(positional) >= 3
-    if not spread and _is_text(positional, found):
-        names = ", ".join(argument.arg for argument in positional)
-        return f"is given the rollout and the target, not ({names})"
-    if spread:
-        response = _text(positional[1].annotation)
-        if response in PLAIN and response != "str":
-            return f"takes a response of type {response}, a response is str"
-    target = positional[2] if spread else positional[1] if len(positional) > 1 else None
     declared = _declared_target(found.reward.name, view)
-    written = _text(target.annotation).partition("[")[0] if target is not None else ""
-    if declared and written in PLAIN and written != declared:
-        return f"takes a target of type {written}, declared is {declared}"
+    arguments = found.definition.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+    for parameter in every:
+        source, written = inputs.by_name.get(parameter.arg, ""), _text(parameter.annotation)
+        plain = written.partition("[")[0]
+        if plain not in PLAIN:
+            continue
+        if source in ("prompt", "response") and plain != "str":
+            return f"takes a {source} of type {plain}, a {source} is str"
+        if source == "rollout":
+            return f"is given the rollout as `{parameter.arg}`, not {plain}: {NAMES}"
+        if source == "target" and declared and plain != declared:
+            return f"takes a target of type {plain}, declared is {declared}"
     return ""
-
-
-def _is_text(positional: list[python.arg], found: PythonReward) -> bool:
-    """Whether two parameters are meant as prompt and response."""
-    if found.definition.args.vararg or len(positional) != 2:
-        return False
-    first, second = positional
-    named = first.arg in PROMPTS or first.arg in RESPONSES or second.arg in RESPONSES
-    return named or _text(first.annotation) in PLAIN
 
 
 def _declared_target(name: str, view: View) -> str:

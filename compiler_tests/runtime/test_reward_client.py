@@ -1,0 +1,177 @@
+"""Scores out of rewards: failures are counted and bounded, cached calls are not made again."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_reward_process import rollout
+
+from forgedsl.errors import GuardError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.rewards.worker import Outcome
+from forgedsl.runtime.services import reward as module
+from forgedsl.runtime.services.reward import RewardClient
+
+PROGRAM: Any = SimpleNamespace(points=lambda parts: sum(parts.values()))
+NONE = "ValueError: correct returned None, expected a number"
+
+
+class FakeMesh:
+    """Answers 1 where the response is the target, an error elsewhere; keeps what it was asked."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = size
+        self.asked: list[Any] = []
+        self.dead = False
+
+    async def one(self, rank: int, endpoint: str, items: list[Any]) -> list[list[Outcome]]:
+        self.asked += items
+        await asyncio.sleep(0)
+        if self.dead:
+            failure = ServiceFailure(service="correct", origin="", message="gone")
+            raise ServiceError(failure, died=True)
+        return [[_outcome(r.text, target, name) for name in names] for names, r, target in items]
+
+
+def _outcome(text: str, target: Any, name: str) -> Outcome:
+    if name != "always" and text != target:
+        return Outcome(error=NONE, seconds=0.5)
+    return Outcome(value=1.0, seconds=0.25)
+
+
+def client_of(make_job: Any, mesh: FakeMesh, **more: Any) -> tuple[RewardClient, list[Any]]:
+    python = {"kind": "python", "function": "f", "retries": 0}
+    rewards = {"correct": spec.Reward(**(python | more))}
+    rewards["beside"] = spec.Reward(**python, monitor=True)
+    rewards["always"] = spec.Reward(**python)
+    names = ("correct", "always")
+    rubrics = {"points": spec.Rubric(function="points", rewards=names, on_truncated=None)}
+    job = make_job(rewards=rewards, rubrics=rubrics, origins={"correct": "x.forge:3:1"})
+    seen: list[Any] = []
+    events = EventLog()
+    events.subscribe(seen.append)
+    meshes: Any = dict.fromkeys(rewards, mesh)
+    return RewardClient(job, meshes, PROGRAM, events), seen
+
+
+def test_a_score_says_what_each_reward_gave_and_took(make_job: Any) -> None:
+    client, _ = client_of(make_job, FakeMesh())
+    score = asyncio.run(client.score("points", rollout("yes"), "yes"))
+    parts = {"correct": 1.0, "always": 1.0, "beside": 1.0}
+    assert score == Score(value=2.0, parts=parts, seconds=dict.fromkeys(parts, 0.25))
+
+
+def test_a_monitor_that_fails_is_counted_and_changes_no_score(make_job: Any) -> None:
+    client, _ = client_of(make_job, FakeMesh())
+    score = asyncio.run(client.score("always", rollout("no"), "yes"))
+    assert (score.value, score.parts, score.failed) == (1.0, {"always": 1.0}, ("beside",))
+
+
+def test_an_evaluation_asks_no_monitors(make_job: Any) -> None:
+    mesh = FakeMesh()
+    client, _ = client_of(make_job, mesh)
+    asyncio.run(client.score("always", rollout("yes"), "yes", monitored=False))
+    assert [names for names, _, _ in mesh.asked] == [("always",)]
+
+
+def test_a_dropped_score_names_all_that_failed(make_job: Any) -> None:
+    client, _ = client_of(make_job, FakeMesh())
+    with pytest.raises(RewardError) as raised:
+        asyncio.run(client.score("points", rollout("no"), "yes"))
+    assert (raised.value.reason, raised.value.failed) == ("reward correct", ("correct", "beside"))
+
+
+async def _scores(client: RewardClient, texts: list[str]) -> int:
+    """How many scores there were before the guard spoke."""
+    for number, text in enumerate(texts):
+        try:
+            await client.score("correct", rollout(text), "yes")
+        except RewardError:
+            pass
+        except GuardError as error:
+            error.args = (number, *error.args)
+            raise
+    return len(texts)
+
+
+@pytest.mark.parametrize("on_error", ["drop", 0.0])
+def test_a_reward_that_fails_too_often_stops_the_run(make_job: Any, on_error: Any) -> None:
+    client, _ = client_of(make_job, FakeMesh(), on_error=on_error)
+    with pytest.raises(GuardError) as raised:
+        asyncio.run(_scores(client, ["yes", "no", "no"] * 100))
+    number, text = raised.value.args
+    assert number == 31
+    assert "reward correct failed for 21 of its last 32 completions (66%, at most 25% may)" in text
+    assert f"21 times: {NONE}\n  for example: prompt 'p', response 'no', target 'yes'" in text
+    assert (raised.value.origin, "max_failed" in raised.value.remedy) == ("x.forge:3:1", True)
+
+
+def test_a_reward_that_always_fails_stops_the_run_sooner(make_job: Any) -> None:
+    client, _ = client_of(make_job, FakeMesh())
+    with pytest.raises(GuardError, match="failed for 16 of its last 16 completions"):
+        asyncio.run(_scores(client, ["no"] * 100))
+
+
+@pytest.mark.parametrize(("texts", "limit"), [(["yes"] * 4 + ["no"], 0.25), (["no"], 1.0)])
+def test_failures_within_the_limit_stop_nothing(
+    make_job: Any, texts: list[str], limit: float
+) -> None:
+    client, _ = client_of(make_job, FakeMesh(), max_failed=limit)
+    assert asyncio.run(_scores(client, texts * 80)) == 80 * len(texts)
+
+
+def test_failures_are_told_at_powers_of_ten(make_job: Any) -> None:
+    client, seen = client_of(make_job, FakeMesh(), max_failed=1.0)
+    asyncio.run(_scores(client, ["no"] * 120))
+    about = [event["text"] for event in seen if event["reward"] == "correct"]
+    assert about == [
+        f"reward correct (x.forge:3:1) failed: {NONE}",
+        f"reward correct (x.forge:3:1) failed (10 times by now): {NONE}",
+        f"reward correct (x.forge:3:1) failed (100 times by now): {NONE}",
+    ]
+
+
+def test_a_cached_reward_is_asked_once_for_the_same_arguments(make_job: Any) -> None:
+    mesh = FakeMesh()
+    client, _ = client_of(make_job, mesh, cache=True, max_failed=1.0)
+    asyncio.run(_scores(client, ["yes", "yes", "no", "no"]))
+    asked = [r.text for names, r, _ in mesh.asked if "correct" in names]
+    assert asked == ["yes", "no", "no"]
+
+
+def test_calls_of_a_pool_that_died_wait_for_the_next(make_job: Any) -> None:
+    mesh, fresh = FakeMesh(), FakeMesh()
+    mesh.dead = True
+    client, _ = client_of(make_job, mesh)
+
+    async def main() -> float:
+        call = asyncio.create_task(client.score("always", rollout("yes"), "yes"))
+        while not mesh.asked:
+            await asyncio.sleep(0)
+        pool = client.pool(mesh)  # type: ignore[arg-type]
+        assert pool is not None
+        pool.lost()
+        pool.restore(fresh)  # type: ignore[arg-type]
+        return (await call).value
+
+    assert asyncio.run(main()) == 1.0
+
+
+def test_a_call_without_an_answer_is_told(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOW_SECONDS", 0.01)
+    mesh = FakeMesh()
+    client, seen = client_of(make_job, mesh)
+
+    async def one(rank: int, endpoint: str, items: list[Any]) -> list[list[Outcome]]:
+        while not seen:
+            await asyncio.sleep(0.01)
+        return [[Outcome(value=1.0)] for _ in items]
+
+    mesh.one = one  # type: ignore[method-assign]
+    asyncio.run(client.score("always", rollout("yes"), "yes", monitored=False))
+    assert "is slow: no answer for 0.01 s (its timeout is 30 s) to prompt 'p'" in seen[0]["text"]

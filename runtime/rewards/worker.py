@@ -1,0 +1,240 @@
+"""What runs in the process of a reward: calls come over a socket, outcomes go back one by one.
+
+    process.py --(number, Item)--> serve --(number, outcomes, last)--> process.py
+
+A synchronous call runs on the main thread and is interrupted by a signal when its time is over,
+also where it sleeps or waits; asynchronous ones share one event loop. Whatever a call raises,
+SystemExit too, is an error of that call. A call that asked for more memory than the limit ends the
+process after its answer (`last`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import functools
+import inspect
+import os
+import pickle
+import resource
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.modules import load_module
+from forgedsl.runtime.places import described
+
+HEAD = struct.Struct("!Q")
+PR_SET_PDEATHSIG = 1
+
+Item = tuple[tuple[str, ...], Rollout, Any]
+"""names of rewards, and the rollout and target that all of them judge"""
+Function = Callable[[Rollout, Any], Any]
+
+
+@dataclass(slots=True, kw_only=True)
+class Outcome:
+    """The value of a reward, or why there is none; `ended`: its process is gone."""
+
+    value: float | None = None
+    error: str = ""
+    seconds: float = 0.0
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What a process serves: rewards of a job by name, and the job's module."""
+
+    rewards: Mapping[str, spec.Reward]
+    program: str
+    job_dir: str
+
+    @property
+    def memory(self) -> int | None:
+        """Limit of the process: the largest that a reward in it asks for."""
+        return max((r.memory for r in self.rewards.values() if r.memory), default=None)
+
+    @property
+    def concurrency(self) -> int | None:
+        return max((r.concurrency for r in self.rewards.values() if r.concurrency), default=None)
+
+    def limit(self, item: Item) -> float:
+        """Longest time that all calls of an item may take."""
+        return sum(self.rewards[name].timeout for name in item[0])
+
+
+class Interrupted(BaseException):
+    """Raised inside a reward call that has used up its time."""
+
+
+def main(number: int) -> None:
+    """Serve over the inherited socket until it is closed."""
+    _die_with_parent()
+    stream = socket.socket(fileno=number)
+    recipe: Recipe = receive(stream)
+    if recipe.memory is not None:
+        resource.setrlimit(resource.RLIMIT_DATA, (recipe.memory, recipe.memory))
+    try:
+        functions = load(recipe)
+    except LaunchError as error:
+        send(stream, str(error))
+        return
+    send(stream, "")
+    if recipe.concurrency is not None:
+        asyncio.run(_serve_together(stream, recipe, functions))
+    else:
+        _serve(stream, recipe, functions)
+
+
+def load(recipe: Recipe) -> dict[str, Function]:
+    """The functions of the rewards.
+
+    Raises:
+        LaunchError: one of them cannot be loaded.
+    """
+    from forgedsl.runtime.rewards.loading import load_reward
+
+    program = load_module("program", recipe.program)
+    folder = Path(recipe.job_dir)
+    return {name: load_reward(reward, program, folder) for name, reward in recipe.rewards.items()}
+
+
+def send(stream: socket.socket, value: Any) -> None:
+    body = pickle.dumps(value)
+    stream.sendall(HEAD.pack(len(body)) + body)
+
+
+def receive(stream: socket.socket) -> Any:
+    """The next value. Raises EOFError at the end."""
+    (size,) = HEAD.unpack(_exactly(stream, HEAD.size))
+    return pickle.loads(_exactly(stream, size))
+
+
+def _exactly(stream: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        if not (part := stream.recv(min(size - len(parts), 1 << 20))):
+            raise EOFError
+        parts += part
+    return bytes(parts)
+
+
+def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Function]) -> None:
+    """One call after the other."""
+    signal.signal(signal.SIGALRM, _interrupt)
+    while True:
+        try:
+            number, (names, rollout, target) = receive(stream)
+        except EOFError:
+            return
+        found = [
+            _call(functools.partial(functions[n], rollout, target), recipe.rewards[n])
+            for n in names
+        ]
+        last = any(_out_of_memory(outcome) for outcome in found)
+        send(stream, (number, found, last))
+        if last:
+            os._exit(0)
+
+
+def _call(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
+    began = time.monotonic()
+    try:
+        signal.signal(signal.SIGALRM, _interrupt)  # a library may have put its own
+        signal.setitimer(signal.ITIMER_REAL, reward.timeout)
+        try:
+            value = function()
+            value = asyncio.run(value) if inspect.iscoroutine(value) else value
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+        outcome = Outcome(value=value)
+    except Interrupted:
+        outcome = Outcome(error=late(reward.timeout))
+    except BaseException as error:
+        outcome = _failed(error, reward)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+async def _serve_together(
+    stream: socket.socket, recipe: Recipe, functions: Mapping[str, Function]
+) -> None:
+    """Calls as they come; who sends them bounds their number."""
+    loop = asyncio.get_running_loop()
+    stream.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=stream)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(number: int, item: Item) -> None:
+        names, rollout, target = item
+        found = [
+            await _call_together(functions[n], rollout, target, recipe.rewards[n]) for n in names
+        ]
+        last = any(_out_of_memory(outcome) for outcome in found)
+        body = pickle.dumps((number, found, last))
+        writer.write(HEAD.pack(len(body)) + body)
+        if last:
+            await writer.drain()
+            os._exit(0)
+
+    while True:
+        try:
+            (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+            number, item = pickle.loads(await reader.readexactly(size))
+        except asyncio.IncompleteReadError:
+            return
+        task = loop.create_task(one(number, item))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+async def _call_together(
+    function: Function, rollout: Rollout, target: Any, reward: spec.Reward
+) -> Outcome:
+    began = time.monotonic()
+    clock = asyncio.timeout(reward.timeout)
+    try:
+        async with clock:
+            outcome = Outcome(value=await function(rollout, target))
+    except BaseException as error:
+        outcome = Outcome(error=late(reward.timeout)) if clock.expired() else _failed(error, reward)
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def late(seconds: float) -> str:
+    """What is said of a call that took too long."""
+    return f"no answer within {seconds:g} s"
+
+
+def _failed(error: BaseException, reward: spec.Reward) -> Outcome:
+    if isinstance(error, MemoryError):
+        limit = "" if reward.memory is None else f" (`memory` is {reward.memory / 2**20:.0f} MiB)"
+        return Outcome(error=f"MemoryError: the call needs more memory than there is{limit}")
+    if not isinstance(error, Exception):
+        return Outcome(error=f"{described(error)}: a reward must return, not end its process")
+    return Outcome(error=described(error))
+
+
+def _out_of_memory(outcome: Outcome) -> bool:
+    return outcome.error.startswith("MemoryError")
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise Interrupted
+
+
+def _die_with_parent() -> None:
+    """Nothing is left behind where the actor is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
