@@ -64,7 +64,9 @@ def test_few_steps_tell_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "label", "style", "words"),
     [
-        ({"dead_group_fraction": 0.97}, "dead groups", "bad", "97% of the groups at the end"),
+        ({"dead_group_fraction": 0.97, "reward_mean": 0.1}, "dead groups", "bad", "97% of the gr"),
+        ({"dead_group_fraction": 0.97, "reward_mean": 0.1}, "dead groups", "bad", "too hard"),
+        ({"dead_group_fraction": 0.97, "reward_mean": 0.9}, "dead groups", "open", "near the best"),
         ({"dead_group_fraction": 0.2}, "dead groups", "note", "20% of the groups"),
         ({"truncated_fraction": 0.4}, "truncated", "bad", "cut at max_tokens = 16 at the end"),
         ({"skipped": True}, "skipped", "bad", "120 of 120 steps"),

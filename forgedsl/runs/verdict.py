@@ -28,6 +28,8 @@ NOISE = 2.0
 SMALL = 0.02
 """part of a value below which a change is none"""
 DEAD, ALL_DEAD = 0.5, 0.9
+HIGH = 0.7
+"""place in the range of scores from which on a reward is near the best"""
 CUT, MOST_CUT = 0.1, 0.3
 FAILED = 0.05
 GROWN = 1.5
@@ -258,13 +260,26 @@ def _signal(data: RunData) -> Iterator[Finding]:
     before, after = edges(pts) or (pts[0][1], pts[-1][1])
     if after < 0.005 and before < 0.005:
         return
-    style = "bad" if after >= ALL_DEAD else "open" if after >= DEAD else "note"
+    style, why = "note", ""
+    if after >= DEAD:
+        style, why = _why_dead(data, "bad" if after >= ALL_DEAD else "open")
     text = f"{after:.0%} of the groups at the end ({before:.0%} at first) score all answers alike"
-    reward = edges(points(data, "reward_mean"))
-    if style != "note" and reward:
-        text += f", about {number(reward[1])}: no signal in them; easier or harder prompts, a "
-        text += "larger group, or a reward that tells answers apart would help"
+    text += why
     yield Finding(label="dead groups", style=style, text=text)
+
+
+def _why_dead(data: RunData, style: str) -> tuple[str, str]:
+    """(style, words) by where the reward lies in the range of the scores that were seen."""
+    scores = [sample["score"] for sample in data.samples if sample.get("score") is not None]
+    reward = edges(points(data, "reward_mean"))
+    if not reward or not scores or max(scores) == min(scores):
+        return style, ": they teach nothing"
+    place = (reward[1] - min(scores)) / (max(scores) - min(scores))
+    if place > HIGH:
+        return "open", ", near the best score: little is left to learn from these prompts"
+    if place < 1 - HIGH:
+        return style, ", near the lowest: the prompts are too hard, or the reward never comes"
+    return style, ": the reward does not tell answers apart"
 
 
 def _truncated(data: RunData) -> Iterator[Finding]:
