@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.errors import LaunchError
+from forgedsl.families import registry
+from forgedsl.families.base import Unsupported
 from forgedsl.lower import job as spec
 
 SHIPPED = "forgedsl:"
@@ -81,7 +83,7 @@ def _snapshot(source: spec.HfSource, origin: str) -> Path:
 
 
 def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, origin: str) -> Path:
-    if model.arch is None or model.arch.family != "qwen3":
+    if model.arch is None:
         raise LaunchError(f"{origin}: random(...) needs an architecture, arch = qwen3(...)")
     if model.tokenizer is None:
         raise LaunchError(f"{origin}: random(...) needs a tokenizer, tokenizer = local(...)")
@@ -91,8 +93,18 @@ def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, o
     for file in TOKENIZER_FILES:
         if (source / file).exists():
             shutil.copyfile(source / file, target / file)
-    config = _qwen3_config(model, _special_tokens(source))
-    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    family = registry.family(model.arch.family)
+    try:
+        dims = family.dims(model.arch.size, model.arch.dims, model.context)
+    except Unsupported as why:
+        raise LaunchError(f"{origin}: {why}") from why
+    config = {
+        **family.write(dims),
+        **_special_tokens(source),
+        "dtype": HF_DTYPES[model.dtype],
+        "max_position_embeddings": model.context or dims.context,
+    }
+    (target / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     return target
 
 
@@ -105,46 +117,3 @@ def _special_tokens(folder: Path) -> dict[str, int | None]:
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-
-
-def _qwen3_config(model: spec.Model, tokens: dict[str, int | None]) -> dict[str, Any]:
-    assert model.arch is not None
-    dims = arch_dims(model.arch)
-    return {
-        "architectures": ["Qwen3ForCausalLM"],
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        **tokens,
-        "dtype": HF_DTYPES[model.dtype],
-        "head_dim": dims["head_dim"],
-        "hidden_act": "silu",
-        "hidden_size": dims["hidden"],
-        "initializer_range": 0.02,
-        "intermediate_size": dims["ffn"],
-        "max_position_embeddings": model.context or 4096,
-        "model_type": "qwen3",
-        "num_attention_heads": dims["heads"],
-        "num_hidden_layers": dims["layers"],
-        "num_key_value_heads": dims["kv_heads"],
-        "rms_norm_eps": 1e-6,
-        "rope_parameters": {
-            "rope_theta": float(dims.get("rope_theta", 1_000_000.0)),
-            "rope_type": "default",
-        },
-        "sliding_window": None,
-        "tie_word_embeddings": bool(dims.get("tied", True)),
-        "use_cache": True,
-        "use_sliding_window": False,
-        "vocab_size": dims["vocab"],
-    }
-
-
-def arch_dims(arch: spec.Arch) -> dict[str, Any]:
-    """Dimensions of an architecture: the published ones of its size, or the declared ones."""
-    if arch.size is None:
-        return dict(arch.dims)
-    from dataclasses import asdict
-
-    from forgedsl.plan.archs import DIMS
-
-    return asdict(DIMS[(arch.family, arch.size)])

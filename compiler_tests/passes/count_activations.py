@@ -9,12 +9,14 @@ import gc
 import json
 import socket
 import sys
+import tempfile
 import weakref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from forgedsl.families import registry
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan
 
@@ -49,12 +51,10 @@ def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len):
         activation_checkpoint=mode,
         optimizer=spec.Optimizer(lr=1e-3),
     )
-    model = spec.Model(
-        source=spec.RandomModel(seed=1),
-        arch=spec.Arch(family="qwen3", dims={**dims, "layers": layers, "tied": True}),
-        dtype=dtype,
-        context=seq_len,
-    )
+    family = registry.family("qwen3")
+    config = family.write(family.dims(None, {**dims, "layers": layers}, seq_len))
+    (folder / "config.json").write_text(json.dumps(config))
+    model = spec.Model(source=spec.RandomModel(seed=1), dtype=dtype, context=seq_len)
     built = titan.build_model(model, service, folder, parts)
     built.model.train()
     tokens = torch.randint(0, dims["vocab"], (rows, seq_len))
@@ -77,9 +77,10 @@ def main():
     parts = titan.init_distributed("cpu", 0, 0, 1, "127.0.0.1", port)
     shape = (request["dims"], request["rows"], request["seq_len"])
     found = {}
+    folder = Path(tempfile.mkdtemp())
     for mode in ("none", "selective", "full"):
         for dtype in ("f32", "bf16"):
-            few, many = (kept(parts, Path(), n, mode, dtype, *shape) for n in (2, 4))
+            few, many = (kept(parts, folder, n, mode, dtype, *shape) for n in (2, 4))
             found[f"{mode} {dtype}"] = (many - few) / 2 / (request["rows"] * request["seq_len"])
     print("RESULT" + json.dumps(found))
 

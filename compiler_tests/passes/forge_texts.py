@@ -81,12 +81,13 @@ def graph_of(text: str, *overrides: str):
     return build(found.program, reporter=found.reporter), list(found.reporter)
 
 
-def plan_of(text: str, *overrides: str, host: Host | None = None):
+def plan_of(text: str, *overrides: str, host: Host | None = None, base_dir: Path | None = None):
     """(plan or None, diagnostics)."""
     found = loaded(text, *overrides, host=host)
     graph = build(found.program, reporter=found.reporter)
     assert graph is not None, list(found.reporter)
-    return plan(found.program, graph, reporter=found.reporter, host=host), list(found.reporter)
+    made = plan(found.program, graph, reporter=found.reporter, host=host, base_dir=base_dir)
+    return made, list(found.reporter)
 
 
 def lower_of(text: str, *overrides: str, folder: Path):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 
+from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
-from forgedsl.plan.archs import DIMS
 from forgedsl.plan.cost import DeadGroups, time_text
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.params import forward_flops
@@ -27,7 +27,7 @@ def test_tokens_and_flops_of_a_step():
     made, _ = plan_of(GRPO)
     tokens = 16 * 8 * (512 + 1024)
     assert stage(made, "step").tokens == stage(made, "ref_lp").tokens == tokens
-    flops = 3 * tokens * forward_flops(DIMS["qwen3", "1.7B"], 4096)
+    flops = 3 * tokens * forward_flops(family("qwen3").sizes["1.7B"], 4096)
     assert stage(made, "step").flops == pytest.approx(flops)
 
 

@@ -4,9 +4,9 @@ import pytest
 from forge_texts import GRPO, SFT, changed, loaded, plan_of
 
 from forgedsl.diagnostics import Severity
+from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
 from forgedsl.hir.context import Host
-from forgedsl.plan.archs import DIMS
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.params import kv_bytes, num_params
 from forgedsl.plan.plan import advice, plan
@@ -36,26 +36,26 @@ def items(made, service, phase):
 
 
 @pytest.mark.parametrize(
-    ("family", "size", "billions"),
+    ("name", "size", "billions"),
     [
         ("qwen3", "0.6B", 0.596), ("qwen3", "1.7B", 1.721), ("qwen3", "4B", 4.022),
         ("qwen3", "8B", 8.191), ("qwen3", "14B", 14.768), ("qwen3", "32B", 32.762),
         ("llama3", "1B", 1.236), ("llama3", "8B", 8.030), ("llama3", "70B", 70.554),
     ],
 )  # fmt: skip
-def test_parameters_of_published_models(family, size, billions):
-    assert num_params(DIMS[family, size]) / 1e9 == pytest.approx(billions, rel=1e-3)
+def test_parameters_of_published_models(name, size, billions):
+    assert num_params(family(name).sizes[size]) / 1e9 == pytest.approx(billions, rel=1e-3)
 
 
 @pytest.mark.parametrize(("size", "kib"), [("0.6B", 112), ("1.7B", 112), ("4B", 144)])
 def test_kv_cache_of_a_token(size, kib):
-    assert kv_bytes(DIMS["qwen3", size], tp=1, pp=1, itemsize=2) == kib * 1024
+    assert kv_bytes(family("qwen3").sizes[size], tp=1, pp=1, itemsize=2) == kib * 1024
 
 
 def test_train_state_is_sixteen_bytes_a_parameter_over_the_shards():
     made, _ = plan_of(GRPO)
     found = items(made, "trainer", "train")
-    n = num_params(DIMS["qwen3", "1.7B"]) / 4
+    n = num_params(family("qwen3").sizes["1.7B"]) / 4
     state = found["weights f32"] + found["AdamW moments f32"] + found["gradients f32"]
     assert state == pytest.approx(16 * n)
 

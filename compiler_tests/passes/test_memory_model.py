@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.plan.archs import Dims
+from forgedsl.families.base import Dims
 from forgedsl.plan.memory import CPU_POOL, GIB, HEAD_ELEMENTS, TitanShape, layer_bytes
 from forgedsl.plan.meshes import TITAN_DEGREES
 
@@ -36,7 +36,7 @@ def counted():
 @pytest.mark.parametrize(("dtype", "itemsize"), [("f32", 4), ("bf16", 2)])
 def test_what_a_layer_keeps(counted, mode, dtype, itemsize):
     shape = TitanShape(
-        dims=Dims(layers=2, context=SEQ_LEN, tied=True, **DIMS),
+        dims=Dims(layers=2, context=SEQ_LEN, tied=True, qk_norm=True, **DIMS),
         device="cpu",
         degrees=dict.fromkeys(TITAN_DEGREES, 1),
         itemsize=itemsize,

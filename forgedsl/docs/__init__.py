@@ -15,6 +15,7 @@ REFERENCES = {
     "rules": "forgedsl.docs.rules",
     "kinds": "forgedsl.docs.kinds",
     "settings": "forgedsl.docs.settings",
+    "families": "forgedsl.docs.families",
     "expressions": "forgedsl.docs.expressions",
     "std_rl": "forgedsl.docs.library",
     "cli": "forgedsl.docs.commands",

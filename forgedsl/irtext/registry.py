@@ -11,9 +11,10 @@ MODULES = {
     "hir": ("forgedsl.hir.ir",),
     "host": ("forgedsl.hir.context",),
     "graph": ("forgedsl.graph.ir",),
+    "family": ("forgedsl.families.base",),
     "plan": tuple(
         f"forgedsl.plan.{name}"
-        for name in ("archs", "capacity", "cost", "memory", "meshes", "plan", "schedule",
+        for name in ("capacity", "cost", "memory", "meshes", "plan", "schedule",
                      "staleness")
     ),
     "ast": ("forgedsl.syntax.ast",),

@@ -1,140 +1,89 @@
-"""Dimensions of the model families by name, for divisibility, memory and context checks.
-
-Only published sizes are listed; a model whose dimensions are not known here, nor from a local
-config.json, is not checked (`check --deep` reads the hub).
-"""
+"""Family and dimensions of a declared model: from its `arch`, config.json, or name on the hub."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from forgedsl.diagnostics import Diagnostic, error
+from forgedsl.families import registry
+from forgedsl.families.base import Dims, Family, Unsupported, difference
 from forgedsl.hir.ir import Constructor, Decl
-from forgedsl.records import dataclass
 from forgedsl.shipped import locate
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dims:
-    """What the checks need; `experts` is 0 for dense models."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    vocab: int
-    context: int
-    ffn: int
-    head_dim: int = 128
-    experts: int = 0
-    tied: bool = False
-
-
-def _qwen3(layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False) -> Dims:
-    return Dims(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=8,
-        vocab=151_936,
-        context=40_960,
-        ffn=ffn,
-        tied=tied,
-    )
-
-
-def _llama3(layers: int, hidden: int, heads: int, ffn: int, *, tied: bool = False) -> Dims:
-    return Dims(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=8,
-        vocab=128_256,
-        context=131_072,
-        ffn=ffn,
-        head_dim=hidden // heads,
-        tied=tied,
-    )
-
-
-DIMS: Mapping[tuple[str, str], Dims] = {
-    ("qwen3", "0.6B"): _qwen3(28, 1024, 16, 3072, tied=True),
-    ("qwen3", "1.7B"): _qwen3(28, 2048, 16, 6144, tied=True),
-    ("qwen3", "4B"): _qwen3(36, 2560, 32, 9728, tied=True),
-    ("qwen3", "8B"): _qwen3(36, 4096, 32, 12288),
-    ("qwen3", "14B"): _qwen3(40, 5120, 40, 17408),
-    ("qwen3", "32B"): _qwen3(64, 5120, 64, 25600),
-    ("llama3", "1B"): _llama3(16, 2048, 32, 8192, tied=True),
-    ("llama3", "3B"): _llama3(28, 3072, 24, 8192, tied=True),
-    ("llama3", "8B"): _llama3(32, 4096, 32, 14336),
-    ("llama3", "70B"): _llama3(80, 8192, 64, 28672),
-}
-
-HUB_NAME = re.compile(r"(Qwen/Qwen3|meta-llama/(?:Meta-)?Llama-3(?:\.[123])?)-([0-9.]+B)(?:-|$)")
-
-EXPLICIT = ("layers", "hidden", "heads", "kv_heads", "vocab", "ffn", "head_dim", "experts", "tied")
-
-CONFIG_KEYS = {
-    "layers": "num_hidden_layers",
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "kv_heads": "num_key_value_heads",
-    "vocab": "vocab_size",
-    "context": "max_position_embeddings",
-    "ffn": "intermediate_size",
-    "head_dim": "head_dim",
-    "tied": "tie_word_embeddings",
-}
+from forgedsl.source import Span
 
 
 def dims_of(model: Decl, base_dir: Path | None) -> Dims | None:
-    """Dimensions of a declared model: by name, by explicit numbers, or from its config.json."""
-    arch = model.settings["arch"].value
+    """Dimensions of a declared model; None where they are not known before it runs, or refused."""
+    try:
+        found = read_model(model, base_dir)
+    except Unsupported:
+        return None
+    return None if found is None else found[1]
+
+
+def read_model(model: Decl, base_dir: Path | None) -> tuple[Family, Dims] | None:
+    """Family and dimensions of a declared model; None where nothing here says them.
+
+    Raises:
+        Unsupported: this version does not carry it out.
+    """
+    arch, source = model.settings["arch"].value, model.settings["source"].value
     if isinstance(arch, Constructor):
-        explicit = {k: arch.args[k] for k in EXPLICIT if arch.args.get(k) is not None}
-        named = DIMS.get((arch.name, str(arch.args.get("size"))))
-        if explicit and named is None:
-            return _explicit(explicit, model)
-        return named
+        given = {k: v for k, v in arch.args.items() if v is not None}
+        family, context = registry.family(arch.name), model.settings["context"].value
+        size = given.pop("size", None)
+        return family, family.dims(size, given, context if isinstance(context, int) else None)
+    if not isinstance(source, Constructor):
+        return None
+    if source.name == "hf":
+        return registry.by_hub_name(str(source.args["id"]))
+    config = local_config(model, base_dir)
+    return None if config is None else registry.by_config(config)
+
+
+def check_family(model: Decl, base_dir: Path | None) -> list[Diagnostic]:
+    """P213: the model is of a family that is here, and the one that is declared."""
+    try:
+        found = read_model(model, base_dir)
+        config = local_config(model, base_dir)
+        if found is None or config is None:
+            return []
+        family, there = registry.by_config(config)
+        why = difference(found[1], there)
+        if family.model_type != found[0].model_type:
+            why = f"model_type {family.model_type}, not {found[0].model_type}"
+        context = model.settings["context"]
+        if why:
+            message, key = (
+                f"the config.json of `{model.name}` is not the `arch` here: {why}",
+                "arch",
+            )
+            help_ = "leave `arch` out: it is then the source's"
+        elif isinstance(context.value, int) and context.value > there.context:
+            message = f"context {context.value} of `{model.name}`: it has {there.context} positions"
+            key, help_ = "context", f"`context` <= {there.context}, or leave it out"
+        else:
+            return []
+    except Unsupported as reason:
+        message, key = f"model `{model.name}`: {reason}", "source"
+        help_ = f"there are {registry.names()}"
+    return [error("P213", "model-family", message, _written_at(model, key), help=help_)]
+
+
+def _written_at(model: Decl, key: str) -> Span:
+    return model.settings[key].origin.span or model.name_span
+
+
+def local_config(model: Decl, base_dir: Path | None) -> Mapping[str, Any] | None:
+    """The config.json of a local model, where it is there."""
     source = model.settings["source"].value
-    if isinstance(source, Constructor) and source.name == "local" and base_dir is not None:
-        return _from_config(locate(str(source.args["path"]), base_dir) / "config.json")
-    if isinstance(source, Constructor) and source.name == "hf":
-        return _from_name(str(source.args["id"]))
-    return None
-
-
-def _from_name(model_id: str) -> Dims | None:
-    """The dimensions of a published model by its name on the hub, "Qwen/Qwen3-4B-Base"."""
-    found = HUB_NAME.match(model_id)
-    if found is None:
+    if not isinstance(source, Constructor) or source.name != "local" or base_dir is None:
         return None
-    return DIMS.get(("qwen3" if found[1].startswith("Qwen") else "llama3", found[2]))
-
-
-def _explicit(given: Mapping[str, Any], model: Decl) -> Dims | None:
-    needed = ("layers", "hidden", "heads", "vocab")
-    if any(key not in given for key in needed):
-        return None
-    context = model.settings["context"].value
-    filled = {
-        "kv_heads": given["heads"],
-        "ffn": 4 * given["hidden"],
-        "head_dim": given["hidden"] // given["heads"],
-        "context": context if isinstance(context, int) else 0,
-        **given,
-    }
-    return Dims(**filled)
-
-
-def _from_config(path: Path) -> Dims | None:
-    if not path.is_file():
-        return None
-    config = json.loads(path.read_text(encoding="utf-8"))
-    found = {name: config[key] for name, key in CONFIG_KEYS.items() if config.get(key) is not None}
-    found.setdefault("head_dim", found["hidden"] // found["heads"])
-    found["experts"] = config.get("num_experts") or config.get("num_local_experts") or 0
-    return Dims(**found)
+    path = locate(str(source.args["path"]), base_dir) / "config.json"
+    found: Mapping[str, Any] | None = (
+        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    )
+    return found

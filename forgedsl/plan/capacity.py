@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import floor
 
+from forgedsl.families.base import Dims
 from forgedsl.hir.ir import Constructor, Decl, Program
-from forgedsl.plan.archs import Dims
 from forgedsl.plan.host import Host
 from forgedsl.plan.memory import (
     PHASES,

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, error
+from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
-from forgedsl.plan.archs import Dims
 from forgedsl.plan.meshes import MeshPlan, number, setting_label
 from forgedsl.source import Span
 
@@ -56,6 +56,22 @@ def check_divisibility(
                 f"pp = {pp} stages for the {dims.layers} layers of model `{model.name}`",
                 written_at(decl, "parallel.pp"),
                 help=f"pp <= {dims.layers}",
+            )
+        )
+    return found + _check_experts(decl, mesh, dims, model)
+
+
+def _check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
+    found: list[Diagnostic] = []
+    if dims.experts and mesh.kind == "titan" and mesh.world > 1:
+        found.append(
+            error(
+                "P204",
+                "divisibility",
+                f"{mesh.world} ranks for the experts of model `{model.name}`; in this version a "
+                "model with experts is on one",
+                written_at(decl, "procs"),
+                help="`procs = 1`, or a dense model",
             )
         )
     ep = number(decl, "parallel.ep", 1) if mesh.kind == "titan" else 1

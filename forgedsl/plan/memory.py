@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgedsl.plan.archs import Dims
+from forgedsl.families.base import Dims
 from forgedsl.plan.params import (
     kv_bytes,
     kv_width,

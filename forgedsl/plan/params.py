@@ -1,11 +1,11 @@
 """Sizes that follow from a model's dimensions: parameters, KV bytes, FLOPs per token.
 
-Dims -> numbers, exact for the decoder layouts of `archs` (grouped-query attention, gated MLP)
+Dims -> numbers, exact for the decoders of `families`
 """
 
 from __future__ import annotations
 
-from forgedsl.plan.archs import Dims
+from forgedsl.families.base import Dims
 
 ITEMSIZE = {"f32": 4, "bf16": 2, "f16": 2}
 
@@ -20,11 +20,27 @@ def kv_width(dims: Dims) -> int:
     return dims.kv_heads * dims.head_dim
 
 
+def parts_of_layer(dims: Dims) -> dict[str, int]:
+    """Parameters of one layer by part, all experts included."""
+    query, kv = query_width(dims), kv_width(dims)
+    bias = (query + 2 * kv) if dims.qkv_bias else 0
+    return {
+        "attention": dims.hidden * (2 * query + 2 * kv) + bias,
+        "mlp": 3 * dims.hidden * dims.ffn * max(1, dims.experts),
+        "router": dims.hidden * dims.experts,
+        "norms": 2 * dims.hidden + (2 * dims.head_dim if dims.qk_norm else 0),
+    }
+
+
 def layer_params(dims: Dims) -> int:
-    """Parameters of one layer: projections, gated MLP (per expert), norms."""
-    attention = dims.hidden * (2 * query_width(dims) + 2 * kv_width(dims))
-    mlp = 3 * dims.hidden * dims.ffn * max(1, dims.experts)
-    return attention + mlp + 2 * dims.hidden + 2 * dims.head_dim
+    """Parameters of one layer."""
+    return sum(parts_of_layer(dims).values())
+
+
+def active_layer_params(dims: Dims) -> int:
+    """Parameters of one layer that a token goes through: of the experts only the chosen ones."""
+    idle = 3 * dims.hidden * dims.ffn * (dims.experts - dims.active)
+    return layer_params(dims) - idle
 
 
 def vocab_params(dims: Dims) -> int:
@@ -36,6 +52,11 @@ def num_params(dims: Dims) -> int:
     """All parameters; tied embeddings count once."""
     ends = vocab_params(dims) * (1 if dims.tied else 2) + dims.hidden
     return dims.layers * layer_params(dims) + ends
+
+
+def active_params(dims: Dims) -> int:
+    """Parameters that a token goes through."""
+    return num_params(dims) - dims.layers * (layer_params(dims) - active_layer_params(dims))
 
 
 def largest_unit(dims: Dims) -> int:
@@ -51,5 +72,5 @@ def kv_bytes(dims: Dims, *, tp: int, pp: int, itemsize: int) -> int:
 
 def forward_flops(dims: Dims, context: int) -> float:
     """FLOPs of one token forward: 2 per weight of a product, and attention over half `context`."""
-    weights = dims.layers * layer_params(dims) + vocab_params(dims)
+    weights = dims.layers * active_layer_params(dims) + vocab_params(dims)
     return 2.0 * weights + 2.0 * dims.layers * query_width(dims) * context

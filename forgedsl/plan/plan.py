@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter
+from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Decl, Program, Ref, model_of
 from forgedsl.plan import checks
-from forgedsl.plan.archs import Dims, dims_of
+from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, lengths, plan_cost
 from forgedsl.plan.host import Host, resolve_host
@@ -76,7 +77,7 @@ def plan(
     colocate = _colocate(program, graph)
     request = _request(program, graph, colocate, reporter, host, base_dir)
     schedule = plan_schedule(program, graph, reporter)
-    found = _checks(request, graph, colocate, schedule)
+    found = _checks(request, graph, colocate, schedule, base_dir)
     if not _report(reporter, found, start) or schedule is None:
         return None
     memory = plan_memory(request)
@@ -169,14 +170,17 @@ def _checks(
     graph: Graph,
     colocate: tuple[str, ...],
     schedule: SchedulePlan | None,
+    base_dir: Path | None,
 ) -> list[Diagnostic]:
     """Everything that is checked before memory is."""
     program = request.program
+    models = dict.fromkeys(model_of(program.services[name]) for name in request.contexts)
+    found = [d for name in models for d in check_family(program.models[name], base_dir)]
     contexts = {
         model_of(program.services[name]): context for name, context in request.contexts.items()
     }
     seq_len = request.rows[graph.trainer][1]
-    found = checks.check_names(program, request.meshes)
+    found += checks.check_names(program, request.meshes)
     found += checks.check_launcher(program, request.meshes)
     found += checks.check_evals(program, graph)
     found += checks.check_context(program, graph, contexts, seq_len)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from forgedsl.families.base import Family
+from forgedsl.families.registry import FAMILIES
 from forgedsl.records import replace
 from forgedsl.schema.types import (
     BOOL,
@@ -63,21 +65,21 @@ _DIMS = (
     ("rope_theta", FLOAT),
     ("tied", BOOL),
 )
-_SIZES = {
-    "qwen3": ("0.6B", "1.7B", "4B", "8B", "14B", "32B"),
-    "llama3": ("1B", "3B", "8B", "70B", "405B"),
-}
-ARCHITECTURES = _group(
-    *(
-        _signature(
-            family,
-            f"the {family} architecture: a named size, or its dimensions",
-            _param("size", Type(base="str", words=sizes, optional=True), None),
-            *(_param(name, replace(t, optional=True), None, keyword=True) for name, t in _DIMS),
-        )
-        for family, sizes in _SIZES.items()
+_EXPERTS = (("experts", COUNT), ("active", COUNT))
+
+
+def architecture(family: Family) -> Signature:
+    """`qwen3("1.7B")` or `qwen3(layers = ..., ...)`."""
+    rows = (*_DIMS, *(_EXPERTS if "experts" in family.keys else ()))
+    return _signature(
+        family.name,
+        f"{family.doc}: a named size, its dimensions, or a size with changes",
+        _param("size", Type(base="str", words=tuple(family.sizes), optional=True), None),
+        *(_param(name, replace(t, optional=True), None, keyword=True) for name, t in rows),
     )
-)
+
+
+ARCHITECTURES = _group(*(architecture(family) for family in FAMILIES))
 
 _ROWS = (
     _signature(

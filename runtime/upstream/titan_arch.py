@@ -1,6 +1,6 @@
 """torchtitan model configs: from a job's model to torchtitan's own `ModelSpec`, adapted.
 
-A published size comes from torchtitan's registry, explicit sizes from its builders. Two parts are
+Every model is read from its config.json and built by its family (`families/`). Two parts are
 replaced through torchtitan's configuration system: the inner attention (SDPA over a block-causal
 mask; FlexAttention has no CPU backward) and the lm_head (`LossHead`, which hands hidden states and
 weight to the loss inside its own forward, so that FSDP's hooks around lm_head apply to the loss as
@@ -22,7 +22,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from forgedsl.errors import LaunchError
+from forgedsl.families import registry
+from forgedsl.families.base import Dims, Family, Unsupported, difference
 from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream import families
 
 HeadFn = Callable[[Tensor, Tensor, dict[str, Any]], Any]
 """hidden [R, L, H], lm_head weight [V, H], and where tensor parallelism splits the vocabulary its
@@ -30,79 +33,37 @@ HeadFn = Callable[[Tensor, Tensor, dict[str, Any]], Any]
 
 
 def model_spec(model: spec.Model, folder: Path) -> Any:
-    """torchtitan's ModelSpec for the model's architecture."""
+    """torchtitan's ModelSpec for the model in `folder`, by its config.json.
+
+    Raises:
+        LaunchError: it belongs to no family, or is another one than the file declares.
+    """
+    family, dims = read_model(model, folder)
+    return families.build(family, dims)
+
+
+def read_model(model: spec.Model, folder: Path) -> tuple[Family, Dims]:
+    """Family and dimensions of the model in `folder`, which must be those declared.
+
+    Raises:
+        LaunchError: they are not, or belong to no family.
+    """
     config_file = folder / "config.json"
-    if model.arch is not None and model.arch.size is not None:
-        return _registered(model.arch.family, model.arch.size)
-    if model.arch is not None:
-        return _qwen3(model.arch.family, dict(model.arch.dims), model.context or 4096)
     if not config_file.exists():
-        raise LaunchError(f"{folder.name} has no config.json and the model names no architecture")
-    hf = json.loads(config_file.read_text())
-    rope = hf.get("rope_parameters") or {}
-    dims = {
-        "layers": hf["num_hidden_layers"],
-        "hidden": hf["hidden_size"],
-        "heads": hf["num_attention_heads"],
-        "kv_heads": hf["num_key_value_heads"],
-        "head_dim": hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"],
-        "ffn": hf["intermediate_size"],
-        "vocab": hf["vocab_size"],
-        "rope_theta": rope.get("rope_theta", hf.get("rope_theta", 1_000_000.0)),
-        "tied": hf.get("tie_word_embeddings", False),
-    }
-    return _qwen3(hf["model_type"], dims, model.context or hf["max_position_embeddings"])
-
-
-def _registered(family: str, size: str) -> Any:
-    from importlib import import_module
-
+        raise LaunchError(f"model folder {folder.name} has no config.json")
     try:
-        registry = import_module(f"torchtitan.models.{family}").model_registry
-        return registry(size)
-    except (ImportError, KeyError) as error:
-        raise LaunchError(f'torchtitan has no model {family}("{size}")') from error
-
-
-def _qwen3(family: str, dims: dict[str, Any], context: int) -> Any:
-    """A dense Qwen3 of explicit sizes, from torchtitan's own builders."""
-    from torchtitan.models import qwen3
-    from torchtitan.models.common import CosSinRoPE, Embedding, Linear
-
-    if family != "qwen3":
-        raise LaunchError(f'no explicit sizes for architecture "{family}"; qwen3 has them')
-    hidden, vocab, head_dim = dims["hidden"], dims["vocab"], dims["head_dim"]
-    tied = bool(dims.get("tied", True))
-    config = qwen3.Qwen3Model.Config(
-        vocab_size=vocab,
-        dim=hidden,
-        norm=qwen3._qwen3_norm(hidden),
-        enable_weight_tying=tied,
-        tok_embeddings=Embedding.Config(
-            num_embeddings=vocab,
-            embedding_dim=hidden,
-            param_init=qwen3._EMBEDDING_SKIP_INIT if tied else qwen3._EMBEDDING_INIT,
-        ),
-        lm_head=Linear.Config(
-            in_features=hidden, out_features=vocab, param_init=qwen3._LINEAR_INIT
-        ),
-        layers=qwen3._build_qwen3_layers(
-            n_layers=dims["layers"],
-            dim=hidden,
-            n_heads=dims["heads"],
-            n_kv_heads=dims["kv_heads"],
-            head_dim=head_dim,
-            hidden_dim=dims["ffn"],
-            attn_backend="flex",
-            rope=CosSinRoPE.Config(
-                dim=head_dim,
-                max_seq_len=context,
-                theta=float(dims.get("rope_theta", 1_000_000.0)),
-            ),
-        ),
-    )
-    spec_ = qwen3.model_registry("0.6B")
-    return dataclasses.replace(spec_, flavor="custom", model=config)
+        family, dims = registry.by_config(json.loads(config_file.read_text()))
+    except Unsupported as why:
+        raise LaunchError(f"{folder.name}: {why}; there are {registry.names()}") from why
+    if model.arch is not None:
+        declared = registry.family(model.arch.family)
+        named = declared.dims(model.arch.size, model.arch.dims, model.context)
+        why_not = difference(named, dims)
+        if declared.model_type != family.model_type:
+            why_not = f"model_type {family.model_type}, not {declared.model_type}"
+        if why_not:
+            raise LaunchError(f"{folder.name} is not the declared `arch`: {why_not}")
+    return family, dims
 
 
 def adapt_config(config: Any, model: spec.Model, service: spec.TitanService) -> Any:

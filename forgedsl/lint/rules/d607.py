@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.families.registry import family
 from forgedsl.hir.ir import Constructor
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.view import View, place
@@ -21,10 +22,6 @@ CODE = "D607"
 NAME = "stop-tokens"
 LEVEL = "W"
 finding = Finding(CODE, NAME, LEVEL)
-ENDS = {
-    "qwen3": ("<|im_end|>", "<|endoftext|>"),
-    "llama3": ("<|eot_id|>", "<|end_of_text|>", "<|eom_id|>"),
-}
 
 
 def check(view: View) -> Iterator[Diagnostic]:
@@ -33,7 +30,7 @@ def check(view: View) -> Iterator[Diagnostic]:
         arch, stop = model.settings["arch"].value, service.settings["sampling.stop"]
         if not isinstance(arch, Constructor) or not isinstance(stop.value, list):
             continue
-        ends = ENDS.get(arch.name, ())
+        ends = family(arch.name).ends
         missing = [end for end in ends if end not in stop.value]
         if not missing or len(missing) == len(ends):
             continue

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.families.registry import family
 from forgedsl.hir.ir import Constructor, Decl
 from forgedsl.lint.finding import Finding
 from forgedsl.lint.view import View
@@ -57,7 +58,7 @@ def _difference(ours: Decl, theirs: Decl) -> str:
     archs = [m.settings["arch"].value for m in (ours, theirs)]
     if not all(isinstance(a, Constructor) for a in archs):
         return ""
-    if archs[0].name != archs[1].name:
+    if family(archs[0].name).tokenizer != family(archs[1].name).tokenizer:
         return f"{archs[1].name}, not {archs[0].name}"
     sizes = [a.args.get("vocab") for a in archs]
     if all(isinstance(s, int) for s in sizes) and sizes[0] != sizes[1]:

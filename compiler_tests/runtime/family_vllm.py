@@ -1,0 +1,52 @@
+"""Prints how far vLLM's log-probs are from those of transformers, for each folder named.
+
+Run by test_families: an engine takes its process for itself. All of one process share its imports.
+"""
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream import vllm as upstream
+
+TOKENS = list(range(3, 43))
+
+
+def theirs(folder: Path) -> list[float]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        found = model(torch.tensor([TOKENS])).logits[0].log_softmax(-1)
+    return [float(found[i, token]) for i, token in enumerate(TOKENS[1:])]
+
+
+def scored(folder: Path) -> list[float]:
+    service = spec.VllmService(
+        model="m",
+        mesh=spec.Mesh(name="m", device="cpu"),
+        dtype="f32",
+        sampling=spec.Sampling(max_tokens=4),
+        extra={"skip_tokenizer_init": True},
+    )
+    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
+    seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
+    engine = upstream.Engine(service, model, folder, 1, seat)
+    return engine.score("a", TOKENS)[0]
+
+
+def main() -> None:
+    upstream.prepare_environment("cpu")
+    found = {}
+    for folder in map(Path, sys.argv[1:]):
+        expected, got = theirs(folder), scored(folder)
+        found[folder.name] = max(abs(a - b) for a, b in zip(got, expected, strict=True))
+        gc.collect()
+    print("RESULT" + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""docs/reference/families.md: the model families and what their published sizes cost."""
+
+from __future__ import annotations
+
+from forgedsl.docs.markdown import GENERATED, code, join, table
+from forgedsl.families.base import Dims, Family
+from forgedsl.families.registry import FAMILIES
+from forgedsl.plan.memory import count_text
+from forgedsl.plan.params import (
+    active_params,
+    forward_flops,
+    kv_bytes,
+    num_params,
+    parts_of_layer,
+    vocab_params,
+)
+
+INTRODUCTION = """\
+`arch = auto` finds the family by `model_type` of the source's config.json, or by the model's name
+on the hub; `arch = NAME("SIZE")` names it. All else in a config.json that changes a logit is read:
+widths, heads, biases, norms and their epsilon, rotations, tied embeddings, experts. A model of
+another family, or one that asks for what is not carried out, is refused before anything starts
+([P213](rules.md#p213-model-family)).
+
+Parameters are exact; *active* are those that a token goes through. KV bytes are of one token in
+bf16, FLOPs of one token forward with 4,096 tokens of context; a training step takes three times as
+many. Parts are parameters of one layer, and of embedding and head."""
+COLUMNS = (
+    "size", "layers", "hidden", "parameters", "active", "attention", "MLP or experts",
+    "embedding", "head", "KV bytes", "GFLOPs", "context",
+)  # fmt: skip
+
+
+def page() -> str:
+    """The whole reference."""
+    parts = ["# Model families", GENERATED, INTRODUCTION]
+    for family in FAMILIES:
+        rows = (_row(size, dims) for size, dims in family.sizes.items())
+        parts += [f"## {family.name}", _about(family), table(COLUMNS, rows)]
+    return join(parts)
+
+
+def _about(family: Family) -> str:
+    names = ", ".join(code(pattern) for pattern, _ in family.hub)
+    fixed = ", ".join(code(f"{key} = {value}") for key, value in family.fixed.items())
+    return (
+        f"{family.doc}: `model_type` {code(family.model_type)}, {code(family.architecture)} in "
+        f"transformers. Names on the hub: {names}. Only with {fixed}."
+    )
+
+
+def _row(size: str, dims: Dims) -> tuple[str, ...]:
+    layer = parts_of_layer(dims)
+    return (
+        code(size),
+        str(dims.layers),
+        f"{dims.hidden:,}",
+        f"{num_params(dims):,}",
+        count_text(active_params(dims)),
+        count_text(layer["attention"]),
+        count_text(layer["mlp"]),
+        count_text(vocab_params(dims)),
+        "tied" if dims.tied else count_text(vocab_params(dims)),
+        f"{kv_bytes(dims, tp=1, pp=1, itemsize=2):,}",
+        f"{forward_flops(dims, 4096) / 1e9:.2f}",
+        f"{dims.context:,}",
+    )

@@ -1,0 +1,207 @@
+"""What a model family is to the compiler, and the decoder that all of them are variants of.
+
+    config.json  --read-->  Dims  --write-->  config.json        (one model)
+    Family: names, published sizes, names on the hub, what of a config.json it does not carry out
+
+`Dims` holds all that changes a logit; the runtime builds its model from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from forgedsl.records import dataclass, field, replace
+
+
+class Unsupported(Exception):
+    """A config.json asks for what no family carries out; the message says what."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """Slow rotations stretched as Llama 3.1 does: all that turn less than `low` times in `original`
+    positions by `factor`, those above `high` not at all."""
+
+    factor: float
+    low: float
+    high: float
+    original: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dims:
+    """A decoder: grouped-query attention and a gated MLP, or experts, under RMS norms.
+
+    `ffn` is the width of one expert where there are `experts`, of which a token takes `active`.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    vocab: int
+    context: int
+    ffn: int
+    head_dim: int = 128
+    experts: int = 0
+    active: int = 0
+    normalized: bool = False
+    """weights of the chosen experts sum to 1"""
+    tied: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    eps: float = 1e-6
+    rope_theta: float = 1_000_000.0
+    rope_scaling: RopeScaling | None = None
+
+
+KEYS = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "kv_heads": "num_key_value_heads",
+    "vocab": "vocab_size",
+    "context": "max_position_embeddings",
+    "head_dim": "head_dim",
+    "tied": "tie_word_embeddings",
+    "eps": "rms_norm_eps",
+}
+EXPERT_KEYS = {
+    "ffn": "moe_intermediate_size",
+    "experts": "num_experts",
+    "active": "num_experts_per_tok",
+    "normalized": "norm_topk_prob",
+}
+NEEDED = ("layers", "hidden", "heads", "vocab", "context", "ffn", "experts", "active")
+UNSAID = {"eps": 1e-6, "normalized": False}
+"""what transformers takes where a config.json is silent"""
+ALIASES = {"num_experts": "num_local_experts"}
+"""keys that newer versions of transformers write"""
+SHAPE = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "experts", "vocab")
+"""what two descriptions of one model must agree on"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """One family. `like` names the family whose runtime file it shares; "" is its own."""
+
+    name: str
+    doc: str
+    model_type: str
+    """of config.json"""
+    architecture: str
+    """its class in transformers"""
+    sizes: Mapping[str, Dims]
+    hub: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    """(regular expression of published names, whose group is the size; what differs from it)"""
+    ends: tuple[str, ...] = ()
+    """end tokens of its chat models"""
+    tokenizer: str = ""
+    """families of the same word here share their vocabulary"""
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """dims that hold for all of the family"""
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """further keys of its config.json; another value is not carried out"""
+    like: str = ""
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        """Keys of config.json by dimension."""
+        experts = any(dims.experts for dims in self.sizes.values())
+        return KEYS | (EXPERT_KEYS if experts else {"ffn": "intermediate_size"})
+
+    def dims(self, size: str | None, given: Mapping[str, Any], context: int | None = None) -> Dims:
+        """A published size with changes, or explicit dimensions.
+
+        Raises:
+            Unsupported: there is no size, and the dimensions are not enough.
+        """
+        if size is not None:
+            return replace(self.sizes[size], **given)
+        missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in given]
+        if missing:
+            raise Unsupported(f"{self.name}(...) needs a size or {', '.join(missing)}")
+        filled = {
+            "kv_heads": given["heads"],
+            "ffn": 4 * given["hidden"],
+            "head_dim": given["hidden"] // given["heads"],
+            "context": context or 4096,
+            "tied": True,
+            **self.defaults,
+            **given,
+        }
+        return Dims(**filled)
+
+    def read(self, config: Mapping[str, Any]) -> Dims:
+        """The dimensions in a config.json of this family.
+
+        Raises:
+            Unsupported: it asks for something that is not carried out.
+        """
+        for key, value in self.fixed.items():
+            if config.get(key, value) != value:
+                raise Unsupported(f"{key} = {config[key]!r} of its config.json, only {value!r}")
+        kinds = set(config.get("layer_types") or ()) - {"full_attention"}
+        if kinds:
+            raise Unsupported(f"layers of type {', '.join(sorted(kinds))}")
+        values = {
+            name: config.get(key, config.get(ALIASES.get(key, "")))
+            for name, key in self.keys.items()
+        }
+        found = {name: value for name, value in values.items() if value is not None}
+        missing = [self.keys[n] for n in NEEDED if n in self.keys and n not in found]
+        if missing:
+            raise Unsupported(f"no {', '.join(missing)} in its config.json")
+        found.setdefault("kv_heads", found["heads"])
+        found.setdefault("head_dim", found["hidden"] // found["heads"])
+        theta, scaling = _rope(config)
+        found |= {"rope_theta": theta, "rope_scaling": scaling}
+        return Dims(**{**self.defaults, **UNSAID, **found})
+
+    def write(self, dims: Dims) -> dict[str, Any]:
+        """The keys of a config.json that describe `dims`."""
+        scaling = dims.rope_scaling
+        rope: dict[str, Any] = {"rope_theta": float(dims.rope_theta), "rope_type": "default"}
+        if scaling is not None:
+            rope |= {
+                "rope_type": "llama3",
+                "factor": scaling.factor,
+                "low_freq_factor": scaling.low,
+                "high_freq_factor": scaling.high,
+                "original_max_position_embeddings": scaling.original,
+            }
+        return {
+            "architectures": [self.architecture],
+            "model_type": self.model_type,
+            "hidden_act": "silu",
+            "attention_dropout": 0.0,
+            "initializer_range": 0.02,
+            "use_cache": True,
+            **self.fixed,
+            **{key: getattr(dims, name) for name, key in self.keys.items()},
+            "rope_parameters": rope,
+        }
+
+
+def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
+    """Base of the rotations and how they are stretched, in the old keys or the new ones."""
+    rope = {**(config.get("rope_scaling") or {}), **(config.get("rope_parameters") or {})}
+    theta = float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0)
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind == "default":
+        return theta, None
+    if kind != "llama3":
+        raise Unsupported(f'rotations of type "{kind}", only "default" and "llama3"')
+    return theta, RopeScaling(
+        factor=float(rope["factor"]),
+        low=float(rope["low_freq_factor"]),
+        high=float(rope["high_freq_factor"]),
+        original=int(rope["original_max_position_embeddings"]),
+    )
+
+
+def difference(ours: Dims, theirs: Dims) -> str:
+    """Where two descriptions of a model differ, "hidden 128, not 64"; "" if nowhere."""
+    names: Sequence[str] = [n for n in SHAPE if getattr(ours, n) != getattr(theirs, n)]
+    return ", ".join(f"{n} {getattr(theirs, n)}, not {getattr(ours, n)}" for n in names)

@@ -1,0 +1,68 @@
+"""All model families in the order in which they are asked, and the three ways to find one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from forgedsl.families import llama3, mistral, qwen2, qwen3, qwen3_moe, smollm2
+from forgedsl.families.base import Dims, Family, Unsupported
+from forgedsl.records import replace
+
+FAMILIES: tuple[Family, ...] = (
+    qwen2.FAMILY,
+    qwen3.FAMILY,
+    qwen3_moe.FAMILY,
+    llama3.FAMILY,
+    smollm2.FAMILY,
+    mistral.FAMILY,
+)
+
+ELSEWHERE = re.compile(
+    r"(google/(?:code)?gemma|microsoft/[Pp]hi|openai/gpt-oss|openai-community|deepseek-ai/"
+    r"(?:DeepSeek-V|DeepSeek-R1(?!-Distill)|deepseek-moe)|moonshotai/Kimi|mistralai/Mixtral"
+    r"|zai-org/GLM|THUDM/|allenai/OL|tiiuae/|EleutherAI/|state-spaces/|meta-llama/Llama-4"
+    r"|Qwen/(?:Qwen3\.5|Qwen3-Next|Qwen[0-9.]*-(?:VL|Omni|Audio)))"
+)
+"""names on the hub of well-known models of other families"""
+
+
+def family(name: str) -> Family:
+    """The family of this name."""
+    return next(f for f in FAMILIES if f.name == name)
+
+
+def by_config(config: Mapping[str, Any]) -> tuple[Family, Dims]:
+    """Family and dimensions of a model by its config.json.
+
+    Raises:
+        Unsupported: no family carries it out.
+    """
+    kind = str(config.get("model_type", ""))
+    found = next((f for f in FAMILIES if f.model_type == kind), None)
+    if found is None:
+        raise Unsupported(f'a model of type "{kind}" belongs to no family that is here')
+    return found, found.read(config)
+
+
+def by_hub_name(model_id: str) -> tuple[Family, Dims] | None:
+    """Family and dimensions of a published model by its name on the hub, "Qwen/Qwen3-4B-Base".
+
+    Raises:
+        Unsupported: the name is that of a model of another family.
+    """
+    for candidate in FAMILIES:
+        for pattern, changes in candidate.hub:
+            match = re.fullmatch(pattern, model_id)
+            size = match[1] if match is not None else ""
+            if size in candidate.sizes:
+                return candidate, replace(candidate.sizes[size], **changes)
+    if ELSEWHERE.match(model_id):
+        raise Unsupported(f'"{model_id}" belongs to no family that is here')
+    return None
+
+
+def names() -> str:
+    """The names of all families, for messages."""
+    return ", ".join(f"{f.name} (model_type {f.model_type})" for f in FAMILIES)

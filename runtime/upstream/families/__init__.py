@@ -1,0 +1,24 @@
+"""Model families on torchtitan: dimensions in, torchtitan's own `ModelSpec` out; one file a family.
+
+`BUILDERS` is all of them; `build` is asked for a family by the compiler's name of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.families.base import Dims, Family
+from forgedsl.runtime.upstream.families import llama3, qwen2, qwen3, qwen3_moe
+from forgedsl.runtime.upstream.families.decoder import Builder
+
+BUILDERS: tuple[tuple[str, Builder], ...] = (
+    ("qwen2", qwen2.build),
+    ("qwen3", qwen3.build),
+    ("qwen3_moe", qwen3_moe.build),
+    ("llama3", llama3.build),
+)
+
+
+def build(family: Family, dims: Dims) -> Any:
+    """torchtitan's ModelSpec for a model of `family`."""
+    return dict(BUILDERS)[family.like or family.name](dims)

@@ -1,0 +1,141 @@
+"""The decoder that all families are variants of, out of torchtitan's own builders.
+
+Everything keeps Hugging Face's layout of queries and keys (rotated by halves), so that a weight has
+one form in torchtitan, in transformers and in vLLM, and only names differ.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from forgedsl.families.base import Dims
+
+Builder = Callable[[Dims], Any]
+
+
+def decoder_spec(dims: Dims, like: Any, block: Any, *, feed_forward: Any = None) -> Any:
+    """`like`, a ModelSpec of torchtitan, with a model of `dims` instead of its own.
+
+    `block` is its class of layers; `feed_forward(dims)` its part behind attention where that is no
+    gated MLP.
+    """
+    from torchtitan.models import qwen3
+    from torchtitan.models.common import Embedding, Linear
+
+    init = qwen3._EMBEDDING_SKIP_INIT if dims.tied else qwen3._EMBEDDING_INIT
+    model = type(like.model)(
+        vocab_size=dims.vocab,
+        dim=dims.hidden,
+        norm=norm(dims, dims.hidden),
+        enable_weight_tying=dims.tied,
+        tok_embeddings=Embedding.Config(
+            num_embeddings=dims.vocab, embedding_dim=dims.hidden, param_init=init
+        ),
+        lm_head=Linear.Config(
+            in_features=dims.hidden, out_features=dims.vocab, param_init=qwen3._LINEAR_INIT
+        ),
+        layers=[
+            block.Config(
+                attention_norm=norm(dims, dims.hidden),
+                ffn_norm=norm(dims, dims.hidden),
+                attention=_attention(dims),
+                **(feed_forward or _mlp)(dims),
+            )
+            for _ in range(dims.layers)
+        ],
+    )
+    return dataclasses.replace(
+        like, flavor="custom", model=model, state_dict_adapter=classes().adapter
+    )
+
+
+def norm(dims: Dims, width: int) -> Any:
+    from torchtitan.models import qwen3
+    from torchtitan.models.common import RMSNorm
+
+    return RMSNorm.Config(normalized_shape=width, eps=dims.eps, param_init=qwen3._NORM_INIT)
+
+
+def _attention(dims: Dims) -> Any:
+    from torchtitan.models import qwen3
+    from torchtitan.models.common.config_utils import get_attention_config, make_gqa_config
+
+    scaling = dims.rope_scaling
+    stretched = {} if scaling is None else {
+        "scaling": "llama",
+        "scaling_factor": scaling.factor,
+        "low_freq_factor": scaling.low,
+        "high_freq_factor": scaling.high,
+        "original_max_position_embeddings": scaling.original,
+    }  # fmt: skip
+    config = make_gqa_config(
+        dim=dims.hidden,
+        n_heads=dims.heads,
+        n_kv_heads=dims.kv_heads,
+        head_dim=dims.head_dim,
+        wqkv_param_init=qwen3._LINEAR_INIT,
+        wo_param_init=qwen3._LINEAR_INIT,
+        inner_attention=get_attention_config("flex"),
+        fuse_qkv=True,
+        rope=classes().rope.Config(
+            dim=dims.head_dim, max_seq_len=dims.context, theta=dims.rope_theta, **stretched
+        ),
+        qk_norm=norm(dims, dims.head_dim) if dims.qk_norm else None,
+    )
+    config.qkv_linear.wqkv.bias = dims.qkv_bias
+    return config
+
+
+def _mlp(dims: Dims) -> dict[str, Any]:
+    from torchtitan.models import qwen3
+    from torchtitan.models.common.config_utils import make_ffn_config
+
+    mlp = make_ffn_config(
+        dim=dims.hidden,
+        hidden_dim=dims.ffn,
+        w1_param_init=qwen3._LINEAR_INIT,
+        w2w3_param_init=qwen3._LINEAR_INIT,
+    )
+    return {"feed_forward": mlp}
+
+
+@cache
+def classes() -> SimpleNamespace:
+    """Subclasses of torchtitan's; made once, after torchtitan knows its device."""
+    from torchtitan.models.common import ComplexRoPE, CosSinRoPE
+    from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter
+
+    class HalvesRoPE(CosSinRoPE):
+        """Rotation by halves, as in Hugging Face weights, also with Llama's stretching."""
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(CosSinRoPE.Config):
+            pass
+
+        def _precompute_cache(self) -> Any:
+            if self.config.scaling != "llama":
+                return super()._precompute_cache()
+            turns = ComplexRoPE._precompute_cache(self)
+            return torch.cat([turns.real, turns.real, turns.imag, turns.imag], dim=-1)
+
+    class Adapter(Qwen3StateDictAdapter):
+        """torchtitan's names to Hugging Face's and back, with biases of queries, keys and values.
+
+        It maps by name, so that it serves every family of the same layers.
+        """
+
+        def __init__(self, model_config: Any, hf_assets_path: str | None) -> None:
+            super().__init__(model_config, hf_assets_path)
+            for letter in "qkv":
+                self.from_hf_map[f"model.layers.{{}}.self_attn.{letter}_proj.bias"] = (
+                    f"layers.{{}}.attention.qkv_linear.w{letter}.bias"
+                )
+
+    return SimpleNamespace(rope=HalvesRoPE, adapter=Adapter)

@@ -1,0 +1,13 @@
+"""Qwen2 on torchtitan, which does not register it: Qwen3's model with biases and without norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.families.base import Dims
+from forgedsl.runtime.upstream.families import qwen3
+
+
+def build(dims: Dims) -> Any:
+    """ModelSpec of a Qwen2 model."""
+    return qwen3.build(dims)
