@@ -1,0 +1,98 @@
+"""What the parameters of a Python reward are given."""
+
+import pytest
+
+from forgedsl import api
+from forgedsl.hir.pycalls import inputs_of
+from forgedsl.lint.engine import lint_source
+from forgedsl.source import SourceFile
+
+BY_NAME = [
+    ("prompt, response, target", "prompt response target"),
+    ("p, r, t", "prompt response target"),
+    ("question, answer, truth", "prompt response target"),
+    ("prompt, response, answer", "prompt response target"),
+    ("prompt, response, target, level", "prompt response target column level"),
+    ("prompt, response, *, tests", "prompt response column tests"),
+    ("prompt, response", "prompt response"),
+    ("response", "response"),
+    ("completion, answer", "response column answer"),
+    ("response, messages, row", "response messages row"),
+    ("r", "rollout"),
+    ("r, cases", "rollout target"),
+    ("r, target, scale=2.0", "rollout target column? scale"),
+    ("x, y", "rollout target"),
+    ("response, target, level=3", "response target column? level"),
+]
+
+
+def load(tmp_path, source, bound):
+    (tmp_path / "r.py").write_text(source)
+    text = f'import python "r.py" as r\nreward a = r.{bound}\n'
+    checked = api.load_text(text, folder=tmp_path).checked
+    return checked.rewards["a"].body
+
+
+@pytest.mark.parametrize(("parameters", "sources"), BY_NAME)
+def test_parameters_are_given_by_name_or_else_by_place(tmp_path, parameters, sources):
+    body = load(tmp_path, f"def f({parameters}): ...\n", "f")
+    assert " ".join(inputs_of(body).by_name.values()) == sources
+
+
+def test_any_number_of_arguments_is_given_three_by_place(tmp_path):
+    assert inputs_of(load(tmp_path, "def f(*args): ...\n", "f")).by_place == (
+        "prompt", "response", "target",
+    )  # fmt: skip
+
+
+def test_the_form_of_trl_is_given_lists_and_all_columns(tmp_path):
+    inputs = inputs_of(load(tmp_path, "def f(prompts, completions, a, **kw): ...\n", "f"))
+    assert inputs.lists
+    assert list(inputs.by_name.values()) == ["prompt", "response", "column a", "row"]
+
+
+def test_keywords_of_a_function_are_bound_and_not_looked_up(tmp_path):
+    body = load(tmp_path, "def f(response, tol, level): ...\n", "f(tol = 0.5)")
+    assert (body.args, inputs_of(body).by_name) == (
+        {"tol": 0.5},
+        {"response": "response", "level": "column level"},
+    )
+
+
+JUDGE = """
+class Judge:
+    def __init__(self, scale, *, limit=1.0): ...
+    async def __call__(self, response): ...
+
+made = Judge(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("bound", "makes", "args"),
+    [
+        ("Judge(2)", "class", {"scale": 2}),
+        ("Judge(scale = [1, 5], limit = 3s)", "class", {"scale": [1, 5], "limit": 3.0}),
+        ("made", "object", {}),
+    ],
+)
+def test_a_class_is_made_with_its_arguments(tmp_path, bound, makes, args):
+    body = load(tmp_path, JUDGE, bound)
+    assert (body.makes, body.args, body.asynchronous) == (makes, args, True)
+    assert inputs_of(body).by_name == {"response": "response"}
+
+
+@pytest.mark.parametrize(
+    ("bound", "message"),
+    [
+        ("Judge", "`Judge` needs `scale`"),
+        ("Judge(1, 2)", "`Judge` takes 1 positional argument"),
+        ("Judge(1, sale = 2)", "`Judge` has no parameter `sale`"),
+        ("made(1)", "`made` is an object: it is named without arguments"),
+    ],
+)
+def test_wrong_arguments_are_said(tmp_path, bound, message):
+    (tmp_path / "r.py").write_text(JUDGE)
+    text = f'import python "r.py" as r\nreward a = r.{bound}\n'
+    found = lint_source(SourceFile("t.forge", text), tmp_path).diagnostics
+    assert [d.message for d in found if d.code == "F114"] == [message]
