@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.context import ERROR, under
+from forgedsl.hir.file import File
 from forgedsl.hir.ir import Constructor, Origin, Value
 from forgedsl.schema.types import Auto
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
     from forgedsl.hir.table import Declared
     from forgedsl.schema.types import Setting
 
@@ -32,8 +32,8 @@ def default_value(setting: Setting) -> Value:
     return found
 
 
-def _host(name: str) -> Callable[[Resolver, Declared], Any]:
-    def value(resolver: Resolver, declared: Declared) -> Any:
+def _host(name: str) -> Callable[[File, Declared], Any]:
+    def value(resolver: File, declared: Declared) -> Any:
         sizes = [key for key in ("hosts", "gpus", "gpu") if key in declared.entries]
         given: dict[str, Any] = {key: resolver.setting(declared, key).value for key in sizes}
         known = {key: found for key, found in given.items() if found is not ERROR}
@@ -42,7 +42,7 @@ def _host(name: str) -> Callable[[Resolver, Declared], Any]:
     return value
 
 
-def _device(resolver: Resolver, declared: Declared) -> Any:
+def _device(resolver: File, declared: Declared) -> Any:
     if "gpus" in declared.entries:
         gpus = resolver.setting(declared, "gpus").value
         if gpus is ERROR or gpus == 0:
@@ -50,7 +50,7 @@ def _device(resolver: Resolver, declared: Declared) -> Any:
     return "gpu" if _cluster_gpus(resolver) else "cpu"
 
 
-def _gpus(resolver: Resolver, declared: Declared) -> Any:
+def _gpus(resolver: File, declared: Declared) -> Any:
     if "device" in declared.entries:
         device = resolver.setting(declared, "device").value
         if device == "cpu":
@@ -60,17 +60,17 @@ def _gpus(resolver: Resolver, declared: Declared) -> Any:
     return 1 if _cluster_gpus(resolver) else 0
 
 
-def _cluster_gpus(resolver: Resolver) -> bool:
+def _cluster_gpus(resolver: File) -> bool:
     gpus = resolver.setting(resolver.table.declared["cluster"], "gpus").value
     return gpus is ERROR or gpus > 0
 
 
-def _dtype(resolver: Resolver, declared: Declared) -> Any:
+def _dtype(resolver: File, declared: Declared) -> Any:
     model = resolver.model_of(declared)
     return "bf16" if model is None else resolver.setting(model, "dtype").value
 
 
-def _vllm_procs(resolver: Resolver, declared: Declared) -> Any:
+def _vllm_procs(resolver: File, declared: Declared) -> Any:
     product = 1
     for degree in ("parallel.tp", "parallel.pp", "parallel.dp"):
         value = resolver.setting(declared, degree).value
@@ -79,12 +79,12 @@ def _vllm_procs(resolver: Resolver, declared: Declared) -> Any:
     return product if hosts is ERROR else max(product // hosts, 1)
 
 
-def _shuffle(resolver: Resolver, declared: Declared) -> Any:
+def _shuffle(resolver: File, declared: Declared) -> Any:
     seed = resolver.setting(resolver.table.declared["run"], "seed").value
     return seed if seed is ERROR else Constructor(name="seed", args={"seed": seed}, span=NO_SPAN)
 
 
-DERIVED: dict[tuple[str, str], Callable[[Resolver, Declared], Any]] = {
+DERIVED: dict[tuple[str, str], Callable[[File, Declared], Any]] = {
     ("run", "name"): lambda resolver, declared: str(resolver.stem),
     ("launcher", "value"): lambda resolver, declared: Constructor(
         name="local", args={}, span=NO_SPAN

@@ -11,13 +11,14 @@ overlap, reset_prefix_cache, transport, timeout}, call {constant arguments by na
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir import imports
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
+from forgedsl.hir.file import File
 from forgedsl.hir.habits import function_habit
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.specialize import incomplete_step, resolve_loss
@@ -30,14 +31,11 @@ from forgedsl.schema.types import COUNT
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
-
 
 class FlowResolver:
     """Resolves the statements of one flow. `edges` maps a stream to where it is defined."""
 
-    def __init__(self, resolver: Resolver, functions: dict[str, Function]) -> None:
+    def __init__(self, resolver: File, functions: dict[str, Function]) -> None:
         self.resolver = resolver
         self.ctx = resolver.ctx
         self.functions = functions
@@ -234,7 +232,7 @@ class FlowResolver:
             help_text = f"`trainer.step(batch, loss = {path.text})`"
             self.ctx.error("F119", "a loss is named in a step", path.span, help=help_text)
             return None
-        if path.parts[0] in self.resolver.table.modules:
+        if path.parts[0] in self.resolver.modules:
             self.resolver.used.add(path.parts[0])
             self._not_called(path, found)
             return None
@@ -384,7 +382,7 @@ def _written(value: Any, span: Span) -> Value:
     return Value(value=value, origin=Origin(layer="file", detail="", span=span))
 
 
-def resolve_flow(resolver: Resolver, functions: dict[str, Function]) -> tuple[FlowStep, ...]:
+def resolve_flow(resolver: File, functions: dict[str, Function]) -> tuple[FlowStep, ...]:
     """The steps of the program's flow; functions it uses from modules are added to `functions`."""
     flow = resolver.table.flow
     if flow is None:

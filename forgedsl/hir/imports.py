@@ -12,22 +12,20 @@ hold functions only: `hir.instantiate`.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
+from forgedsl.hir.file import File
 from forgedsl.hir.instantiate import argument_entries
 from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Function, Ref, Value
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import fields, replace
-from forgedsl.shipped import SHIPPED
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
 
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
+F = TypeVar("F", bound=File)
 
 
 def is_standard(decl: ast.ImportForge) -> bool:
@@ -35,7 +33,7 @@ def is_standard(decl: ast.ImportForge) -> bool:
     return decl.target == "std" or decl.target.startswith("std/")
 
 
-def open_modules(resolver: Resolver, trail: tuple[str, ...]) -> None:
+def open_modules(resolver: File, trail: tuple[str, ...]) -> None:
     """Read the imported files and enter what they declare; `trail` are the files that import."""
     table = resolver.table
     for alias, decl in table.imports.items():
@@ -61,7 +59,7 @@ def open_modules(resolver: Resolver, trail: tuple[str, ...]) -> None:
             alias=alias,
         )
         child.params.imported = (child.prefix.removesuffix("."), decl.target_span)
-        table.modules[alias] = child
+        resolver.modules[alias] = child
         child.table.param_entries.update(argument_entries(decl, resolver.ctx))
         open_modules(child, (*trail, module.key))
         _check_parameters(child, decl, resolver)
@@ -70,7 +68,7 @@ def open_modules(resolver: Resolver, trail: tuple[str, ...]) -> None:
         resolver.ctx.broken.update(f"{alias}.{name}" for name in child.ctx.broken)
 
 
-def adopt(child: Resolver, parent: Resolver) -> None:
+def adopt(child: File, parent: File) -> None:
     """Give a module the settings of the run that imports it, in place of its own."""
     for name, declared in parent.table.declared.items():
         if declared.kind.singleton:
@@ -78,7 +76,7 @@ def adopt(child: Resolver, parent: Resolver) -> None:
     child.ctx.broken |= {f"{child.prefix}{name}" for name in child.ctx.broken}
 
 
-def _check_parameters(child: Resolver, decl: ast.ImportForge, importer: Resolver) -> None:
+def _check_parameters(child: File, decl: ast.ImportForge, importer: File) -> None:
     for name, entry in [*child.table.param_entries.items()]:
         if name not in child.table.params:
             what = f"module `{decl.target}` has no parameter"
@@ -86,14 +84,14 @@ def _check_parameters(child: Resolver, decl: ast.ImportForge, importer: Resolver
             del child.table.param_entries[name]
 
 
-def modules(resolver: Resolver) -> Iterator[Resolver]:
+def modules(resolver: F) -> Iterator[F]:
     """All modules below, each behind those that it imports."""
-    for child in resolver.table.modules.values():
+    for child in resolver.modules.values():
         yield from modules(child)
         yield child
 
 
-def profiles(resolver: Resolver) -> tuple[str, ...]:
+def profiles(resolver: File) -> tuple[str, ...]:
     """The names of the file's profiles and of those of its modules."""
     files = (resolver, *modules(resolver))
     return tuple(dict.fromkeys(name for file in files for name in file.table.profiles))
@@ -104,12 +102,12 @@ def is_offered(declared: Declared) -> bool:
     return not declared.kind.singleton and declared.kind.name != "eval"
 
 
-def left_behind(module: Resolver) -> frozenset[str]:
+def left_behind(module: File) -> frozenset[str]:
     """The names of what an importer does not get."""
     return frozenset(n for n, d in module.table.declared.items() if not is_offered(d))
 
 
-def is_known(module: Resolver, name: str) -> bool:
+def is_known(module: File, name: str) -> bool:
     """Whether an importer may use `name`."""
     table = module.table
     declared = table.declared.get(name)
@@ -123,14 +121,14 @@ def inner(path: ast.Path) -> ast.Path:
     return ast.Path(parts=path.parts[1:], span=part_span(path, 1))
 
 
-def unknown_member(resolver: Resolver, path: ast.Path, candidates: Iterable[str] = ()) -> Any:
+def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = ()) -> Any:
     """Report `m.NAME` where the module has nothing of that name that can be used here."""
     alias, name, *_ = *path.parts, ""
-    module = resolver.table.modules[alias]
+    module = resolver.modules[alias]
     if not name:
         message = f"`{alias}` is a module; name one of its declarations"
         return resolver.ctx.error("F109", message, path.span, help=f"`{alias}.NAME`")
-    if name in module.table.modules and len(path.parts) > 2:
+    if name in module.modules and len(path.parts) > 2:
         return unknown_member(module, inner(path), candidates)
     span = part_span(path, 1, 1)
     apart = _stays_behind(module, alias, name)
@@ -146,7 +144,7 @@ def unknown_member(resolver: Resolver, path: ast.Path, candidates: Iterable[str]
     return resolver.ctx.unknown("F101", what, name, span, dict.fromkeys(known))
 
 
-def _stays_behind(module: Resolver, alias: str, name: str) -> tuple[str, str] | None:
+def _stays_behind(module: File, alias: str, name: str) -> tuple[str, str] | None:
     """What there is to say of a name that an import does not bring, and what to do."""
     table = module.table
     declared = table.declared.get(name)
@@ -166,22 +164,6 @@ def _stays_behind(module: Resolver, alias: str, name: str) -> tuple[str, str] | 
         message = f"`{name}` is a profile of `{alias}`"
         return message, f"`--profile {name}` applies it to what the module declares"
     return None
-
-
-def rebased(module: Resolver) -> Callable[[str], str]:
-    """Paths written in a module, relative to its folder -> relative to the program's folder."""
-    root = module
-    while root.parent is not None:
-        root = root.parent
-
-    def rebase(path: str) -> str:
-        if module.folder is None or root.folder is None or module.folder == root.folder:
-            return path
-        if path.startswith(SHIPPED) or Path(path).is_absolute():
-            return path
-        return Path(os.path.relpath(module.folder / path, root.folder)).as_posix()
-
-    return rebase
 
 
 def with_rewards_named(value: Deferred) -> Deferred:
@@ -223,7 +205,7 @@ def needed(
 
 
 def places(
-    resolver: Resolver, declared: Iterable[str], functions: Mapping[str, Function]
+    resolver: File, declared: Iterable[str], functions: Mapping[str, Function]
 ) -> dict[str, Span]:
     """Where everything of a module stands that the program names."""
     table = resolver.table

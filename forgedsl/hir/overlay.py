@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir import imports
-from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import Context
+from forgedsl.hir.file import File
 from forgedsl.hir.habits import habit, misspelt_option, whole_addresses
 from forgedsl.hir.ir import Origin
 from forgedsl.hir.suggest import did_you_mean
@@ -22,9 +22,6 @@ from forgedsl.hir.table import RANK, Declared, Entry, part_span
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
-
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +84,13 @@ def _toml_text(value: Any) -> str:
 
 
 class Overlay:
-    """Writes layers into the table that `collector` built from the file."""
+    """Writes layers into the table of a file."""
 
-    def __init__(self, collector: Collector) -> None:
-        self.collector = collector
-        self.table = collector.table
-        self.ctx = collector.ctx
+    def __init__(self, file: File) -> None:
+        self.collector = file.collector
+        self.table = file.table
+        self.ctx = file.ctx
+        self.modules = file.modules
 
     def profile(self, profile: ast.BlockDecl, apart: frozenset[str] = frozenset()) -> None:
         """Apply the body of a profile; what it says about the names `apart` is left out."""
@@ -114,13 +112,13 @@ class Overlay:
                     self.ctx.error("F119", message, item.span)
 
     def _nested(self, item: ast.Nested, origin: Origin) -> None:
-        module = self.table.modules.get(item.name)
+        module = self.modules.get(item.name)
         if module is not None:
             for inner in item.block.items:
                 place = inner.name_span if isinstance(inner, ast.Nested) else inner.span
                 path = ast.Path(parts=(item.name, _head(inner)), span=place)
                 if self._is_settable(module, path):
-                    Overlay(module.collector).items((inner,), origin)
+                    Overlay(module).items((inner,), origin)
             return
         declared = self._find(item.name, item.name_span)
         if declared is None:
@@ -171,9 +169,9 @@ class Overlay:
 
     def _is_text(self, path: ast.Path) -> bool:
         """Whether the target takes a string, so that its text needs no quotes."""
-        module = self.table.modules.get(path.parts[0])
+        module = self.modules.get(path.parts[0])
         if module is not None:
-            return len(path.parts) > 1 and Overlay(module.collector)._is_text(imports.inner(path))
+            return len(path.parts) > 1 and Overlay(module)._is_text(imports.inner(path))
         param = self.table.params.get(path.parts[0])
         if param is not None:
             return isinstance(param.type, ast.NamedType) and param.type.name == "str"
@@ -187,10 +185,10 @@ class Overlay:
         """`path = expr` from a profile or an override."""
         head, rest = path.parts[0], path.parts[1:]
         placed = replace(origin, span=expr.span)
-        module = self.table.modules.get(head)
+        module = self.modules.get(head)
         if module is not None:
             if self._is_settable(module, path):
-                Overlay(module.collector).assign(imports.inner(path), expr, origin)
+                Overlay(module).assign(imports.inner(path), expr, origin)
             return
         if head in self.table.params:
             if rest:
@@ -216,7 +214,7 @@ class Overlay:
         span = path.span if declared.kind.single else part_span(path, 1)
         self.collector.enter(declared, rest, span, expr, origin)
 
-    def _is_settable(self, module: Resolver, path: ast.Path) -> bool:
+    def _is_settable(self, module: File, path: ast.Path) -> bool:
         """Whether a module has what a path names; reports it if not."""
         if len(path.parts) > 1 and imports.is_known(module, path.parts[1]):
             return True

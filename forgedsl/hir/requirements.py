@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, is_auto, show, type_name
+from forgedsl.hir.file import File
 from forgedsl.hir.ir import Value
 from forgedsl.hir.operands import hang
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
 
-
-def holds(expr: ast.Expr, resolver: Resolver) -> bool:
+def holds(expr: ast.Expr, resolver: File) -> bool:
     """The truth of a condition; False after a diagnostic."""
     value = evaluate(expr, resolver, resolver.ctx)
     if value is ERROR or is_auto(value):
@@ -30,14 +28,14 @@ def holds(expr: ast.Expr, resolver: Resolver) -> bool:
     return value
 
 
-def check_conditions(resolver: Resolver) -> None:
+def check_conditions(resolver: File) -> None:
     """Report what is wrong in the conditions of profiles where none is chosen by them."""
     for profile in resolver.table.profiles.values():
         if profile.when is not None:
             holds(profile.when, resolver)
 
 
-def check(resolver: Resolver) -> None:
+def check(resolver: File) -> None:
     """Report every requirement that does not hold. One that depends on `auto` is left to the
     plan."""
     for requirement in resolver.table.requires:
@@ -51,7 +49,7 @@ def check(resolver: Resolver) -> None:
         _failed(requirement, resolver)
 
 
-def _failed(requirement: ast.Require, resolver: Resolver) -> None:
+def _failed(requirement: ast.Require, resolver: File) -> None:
     source = resolver.loader.sources[requirement.span.file]
     message = "requirement does not hold"
     if requirement.message:
@@ -64,7 +62,7 @@ def _failed(requirement: ast.Require, resolver: Resolver) -> None:
     resolver.ctx.error("F120", message, requirement.span, table=table)
 
 
-def _origins(test: ast.Expr, resolver: Resolver) -> list[str]:
+def _origins(test: ast.Expr, resolver: File) -> list[str]:
     """Where the operands come from: those that an override or a profile decides, else all."""
     paths = {path.text: path for path in _paths(test)}
     found = {text: _provenance(path, resolver) for text, path in paths.items()}
@@ -96,7 +94,7 @@ def _paths(expr: Any) -> Iterator[ast.Path]:
                 yield from _paths(item)
 
 
-def _provenance(path: ast.Path, resolver: Resolver) -> tuple[str, str]:
+def _provenance(path: ast.Path, resolver: File) -> tuple[str, str]:
     """Where the value of a name comes from, and the layer if that is not the file itself:
     `--set max_new=8192 (default 1024, line 10)`."""
     table = resolver.table
@@ -109,7 +107,7 @@ def _provenance(path: ast.Path, resolver: Resolver) -> tuple[str, str]:
         written = resolver.loader.sources[default.span.file].text
         shown = written[default.span.start : default.span.end]
         return f"{text} (default {shown}, {_line(default.span, resolver)})", value.origin.layer
-    module = table.modules.get(path.parts[0])
+    module = resolver.modules.get(path.parts[0])
     if module is not None:
         return _provenance(imports.inner(path), module)
     declared = table.declared.get(path.parts[0])
@@ -120,7 +118,7 @@ def _provenance(path: ast.Path, resolver: Resolver) -> tuple[str, str]:
     return _origin(value, resolver), layer
 
 
-def _origin(value: Value, resolver: Resolver) -> str:
+def _origin(value: Value, resolver: File) -> str:
     origin = value.origin
     if origin.layer in {"set", "set-file"}:
         return origin.detail
@@ -132,5 +130,5 @@ def _origin(value: Value, resolver: Resolver) -> str:
     return f"{origin.detail}, {line}" if origin.detail and origin.layer != "default" else line
 
 
-def _line(span: Span, resolver: Resolver) -> str:
+def _line(span: Span, resolver: File) -> str:
     return f"line {resolver.loader.sources[span.file].position(span.start)[0]}"

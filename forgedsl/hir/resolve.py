@@ -76,7 +76,7 @@ def _assembled(
 ) -> Program:
     """What is the program's own, and what that needs of its modules."""
     table = resolver.table
-    if table.modules:
+    if resolver.modules:
         needed = imports.needed(decls, rewards, flow)
         decls = {name: decl for name, decl in decls.items() if name in needed}
         rewards = {name: reward for name, reward in rewards.items() if name in needed}

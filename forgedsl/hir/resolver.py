@@ -9,23 +9,21 @@ the settings of the run with that of the program; `hir.resolve` takes the parts 
 from __future__ import annotations
 
 from collections import ChainMap
-from pathlib import Path, PurePath
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 from forgedsl.hir import imports, requirements
-from forgedsl.hir.collect import Collector
-from forgedsl.hir.context import ERROR, Context, Host
+from forgedsl.hir.context import ERROR, Host
 from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
+from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
 from forgedsl.hir.ir import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
-from forgedsl.hir.params import Params
 from forgedsl.hir.pyimport import python_scope
-from forgedsl.hir.settings import Coercer
 from forgedsl.hir.specialize import bound
-from forgedsl.hir.table import RANK, Declared, Entry, part_span
+from forgedsl.hir.table import RANK, Declared, part_span
 from forgedsl.schema.types import Auto, Derived, Required, Setting
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
@@ -33,8 +31,8 @@ from forgedsl.syntax import ast
 ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
 
 
-class Resolver:
-    """One resolution of one file under one profile; `parent` is who imports it, as `alias`."""
+class Resolver(File):
+    """What is behind a `File`: layers, settings on demand, declarations."""
 
     def __init__(
         self,
@@ -43,24 +41,10 @@ class Resolver:
         folder: Path | None,
         loader: Loader,
         host: Host,
-        parent: Resolver | None = None,
+        parent: Self | None = None,
         alias: str = "",
     ) -> None:
-        self.ctx = Context(loader.reporter)
-        self.parent = parent
-        self.prefix: str = f"{parent.prefix}{alias}." if parent is not None else ""
-        self.name = name
-        self.stem: str = PurePath(name).stem
-        self.folder = folder
-        self.loader = loader
-        self.host = host
-        self.collector = Collector(self.ctx, self.prefix.removesuffix("."))
-        self.table = self.collector.file(file)
-        self.scope = Scope(module=self.prefix.removesuffix("."))
-        self.params = Params(self.table.params, self.table.param_entries, self, self.home, self.ctx)
-        rebase = str if parent is None else imports.rebased(self)
-        self.coercer = Coercer(self.ctx, self, self.table.declared, rebase)
-        self.used = self.coercer.used
+        super().__init__(file, name, folder, loader, host, parent, alias)
         self.profile: str | None = None
         self._names: dict[str, Any] | None = None
         """what expressions of rows and rollouts may name, once all functions are known"""
@@ -73,36 +57,9 @@ class Resolver:
 
     # ---- names in constant expressions
 
-    def knows(self, name: str) -> bool:
-        """Whether `name` is declared, whatever it is."""
-        table = self.table
-        return any(
-            name in t for t in (table.params, table.declared, table.functions, table.imports)
-        )
-
-    def constants(self) -> tuple[str, ...]:
-        """The names that have values, or settings with values."""
-        return (*self.table.params, *self.table.declared)
-
-    def home(self, entry: Entry) -> Resolver:
-        """In whose names an entry is evaluated: those of the file where it is written."""
-        found = self
-        while found.parent is not None and found.name != entry.expr.span.file:
-            found = found.parent
-        return found
-
-    def declared_at(self, path: ast.Path) -> tuple[Declared | None, int]:
-        """The declaration that a path starts with, and how many of its parts name it."""
-        parts = path.parts
-        for end in range(1, len(parts) + 1):
-            found = self.table.declared.get(".".join(parts[:end]))
-            if found is not None:
-                return found, end
-        return None, 0
-
     def value_of(self, path: ast.Path) -> Any:
         head, rest = path.parts[0], path.parts[1:]
-        module = self.table.modules.get(head)
+        module = self.modules.get(head)
         if module is not None:
             self.used.add(head)
             if not rest or not imports.is_known(module, rest[0]):
@@ -220,17 +177,11 @@ class Resolver:
         own = {"system": Constant(value=None if system is ERROR else system, span=None)}
         return Scope(names=ChainMap[str, Any](own, self._names))
 
-    def model_of(self, declared: Declared) -> Declared | None:
-        """The model a service runs; an unknown one has been reported."""
-        path = declared.ctor_args[0]
-        model = self.table.declared.get(path.text)
-        return model if model is not None and model.kind.name == "model" else None
-
     # ---- the parts of a program
 
     def layers(self, overrides: tuple[Override, ...], profile: str) -> bool:
         """Apply overrides and the profile; False if the profile is unknown."""
-        overlay = Overlay(self.collector)
+        overlay = Overlay(self)
         overlay.items(self.table.module_settings, Origin(layer="file", detail="", span=None))
         for override in overrides:
             overlay.override(override, self.loader.sources)
@@ -252,14 +203,14 @@ class Resolver:
         for file in self.files():
             if self.profile in file.table.profiles:
                 apart = frozenset() if file is self else imports.left_behind(file)
-                Overlay(file.collector).profile(file.table.profiles[self.profile], apart)
+                Overlay(file).profile(file.table.profiles[self.profile], apart)
         self._schedule_mode()
         self._memo.clear()
         for file in self.files():
             file.params.values.clear()
         return True
 
-    def files(self) -> tuple[Resolver, ...]:
+    def files(self) -> tuple[Self, ...]:
         """This file behind all modules that it imports."""
         return (*imports.modules(self), self)
 
@@ -287,10 +238,10 @@ class Resolver:
     def imports(self) -> None:
         for alias, decl in self.table.imports.items():
             found: Scope | None
-            if alias in self.table.modules:
-                found = self.table.modules[alias].scope
+            if alias in self.modules:
+                found = self.modules[alias].scope
             elif isinstance(decl, ast.ImportPython):
-                found = python_scope(decl, self.folder, self.ctx, self.coercer.rebase)
+                found = python_scope(decl, self.folder, self.ctx, self.rebase)
             elif not imports.is_standard(decl):
                 found = None  # it has been reported
             else:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgedsl.hir.context import ERROR
+from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, check_function
 from forgedsl.hir.ir import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.hir.table import part_span
@@ -15,13 +16,10 @@ from forgedsl.schema.types import ANY, REQUIRED, Parameter, Signature
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
-
 Body = Function | PythonFunction | Constructor
 
 
-def resolve_rewards(resolver: Resolver, rewards: dict[str, RewardDecl]) -> None:
+def resolve_rewards(resolver: File, rewards: dict[str, RewardDecl]) -> None:
     """Add the rewards of a file to those of its modules, by their names in the program; also puts
     them into the scope, where rubrics look them up."""
     for name, node in resolver.table.functions.items():
@@ -54,7 +52,7 @@ def resolve_rewards(resolver: Resolver, rewards: dict[str, RewardDecl]) -> None:
 
 
 def _imported(
-    resolver: Resolver, node: ast.FnDecl | ast.BindDecl, rewards: dict[str, RewardDecl]
+    resolver: File, node: ast.FnDecl | ast.BindDecl, rewards: dict[str, RewardDecl]
 ) -> RewardDecl | None:
     """The reward of a module that `reward correct = m.correct` gives another name."""
     if not isinstance(node, ast.BindDecl) or not isinstance(node.value, ast.Path):
@@ -66,7 +64,7 @@ def _imported(
     return rewards.get(found.name)
 
 
-def _body(resolver: Resolver, node: ast.FnDecl | ast.BindDecl) -> Body | None:
+def _body(resolver: File, node: ast.FnDecl | ast.BindDecl) -> Body | None:
     if isinstance(node, ast.BindDecl):
         return _bound(resolver, node.value)
     if isinstance(node.body, ast.Path):
@@ -85,7 +83,7 @@ def _body(resolver: Resolver, node: ast.FnDecl | ast.BindDecl) -> Body | None:
     return function
 
 
-def _check_signature(resolver: Resolver, node: ast.FnDecl) -> None:
+def _check_signature(resolver: File, node: ast.FnDecl) -> None:
     first = node.fields[0] if node.fields else None
     is_rollout = isinstance(first and first.type, ast.NamedType) and first.type.name == "Rollout"  # type: ignore[union-attr]
     if not is_rollout:
@@ -97,7 +95,7 @@ def _check_signature(resolver: Resolver, node: ast.FnDecl) -> None:
         resolver.ctx.error("F114", message, node.fields[2].span)
 
 
-def _bound(resolver: Resolver, value: ast.Expr) -> Body | None:
+def _bound(resolver: File, value: ast.Expr) -> Body | None:
     """`rl.math_equal(tolerance = 1e-6)`, `rl.exact`, `judge.score`, or a reward of a module."""
     ctx = resolver.ctx
     if isinstance(value, ast.Path):
@@ -130,7 +128,7 @@ def _bound(resolver: Resolver, value: ast.Expr) -> Body | None:
 
 
 def _python(
-    resolver: Resolver, found: PythonFunction, call: ast.Call | None, span: Span
+    resolver: File, found: PythonFunction, call: ast.Call | None, span: Span
 ) -> PythonFunction | None:
     """A function with the arguments that are given, or a class with those of its objects."""
     of_class = found.makes == "class"
@@ -169,7 +167,7 @@ def _plain(value: Any) -> Any:
     return float(value) if isinstance(value, float) else value
 
 
-def _bad_pattern(resolver: Resolver, pattern: str | None, value: ast.Expr) -> bool:
+def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
     """Whether a pattern is no regular expression, and reported."""
     try:
         re.compile(pattern or "")
@@ -180,7 +178,7 @@ def _bad_pattern(resolver: Resolver, pattern: str | None, value: ast.Expr) -> bo
     return False
 
 
-def _not_found(resolver: Resolver, path: ast.Path, module: object) -> None:
+def _not_found(resolver: File, path: ast.Path, module: object) -> None:
     if isinstance(module, Scope) and len(path.parts) > 1:
         known = [*module.names]
         if module.module.startswith("std/"):

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forgedsl.diagnostics import Edit, Fix
 from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import evaluate, type_name
+from forgedsl.hir.file import File
 from forgedsl.hir.ir import Function, Scope
 from forgedsl.records import replace
 from forgedsl.schema.builtins import PARAM_TYPES
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
 
-
-def specialize(
-    function: Function, call: ast.Call, name: str, resolver: Resolver
-) -> Function | None:
+def specialize(function: Function, call: ast.Call, name: str, resolver: File) -> Function | None:
     """`function` with the arguments of `call` as the defaults of its scalar fields."""
     fields = {field.name: field for field in function.fields}
     scalars = [f.name for f in function.fields if isinstance(f.type, ast.NamedType)]
@@ -52,7 +46,7 @@ def specialize(
     return replace(function, name=name, fields=tuple(fields.values())) if good else None
 
 
-def bound(decl: ast.BindDecl, resolver: Resolver) -> Function | None:
+def bound(decl: ast.BindDecl, resolver: File) -> Function | None:
     """`loss grpo = rl.grpo(beta = 0.0)`: an imported function under a name of its own."""
     path = decl.value.function if isinstance(decl.value, ast.Call) else decl.value
     if isinstance(path, ast.Path):
@@ -62,7 +56,7 @@ def bound(decl: ast.BindDecl, resolver: Resolver) -> Function | None:
             if isinstance(decl.value, ast.Call):
                 return specialize(found, decl.value, decl.name, resolver)
             return found
-        if found is None and path.parts[0] in resolver.table.modules:
+        if found is None and path.parts[0] in resolver.modules:
             imports.unknown_member(resolver, path)
             return None
     message = f"the value of a {decl.kind} is the name of one, or it has parameters and a body"
@@ -101,7 +95,7 @@ def incomplete_step(call: ast.Call, ctx: Context) -> None:
         ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
 
 
-def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Function]) -> str | None:
+def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function]) -> str | None:
     """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
     path = expr.function if isinstance(expr, ast.Call) else expr
     if not isinstance(path, ast.Path):
@@ -131,7 +125,7 @@ def resolve_loss(expr: ast.Expr, resolver: Resolver, functions: dict[str, Functi
     return None
 
 
-def _check_given(loss: Function, path: ast.Path, span: Span, resolver: Resolver) -> None:
+def _check_given(loss: Function, path: ast.Path, span: Span, resolver: File) -> None:
     """Report scalar parameters without a value where the loss is used."""
     named = [(f, f.type.name) for f in loss.fields if isinstance(f.type, ast.NamedType)]
     scalars = [f for f, type_name in named if type_name in PARAM_TYPES]

@@ -8,20 +8,15 @@ x = trainer.step(batch, loss = pg)              a step has no result
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import Context
+from forgedsl.hir.file import File
 from forgedsl.schema.flow import STREAMS
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
 
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
 
-
-def not_a_stream(
-    resolver: Resolver, argument: str, value: ast.Expr, streams: Collection[str]
-) -> bool:
+def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collection[str]) -> bool:
     """Whether `value`, neither a name of the flow nor a call, is wrong as this argument."""
     if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
         help_text = "compute in the rubric, in an advantage or in a filter, and name the result"

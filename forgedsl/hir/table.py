@@ -6,16 +6,13 @@ ones. `hir.collect` fills it from the AST, `hir.overlay` writes the other layers
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from forgedsl.hir.ir import Origin
+from forgedsl.hir.ir import Origin, Value
 from forgedsl.records import dataclass, field
 from forgedsl.schema.types import Kind
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-
-if TYPE_CHECKING:
-    from forgedsl.hir.resolver import Resolver
 
 LAYERS = ("default", "module", "file", "profile", "set-file", "set")
 RANK = {layer: rank for rank, layer in enumerate(LAYERS)}
@@ -30,6 +27,13 @@ class Entry:
     path_span: Span
 
 
+class Owner(Protocol):
+    """The file that a declaration stands in."""
+
+    def setting(self, declared: Declared, name: str) -> Value:
+        """The value of one of its settings."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Declared:
     """A declaration with settings, before evaluation. `name` is what the program calls it
@@ -37,7 +41,7 @@ class Declared:
 
     kind: Kind
     name: str
-    owner: Resolver | None = None
+    owner: Owner | None = None
     node: ast.BlockDecl | ast.BindDecl | ast.FnDecl | None  # None: a singleton not written
     ctor: str | None = None
     ctor_args: tuple[ast.Path, ...] = ()
@@ -65,8 +69,6 @@ class Table:
     declared: dict[str, Declared] = field(default_factory=dict)
     functions: dict[str, ast.FnDecl | ast.BindDecl] = field(default_factory=dict)
     imports: dict[str, ast.ImportForge | ast.ImportPython] = field(default_factory=dict)
-    modules: dict[str, Resolver] = field(default_factory=dict)
-    """the imported files that could be read, but for the standard library"""
     module_settings: list[ast.Assign | ast.Nested] = field(default_factory=list)
     """`m.generator.replicas = 2`, `m { generator { replicas = 2 } }`"""
     profiles: dict[str, ast.BlockDecl] = field(default_factory=dict)

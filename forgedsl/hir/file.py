@@ -1,0 +1,117 @@
+"""One file under one profile, as every step of its resolution sees it: its tables and its names.
+
+`hir.resolver` is what is behind it, and evaluates settings; the steps are given a `File`.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from pathlib import Path, PurePath
+from typing import Any, Self
+
+from forgedsl.hir.collect import Collector
+from forgedsl.hir.context import Context, Host
+from forgedsl.hir.ir import Scope, Value
+from forgedsl.hir.modules import Loader
+from forgedsl.hir.params import Params
+from forgedsl.hir.settings import Coercer
+from forgedsl.hir.table import Declared, Entry
+from forgedsl.schema.types import Setting
+from forgedsl.shipped import SHIPPED
+from forgedsl.syntax import ast
+
+
+class File(ABC):
+    """One resolution of one file under one profile; `parent` is who imports it, as `alias`."""
+
+    def __init__(
+        self,
+        file: ast.File,
+        name: str,
+        folder: Path | None,
+        loader: Loader,
+        host: Host,
+        parent: Self | None = None,
+        alias: str = "",
+    ) -> None:
+        self.ctx = Context(loader.reporter)
+        self.parent = parent
+        self.prefix: str = f"{parent.prefix}{alias}." if parent is not None else ""
+        self.name = name
+        self.stem: str = PurePath(name).stem
+        self.folder = folder
+        self.loader = loader
+        self.host = host
+        self.collector = Collector(self.ctx, self.prefix.removesuffix("."))
+        self.table = self.collector.file(file)
+        self.modules: dict[str, Self] = {}
+        """the imported files that could be read, but for the standard library"""
+        self.scope = Scope(module=self.prefix.removesuffix("."))
+        self.params = Params(self.table.params, self.table.param_entries, self, self.home, self.ctx)
+        self.coercer = Coercer(self.ctx, self, self.table.declared, self.rebase)
+        self.used = self.coercer.used
+
+    # ---- names
+
+    def knows(self, name: str) -> bool:
+        """Whether `name` is declared, whatever it is."""
+        table = self.table
+        return any(
+            name in t for t in (table.params, table.declared, table.functions, table.imports)
+        )
+
+    def constants(self) -> tuple[str, ...]:
+        """The names that have values, or settings with values."""
+        return (*self.table.params, *self.table.declared)
+
+    def home(self, entry: Entry) -> Self:
+        """In whose names an entry is evaluated: those of the file where it is written."""
+        found = self
+        while found.parent is not None and found.name != entry.expr.span.file:
+            found = found.parent
+        return found
+
+    def declared_at(self, path: ast.Path) -> tuple[Declared | None, int]:
+        """The declaration that a path starts with, and how many of its parts name it."""
+        parts = path.parts
+        for end in range(1, len(parts) + 1):
+            found = self.table.declared.get(".".join(parts[:end]))
+            if found is not None:
+                return found, end
+        return None, 0
+
+    def model_of(self, declared: Declared) -> Declared | None:
+        """The model a service runs; an unknown one has been reported."""
+        path = declared.ctor_args[0]
+        model = self.table.declared.get(path.text)
+        return model if model is not None and model.kind.name == "model" else None
+
+    def rebase(self, path: str) -> str:
+        """A path as written here, relative to this folder -> relative to the program's folder."""
+        root: File = self
+        while root.parent is not None:
+            root = root.parent
+        if self.folder is None or root.folder is None or self.folder == root.folder:
+            return path
+        if path.startswith(SHIPPED) or Path(path).is_absolute():
+            return path
+        return Path(os.path.relpath(self.folder / path, root.folder)).as_posix()
+
+    # ---- values
+
+    @abstractmethod
+    def value_of(self, path: ast.Path) -> Any:
+        """The value of a name in a constant expression."""
+
+    @abstractmethod
+    def setting(self, declared: Declared, name: str) -> Value:
+        """The value of one setting, evaluated once."""
+
+    @abstractmethod
+    def setting_of(self, declared: Declared, setting: Setting) -> Value:
+        """Evaluate a setting from its entry or its default."""
+
+    @abstractmethod
+    def need(self, name: str, setting: str, why: str) -> None:
+        """Report a setting that its use in the flow makes necessary."""
