@@ -22,7 +22,11 @@ class SourceError(ForgeError):
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
         self.diagnostics = diagnostics
-        super().__init__("; ".join(f"{d.code}: {d.message}" for d in diagnostics))
+        super().__init__(
+            "; ".join(
+                "; ".join(filter(None, (f"{d.code}: {d.message}", d.help))) for d in diagnostics
+            )
+        )
 
 
 class LaunchError(ForgeError):

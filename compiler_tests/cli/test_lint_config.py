@@ -99,11 +99,11 @@ def test_pedantic_rules_are_on_when_selected(lint):
 
 
 def test_safe_fixes_are_applied_and_unsafe_ones_are_not(lint, tmp_path):
-    text = UNBOUNDED.replace("forge 1", "forge 1  # forge: allow[A303] why", 1)
+    text = UNBOUNDED.replace("forge 1", "forge 1\nrun = { seed = 3 }", 1)
     code, found, captured = lint(text, "--fix")
     fixed = (tmp_path / "t.forge").read_text("utf-8")
     assert (code, found) == (1, ["error L405"])
-    assert "allow[A303]" not in fixed
+    assert "run { seed = 3 }" in fixed
     assert "exp(logprob - behavior)" in fixed
     assert "1 fix applied" in captured.err
 

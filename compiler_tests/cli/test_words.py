@@ -160,7 +160,7 @@ def test_a_diff_of_a_file_with_itself_shows_what_overrides_change(forgec) -> Non
         (("plan", "x.forge", "--format", "jsn"), "invalid value for '--format': 'jsn' is not one"),
         (("sim", "x.forge", "--steps", "x"), "invalid value for '--steps': "),
         (("run", "none.json"), "cannot read none.json: no such file or directory"),
-        (("lint",), "the following arguments are required: FILE; see `forgec lint --help`"),
+        (("lint",), "name a FILE or a folder, or --stdin; see `forgec lint --help`"),
         (("fmt", "--chek", "x.forge"), "no option `--chek`; did you mean `--check`?"),
         (("report", "--foo"), "no option `--foo`; see `forgec report --help`"),
     ],

@@ -6,7 +6,9 @@ import pytest
 
 from forgedsl.api import load_functions
 from forgedsl.diagnostics import Reporter
+from forgedsl.errors import SourceError
 from forgedsl.losses.infer import infer
+from forgedsl.runtime.losses import compile_loss
 
 HEAD = "loss l(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {\n"
 GROUP = "advantage a(r: [G] f32) -> [G] f32 = "
@@ -131,3 +133,17 @@ def test_a_function_of_sequences_takes_no_tokens():
     text += "loss l(logprob: diff [B, T] f32, mask: [B, T] bool) {\n"
     text += "  minimize token_mean(once(logprob), mask)\n}"
     assert [c for c, _ in problems(text)] == ["T701"]
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "said"),
+    [
+        ("dapo", "clip_hi", "did you mean `clip_high`?; its parameters are clip_low, clip_high, "),
+        ("sft", "x", "; its parameters are label_smoothing, z_loss"),
+    ],
+)
+def test_compile_loss_names_the_parameters_there_are(source, name, said):
+    with pytest.raises(SourceError) as refused:
+        compile_loss(source, params={name: 0.3})
+    assert f"F114: `{source}` has no parameter `{name}`" in str(refused.value)
+    assert said in str(refused.value)

@@ -6,6 +6,7 @@ A command is imported when it is invoked.
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import Any
 
 import typer
@@ -13,6 +14,24 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from forgedsl.cli.commands import COMMANDS, PLAIN
 from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
+
+HABITS = {
+    name: f"did you mean `{command}`?"
+    for command, names in {
+        "run": ("train", "trian", "start", "launch", "fit", "exec"),
+        "run --resume RUN": ("resume", "continue"),
+        "run --stub": ("rehearse", "stub"),
+        "lint": ("check", "validate", "verify"),
+        "fmt": ("format",),
+        "sim": ("simulate", "simulation"),
+        "init": ("new", "create"),
+        "build": ("compile", "emit"),
+        "explain": ("why", "rule"),
+        "doc": ("docs", "man"),
+    }.items()
+    for name in names
+}
+"""what other tools call a command, and its likely slips"""
 
 
 class _LazyGroup(TyperGroup):
@@ -28,12 +47,13 @@ class _LazyGroup(TyperGroup):
         return None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name = args[0]
-        if name not in self.list_commands(ctx):
+        if args[0] not in self.list_commands(ctx):
             from forgedsl.hir.suggest import did_you_mean, nearest
 
-            hint = did_you_mean(nearest(name, self.list_commands(ctx)))
-            ctx.fail(f"no command `{name}`" + (f"; {hint}" if hint else ""))
+            hint = HABITS.get(args[0]) or did_you_mean(nearest(args[0], self.list_commands(ctx)))
+            hint = hint or "see `forgec --help`"
+            print(f"forgec: no command `{args[0]}`; {hint}", file=sys.stderr)
+            raise SystemExit(2)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

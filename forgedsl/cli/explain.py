@@ -34,7 +34,7 @@ def _parser() -> Parser:
     add("--profile", default="none", help="with this profile")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add("--set-file", action="append", default=[], type=Path, metavar="FILE",
-        help="overrides from TOML")  # fmt: skip
+        help="overrides from TOML or YAML")  # fmt: skip
     return parser
 
 

@@ -6,7 +6,7 @@
     forgec fmt --stdin          read standard input, print the result
 
 A file with syntax errors is left alone: its errors are printed, exit 1. Exit 2: a file cannot be
-read or written.
+read or written, or a folder holds none.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.plain import Parser
+from forgedsl.cli.plain import Parser, expand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,16 +45,11 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("name files, or --stdin" if not options.files else "files, or --stdin")
     if options.stdin:
         return _stdin(options.check, options.diff)
-    paths = [p for given in options.files for p in _files(given)]
+    paths = expand(options.files, "fmt")
     codes = [_file(path, options.check, options.diff) for path in paths]
     if not (options.check or options.diff):
         _summary(codes)
-    return max(code for code, _ in codes) if codes else 0
-
-
-def _files(path: Path) -> list[Path]:
-    """A file, or the .forge files of a folder."""
-    return sorted(path.rglob("*.forge")) if path.is_dir() else [path]
+    return max(code for code, _ in codes)
 
 
 def _file(path: Path, check: bool, diff: bool) -> tuple[int, bool]:

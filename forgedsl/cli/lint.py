@@ -4,10 +4,11 @@
     forgec lint x.forge --fix                      apply the safe fixes
     forgec lint x.forge trainer.procs=2 --group 4  with overrides
     forgec lint x.forge --format sarif > x.sarif   for other tools
+    forgec lint --stdin x.forge < edited.txt       a text that x.forge does not hold yet
 
 Findings are the result of the command and go to stdout in every format. Exit 0 without errors
-(warnings allowed), 1 with errors or with a non-empty `--diff`, 2 if a file cannot be read or the
-command line or configuration is wrong.
+(warnings allowed), 1 with errors or with a non-empty `--diff`, 2 if a file cannot be read, a folder
+holds none, or the command line or configuration is wrong.
 
 The options are parsed by argparse: Typer's own conversion of arguments loads pydantic, which takes
 as long as the whole check.
@@ -22,7 +23,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.plain import Parser
+from forgedsl.cli.plain import Parser, expand
 from forgedsl.cli.words import SET_HELP
 from forgedsl.report import FORMATS
 
@@ -35,17 +36,25 @@ if TYPE_CHECKING:
     from forgedsl.source import SourceFile
 
 UNREADABLE = "S016"
+STDIN = "<stdin>"
 
 
 def _parser() -> Parser:
     about = "Check .forge files, as written and under each of their profiles."
     parser = Parser("lint", about, __doc__, num_words=None)
     add = parser.add_argument
-    add("files", nargs="+", type=Path, metavar="FILE", help="a file or a folder")
+    add("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
+    add("--stdin", action="store_true", help="check standard input, as if it stood in FILE")
     add("--format", choices=FORMATS, default="full", help="how findings are shown")
     add("--profile", help="check this profile only; none: only as written")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
-    add("--set-file", action="append", default=[], metavar="FILE", help="overrides from TOML")
+    add(
+        "--set-file",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="overrides from TOML or YAML",
+    )
     add("--select", metavar="CODES", help="report these codes or prefixes, or ALL")
     add("--ignore", metavar="CODES", help="leave out these warnings and infos")
     add("--fix", action="store_true", help="apply the safe fixes")
@@ -85,7 +94,12 @@ def _print_failure(arguments: Sequence[str], error: BaseException, why: str = ""
 
 
 def _main(arguments: Sequence[str]) -> int:
-    options = _parser().parse(arguments)
+    parser = _parser()
+    options = parser.parse(arguments)
+    if options.stdin and (len(options.files) > 1 or options.fix or options.diff):
+        parser.error("--stdin checks one text, and there is no file to fix")
+    if not options.stdin and not options.files:
+        parser.error("name a FILE or a folder, or --stdin")
     gc.disable()  # the process ends soon and makes no cycles; scans of the tree would cost a tenth
     from forgedsl.lint.config import ConfigError
 
@@ -103,7 +117,7 @@ def _run(options: argparse.Namespace) -> int:
     diagnostics: list[Diagnostic] = []
     sources: dict[str, SourceFile] = {}
     looked: dict[str, None] = {}
-    paths = _expand(options.files)
+    paths = options.files or [Path(STDIN)] if options.stdin else expand(options.files, "lint")
     changed = 0
     for path in paths:
         config = _config(path, options)
@@ -153,14 +167,22 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
         from forgedsl.hir.context import Host
 
         host = Host(**detect_host())
-    return lint_file(
-        path,
-        profile=options.profile,
-        overrides=options.set,
-        set_files=options.set_file,
-        config=config,
-        deep=host,
-    )
+    layers = {"overrides": options.set, "set_files": options.set_file}
+    if options.stdin:
+        from forgedsl.diagnostics import Reporter
+        from forgedsl.lint.engine import Linted, lint_source
+        from forgedsl.syntax import decode
+
+        reporter = Reporter()
+        source = decode(sys.stdin.buffer.read(), str(path), reporter)
+        if source is None:
+            return Linted(diagnostics=tuple(reporter), sources={})
+        config = config.for_file(path)
+        return lint_source(
+            source, path.parent, profile=options.profile, config=config, deep=host, on_disk=True,
+            **layers,
+        )  # fmt: skip
+    return lint_file(path, profile=options.profile, config=config, deep=host, **layers)
 
 
 def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
@@ -193,14 +215,6 @@ def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
         plural = "" if fixed.count == 1 else "es"
         print(f"{path}: {fixed.count} fix{plural} applied", file=sys.stderr)
     return fixed.count
-
-
-def _expand(paths: Sequence[Path]) -> list[Path]:
-    """Folders become the .forge files in them."""
-    found: list[Path] = []
-    for path in paths:
-        found += sorted(path.rglob("*.forge")) if path.is_dir() else [path]
-    return found
 
 
 def _print(

@@ -25,12 +25,15 @@ def main() -> None:
             from forgedsl.cli import completion
 
             sys.exit(completion.main(os.environ))
+        if sys.argv[1:2] in (["help"], ["version"]):  # as other tools have them
+            word, rest = sys.argv[1], sys.argv[2:]
+            sys.argv[1:] = [*rest[:1], f"--{word}"] if word == "help" else ["--version"]
         if len(sys.argv) > 1 and sys.argv[1] in PLAIN:
             module = next(m for name, m, _ in COMMANDS if name == sys.argv[1])
             sys.exit(importlib.import_module(module).main(sys.argv[2:]))
         from forgedsl.cli.app import app
 
-        app()
+        app(prog_name="forgec")
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:

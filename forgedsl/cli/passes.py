@@ -14,7 +14,9 @@ from forgedsl.cli.words import SET_HELP
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help=SET_HELP)]
 SetFiles = Annotated[
     list[Path] | None,
-    typer.Option("--set-file", metavar="FILE", help="overrides from TOML, before those of --set"),
+    typer.Option(
+        "--set-file", metavar="FILE", help="overrides from TOML or YAML, before those of --set"
+    ),
 ]
 OnHost = Annotated[
     str,

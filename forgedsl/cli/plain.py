@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
@@ -38,3 +39,14 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         refuse(self.command, UsageError(f"{message}; see `forgec {self.command} --help`"))
+
+
+def expand(paths: Sequence[Path], command: str) -> list[Path]:
+    """Folders become the .forge files in them; exits with 2 where there is none."""
+    found: list[Path] = []
+    for path in paths:
+        files = sorted(path.rglob("*.forge")) if path.is_dir() else [path]
+        if not files:
+            refuse(command, UsageError(f"no .forge file in {path}"))
+        found += files
+    return found

@@ -49,36 +49,65 @@ def parse_override(text: str) -> Override | None:
 
 
 def read_set_file(path: Path, name: str, ctx: Context) -> tuple[Override, ...]:
-    """The overrides of a TOML file."""
-    import tomllib
-
+    """The overrides of a TOML file, or of a YAML one (.yaml, .yml)."""
+    kind, read = ("YAML", _yaml) if path.suffix in (".yaml", ".yml") else ("TOML", _toml)
     try:
-        data = tomllib.loads(path.read_text("utf-8"))
+        data = read(path.read_text("utf-8"))
     except OSError as error:
         ctx.error("F121", f"cannot read {name}: {(error.strerror or '').lower()}", Span(name, 0, 0))
         return ()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        ctx.error("F121", f"{name} is not TOML: {error}", Span(name, 0, 0))
+    except ValueError as error:
+        ctx.error("F121", f"{name} is not {kind}: {error}", Span(name, 0, 0))
         return ()
     return tuple(
         Override(path=key, text=text, layer="set-file", shown=f"{name}: {key}")
-        for key, text in _flatten_toml(data, "")
+        for key, text in _flatten(data, "")
     )
 
 
-def _flatten_toml(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+def _toml(text: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def _yaml(text: str) -> dict[str, Any]:
+    """Raises ValueError. A number may be written 1e-5, which YAML 1.1 takes for a text."""
+    import re
+
+    import yaml
+
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
+    number = re.compile(r"[-+]?[0-9][0-9_]*(\.[0-9_]*)?[eE][-+]?[0-9]+$")
+    loader.add_implicit_resolver("tag:yaml.org,2002:float", number, list("-+0123456789"))
+    try:
+        data = yaml.load(text, loader)
+    except yaml.MarkedYAMLError as error:
+        line = f" in line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise ValueError(f"{error.problem}{line}") from error
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(data, dict | None):
+        raise ValueError("its top is no mapping of names to values")
+    return data or {}
+
+
+def _flatten(data: dict[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
     for key, value in data.items():
         if isinstance(value, dict):
-            yield from _flatten_toml(value, f"{prefix}{key}.")
+            yield from _flatten(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, _toml_text(value)
+            yield f"{prefix}{key}", _text(value)
 
 
-def _toml_text(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
+def _text(value: Any) -> str:
+    """A value as the language writes it; a text stays bare, as behind --set."""
+    import json
+
+    if value is None or isinstance(value, bool):
+        return "none" if value is None else str(value).lower()
     if isinstance(value, list):
-        quoted = (f'"{v}"' if isinstance(v, str) else _toml_text(v) for v in value)
+        quoted = (json.dumps(v) if isinstance(v, str) else _text(v) for v in value)
         return f"[{', '.join(quoted)}]"
     return str(value)
 

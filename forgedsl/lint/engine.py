@@ -113,8 +113,8 @@ def lint_source(
         look(name)
     if deep is not None and profile is None:
         _check_host(file, source.name, folder, layered, loader(HERE), deep)
-    # what is suppressed here may occur under a profile that was not looked at
-    whole = profile is None or not profiles
+    # what is suppressed here may occur under a profile that was not looked at, or without overrides
+    whole = not layered and (profile is None or not profiles)
     known = frozenset(rule.CODE for rule in RULES if whole and config.runs(rule.CODE))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)

@@ -32,6 +32,7 @@ class Suppression:
     reason: str
     line: int
     span: Span
+    line_span: Span  # with the blanks before it, and its line end if it stands alone
     used: set[str] = field(default_factory=set)
 
 
@@ -97,7 +98,16 @@ def _suppressions(source: SourceFile) -> Iterator[Suppression]:
             if comment.own_line and not below:
                 below = _code_below(source)
             target = below[line] if comment.own_line else line
-            yield Suppression(codes, match[2].strip(), target, _shown(comment))
+            around = _around(source.text, comment)
+            yield Suppression(codes, match[2].strip(), target, _shown(comment), around)
+
+
+def _around(text: str, comment: Comment) -> Span:
+    """What goes when the comment goes."""
+    start, end = len(text[: comment.span.start].rstrip(" \t")), _shown(comment).end
+    if comment.own_line:
+        end = min(comment.span.end + 1, len(text))
+    return Span(comment.span.file, start, end)
 
 
 def _shown(comment: Comment) -> Span:
@@ -129,7 +139,7 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
         )
     unused = [c for c in suppression.codes if c in known and c not in suppression.used]
     if unused:
-        edit = Edit(text="", span=suppression.span)
+        edit = Edit(text="", span=suppression.line_span)
         whole = len(unused) == len(suppression.codes)
         yield Diagnostic(
             code="N903",
@@ -137,5 +147,6 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
             severity=Severity.WARNING,
             message=f"nothing here gives {', '.join(unused)}",
             span=suppression.span,
-            fix=Fix(message="remove the comment", edits=(edit,)) if whole else None,
+            # the reason is somebody's text
+            fix=Fix(message="remove the comment", edits=(edit,), safe=False) if whole else None,
         )

@@ -79,7 +79,13 @@ def _optimizer(decl: Decl) -> job.Optimizer:
 
 def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str) -> job.VllmService:
     prefix = "engine.extra."
-    extra = {k.removeprefix(prefix): v.value for k, v in decl.settings.items() if k[:13] == prefix}
+    extra: dict[str, Any] = {}
+    for key in (key for key in decl.settings if key.startswith(prefix)):
+        *blocks, name = key.removeprefix(prefix).split(".")
+        place = extra
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[name] = decl.settings[key].value
     return job.VllmService(
         model=model_of(decl),
         mesh=_mesh(mesh),

@@ -195,8 +195,8 @@ class Block(Node):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nested(Node):
-    """`optimizer { ... }`, `schedule sync { ... }`, `name when cond { ... }`; `path` may be dotted
-    only where the grammar allows it (`held_out.sample { ... }` does not parse as nested)."""
+    """`optimizer { ... }`, `schedule sync { ... }`, `name when cond { ... }`; two of them, one in
+    the other, are `engine.extra { ... }`."""
 
     name: str
     name_span: Span

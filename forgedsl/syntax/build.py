@@ -192,6 +192,21 @@ class Builder:
             span=self._cover(children),
         )
 
+    def dotted(self, children: list[Any]) -> ast.Nested:
+        """`engine.extra { ... }` is `engine { extra { ... } }`."""
+        path, _, last, block = children
+        end = self._span(last)
+        for name in (str(last), *reversed(path.parts)):
+            place = Span(end.file, end.end - len(name), end.end)
+            end = Span(end.file, 0, place.start - 1)
+            span = Span(place.file, place.start, block.span.end)
+            found = ast.Nested(
+                name=name, name_span=place, label=None, label_span=None, when=None, block=block,
+                span=span,
+            )  # fmt: skip
+            block = ast.Block(items=(found,), span=span)
+        return found
+
     def return_(self, children: list[Any]) -> ast.Return:
         return ast.Return(value=children[1], span=self._cover(children))
 

@@ -176,10 +176,21 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
     )
 
 
+BLOCKS = frozenset({
+    "batch", "checkpoint", "cluster", "engine", "extra", "logging", "memory", "optimizer",
+    "parallel", "run", "sample", "sampling", "schedule", "wandb",
+})  # fmt: skip
+"""what is written with a block, in all kinds of declarations"""
+
+
 def _block_after_equals(place: Place) -> Diagnostic | None:
     match = re.search(r"([A-Za-z_]\w*)\s*=\s*$", place.before)
     if place.kind != "LBRACE" or match is None:
         return None
+    if match[1] not in BLOCKS:
+        help_text = f"`{match[1]}` takes one value; a block holds settings, and is no value"
+        message = "`{` begins no value"
+        return place.error("S021", "block-as-value", message, help=help_text)
     span = Span(place.source.name, place.start - len(match[0]) + len(match[1]), place.start)
     fix = Fix(message="remove the `=`", edits=(Edit(text=" ", span=span),))
     return place.error(

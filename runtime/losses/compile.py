@@ -9,7 +9,7 @@ Example:
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,7 @@ def _compile(
     functions, sources = load_functions(source, params={k: v for k, v in params if k in own})
     standard = isinstance(source, str) and source.isidentifier()
     function = _choose(functions, str(source) if standard else name)
+    _check_params(function, own, (key for key, _ in params))
     reporter = Reporter()
     given = {key: value for key, value in params if key not in own}
     lowered = lower_loss(function, reporter, sources, given)
@@ -92,12 +93,23 @@ def _choose(functions: Mapping[str, Function], name: str | None) -> Function:
     else:
         message = f"there is no loss `{name}`"
         help_ = did_you_mean(nearest(name, listed)) or f"the losses are {', '.join(listed)}"
-    problem = Diagnostic(
-        code="F101",
-        name="undefined",
-        severity=Severity.ERROR,
-        message=f"{message}; {help_}",
-        span=NO_SPAN,
-        help=help_,
-    )
-    raise SourceError((problem,))
+    raise _mistake("F101", "undefined", message, help_)
+
+
+def _check_params(function: Function, own: frozenset[str], given: Iterable[str]) -> None:
+    """Every parameter that is given must be one of the loss or of its file."""
+    known = [f.name for f in function.fields if not isinstance(f.type, ast.TensorType)]
+    known += sorted(own)
+    for name in given:
+        if name not in known:
+            listed = f"its parameters are {', '.join(known)}" if known else "it has none"
+            help_ = "; ".join(filter(None, (did_you_mean(nearest(name, known)), listed)))
+            raise _mistake("F114", "arity", f"`{function.name}` has no parameter `{name}`", help_)
+
+
+def _mistake(code: str, name: str, message: str, help_: str) -> SourceError:
+    severity = Severity.ERROR
+    return SourceError(
+        (Diagnostic(code=code, name=name, severity=severity, message=message, span=NO_SPAN,
+                    help=help_),)
+    )  # fmt: skip

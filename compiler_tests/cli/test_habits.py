@@ -1,0 +1,197 @@
+"""What people type by habit: version, help, other tools' commands, standard input, YAML."""
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from forgedsl import api
+from forgedsl.cli import fmt, lint, main
+from forgedsl.schema import KINDS, SERVICES, SINGLETONS
+from forgedsl.syntax.slips import BLOCKS
+
+ROOT = Path(__file__).parents[2]
+GRPO = ROOT / "pipelines/grpo_math.forge"
+
+
+def forgec(monkeypatch, *words):
+    """Exit code of the command line."""
+    monkeypatch.setattr("sys.argv", ["forgec", *words])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    return ended.value.code or 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["version"], "forgec 0."),
+        (["--version"], "forgec 0."),
+        (["help"], "Usage: forgec [OPTIONS] COMMAND"),
+        (["help", "run"], "Usage: forgec run [OPTIONS]"),
+        (["help", "lint"], "usage: forgec lint"),
+    ],
+)
+def test_version_and_help_as_other_tools_have_them(words, said, monkeypatch, capsys):
+    assert forgec(monkeypatch, *words) == 0
+    assert capsys.readouterr().out.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("trian", "did you mean `run`?"),
+        ("train", "did you mean `run`?"),
+        ("resume", "did you mean `run --resume RUN`?"),
+        ("grpah", "did you mean `graph`?"),
+        ("frobnicate", "see `forgec --help`"),
+    ],
+)
+def test_an_unknown_command_is_said_in_one_line(word, hint, monkeypatch, capsys):
+    assert forgec(monkeypatch, word, "x.forge") == 2
+    assert capsys.readouterr().err == f"forgec: no command `{word}`; {hint}\n"
+
+
+@pytest.mark.parametrize("command", [lint, fmt])
+def test_a_folder_without_files_is_bad_usage(command, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        command.main([str(tmp_path)])
+    assert ended.value.code == 2
+    assert f"no .forge file in {tmp_path}" in capsys.readouterr().err
+
+
+# ---- lint --stdin
+
+
+def given(monkeypatch, text):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
+def test_lint_reads_standard_input_as_the_file_named(monkeypatch, capsys):
+    given(monkeypatch, GRPO.read_text().replace("max_policy_age = 1", "max_policy_aeg = 1"))
+    assert lint.main(["--stdin", str(GRPO)]) == 1
+    out = capsys.readouterr().out
+    assert f"--> {GRPO}:" in out
+    assert "X803" not in out, "paths are relative to the file named"
+
+
+def test_lint_reads_standard_input_without_a_name(monkeypatch, capsys):
+    given(monkeypatch, "dataset d {\n  target = { a = row.x }\n}\n")
+    assert lint.main(["--stdin"]) == 1
+    assert " --> <stdin>:2:12\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--stdin", "--fix"], ["--stdin", "a", "b"], []])
+def test_lint_needs_something_to_check(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        lint.main(words)
+    assert ended.value.code == 2
+
+
+# ---- blocks
+
+
+def test_a_dotted_block_is_a_block_in_a_block(tmp_path):
+    text = GRPO.read_text()
+    for body in (
+        "engine.extra { seed = 3, a { b = 1 } }",
+        "engine { extra { seed = 3, a.b = 1 } }",
+    ):
+        file = tmp_path / "x.forge"
+        file.write_text(text.replace('mesh_name = "gen"', f'mesh_name = "gen"\n  {body}'))
+        settings = api.load(file, profile="none").checked.services["generator"].settings
+        found = {name: settings[name].value for name in settings if name.startswith("engine.extra")}
+        assert found == {"engine.extra.seed": 3, "engine.extra.a.b": 1}
+
+
+def test_extra_arguments_of_the_engine_reach_the_job(tmp_path):
+    from forgedsl.passes import Request, compile_program
+
+    overrides = ("generator.engine.extra.seed=3", "generator.engine.extra.a.b=1")
+    state = compile_program(Request(path=GRPO, profile="cpu", overrides=overrides)).state
+    assert state.job.job.services["generator"].extra == {"seed": 3, "a": {"b": 1}}
+
+
+def test_the_parser_knows_what_is_written_with_a_block():
+    kinds = (*KINDS.values(), *SERVICES.values())
+    blocks = {part for kind in kinds for block in kind.blocks for part in block.split(".")}
+    singletons = {name for name in SINGLETONS if not KINDS[name].single}
+    assert {name for name in blocks | singletons if name} == BLOCKS
+
+
+# ---- fixes
+
+
+def fixed(tmp_path, text, *words):
+    """The text after `lint --fix`."""
+    file = tmp_path / "x.forge"
+    file.write_text(text)
+    lint.main([str(file), "--fix", *words])
+    return file.read_text()
+
+
+def test_a_block_where_a_value_belongs_is_not_rewritten(tmp_path, capsys):
+    text = "dataset d {\n  target = { a = row.x }\n}\n"
+    assert fixed(tmp_path, text) == text
+    assert "`target` takes one value" in capsys.readouterr().out
+
+
+ALLOWED = (
+    'model m { source = hf("x/y") }\ncheckpoint { every = 5 }  # forge: allow[A303] my words\n'
+)
+
+
+def test_a_reason_somebody_wrote_is_removed_only_on_demand(tmp_path):
+    assert fixed(tmp_path, ALLOWED) == ALLOWED
+    after = fixed(tmp_path, ALLOWED, "--unsafe-fixes")
+    assert after == ALLOWED.replace("  # forge: allow[A303] my words", "")
+
+
+def test_a_suppression_is_not_unused_because_of_overrides(capsys, tmp_path):
+    file = tmp_path / "x.forge"
+    file.write_text(ALLOWED)
+    lint.main([str(file), "checkpoint.every=6"])
+    assert "N903" not in capsys.readouterr().out
+
+
+# ---- --set-file
+
+
+YAML = """
+trainer:
+  optimizer: {lr: 1e-5, betas: [0.9, 9.5e-1]}
+  procs: 2
+schedule.steps: 7
+generator:
+  sampling: {stop: ["</s>", 'a"b'], seed: null}
+run: {name: my run}
+"""
+
+
+def test_overrides_from_yaml(tmp_path):
+    (tmp_path / "mine.yaml").write_text(YAML)
+    program = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.yaml"]).checked
+    trainer, sampler = program.services["trainer"].settings, program.services["generator"].settings
+    assert (trainer["optimizer.lr"].value, trainer["optimizer.betas"].value) == (1e-5, [0.9, 0.95])
+    assert (sampler["sampling.stop"].value, sampler["sampling.seed"].value) == (
+        ["</s>", 'a"b'],
+        None,
+    )
+    assert program.singletons["run"].settings["name"].value == "my run"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("a: [1\nb: 2", "F121", "is not YAML: expected ',' or ']', but got ':' in line 2"),
+        ("- a\n", "F121", "is not YAML: its top is no mapping of names to values"),
+        ("trainer: {procs: many}", "F101", "undefined name `many`"),
+        ("trainer: {proc: 3}", "F103", "`proc`"),
+    ],
+)
+def test_yaml_has_the_same_diagnostics(text, code, said, tmp_path):
+    (tmp_path / "mine.yml").write_text(text)
+    (found,) = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.yml"]).reporter
+    assert found.code == code
+    assert said in found.message
