@@ -195,3 +195,31 @@ def test_yaml_has_the_same_diagnostics(text, code, said, tmp_path):
     (found,) = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.yml"]).reporter
     assert found.code == code
     assert said in found.message
+
+
+# ---- what is not installed
+
+
+def test_a_stack_that_is_not_installed_is_said_with_the_command_that_installs_it(
+    monkeypatch, capsys
+):
+    from forgedsl.cli import app
+
+    def launch(**_):
+        raise ModuleNotFoundError("No module named 'psutil'", name="psutil")
+
+    monkeypatch.setattr(app, "app", launch)
+    assert forgec(monkeypatch, "run", "x.forge") == 4
+    said = capsys.readouterr().err
+    assert said.startswith("forgec: this needs the package `psutil`, which is not installed here;")
+    lock = Path(said.split()[-1])
+    assert lock.name in ("cpu.txt", "gpu.txt")
+    assert lock.read_text() == (ROOT / "requirements" / lock.name).read_text()
+    assert "install --no-deps -r" in said
+
+
+def test_locks_travel_with_the_package():
+    import tomllib
+
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert "requirements/*.txt" in data["package-data"]["forgedsl"]

@@ -213,6 +213,33 @@ def test_every_argument_of_trl_is_answered() -> None:
     assert set(TRL.partition("\n")[2].split()) - named == set()
 
 
+TORCHFORGE = (Path(__file__).parent / "torchforge_grpo.txt").read_text(encoding="utf-8")
+
+
+def test_every_key_of_torchforge_is_answered() -> None:
+    answered = {
+        part
+        for theirs, _ in rows("from-torchforge.md")
+        for name in re.findall(r"`([\w.]+)`", theirs)
+        for part in (name, name.split(".")[-1])
+    }
+    keys = TORCHFORGE.partition("\n")[2].split()
+    blocks = ("actors.", "services.")
+    missing = {k for k in keys if not k.startswith(blocks) and k.split(".")[-1] not in answered}
+    assert missing == set()
+
+
+def test_the_run_of_torchforge_has_its_sizes() -> None:
+    text = (GUIDE / "from-torchforge.md").read_text(encoding="utf-8")
+    block = next(body for info, body in BLOCK.findall(text) if info == "forge alone")
+    program = api.load_text(block, profile="none").checked
+    trainer, dataset = program.services["trainer"].settings, program.datasets["gsm8k"].settings
+    assert program.models["policy"].settings["context"].value == 1024 + 1024
+    assert trainer["batch.seq_len"].value == 1024 + 1024
+    assert trainer["optimizer.decay"].value == "linear"  # what their scheduler does by default
+    assert dataset["streaming"].value is True
+
+
 def names_of_ours() -> set[str]:
     """Settings with and without their block, kinds, names of the library and of expressions."""
     kinds = (*KINDS.values(), *SERVICES.values(), SYNC)

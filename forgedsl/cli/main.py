@@ -56,7 +56,23 @@ def _exit_code(error: Exception) -> int:
         if isinstance(error, LaunchError):
             return 4
         return 6 if isinstance(error, GuardError) else 5
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("forgedsl"):
+        print(f"forgec: {missing(error.name or '')}", file=sys.stderr)
+        return 4
     return _crash(error)
+
+
+def missing(name: str) -> str:
+    """What to say where a package of the stack that a run needs is not installed."""
+    from pathlib import Path
+
+    from forgedsl.cli.host import detect_gpus
+
+    lock = Path(__file__).parents[1] / "requirements" / f"{'gpu' if detect_gpus() else 'cpu'}.txt"
+    return (
+        f"this needs the package `{name}`, which is not installed here; all that runs need, in the "
+        f"tested versions:\n  {sys.executable} -m pip install --no-deps -r {lock}"
+    )
 
 
 def _crash(error: Exception) -> int:
