@@ -5,12 +5,23 @@ ForgeError
 |-- LaunchError      the environment cannot satisfy the plan (exit 4)
 |-- RunError         a run failed after launch (exit 5), with the service that failed
 |   `-- GuardError   stopped by a guard: NaN, starvation (exit 6)
+|-- CannotWriteError a file that was asked for cannot be written (exit 2)
 `-- InternalError    a bug of ours (exit 70)
 """
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from forgedsl.diagnostics import Diagnostic
+
+REFUSED = frozenset({
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
+})  # fmt: skip
+"""what only the machine can be blamed for"""
 
 
 class ForgeError(Exception):
@@ -50,5 +61,29 @@ class GuardError(RunError):
     """A guard stopped the run (non-finite loss, starvation)."""
 
 
+class CannotWriteError(ForgeError):
+    """A file that was asked for cannot be written (exit 2)."""
+
+
 class InternalError(ForgeError):
     """A bug in ForgeDSL."""
+
+
+def cannot_write(error: OSError) -> str:
+    """`cannot write PATH: No space left on device`; empty if it may be a bug of ours."""
+    known = error.filename and error.errno in REFUSED
+    return f"cannot write {error.filename}: {error.strerror}" if known else ""
+
+
+@contextmanager
+def writing(path: Path | str) -> Iterator[None]:
+    """Name the file in the body's errors.
+
+    Raises:
+        CannotWriteError: the body could not write it.
+    """
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or path
+        raise CannotWriteError(f"cannot write {place}: {error.strerror}") from error

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 
@@ -70,6 +71,10 @@ class ServiceError(Exception):
         self.failure = failure
         self.died = died
         super().__init__(f"{failure.service}: {failure.message}")
+
+
+class CheckpointError(RunError):
+    """A checkpoint could not be written; nothing of it is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

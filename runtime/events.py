@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,10 +20,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from forgedsl.errors import RunError
 from forgedsl.runs.packed import Packer
 
 Event = dict[str, Any]
 Reader = Callable[[Event], None]
+BLOCK = 1 << 16
+
+
+def cut_half_line(path: Path) -> None:
+    """Cut off what a run that was killed, or a full disk, left of its last line."""
+    with path.open("rb+") as file:
+        size = end = file.seek(0, os.SEEK_END)
+        while end:
+            start = max(0, end - BLOCK)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            end = start + found + 1 if found >= 0 else start
+            if found >= 0:
+                break
+        if end < size:
+            file.truncate(end)
 
 
 class ReaderFailed(Exception):
@@ -32,9 +50,15 @@ class ReaderFailed(Exception):
 class EventLog:
     """Numbers, stamps, writes and hands out events. `path=None` keeps nothing on disk."""
 
+    whole = True
+    """False once an event could not be written"""
+
     def __init__(self, path: Path | None = None) -> None:
+        self._path = path
         # append: a resumed run continues the file of the run before
         self._file = path.open("a", buffering=1, encoding="utf-8") if path else None
+        if path is not None:
+            cut_half_line(path)
         self._readers: list[Reader] = []
         self._ids = itertools.count(1)
         self._packer = Packer()
@@ -44,16 +68,36 @@ class EventLog:
         self._readers.append(reader)
 
     def emit(self, kind: str, **fields: Any) -> Event:
+        """Write an event and hand it to the readers.
+
+        Raises:
+            RunError: it could not be written. Later ones reach the readers only.
+        """
         event: Event = {"time": time.time(), "kind": kind, **fields}
-        if self._file is not None:
-            self._write(self._packer.take(event))
+        failed = None if self._file is None else self._write(self._packer.take(event))
         for reader in tuple(self._readers):
             try:
                 reader(event)
             except ReaderFailed as error:
                 self._readers.remove(reader)
                 self.emit("warning", text=str(error))
+        if failed is not None:
+            raise RunError(
+                f"cannot write {self._path}: {failed.strerror}",
+                remedy="make room there, then continue the run from its last checkpoint",
+            ) from failed
         return event
+
+    def _write(self, records: list[Event]) -> OSError | None:
+        if self._file is None or not self.whole:
+            return None
+        try:
+            for record in records:
+                self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        except OSError as error:
+            self.whole = False
+            return error
+        return None
 
     @contextmanager
     def span(self, kind: str, **fields: Any) -> Iterator[Event]:
@@ -76,15 +120,14 @@ class EventLog:
             seconds = round(time.monotonic() - start, 6)
             self.emit(f"{kind}.end", id=ident, **{**fields, **end, "seconds": seconds})
 
-    def _write(self, records: list[Event]) -> None:
-        assert self._file is not None
-        for record in records:
-            self._file.write(json.dumps(record, separators=(",", ":")) + "\n")
-
     def close(self) -> None:
         if self._file is not None:
-            self._write(self._packer.rest())
-            self._file.close()
+            self._write(self._packer.rest())  # of groups that did not end: no loss
+            try:
+                self._file.close()
+            except OSError:
+                if self.whole:  # else it was told, and the rest of a line is still to be written
+                    raise
 
     def __enter__(self) -> Self:
         return self

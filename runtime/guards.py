@@ -24,7 +24,10 @@ from forgedsl.runtime.items import StepResult
 SAVE_SECONDS = 1800.0
 LAST_SAVE_SECONDS = 30.0
 """for the checkpoint after a failure: the cause of it may answer no more"""
-INTERRUPT_SECONDS = 10.0
+INTERRUPT_SECONDS = 1800.0
+"""for the step or checkpoint in progress after Ctrl-C: whoever cannot wait presses it again"""
+FAILURE_SECONDS = 60.0
+"""the same after a failure"""
 MAX_SKIPPED = 8
 
 

@@ -15,21 +15,23 @@ import gc
 import json
 import os
 import signal
+import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import psutil
 
-from forgedsl.errors import GuardError, LaunchError, RunError
+from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
 from forgedsl.lower import job as spec
+from forgedsl.runs.checkpoints import drop_partial, last_step
 from forgedsl.runtime.events import EventLog, Reader
+from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
+from forgedsl.runtime.scratch import Scratch, remove_dead
 
-EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD, EXIT_INTERRUPTED = 0, 4, 5, 6, 130
-INTERRUPT_SECONDS = 10.0
-"""from Ctrl-C to the end of the checkpoint"""
+EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 ALLOCATIONS = {"slurm": "SLURM_JOB_ID", "kubernetes": "KUBERNETES_SERVICE_HOST"}
 """what the environment holds inside an allocation, where a job runs as on any host"""
 
@@ -43,23 +45,6 @@ class Outcome:
     message: str = ""
     origin: str = ""
     remedy: str = ""
-
-
-@dataclass(slots=True)
-class Interrupt:
-    """Ctrl-C and SIGTERM: the first asks the run to stop, the second stops at once."""
-
-    run_key: str
-    act: Callable[[], object] = lambda: None
-    count: int = 0
-
-    def __call__(self) -> None:
-        self.count += 1
-        if self.count > 1:
-            kill_children()
-            remove_buffers(self.run_key)
-            os._exit(EXIT_INTERRUPTED)
-        self.act()
 
 
 class Backing(Protocol):
@@ -89,7 +74,9 @@ class Run:
     resume: int | None
     record_batches: int
     backing: Backing
-    run_key: str = field(default_factory=lambda: f"{os.getpid()}-{time.time_ns() % 10**9}")
+    scratch: Scratch
+    others: frozenset[int]
+    """processes below this one that are not the run's"""
 
     def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
         """Say that a mesh is ready, and its processes."""
@@ -119,8 +106,12 @@ def run(
     Returns the exit code. Errors are reported as the event `run.end`, not raised.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
+    drop_partial(run_dir)
     # Monarch and torch read this when they are first imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    for key in remove_dead():
+        print(f"note: removed what run {key}, which was killed, left behind", file=sys.stderr)
+    scratch = Scratch()
     log, backing = _parts(run_dir, rehearsal)
     others = frozenset(child.pid for child in psutil.Process().children())
     with log as events:
@@ -131,17 +122,31 @@ def run(
             run_dir=run_dir.resolve(),
             job_dir=(job_dir or run_dir).resolve(),
             events=events,
-            resume=latest_checkpoint(run_dir) if resume else None,
+            resume=last_step(run_dir) if resume else None,
             record_batches=record_batches,
             backing=backing,
+            scratch=scratch,
+            others=others,
         )
-        _announce(this)
-        start = time.monotonic()
-        outcome = asyncio.run(_guarded(this))
-        seconds = round(time.monotonic() - start, 3)
-        events.emit("run.end", **asdict(outcome), seconds=seconds)
+        outcome = _run(this)
     kill_children(others)
+    scratch.close()
     return outcome.code
+
+
+def _run(this: Run) -> Outcome:
+    """From `run.start` to `run.end`."""
+    _announce(this)
+    start = time.monotonic()
+    outcome = asyncio.run(_guarded(this))
+    seconds = round(time.monotonic() - start, 3)
+    try:
+        this.events.emit("run.end", **asdict(outcome), seconds=seconds)
+    except RunError as error:
+        outcome = _outcome_of(error)
+    if not this.events.whole:  # the summary reads the outcome from the events
+        print(f"{outcome.message}\n  {outcome.remedy}", file=sys.stderr)
+    return outcome
 
 
 def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, Backing]:
@@ -183,18 +188,15 @@ def read_state(run_dir: Path, step: int) -> dict[str, Any]:
     return state
 
 
-def latest_checkpoint(run_dir: Path) -> int | None:
-    """Step of the newest whole checkpoint (one with its controller.json)."""
-    steps = [
-        int(path.parent.name.removeprefix("step-"))
-        for path in run_dir.glob("checkpoints/step-*/controller.json")
-    ]
-    return max(steps, default=None)
-
-
 async def _guarded(this: Run) -> Outcome:
     """Run to an outcome; no exception of a run leaves here."""
-    interrupt = Interrupt(this.run_key)
+
+    def clean_up() -> None:
+        kill_children(this.others)
+        this.scratch.close()
+
+    interrupt = Interrupt(this.events, this.run_dir, clean_up)
+    this.events.subscribe(interrupt.on_event)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, interrupt)
@@ -203,7 +205,7 @@ async def _guarded(this: Run) -> Outcome:
     try:
         return await task
     except asyncio.CancelledError:
-        return Outcome(code=EXIT_INTERRUPTED, status="interrupted", message="before the first step")
+        return Outcome(code=EXIT_INTERRUPTED, status="interrupted", message="while starting")
     except Exception as error:
         return _outcome_of(error)
 
@@ -223,15 +225,15 @@ def _outcome_of(error: BaseException) -> Outcome:
             origin=error.origin,
             remedy=error.remedy,
         )
+    if isinstance(error, OSError) and (words := cannot_write(error)):
+        return Outcome(code=EXIT_FAILED, status="failed", message=words)
     raise error
 
 
 async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     from forgedsl.runtime.upstream.monarch import install_fault_hook
 
-    loop = asyncio.get_running_loop()
-    faults: asyncio.Queue[str] = asyncio.Queue()
-    install_fault_hook(lambda text: loop.call_soon_threadsafe(faults.put_nowait, text))
+    install_fault_hook(lambda text: None)  # the keeper watches every mesh
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     fleet = this.backing.spawn(this)
     try:
@@ -282,7 +284,6 @@ async def _stop(this: Run, fleet: Any) -> None:
             this.events.emit(
                 "warning", service=mesh.service, text=f"did not stop by itself: {result!r:.200}"
             )
-    remove_buffers(this.run_key)
 
 
 def check_supported(job: spec.Job) -> None:
@@ -327,12 +328,6 @@ def _check_hosts(job: spec.Job) -> None:
             f"launcher {kind}: this version starts nothing on other machines by itself; {remedy}"
             "choose a profile with `launcher = local`"
         )
-
-
-def remove_buffers(run_key: str) -> None:
-    """Unlink the shared memory of a run, whose trainer may have died before it could."""
-    for file in Path("/dev/shm").glob(f"forgedsl-{run_key}-*"):
-        file.unlink(missing_ok=True)
 
 
 def kill_children(others: frozenset[int] = frozenset()) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.lower import job as spec
+from forgedsl.plan.host import gpu_mask
 from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
@@ -62,8 +63,10 @@ class Fleet:
             self.rewards[name] = fresh if mesh is dead else mesh
 
 
-def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
+def spawn(job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str]) -> Fleet:
     """Start the processes of every service; returns before they are ready.
+
+    `shared` is for the environment of all of them.
 
     Raises:
         LaunchError: the host lacks what the job needs, or a model cannot be found.
@@ -79,7 +82,7 @@ def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
             fleet.generators[name] = [
                 _mesh(job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
                       Generator, (job, name, folder),
-                      {"threads": spot.threads, "token": secrets.token_hex(4)}, logs)
+                      {"threads": spot.threads, "token": secrets.token_hex(4)}, logs, shared)
                 for i, spot in enumerate(spots)
             ]  # fmt: skip
         else:
@@ -87,9 +90,10 @@ def spawn(job: spec.Job, run_dir: Path, job_dir: Path) -> Fleet:
             world = service.mesh.hosts * service.mesh.procs
             options = {"world": world, "threads": spots[0].threads, **_rendezvous()}
             fleet.titans[name] = _mesh(
-                job, name, service.mesh.name, spots[0], actor, (job, name, folder), options, logs
-            )
-    _spawn_pools(job, fleet, job_dir, logs)
+                job, name, service.mesh.name, spots[0], actor, (job, name, folder), options, logs,
+                shared,
+            )  # fmt: skip
+    _spawn_pools(job, fleet, job_dir, logs, shared)
     return fleet
 
 
@@ -166,7 +170,7 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     needed = {gpu for spots in found.values() for spot in spots for gpu in spot.gpus}
     if needed and (available := _num_gpus()) <= max(needed):
         raise LaunchError(
-            f"the job uses GPUs 0 to {max(needed)} of this host, which has {available}; "
+            f"the job uses GPUs 0 to {max(needed)} of this host, which has {available}{_masked()}; "
             "choose a profile for this host, or `device = cpu`"
         )
     return found
@@ -181,6 +185,7 @@ def _mesh(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     logs: Path,
+    shared: dict[str, str],
 ) -> Mesh:
     mesh = job.services[service].mesh
     return Mesh.spawn(
@@ -191,13 +196,16 @@ def _mesh(
         actor=actor,
         args=args,
         kwargs=kwargs,
-        start=bootstrap(_environment(spot), logs / name, mesh.device),
+        start=bootstrap(_environment(spot) | shared, logs / name, mesh.device),
         logs=logs / name,
     )
 
 
-def _spawn_pools(job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path) -> None:
+def _spawn_pools(
+    job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path, shared: dict[str, str]
+) -> None:
     """One mesh for all pure rewards, one for each Python reward."""
+    environment = _environment(Placement(threads=1, gpus=())) | shared
     pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
     pools = [(POOL, pure, max((job.rewards[n].procs for n in pure), default=1))] if pure else []
     pools += [
@@ -214,7 +222,7 @@ def _spawn_pools(job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path) -> None
             actor=RewardPool,
             args=(job, names, str(job_dir)),
             kwargs={},
-            start=bootstrap(_environment(Placement(threads=1, gpus=())), logs / mesh_name, "cpu"),
+            start=bootstrap(environment, logs / mesh_name, "cpu"),
             logs=logs / mesh_name,
         )
         for name in names:
@@ -224,10 +232,21 @@ def _spawn_pools(job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path) -> None
 def _environment(spot: Placement) -> dict[str, str]:
     return {
         "OMP_NUM_THREADS": str(spot.threads),
-        "CUDA_VISIBLE_DEVICES": ",".join(map(str, spot.gpus)),
+        "CUDA_VISIBLE_DEVICES": ",".join(visible(spot.gpus)),
         "TOKENIZERS_PARALLELISM": "false",
         "FORGEDSL_ACTOR": "1",
     }
+
+
+def visible(gpus: tuple[int, ...]) -> list[str]:
+    """What CUDA calls the GPUs that the plan numbers: those of the mask this process was given."""
+    mask = gpu_mask()
+    return [str(gpu) if mask is None else mask[gpu] for gpu in gpus]
+
+
+def _masked() -> str:
+    mask = gpu_mask()
+    return "" if mask is None else f" (CUDA_VISIBLE_DEVICES={','.join(mask)})"
 
 
 def _rendezvous() -> dict[str, Any]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime import meshes
 from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import install_fault_hook
 
@@ -84,12 +84,13 @@ async def _replay(
         raise LaunchError(f"step {step} starts from checkpoints/step-{resume}, which is not there")
     install_fault_hook(lambda text: None)  # the calls below raise
     out.mkdir(parents=True, exist_ok=True)
-    fleet = meshes.spawn(job, out, run_dir)
+    scratch = Scratch()
+    fleet = meshes.spawn(job, out, run_dir, scratch.environment())
     ((name, mesh),) = fleet.titans.items()
     client = TitanClient(mesh)
     try:
         home = run_dir if resume else out
-        await meshes.setup(fleet, home, f"replay-{os.getpid()}", resume, lambda *_: None)
+        await meshes.setup(fleet, home, scratch.key, resume, lambda *_: None)
         result = await client.step(batch, loss)
         dtype = job.models[job.services[name].model].dtype
         await client.export(str(out / "weights"), dtype)
@@ -97,3 +98,4 @@ async def _replay(
         return result
     finally:
         await mesh.stop()
+        scratch.close()

@@ -16,12 +16,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-SHM = Path("/dev/shm")
+from forgedsl.runtime.scratch import SHM
+
 ALIGN = 64
 
 
 def buffer_path(run_key: str, name: str) -> Path:
-    """Where a run keeps shared memory; `launch.remove_buffers` removes all that starts so."""
+    """Where a run keeps shared memory; `scratch.remove_buffers` removes all that starts so."""
     return SHM / f"forgedsl-{run_key}-{name}"
 
 

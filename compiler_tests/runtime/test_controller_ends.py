@@ -20,7 +20,7 @@ from fake_endpoints import (
 
 from forgedsl.errors import GuardError, RunError
 from forgedsl.runtime.controller.intake import starvation_remedy
-from forgedsl.runtime.endpoints import RewardError, ServiceError
+from forgedsl.runtime.endpoints import CheckpointError, RewardError, ServiceError
 from forgedsl.runtime.items import StepResult
 
 
@@ -290,14 +290,44 @@ def test_an_interrupt_waits_for_the_step_and_saves():
     assert [m["step"] for m in metrics(events)] == [1, 2]
 
 
-def test_an_interrupt_does_not_wait_for_a_step_that_hangs():
+def test_an_interrupt_waits_for_a_step_of_minutes():
     the_job = job(steps=50)
     endpoints = FakeEndpoints(the_job, latency=lambda op: 250.0 if op == "step" else 0.0)
+    outcome, _ = drive(the_job, endpoints, prepare=later(5.0, lambda c: c.interrupt()))
+    assert (outcome.ended, outcome.checkpoint) == ("interrupted", "checkpoints/step-1")
+
+
+def test_an_interrupt_does_not_wait_for_a_step_that_hangs():
+    the_job = job(steps=50)
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 1e9 if op == "step" else 0.0)
     outcome, events = drive(the_job, endpoints, prepare=later(5.0, lambda c: c.interrupt()))
     assert (outcome.ended, outcome.checkpoint, endpoints.saved) == ("interrupted", None, [])
-    assert "within 10 s; it is lost" in next(
+    assert "gave no answer within" in next(
         event["message"] for event in events if event["kind"] == "warning"
     )
+
+
+def test_checkpoints_come_by_the_clock():
+    the_job = job(steps=10, checkpoint={"every_s": 25.0})
+    times = {"step": 10.0}
+    endpoints = FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.0))
+    drive(the_job, endpoints)
+    assert [state["step"] for state in endpoints.saved] == [3, 6, 9, 10]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_not_tried_again():
+    the_job = job(steps=10, checkpoint={"every": 2})
+    refused = failing("save", CheckpointError("disk full"))
+    tries = []
+
+    def fail(op, about):
+        if op == "save":
+            tries.append(about)
+        refused(op, about)
+
+    with pytest.raises(CheckpointError, match="disk full"):
+        drive(the_job, FakeEndpoints(the_job, fail=fail))
+    assert len(tries) == 1
 
 
 def test_an_interrupt_before_the_first_step_saves_what_was_drawn():

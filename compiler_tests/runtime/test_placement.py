@@ -24,13 +24,26 @@ def two_replicas() -> spec.VllmService:
     )
 
 
-def test_replicas_see_the_gpus_of_the_plan(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("mask", "wanted"),
+    [
+        (None, ["4,5", "6,7"]),
+        ("7,6,5,4,3,2,1,0", ["3,2", "1,0"]),
+        ("0,1,2,3,GPU-a,GPU-b,9,8", ["GPU-a,GPU-b", "9,8"]),
+    ],
+)
+def test_replicas_see_the_gpus_of_the_plan(
+    mask: str | None, wanted: list[str], make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from forgedsl.runtime import meshes
 
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if mask is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
     monkeypatch.setattr(meshes, "_num_gpus", lambda: 8)
     spots = meshes.place(make_job(services={"generator": two_replicas()}))["generator"]
     seen = [meshes._environment(spot)["CUDA_VISIBLE_DEVICES"] for spot in spots]
-    assert seen == ["4,5", "6,7"]
+    assert seen == wanted
 
 
 def test_a_host_with_fewer_gpus_is_refused(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,9 @@
 """`forgec run`: command line, run folder, job.json, resume. Nothing is launched here."""
 
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,6 @@ from synthetic import make_job
 
 from forgedsl.cli import inputs
 from forgedsl.cli import run as command
-from forgedsl.cli.compiling import gpu_words
 from forgedsl.cli.host import detect_gpus, detect_host
 from forgedsl.cli.resuming import differences, load_run_job, with_changes
 from forgedsl.cli.running import Prepared, Request
@@ -35,6 +37,46 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "job.json").write_text("{}")
     with pytest.raises(UsageError, match="continue that run with --resume"):
         command.new_run_dir(tmp_path, "example")
+
+
+HOLD = """
+import pathlib, sys
+from forgedsl.cli.claim import claim
+claim(pathlib.Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has `tmp_path` for its run."""
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, tmp_path], text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert held.stdout is not None
+    assert held.stdout.readline() == "held\n"
+    yield held
+    held.kill()
+    held.communicate()
+
+
+def test_a_run_that_is_alive_is_not_resumed(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    (tmp_path / "job.json").write_text(make_job().model_dump_json())
+    with pytest.raises(UsageError, match=rf"in use by process {holder.pid} on .*, since "):
+        command.execute(request(resume=tmp_path))
+
+
+def test_two_runs_do_not_share_a_folder(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    with pytest.raises(UsageError, match=rf"in use by process {holder.pid}"):
+        command.new_run_dir(tmp_path, "example")
+
+
+def test_a_killed_run_gives_its_folder_free(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.wait(60)
+    assert command.new_run_dir(tmp_path, "example") == tmp_path
 
 
 def test_a_run_folder_is_enough_to_run_the_job_again(tmp_path: Path) -> None:
@@ -147,13 +189,18 @@ def test_host_has_what_a_plan_asks_for() -> None:
 
 def test_gpus_are_read_from_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
-    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 143771'\necho 'NVIDIA H200, 143771'\n")
+    lines = (
+        "NVIDIA H200, 143771, GPU-aa",
+        "NVIDIA H200, 143771, GPU-bb",
+        "NVIDIA L4, 23034, GPU-bc",
+    )
+    tool.write_text("".join(["#!/bin/sh\n", *(f"echo '{line}'\n" for line in lines)]))
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert detect_gpus() == [("H200", 143771 * 2**20)] * 2
-
-
-def test_the_reason_for_a_profile_is_said_in_words() -> None:
-    assert [gpu_words(n) for n in (0, 1, 8)] == [
-        "this host has no GPU", "this host has one GPU", "this host has 8 GPUs",
-    ]  # fmt: skip
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    h200, l4 = ("H200", 143771 * 2**20), ("L4", 23034 * 2**20)
+    masks = {"2,0": [l4, h200], "GPU-bc": [l4], "1,7": [h200], "0,-1,1": [h200], "": []}
+    assert detect_gpus() == [h200, h200, l4]
+    for mask, seen in masks.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", mask)
+        assert detect_gpus() == seen, mask

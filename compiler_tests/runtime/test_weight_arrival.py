@@ -31,7 +31,7 @@ def generator(name: str, *, tp: int = 1, replicas: int = 1) -> spec.VllmService:
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
     from forgedsl.runtime import meshes
     from forgedsl.runtime.endpoints import ServiceError
-    from forgedsl.runtime.launch import remove_buffers
+    from forgedsl.runtime.scratch import remove_buffers
     from forgedsl.runtime.services.generator import PROBE_GAPS, GeneratorClient
 
     services = {"twice": generator("twice", replicas=2), "halves": generator("halves", tp=2)}

@@ -67,7 +67,7 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> None:
 
 def chosen(run: Path, step: int | None) -> int:
     """The step of the checkpoint to export."""
-    from forgedsl.cli.resuming import checkpoint_steps
+    from forgedsl.runs.checkpoints import checkpoint_steps
 
     if not (run / "job.json").is_file():
         raise UsageError(f"{run} is no run folder: it has no job.json")

@@ -46,11 +46,25 @@ def detect_host() -> dict[str, Any]:
 
 
 def detect_gpus() -> list[tuple[str, int]]:
-    """(name, bytes of memory) of each GPU the driver shows; empty without a driver."""
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    """(name, bytes of memory) of each GPU that we may use; empty without a driver."""
+    from forgedsl.plan.host import gpu_mask
+
+    query = ["nvidia-smi", "--query-gpu=name,memory.total,uuid", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
-    rows = [line.rsplit(",", 1) for line in done.stdout.splitlines() if "," in line]
-    return [(name.removeprefix("NVIDIA ").strip(), int(size) * MIB) for name, size in rows]
+    rows = [line.rsplit(",", 2) for line in done.stdout.splitlines() if line.count(",") > 1]
+    found = [(name.removeprefix("NVIDIA ").strip(), int(size) * MIB) for name, size, _ in rows]
+    uuids = [uuid.strip() for *_, uuid in rows]
+    mask = gpu_mask()
+    return found if mask is None else [gpu for word in mask for gpu in _shown(word, found, uuids)]
+
+
+def _shown(word: str, found: list[tuple[str, int]], uuids: list[str]) -> list[tuple[str, int]]:
+    """The GPU that a word of CUDA_VISIBLE_DEVICES means: a number, or how a UUID begins."""
+    if word.startswith("MIG-"):  # a part of some GPU, which the driver lists as a whole
+        return found[:1]
+    if word.isdigit():
+        return found[int(word) : int(word) + 1]
+    return [gpu for gpu, uuid in zip(found, uuids, strict=True) if uuid.startswith(word)][:1]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.cli.words import UsageError
+from forgedsl.runs.checkpoints import last_step
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -35,17 +36,6 @@ def load_run_job(run_dir: Path) -> Job:
             f"{run_dir} has no checkpoint to continue from; start it again in another folder"
         )
     return job
-
-
-def checkpoint_steps(run_dir: Path) -> list[int]:
-    """Steps of the whole checkpoints, the newest last."""
-    found = run_dir.glob("checkpoints/step-*/controller.json")
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
-
-
-def last_step(run_dir: Path) -> int:
-    """The step of the newest whole checkpoint, 0 if there is none."""
-    return max(checkpoint_steps(run_dir), default=0)
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:

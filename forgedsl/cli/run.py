@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forgedsl.cli.claim import claim
 from forgedsl.cli.inputs import check_inputs, inputs_beside
 from forgedsl.cli.passes import (
     Assume,
@@ -168,12 +169,15 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
-    from forgedsl.cli.resuming import differences, last_step, load_run_job, with_changes
+    from forgedsl.cli.resuming import differences, load_run_job, with_changes
+    from forgedsl.runs.checkpoints import last_step
 
     run_dir = request.resume
     assert run_dir is not None
     if request.run_dir is not None:
         raise UsageError("--resume continues in the run's own folder; --run-dir cannot be given")
+    if (run_dir / "job.json").is_file():
+        claim(run_dir)
     job = load_run_job(run_dir)
     if (run_dir / "rehearsal.json").exists():
         raise UsageError(f"{run_dir} is a rehearsal: it has no weights to go on from")

@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.cli.claim import claim
 from forgedsl.cli.inputs import copy_inputs
 from forgedsl.cli.words import UsageError
+from forgedsl.errors import CannotWriteError, writing
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
@@ -55,37 +57,49 @@ class Prepared:
 
 
 def new_run_dir(wanted: Path | None, name: str) -> Path:
-    """`runs/<pipeline>-<UTC time>`, or the folder asked for, which must not hold a run."""
+    """`runs/<pipeline>-<UTC time>`, or the folder asked for, which must not hold a run; it is
+    this process's from now on."""
     if wanted is not None:
+        _make(wanted)
+        claim(wanted)
         if (wanted / "job.json").exists():
             raise UsageError(
                 f"{wanted} holds a run already; name another folder, or continue that run with "
                 f"--resume {wanted}"
             )
-        try:
-            wanted.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot make the run folder {wanted}: {error.strerror}") from error
         return wanted
     from datetime import UTC, datetime
 
     stem = Path("runs") / f"{name}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     for folder in (stem, *(Path(f"{stem}-{i}") for i in range(2, 100))):
         try:
-            folder.mkdir(parents=True)
+            _make(folder, exist_ok=False)
         except FileExistsError:
             continue
+        claim(folder)
         return folder
     raise UsageError(f"{stem} and 98 more are taken; name a folder with --run-dir")
+
+
+def _make(folder: Path, *, exist_ok: bool = True) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=exist_ok)
+    except FileExistsError as error:
+        if not exist_ok:
+            raise
+        raise UsageError(f"the run folder {folder} is a file") from error
+    except OSError as error:
+        raise UsageError(f"cannot make the run folder {folder}: {error.strerror}") from error
 
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
     """job.json, forge.lock and the inputs: all that is needed to run it again."""
     from forgedsl.lower.lock import lock_text
 
-    copy_inputs(prepared.inputs, run_dir, link=True)
-    (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
-    (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
+    with writing(run_dir):
+        copy_inputs(prepared.inputs, run_dir, link=True)
+        (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
+        (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
 
 
 def launch(
@@ -114,6 +128,10 @@ def launch(
             )
         finally:
             close_readers(readers)
-    write_report(run_dir)
+    try:
+        with writing(run_dir / "report.html"):
+            write_report(run_dir)
+    except CannotWriteError as error:
+        print(f"warning: no report: {error}", file=sys.stderr)
     print(summary(run_dir, code), flush=True)
     return code

@@ -92,6 +92,8 @@ def show(value: Any, base: str = "") -> str:
     """A folded value as it would be written; `base` is that of its type."""
     if value is None:
         return "none"
+    if base == "interval" and isinstance(value, float):
+        base = "duration"
     if base in _UNITS and value:
         units = _UNITS[base].items()
         unit, size = next(((u, s) for u, s in units if value % s == 0), [*units][-1])

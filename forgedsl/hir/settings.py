@@ -227,6 +227,10 @@ def _convert(value: Any, type_: Type) -> Any:
             return value
         case "int" if is_number and not dimensioned and value == int(value):
             return int(value)
+        case "interval" if isinstance(value, Seconds):
+            return float(value)
+        case "interval" if is_number and not dimensioned and value == int(value):
+            return int(value)
         case "float" if is_number and not dimensioned:
             return float(value)
         case "duration" if isinstance(value, Seconds) or (is_number and value == 0):
@@ -251,7 +255,7 @@ def _form_of(text: str, type_: Type) -> str:
 
 def _unit_help(value: Any, type_: Type) -> str:
     is_number = isinstance(value, int | float) and not isinstance(value, bool | Seconds | Bytes)
-    if type_.base == "duration" and is_number:
+    if type_.base in ("duration", "interval") and is_number:
         return f"write the unit: `{value:g}s`"
     if type_.base == "bytes" and is_number:
         return f"write the unit: `{value:g}GiB`"

@@ -159,9 +159,10 @@ def _origins(program: Program, graph: Graph, place: Callable[[Span], str]) -> di
 
 def _checkpoint(program: Program) -> spec.Checkpoint:
     settings = program.singletons["checkpoint"].settings
-    export = settings["export"].value
+    export, every = settings["export"].value, settings["every"].value
     return spec.Checkpoint(
-        every=settings["every"].value,
+        every=every if isinstance(every, int) else None,
+        every_s=every if isinstance(every, float) else None,
         keep=settings["keep"].value,
         export=export.args["path"] if isinstance(export, Constructor) else None,
     )

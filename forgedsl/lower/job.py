@@ -242,6 +242,8 @@ class Eval(Spec):
 
 class Checkpoint(Spec):
     every: int | None = None
+    """optimizer steps"""
+    every_s: float | None = None
     keep: int = 2
     export: str | None = None
     """folder (relative to the run folder) for a Hugging Face export at the end"""

@@ -6,6 +6,7 @@ commands pass this host, or what `--host` describes. Sizes are bytes.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -13,7 +14,7 @@ from forgedsl.hir.context import GPU_GIB, Host, gpu_bytes, under
 from forgedsl.hir.ir import Program
 from forgedsl.records import fields, replace
 
-__all__ = ["Host", "described_host", "host_text", "resolve_host"]
+__all__ = ["Host", "described_host", "gpu_mask", "host_text", "resolve_host"]
 
 GIB = 2**30
 
@@ -23,6 +24,19 @@ def host_text(host: Host) -> str:
     number = f"{host.hosts} hosts, each" if host.hosts > 1 else "1 host"
     gpus = f"{host.gpus} x {host.gpu} ({host.gpu_memory / GIB:.0f} GiB)" if host.gpus else "no GPU"
     return f"{number}: {gpus}, {host.cpus} cpus, {host.memory / GIB:.0f} GiB ({host.said})"
+
+
+def gpu_mask() -> list[str] | None:
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves us, in its own words (`4`, `GPU-8d...`); None: all.
+
+    The plan's GPU 0 is the first of them. As for CUDA, the first negative number ends the list.
+    """
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    end = next((i for i, word in enumerate(words) if not word or word[0] == "-"), len(words))
+    return words[:end]
 
 
 def resolve_host(program: Program, detected: Host | None) -> Host:

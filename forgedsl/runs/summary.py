@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from forgedsl.runs.checkpoints import last_step, resume_command
 from forgedsl.runs.data import RunData, load_run
 from forgedsl.runs.text import duration, number
 from forgedsl.runs.verdict import edge_size, edges, evals, points, verdict
@@ -28,6 +29,8 @@ def summary(run_dir: Path, code: int) -> str:
     for label in ("origin", "remedy"):
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
+    if code and (command := resume_command(run_dir)):
+        lines.append(f"  {'continue':<12} {command}   (step {last_step(run_dir)} is saved)")
     findings = verdict(data)
     # its figures are the next lines
     lines += [

@@ -19,6 +19,7 @@ from forgedsl.schema.types import (
     DURATION,
     EXPRESSION,
     FRACTION,
+    INTERVAL,
     NATURAL,
     POSITIVE,
     REQUIRED,
@@ -246,7 +247,13 @@ CHECKPOINT = Kind(
     singleton=True,
     doc="saved state, in the run folder",
     settings=rows(
-        ("every", _COUNT, None, OBS, "optimizer steps between checkpoints"),
+        (
+            "every",
+            replace(INTERVAL, optional=True),
+            600.0,
+            OBS,
+            "from checkpoint to checkpoint; there is one at the end in any case",
+        ),
         ("keep", COUNT, 2, OBS, "how many stay"),
         (
             "export",

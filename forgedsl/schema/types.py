@@ -40,7 +40,8 @@ AUTO = Auto()
 class Type:
     """What a setting accepts.
 
-    base       int float bool str duration bytes list ref ctor deferred word any
+    base       int float bool str duration interval bytes list ref ctor deferred word any
+               (interval: so many steps, an int, or a duration, a float)
     words      bare words accepted besides the base (all there is for base "word")
     kinds      ref: kinds of declarations it may name
     ctors      ctor: constructors by name
@@ -69,6 +70,7 @@ class Type:
             "bool": "true or false",
         }
         names |= {"duration": "a duration (10min)", "bytes": "a size (16GiB)", "any": "a value"}
+        names |= {"interval": "a number of steps, a duration (10min)"}
         names |= {"deferred": "an expression", "word": "", "ctor": "", "ref": "", "list": "a list"}
         parts = [names[self.base]] if names[self.base] else []
         if self.base == "ref":
@@ -165,6 +167,7 @@ FLOAT = Type(base="float")
 POSITIVE = Type(base="float", minimum=0.0)
 FRACTION = Type(base="float", minimum=0.0, maximum=1.0)
 DURATION = Type(base="duration", minimum=0.0)
+INTERVAL = Type(base="interval", minimum=1)
 BYTES = Type(base="bytes", minimum=0)
 EXPRESSION = Type(base="deferred")
 

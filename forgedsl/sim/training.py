@@ -47,7 +47,7 @@ class Training:
         self._evals: dict[int, list[Any]] = {}
         self._drawn: Counter[str] = Counter()
         self._open = self._drawing = False
-        self._life = 0.0
+        self._life = self._saved = 0.0
         for groups in sim.groups:
             groups.moved = self._moved
 
@@ -64,6 +64,7 @@ class Training:
         self._order_evals(0)
         yield from self._serial()
         self._open, self._life = True, self.world.now
+        self._saved = self.world.now
         self._draw()
         turned = self.world.now
         while self.ended == "" and (self.sim.steps is None or self.step < self.sim.steps):
@@ -86,8 +87,9 @@ class Training:
             idle += self.world.now - waited
             self._record(turned, idle, tokens, ages)
             turned = self.world.now
-            if self.load.checkpoint and self.step % self.load.checkpoint == 0:
+            if self._save_due():
                 yield from self._save()
+                self._saved = self.world.now
             self._faults()
         steps = self.sim.steps
         self.ended = "data" if steps is None or self.step < steps else "steps"
@@ -128,6 +130,13 @@ class Training:
                 yield signal
         for signal in list(self._last_sync.values()):
             yield signal
+
+    def _save_due(self) -> bool:
+        """As the controller has it."""
+        steps, seconds = self.load.checkpoint.every, self.load.checkpoint.every_s
+        if steps is not None:
+            return self.step % steps == 0
+        return seconds is not None and self.world.now - self._saved >= seconds
 
     def _save(self) -> Iterator[float]:
         for name, server in self.servers.items():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
-    from forgedsl.lower.job import Eval, Job, Node, Schedule
+    from forgedsl.lower.job import Checkpoint, Eval, Job, Node, Schedule
 
 SOURCES = ("draw", "batches", "pairs")
 
@@ -70,7 +70,7 @@ class Workload:
     steps: tuple[Node, ...]
     syncs: tuple[Node, ...]
     evals: Mapping[str, Eval]
-    checkpoint: int | None
+    checkpoint: Checkpoint
     rubrics: Mapping[str, tuple[str, ...]]
     """rewards behind each score"""
     untested: frozenset[str]
@@ -105,7 +105,7 @@ def workload(job: Job, capacities: Mapping[str, int] | None = None) -> Workload:
         steps=tuple(n for n in job.nodes if n.op == "step"),
         syncs=tuple(n for n in job.nodes if n.op == "sync"),
         evals=job.evals,
-        checkpoint=job.checkpoint.every,
+        checkpoint=job.checkpoint,
         rubrics={
             **{r: (r,) for r in job.rewards},
             **{r: s.rewards for r, s in job.rubrics.items()},

@@ -30,9 +30,10 @@ from forgedsl.runtime.controller.intake import Intake, Pool
 from forgedsl.runtime.controller.lanes import Lanes
 from forgedsl.runtime.controller.records import Records
 from forgedsl.runtime.controller.unit import Unit
-from forgedsl.runtime.endpoints import Endpoints
+from forgedsl.runtime.endpoints import CheckpointError, Endpoints
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import (
+    FAILURE_SECONDS,
     INTERRUPT_SECONDS,
     LAST_SAVE_SECONDS,
     SAVE_SECONDS,
@@ -73,6 +74,9 @@ class Controller:
         loop.add_signal_handler(signal.SIGINT, controller.interrupt)
         outcome = await controller.run()
     """
+
+    _saved_at = 0.0
+    """when the last checkpoint was written, or training began"""
 
     def __init__(
         self,
@@ -167,6 +171,7 @@ class Controller:
             wanted = partial(self._wanted, intake)
             self._tasks.create_task(intake.run(self._tasks, wanted), name=intake.source.node.name)
         self._meter.turn()
+        self._saved_at = self._now()
         while steps is None or self._state.step < steps:
             with self._meter.idling():
                 units = await self._pool.next_batch(self._state.step)
@@ -186,9 +191,14 @@ class Controller:
         }
         await self._whole(self._commit(units, batches))
         await self._lanes.after(self._state.step)
-        every = self._job.checkpoint.every
-        if every is not None and self._state.step % every == 0:
+        if self._save_due():
             await self._whole(self._save(SAVE_SECONDS))
+
+    def _save_due(self) -> bool:
+        steps, seconds = self._job.checkpoint.every, self._job.checkpoint.every_s
+        if steps is not None:
+            return self._state.step % steps == 0
+        return seconds is not None and self._now() - self._saved_at >= seconds
 
     async def _commit(self, units: Sequence[Unit], batches: dict[str, Assembled]) -> None:
         """The step and its entries in the books."""
@@ -338,7 +348,7 @@ class Controller:
     async def _fail(self, errors: list[BaseException]) -> NoReturn:
         cause = next((error for error in errors if isinstance(error, RunError)), errors[0])
         dead_trainer = getattr(cause, "service", "") in self._versions.trained
-        await self._settle(0.0 if dead_trainer else self._interrupt_seconds)
+        await self._settle(0.0 if dead_trainer else FAILURE_SECONDS)
         self._records.flush()
         self._events.emit(
             "failure",
@@ -346,7 +356,9 @@ class Controller:
             origin=getattr(cause, "origin", ""),
             message=f"{type(cause).__name__}: {cause}",
         )
-        spoiled = self._stepping or dead_trainer or isinstance(cause, NonFiniteError)
+        # what could not be written a moment ago cannot be written now
+        hopeless = isinstance(cause, NonFiniteError | CheckpointError)
+        spoiled = self._stepping or dead_trainer or hopeless
         if not spoiled and self._saved_step != self._state.step:
             try:
                 await self._save(LAST_SAVE_SECONDS)
@@ -367,7 +379,7 @@ class Controller:
             )
         except Late as late:
             raise RunError(str(late), origin=node.origin, service=node.target) from late
-        self._checkpoint, self._saved_step = path, step
+        self._checkpoint, self._saved_step, self._saved_at = path, step, self._now()
         self._events.emit(
             "checkpoint.saved", step=step, path=path, seconds=time.monotonic() - start
         )
@@ -382,6 +394,10 @@ class Controller:
             records=self._records.held,
             wall_s=self._wall(),
         )
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
 
     def _wall(self) -> float:
         return self._wall_before + time.monotonic() - self._began

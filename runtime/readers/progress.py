@@ -53,6 +53,8 @@ def news(view: View, event: Event) -> tuple[str, str] | None:
         case "warning":
             service = f"{event['service']}: " if event.get("service") else ""
             return "yellow", f"warning: {service}{event.get('text') or event['message']}"
+        case "notice":
+            return "bold yellow", event["text"]
         case "failure":
             return "bold red", f"failure: {event.get('service', '')} {event['message']}".strip()
         case "service.ready":
@@ -170,6 +172,8 @@ class Live:
 
     def on_event(self, event: Event) -> None:
         self._view.on_event(event)
+        if event["kind"] == "run.end":  # at once: it may be the last thing that is said
+            self._live.stop()
         line = news(self._view, event)
         if line:
             from rich.text import Text

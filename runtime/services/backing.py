@@ -17,14 +17,14 @@ class Real:
 
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)
-        return meshes.spawn(this.job, this.run_dir, this.job_dir)
+        return meshes.spawn(this.job, this.run_dir, this.job_dir, this.scratch.environment())
 
     async def prepare(self, this: Run, fleet: Fleet) -> Data:
         """Set all meshes up, report every process, and open the data meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(
-                meshes.setup(fleet, this.run_dir, this.run_key, this.resume, this.tell)
+                meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell)
             )
         return data.result()
 
@@ -34,4 +34,4 @@ class Real:
         )
 
     async def restart(self, this: Run, dead: Mesh) -> Mesh:
-        return await meshes.restart(dead, this.run_key, this.tell)
+        return await meshes.restart(dead, this.scratch.key, this.tell)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,9 +16,18 @@ from types import ModuleType
 from typing import Any
 
 from forgedsl.lower import job as spec
+from forgedsl.runs.checkpoints import WHOLE, last_step
 from forgedsl.runtime.actors.generator import Completion
 from forgedsl.runtime.data import DatasetReader
-from forgedsl.runtime.endpoints import GROUP, EvalSample, Score, ServiceFailure, SyncResult
+from forgedsl.runtime.endpoints import (
+    GROUP,
+    CheckpointError,
+    EvalSample,
+    Score,
+    ServiceError,
+    ServiceFailure,
+    SyncResult,
+)
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.replay import record
 from forgedsl.runtime.services.generator import GeneratorClient
@@ -139,13 +149,34 @@ class MonarchEndpoints:
 
     async def save(self, step: int, controller_state: dict[str, Any]) -> str:
         trained = [c for n, c in self._titans.items() if self._is_trained(n)]
-        paths = await asyncio.gather(*(client.save(step) for client in trained))
-        folder = self.run_dir / paths[0]
-        # written last and in one piece: its presence says that the checkpoint is whole
-        partial = folder / "controller.json.partial"
-        partial.write_text(json.dumps(controller_state))
-        partial.rename(folder / "controller.json")
-        return paths[0]
+        path = f"checkpoints/step-{step}"
+        try:
+            done = await asyncio.gather(*(c.save(step) for c in trained), return_exceptions=True)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+            # written last and in one piece: its presence says that the checkpoint is whole
+            partial = self.run_dir / path / "controller.json.partial"
+            partial.write_text(json.dumps(controller_state))
+            partial.rename(partial.with_name(WHOLE))
+        except (OSError, ServiceError) as error:
+            if isinstance(error, ServiceError) and error.died:
+                raise
+            raise self._unsaved(step, self.run_dir / path, error) from error
+        return path
+
+    def _unsaved(self, step: int, folder: Path, error: OSError | ServiceError) -> CheckpointError:
+        """Remove what was half written, and say what is left to go on from."""
+        free = shutil.disk_usage(self.run_dir).free / 2**20
+        shutil.rmtree(folder, ignore_errors=True)
+        cause = error.failure.message if isinstance(error, ServiceError) else str(error)
+        last = last_step(self.run_dir)
+        return CheckpointError(
+            f"the checkpoint of step {step} cannot be written to {folder}, where "
+            f"{free:,.0f} MiB were free: {cause}",
+            remedy="make room there; "
+            + (f"the checkpoint of step {last} is safe" if last else "there is none before it"),
+        )
 
     async def health(self) -> dict[str, str]:
         generators = {

@@ -1,0 +1,136 @@
+"""What each Ctrl-C says and does; what a full disk leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgedsl.errors import RunError
+from forgedsl.runs.checkpoints import drop_partial, resume_command
+from forgedsl.runtime import interrupt as module
+from forgedsl.runtime.endpoints import CheckpointError, ServiceError, ServiceFailure
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.interrupt import Interrupt
+from forgedsl.runtime.services.endpoints import MonarchEndpoints
+
+
+class Stopped(Exception):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture
+def pressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An interrupt of a run with 5 steps, 3 of them in a checkpoint, and what was said."""
+
+    def leave(code: int) -> None:
+        raise Stopped(code)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module.os, "_exit", leave)
+    whole(tmp_path, 3)
+    log, said = EventLog(), []
+    log.subscribe(lambda e: said.append(e["text"]) if e["kind"] == "notice" else None)
+    interrupt = Interrupt(log, tmp_path, lambda: said.append("cleaned up"))
+    interrupt.act = lambda: said.append("asked")
+    log.subscribe(interrupt.on_event)
+    log.emit("controller.start", step=0)
+    for step in range(1, 6):
+        log.emit("step.end", step=step)
+        if step == 3:
+            log.emit("checkpoint.saved", step=step)
+    return interrupt, said
+
+
+def whole(run_dir: Path, step: int) -> None:
+    folder = run_dir / f"checkpoints/step-{step}"
+    folder.mkdir(parents=True)
+    (folder / "controller.json").write_text("{}")
+
+
+def test_the_first_says_that_a_checkpoint_is_saved(pressed: Any) -> None:
+    interrupt, said = pressed
+    interrupt()
+    assert "interrupted: saving a checkpoint" in said[0]
+    assert said[1:] == ["asked"]
+
+
+def test_the_second_says_what_a_third_would_cost(pressed: Any) -> None:
+    interrupt, said = pressed
+    interrupt()
+    interrupt()
+    assert said[-1] == "not saved yet: steps 4 to 5; Ctrl-C once more stops at once without"
+
+
+def test_the_third_stops_and_says_what_was_lost(
+    pressed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    interrupt, said = pressed
+    interrupt()
+    interrupt()
+    with pytest.raises(Stopped, match="130"):
+        interrupt()
+    assert said[-1] == "cleaned up"
+    assert capsys.readouterr().err == (
+        "\nstopped at once; steps 4 to 5 lost; `forgec run --resume .` goes on after step 3\n"
+    )
+
+
+def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints/step-9").mkdir(parents=True)
+    whole(tmp_path, 4)
+    drop_partial(tmp_path)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-4"]
+    assert resume_command(tmp_path) == f"forgec run --resume {tmp_path}"
+
+
+class FullTrainer:
+    """A trainer whose disk fills up while it writes."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    async def save(self, step: int) -> str:
+        folder = self._run_dir / f"checkpoints/step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "half").write_text("x")
+        failure = ServiceFailure(service="trainer", origin="", message="No space left on device")
+        raise ServiceError(failure)
+
+
+def test_a_full_disk_is_named_with_what_is_safe(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    endpoints = MonarchEndpoints(
+        make_job(services={"trainer": make_titan()}), tmp_path, datasets={}, generators={},
+        titans={"trainer": FullTrainer(tmp_path)}, rewards=None, program=None, record_batches=0,
+    )  # fmt: skip
+    whole(tmp_path, 2)
+    with pytest.raises(CheckpointError) as caught:
+        asyncio.run(endpoints.save(5, {}))
+    text = f"{caught.value} {caught.value.remedy}"
+    assert f"checkpoint of step 5 cannot be written to {tmp_path}/checkpoints/step-5" in text
+    assert "No space left on device" in text
+    assert "the checkpoint of step 2 is safe" in text
+    assert not (tmp_path / "checkpoints/step-5").exists()
+
+
+def test_events_that_cannot_be_written_end_the_run_once() -> None:
+    log, seen = EventLog(Path("/dev/full")), []
+    log.subscribe(lambda event: seen.append(event["kind"]))
+    with pytest.raises(RunError, match=r"cannot write /dev/full: No space left on device"):
+        log.emit("step.end", step=1)
+    log.emit("run.end", code=5)
+    log.close()
+    assert seen == ["step.end", "run.end"]
+
+
+def test_a_resumed_run_does_not_write_on_after_half_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"kind": "a"}\n{"kind": "' + "b" * 200_000)
+    with EventLog(path) as log:
+        log.emit("c")
+    assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["a", "c"]

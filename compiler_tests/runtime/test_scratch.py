@@ -1,0 +1,61 @@
+"""What a run keeps outside of its folder goes with it, and what a killed one left with the next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from forgedsl.runtime import scratch
+
+KILLED = """
+import os, signal
+from forgedsl.runtime.scratch import SHM, Scratch
+run = Scratch()
+(SHM / f"forgedsl-{run.key}-0").write_text("weights")
+(run.temp / "vllm_dist_0").write_text("x")
+print(run.key, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other runs of this host are not to be touched."""
+    monkeypatch.setattr(scratch, "SHM", tmp_path)
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+
+
+def test_a_run_leaves_nothing(tmp_path: Path) -> None:
+    mine = scratch.Scratch()
+    (tmp_path / f"forgedsl-{mine.key}-0").write_text("weights")
+    (Path(mine.environment()["TMPDIR"]) / "vllm_dist_0").write_text("x")
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_is_alive_keeps_its_own(tmp_path: Path) -> None:
+    alive = scratch.Scratch()
+    before = sorted(tmp_path.iterdir())
+    assert scratch.remove_dead() == []
+    assert sorted(tmp_path.iterdir()) == before
+    alive.close()
+
+
+def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
+    text = KILLED.replace("run = ", f"import forgedsl.runtime.scratch as s, tempfile\n"
+                          f"from pathlib import Path\nSHM = s.SHM = Path({str(tmp_path)!r})\n"
+                          f"tempfile.tempdir = {str(tmp_path)!r}\nrun = ")  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
+    assert len(list(tmp_path.iterdir())) == 3
+    assert scratch.remove_dead() == [done.stdout.strip()]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_owner_that_names_another_folder_does_not_get_it_removed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "forgedsl-1-1-owner").write_text(str(tmp_path / "precious"))
+    scratch.remove_dead()
+    assert list(tmp_path.iterdir()) == [tmp_path / "precious"]

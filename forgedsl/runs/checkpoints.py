@@ -1,0 +1,40 @@
+"""The checkpoints of a run folder: which are whole, and how to go on from the newest.
+
+A checkpoint is whole when it has its controller.json, which is written last.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+WHOLE = "controller.json"
+
+
+def checkpoint_steps(run_dir: Path) -> list[int]:
+    """Steps of the whole checkpoints, the newest last."""
+    found = run_dir.glob(f"checkpoints/step-*/{WHOLE}")
+    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
+
+
+def last_step(run_dir: Path) -> int:
+    """The step of the newest whole checkpoint, 0 if there is none."""
+    return max(checkpoint_steps(run_dir), default=0)
+
+
+def drop_partial(run_dir: Path) -> None:
+    """Remove what a run that was killed had half written: it would count among those to keep."""
+    for folder in run_dir.glob("checkpoints/step-*"):
+        if not (folder / WHOLE).exists():
+            shutil.rmtree(folder)
+
+
+def resume_command(run_dir: Path) -> str:
+    """What to type to continue the run; empty if there is nothing to continue from."""
+    if not last_step(run_dir):
+        return ""
+    here = Path.cwd()
+    run_dir = run_dir.resolve()
+    shown = run_dir.relative_to(here) if run_dir.is_relative_to(here) else run_dir
+    return f"forgec run --resume {shlex.quote(str(shown))}"

@@ -1,0 +1,81 @@
+"""Ctrl-C and SIGTERM: the first saves and stops, the second says what that leaves open, the third
+stops at once.
+
+    signal --Interrupt()--> notice, and the run is asked to stop
+    events --on_event--> which steps are done, which are in a checkpoint
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from forgedsl.runs.checkpoints import resume_command
+from forgedsl.runtime.events import Event, EventLog
+
+EXIT_INTERRUPTED = 130
+
+
+class Interrupt:
+    """`act` asks the run to stop; `clean_up` ends its processes and removes what they leave."""
+
+    def __init__(self, events: EventLog, run_dir: Path, clean_up: Callable[[], None]) -> None:
+        self._events = events
+        self._run_dir = run_dir
+        self.act: Callable[[], object] = lambda: None
+        self._clean_up = clean_up
+        self._count = 0
+        self._step = self._saved = 0
+        self._training = False
+
+    def on_event(self, event: Event) -> None:
+        if event["kind"] == "controller.start":
+            self._step = self._saved = event["step"]
+            self._training = True
+        elif event["kind"] == "step.end" and "error" not in event:
+            self._step = event["step"]
+        elif event["kind"] == "checkpoint.saved":
+            self._saved = event["step"]
+
+    def __call__(self) -> None:
+        self._count += 1
+        if self._count == 1:
+            self._say(self._first())
+            self.act()
+        elif self._count == 2:
+            self._say(self._second())
+        else:
+            self._stop()
+
+    def _say(self, text: str) -> None:
+        self._events.emit("notice", text=text)
+
+    def _first(self) -> str:
+        if not self._training:
+            return "interrupted before the first step: stopping the services"
+        return (
+            "interrupted: saving a checkpoint when the step in progress has ended "
+            "(Ctrl-C again: what is not saved yet)"
+        )
+
+    def _second(self) -> str:
+        if self._step > self._saved:
+            return f"not saved yet: {self._unsaved()}; Ctrl-C once more stops at once without"
+        return "nothing is left to save, services are stopping; Ctrl-C once more stops at once"
+
+    def _unsaved(self) -> str:
+        first = self._saved + 1
+        return f"step {first}" if first == self._step else f"steps {first} to {self._step}"
+
+    def _stop(self) -> None:
+        """Leave without another word of the run, but with one about what it costs."""
+        lost = f"; {self._unsaved()} lost" if self._step > self._saved else ""
+        on = resume_command(self._run_dir)
+        more = f"; `{on}` goes on after step {self._saved}" if on else ""
+        self._events.emit("run.end", code=EXIT_INTERRUPTED, status="interrupted", seconds=0.0,
+                          message=f"stopped at once{lost}", origin="", remedy="")  # fmt: skip
+        self._clean_up()
+        print(f"\nstopped at once{lost}{more}", file=sys.stderr, flush=True)
+        os._exit(EXIT_INTERRUPTED)

@@ -1,0 +1,78 @@
+"""What a run keeps outside of its folder: shared memory, and the temporary files of its processes.
+
+    Scratch() --key--> /dev/shm/forgedsl-KEY-owner   locked as long as this process lives
+                  |--> /dev/shm/forgedsl-KEY-*       weights on their way, meeting points
+                  `--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
+    remove_dead() --owner's lock is free--> all three are removed
+
+A process id says nothing here: containers may share memory, and each numbers its processes anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+SHM = Path("/dev/shm")
+OWNER = "-owner"
+
+
+class Scratch:
+    """Made at the start of a run; `close` removes everything."""
+
+    def __init__(self) -> None:
+        self.key = f"{os.getpid()}-{time.time_ns() % 10**9}"
+        self.temp = Path(tempfile.gettempdir()) / f"forgedsl-{self.key}"
+        self.temp.mkdir(mode=0o700)
+        # it gets its name when it is locked: nobody may find it free before
+        fresh = SHM / f"forgedsl-{self.key}.new"
+        self._owner = fresh.open("x", encoding="utf-8")
+        fresh.chmod(0o600)
+        fcntl.flock(self._owner, fcntl.LOCK_EX)
+        self._owner.write(str(self.temp))
+        self._owner.flush()
+        fresh.rename(SHM / f"forgedsl-{self.key}{OWNER}")
+
+    def environment(self) -> dict[str, str]:
+        """For the processes of the run; what torch compiles outlives it, as it always does."""
+        name = f"torchinductor_{getpass.getuser()}"
+        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.temp.parent / name))
+        return {"TMPDIR": str(self.temp), "TORCHINDUCTOR_CACHE_DIR": cache}
+
+    def close(self) -> None:
+        shutil.rmtree(self.temp, ignore_errors=True)  # a process may be writing its last
+        remove_buffers(self.key)
+        self._owner.close()
+
+
+def remove_buffers(run_key: str) -> None:
+    """Unlink the shared memory of a run, whose trainer may have died before it could."""
+    for file in SHM.glob(f"forgedsl-{run_key}-*"):
+        file.unlink(missing_ok=True)
+
+
+def remove_dead() -> list[str]:
+    """Remove what runs of this user have left that were killed; their keys."""
+    return [key for path in sorted(SHM.glob(f"forgedsl-*{OWNER}")) if (key := _remove(path))]
+
+
+def _remove(path: Path) -> str | None:
+    """The key of the owner's file if its process is dead; all that it owned is gone then."""
+    try:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), encoding="utf-8") as owner:
+            if os.fstat(owner.fileno()).st_uid != os.geteuid():
+                return None
+            fcntl.flock(owner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            temp = Path(owner.read())
+            key = path.name.removeprefix("forgedsl-").removesuffix(OWNER)
+            if temp.name == f"forgedsl-{key}":
+                shutil.rmtree(temp, ignore_errors=True)
+            remove_buffers(key)
+            return key
+    except OSError:  # it is locked, another run removes it right now, or it is not ours to open
+        return None
