@@ -87,10 +87,11 @@ def test_page_begins_with_the_verdict(page: str) -> None:
 def test_curves_of_every_reward(tmp_path: Path) -> None:
     run_folder(tmp_path, make_job(steps=10))
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
-    split = [row | {"reward/correct": 0.1 * row["step"], "reward/short": 1.0} for row in rows]
+    own = {"reward/short": 1.0, "critic/loss/error": 0.5}
+    split = [row | own | {"reward/correct": 0.1 * row["step"]} for row in rows]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in split))
     charts = re.findall(r"<h3>(.*?)</h3>", write_report(tmp_path).read_text())
-    assert {"correct", "short"} <= set(charts)
+    assert {"correct", "short", "critic/error"} <= set(charts)
 
 
 def test_a_sample_shows_its_split_its_cut_and_its_siblings(tmp_path: Path) -> None:

@@ -125,3 +125,14 @@ def test_what_a_waiting_trainer_waits_for() -> None:
     assert waits(spans) == pytest.approx(
         {"rewards": 0.6, "sampling": 0.2, "weight sync": 0.1, "other work": 0.1}
     )
+
+
+def test_the_time_between_a_stop_and_a_resume_is_no_waiting() -> None:
+    spans: dict[str, tuple[Span, ...]] = dict.fromkeys(
+        ("eval", "sample", "score", "logprobs", "sync"), ()
+    )
+    spans |= {
+        "step": (span("step", 0, 1), span("step", 2, 3), span("step", 90, 91)),
+        "score": (span("score", 1, 2),),
+    }
+    assert waits(spans, starts=(50.0,)) == {"rewards": 1.0}

@@ -49,6 +49,8 @@ class RunData:
     """dropped completions by reason, without those of evals"""
     errors: tuple[str, ...]
     """what rewards and samplers said when they failed, the most common first"""
+    starts: tuple[float, ...]
+    """when the run, or its continuation, was started"""
     begin: float
     end: float
     outcome: Row
@@ -89,6 +91,7 @@ def load_run(folder: Path) -> RunData:
         drops=dict(Counter(e["reason"] for e in events if e["kind"] == "group.dropped")),
         lost=dict(Counter(event["reason"] for event in lost)),
         errors=tuple(text for text, _ in Counter(e["message"] for e in lost).most_common(5)),
+        starts=tuple(e["time"] for e in events if e["kind"] == "run.start"),
         running=is_running(folder),
         begin=min(times, default=0.0),
         end=max(times, default=0.0),

@@ -99,10 +99,10 @@ def grid(data: RunData) -> list[Chart]:
 
 
 def each(data: RunData, prefix: str, note: str) -> list[Chart]:
-    """A chart of every field with this prefix."""
-    fields = sorted({key for row in data.rows for key in row if key.startswith(prefix)})
+    """A chart of every field with this prefix, also of those of a second step."""
+    fields = sorted({key for row in data.rows for key in row if f"/{prefix}" in f"/{key}"})
     found = [(field, series(data, (field,))) for field in fields]
-    return [chart(field.removeprefix(prefix), one, note=note) for field, one in found if one]
+    return [chart(field.replace(prefix, ""), one, note=note) for field, one in found if one]
 
 
 def tiles(data: RunData) -> list[dict[str, str]]:

@@ -336,7 +336,7 @@ def _speed(data: RunData) -> Iterator[Finding]:
 def _bound(data: RunData, idle: float, starved: float) -> str:
     samples = any(node.op == "sample" for node in data.job.nodes)
     if idle >= WAITING:
-        shares = waits(data.spans)
+        shares = waits(data.spans, data.starts)
         worst = max(shares, key=shares.__getitem__, default="")
         parts = ", ".join(f"{n} {s:.0%}" for n, s in shares.items() if s >= 0.01)
         words = BOUND.get(worst, "the trainer waits")
@@ -349,10 +349,17 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
     return f"balanced: the trainer waited {idle:.0%} of the time, the sampler {starved:.0%}"
 
 
-def waits(spans: dict[str, tuple[Span, ...]]) -> dict[str, float]:
-    """What was under way while the trainer waited between steps, in parts of that time."""
+def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) -> dict[str, float]:
+    """What was under way while the trainer waited between steps, in parts of that time.
+
+    Between a stop and the step after the next of `starts` nothing waited.
+    """
     steps = spans["step"][-STEPS:]
-    gaps = [(a.end, b.start) for a, b in itertools.pairwise(steps) if b.start > a.end]
+    gaps = [
+        (a.end, b.start)
+        for a, b in itertools.pairwise(steps)
+        if b.start > a.end and not any(a.end < start < b.start for start in starts)
+    ]
     if not gaps:
         return {}
     begin, end = gaps[0][0], gaps[-1][1]
@@ -370,4 +377,4 @@ def waits(spans: dict[str, tuple[Span, ...]]) -> dict[str, float]:
         open_[kind] += way
         last = time
     whole = sum(b - a for a, b in gaps)
-    return {name: t / whole for name, t in sorted(found.items(), key=lambda i: -i[1])}
+    return {name: t / whole for name, t in sorted(found.items(), key=lambda i: -i[1]) if t}

@@ -82,8 +82,8 @@ def eval_line(view: View) -> str:
 def figures(view: View) -> list[tuple[str, str]]:
     """(label, value) of the smoothed figures, most telling first; absent ones are left out."""
     shown = [(label, view.smooth(name)) for label, name in FIELDS]
-    reports = sorted(name for name in view.row if name.startswith("loss/"))
-    shown += [(name.removeprefix("loss/"), view.smooth(name)) for name in reports]
+    reports = sorted(name for name in view.row if "loss/" in name)  # also of a second step
+    shown += [(name.replace("loss/", ""), view.smooth(name)) for name in reports]
     pairs = [(label, number(value)) for label, value in shown if value is not None]
     rate, age = view.smooth("tokens_per_s"), view.smooth("age_mean")
     if rate is not None:
