@@ -49,7 +49,7 @@ def lowered(profile: str, overrides: tuple[str, ...]) -> Any:
 
 def model(made: Any, assumed: tuple[str, ...] = ()) -> Any:
     from forgedsl.sim.assume import assume
-    from forgedsl.sim.latency import from_plan
+    from forgedsl.sim.estimate import from_plan
 
     return assume(from_plan(made.job, made.graph, made.plan), assumed)
 

@@ -19,8 +19,17 @@ from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.stub.engine import StubEngine, StubRequest
-from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Reward, Titan
-from forgedsl.sim.simulation import completion_tokens, simulate
+from forgedsl.sim.latency import (
+    Control,
+    Data,
+    Engine,
+    Filter,
+    Latencies,
+    Reward,
+    Titan,
+    completion_tokens,
+)
+from forgedsl.sim.simulation import simulate
 from forgedsl.sim.values import KEEPS, REWARD, Dist, constant, uniform
 
 ENGINE = Engine(

@@ -24,8 +24,7 @@ def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> La
     from forgedsl.sim.assume import AssumptionError
     from forgedsl.sim.assume import assume as with_assumptions
     from forgedsl.sim.calibrate import CalibrationError, calibrated
-    from forgedsl.sim.estimate import UnknownModelError
-    from forgedsl.sim.latency import from_plan
+    from forgedsl.sim.estimate import UnknownModelError, from_plan
 
     try:
         found = from_plan(lowered.job, lowered.graph, lowered.plan)

@@ -1,4 +1,11 @@
-"""Latencies of engines and models from a plan.
+"""The latency model of a job from its plan.
+
+    Job + Plan (cost, memory) --from_plan--> Latencies --assume("generator.tokens=...")--> Latencies
+
+What the plan knows (rates of devices, sizes of models) gives the times of engines, trainers and
+weights. What it cannot know is assumed and listed in `notes`: how long completions and prompts are,
+how long rewards take, how many groups a filter keeps. A calibration replaces all of it by what a
+run showed.
 
 forgedsl/plan/cost.py estimates full batches of the longest completions; here its rates are split
 into what a call costs and what each sequence or token adds to it.
@@ -14,7 +21,7 @@ from forgedsl.plan.devices import SHARED_MEMORY
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
-from forgedsl.sim.latency import Engine, Titan
+from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Reward, Titan
 from forgedsl.sim.values import Dist, constant
 
 if TYPE_CHECKING:
@@ -32,8 +39,50 @@ NOTICE = 10.0
 """seconds until the death of a process is seen"""
 DISK = 2e9
 """bytes/s of a checkpoint"""
+SUCCESS = 0.8
+"""assumed share of right completions, from which the filters' dead groups follow"""
+ROWS, EVAL_ROWS = 10_000, 200
 PUBLISH = 0.5
 """share of a weight transfer in which the trainer is busy"""
+
+
+def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
+    """The model of a planned job."""
+    found, notes = engines(job, graph, plan)
+    rewards, more = _rewards(job)
+    filters, why = _filters(job)
+    return Latencies(
+        engines=found,
+        titans=titans(job, graph, plan),
+        rewards=rewards,
+        filters=filters,
+        data=_data(job),
+        notes=(*notes, *more, *why),
+    )
+
+
+def _rewards(job: Job) -> tuple[dict[str, Reward], list[str]]:
+    """Pure functions take next to nothing; of Python rewards nothing is known."""
+    slow = Dist(median=0.05, sigma=0.5)
+    found = {
+        name: Reward(seconds=slow if reward.kind == "python" else constant(0.0002))
+        for name, reward in job.rewards.items()
+    }
+    unknown = [name for name, reward in job.rewards.items() if reward.kind == "python"]
+    return found, [f"a call of {name} takes {slow.text} s" for name in unknown]
+
+
+def _filters(job: Job) -> tuple[dict[str, Filter], list[str]]:
+    size = max((node.n or 1 for node in job.nodes if node.op == "sample"), default=1)
+    keep = 1.0 - SUCCESS**size - (1.0 - SUCCESS) ** size if size > 1 else 1.0
+    names = [node.target for node in job.nodes if node.op == "mask"]
+    note = f"{keep:.0%} of groups (success rate {SUCCESS:g}, {size} completions each)"
+    return {n: Filter(keep=keep) for n in names}, [f"filter {n} keeps {note}" for n in names]
+
+
+def _data(job: Job) -> dict[str, Data]:
+    evals = {spec.dataset for spec in job.evals.values()}
+    return {name: Data(rows=EVAL_ROWS if name in evals else ROWS) for name in job.datasets}
 
 
 def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list[str]]:

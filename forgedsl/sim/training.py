@@ -16,11 +16,11 @@ from forgedsl.sim.groups import Groups, Unit
 from forgedsl.sim.inject import Fault
 from forgedsl.sim.result import Step
 from forgedsl.sim.services import Request
+from forgedsl.sim.stages import Stages
 from forgedsl.sim.world import Process, Server, Signal
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Node
-    from forgedsl.sim.simulation import Simulation
 
 MIN_ROOM = 64
 """completions of an evaluation in the making at once, at least"""
@@ -29,8 +29,9 @@ MIN_ROOM = 64
 class Training:
     """Steps of one simulated run. `ended` is "" while it goes on."""
 
-    def __init__(self, sim: Simulation) -> None:
+    def __init__(self, sim: Stages) -> None:
         self.sim = sim
+        sim.evaluated = self.evaluated
         self.world = sim.world
         self.load = sim.load
         self.step = 0

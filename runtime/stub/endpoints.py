@@ -27,8 +27,7 @@ from forgedsl.runtime.stub.engine import StubRequest
 from forgedsl.runtime.stub.rehearsal import Rehearsal, faults_due
 from forgedsl.runtime.upstream.monarch import Mesh
 from forgedsl.sim.inject import Fault
-from forgedsl.sim.latency import Latencies
-from forgedsl.sim.simulation import completion_tokens, prompt_tokens
+from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens
 from forgedsl.sim.values import FAILS, KEEPS, uniform
 
 
