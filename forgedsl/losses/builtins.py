@@ -5,15 +5,11 @@ Reductions and aggregators are in `reductions`. See language_settings for the li
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forgedsl.hir import ir
 from forgedsl.losses import fields, reductions, roots
 from forgedsl.losses.build import Typed
+from forgedsl.losses.walk import Walk, arguments
 from forgedsl.syntax import ast
-
-if TYPE_CHECKING:
-    from forgedsl.losses.infer import Inference
 
 NUMBERS = ("f32", "i64", "bf16")
 UNARY = (
@@ -31,7 +27,7 @@ NAMES = frozenset((*ELEMENTWISE, *reductions.REDUCERS, *reductions.AGGREGATORS, 
 MAX_DEPTH = 32
 
 
-def call(inference: Inference, node: ast.Call) -> Typed:
+def call(inference: Walk, node: ast.Call) -> Typed:
     """The value of a call."""
     name = node.function.text
     if name in reductions.AGGREGATORS:
@@ -70,39 +66,7 @@ def callable_names(scope: ir.Scope, prefix: str = "") -> list[str]:
     return names
 
 
-def arguments(
-    inference: Inference, node: ast.Call, params: tuple[str, ...], optional: tuple[str, ...] = ()
-) -> dict[str, ast.Expr] | None:
-    """The arguments by parameter name; None after reporting a wrong call."""
-    bound: dict[str, ast.Expr] = {}
-    problem = ""
-    names = (*params, *optional)
-    for position, arg in enumerate(node.args):
-        name = arg.name or (names[position] if position < len(names) else None)
-        if name is None:
-            problem = f"takes {len(names)} arguments, {len(node.args)} were given"
-        elif name not in names:
-            problem = f"has no argument `{name}`"
-        elif name in bound:
-            problem = f"got `{name}` twice"
-        else:
-            bound[name] = arg.value
-            continue
-        break
-    missing = [f"`{name}`" for name in params if name not in bound]
-    if not problem and missing:
-        problem = f"needs {' and '.join(missing)}"
-    if not problem:
-        return bound
-    usage = ", ".join((*params, *(f"[{name}]" for name in optional)))
-    text = node.function.text
-    inference.error(
-        "F114", "arity", f"`{text}` {problem}", node.span, help=f"write {text}({usage})"
-    )
-    return None
-
-
-def _has_axis(inference: Inference, node: ast.Call) -> bool:
+def _has_axis(inference: Walk, node: ast.Call) -> bool:
     """`min(x, G)` is a reduction, `min(a, b)` is elementwise."""
     return any(
         arg.name == "axis" or reductions.axis_name(inference, arg.value) is not None
@@ -110,7 +74,7 @@ def _has_axis(inference: Inference, node: ast.Call) -> bool:
     )
 
 
-def _elementwise(inference: Inference, node: ast.Call) -> Typed:
+def _elementwise(inference: Walk, node: ast.Call) -> Typed:
     op, params = ELEMENTWISE[node.function.text]
     bound = arguments(inference, node, params)
     if bound is None:
@@ -140,7 +104,7 @@ def _elementwise(inference: Inference, node: ast.Call) -> Typed:
     return inference.apply(op, tuple(args), dtypes, node.span)
 
 
-def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed:
+def inline(inference: Walk, function: ir.Function, node: ast.Call) -> Typed:
     """The body of `function` with its fields bound to the arguments."""
     if function in inference.calls or len(inference.calls) > MAX_DEPTH:
         chain = " -> ".join(f.name for f in (*inference.calls, function))
@@ -175,7 +139,7 @@ def inline(inference: Inference, function: ir.Function, node: ast.Call) -> Typed
 
 
 def _fits(
-    inference: Inference, field: ast.Field, given: Typed, node: ast.Call, function_kind: str
+    inference: Walk, field: ast.Field, given: Typed, node: ast.Call, function_kind: str
 ) -> bool:
     """Whether an argument has the declared axes (or fewer) and dtype."""
     if given.type.is_error:

@@ -7,17 +7,15 @@ others from `replay(...)`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from forgedsl.hir import ir
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, Field
+from forgedsl.losses.walk import Walk
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import DTYPES, TensorType, axes_of, clash
-
-if TYPE_CHECKING:
-    from forgedsl.losses.infer import Inference
 
 KNOWN = {
     **dict.fromkeys((*ROW_STATISTICS, "behavior"), ("T", "f32")),
@@ -36,9 +34,7 @@ RESERVED = ("dtype", "seq_id", "seq_valid", "step")
 SCALARS = {"int": int, "float": float, "bool": bool, "str": str}
 
 
-def declare(
-    inference: Inference, function: ir.Function, params: dict[str, Any]
-) -> tuple[Field, ...]:
+def declare(inference: Walk, function: ir.Function, params: dict[str, Any]) -> tuple[Field, ...]:
     """Bind every field of `function` as a local; the tensor fields are returned."""
     declared = []
     scalars = [f.name for f in function.fields if not isinstance(f.type, ast.TensorType)]
@@ -61,7 +57,7 @@ def declare(
 
 
 def tensor_type(
-    inference: Inference, field: ast.Field, node: ast.TensorType, kind: str
+    inference: Walk, field: ast.Field, node: ast.TensorType, kind: str
 ) -> TensorType | None:
     """The type of a tensor field, checked against the meaning of its name; None if wrong."""
     axes = axes_of(node)
@@ -89,7 +85,7 @@ def tensor_type(
 
 
 def _group_field(
-    inference: Inference, field: ast.Field, node: ast.TensorType, kind: str, axes: frozenset[str]
+    inference: Walk, field: ast.Field, node: ast.TensorType, kind: str, axes: frozenset[str]
 ) -> bool:
     """An advantage sees a group, or the whole step with its groups; a filter sees a group."""
     allowed = ("G", "B") if kind == "advantage" else ("G",)
@@ -108,7 +104,7 @@ def _group_field(
 
 
 def _loss_field(
-    inference: Inference, field: ast.Field, node: ast.TensorType, axes: frozenset[str]
+    inference: Walk, field: ast.Field, node: ast.TensorType, axes: frozenset[str]
 ) -> bool:
     if "G" in axes or not axes & {"B", "P"}:
         message = f"`{field.name}` of a loss must be over B or P"
@@ -140,7 +136,7 @@ def _loss_field(
     return True
 
 
-def parameter(inference: Inference, field: ast.Field, params: dict[str, Any]) -> Typed:
+def parameter(inference: Walk, field: ast.Field, params: dict[str, Any]) -> Typed:
     """A scalar field: its value in `params`, or its default."""
     name = getattr(field.type, "name", "")
     if name not in SCALARS:

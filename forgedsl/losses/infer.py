@@ -9,19 +9,19 @@ and gradient flow of every expression are checked by name. What is already wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
+from forgedsl.diagnostics import Label, Reporter
 from forgedsl.hir import ir
-from forgedsl.hir.context import Context
 from forgedsl.losses import builtins, fields, folding, roots
-from forgedsl.losses.build import Builder, Typed, constant_dtype
+from forgedsl.losses.build import Typed, constant_dtype
 from forgedsl.losses.tree import Field, Tree, Value, reachable
+from forgedsl.losses.walk import Walk
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.types.tensors import ERROR, SIDES, TensorType, clash, union
+from forgedsl.types.tensors import SIDES, TensorType, clash, union
 
 OPERATORS = {
     "+": "add", "-": "sub", "*": "mul", "/": "div", "%": "mod", "**": "pow", "and": "and",
@@ -40,20 +40,8 @@ def infer(
     return Inference(reporter).function(function, dict(params or {}))
 
 
-class Inference:
-    """State of one walk: the builder, the local names, and the functions being inlined."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self.reporter = reporter
-        self.build = Builder()
-        self.failed = False
-        self.scope = ir.Scope()
-        self.locals: dict[str, Typed] = {}
-        self.calls: list[ir.Function] = []
-        self.totals: list[tuple[str, int]] = []
-        self.names: dict[int, str] = {}
-        self.root = False
-        """whether the expression being walked may be an aggregator"""
+class Inference(Walk):
+    """The walk over statements and expressions, and what meets in an operation."""
 
     # ---- functions and statements
 
@@ -301,46 +289,6 @@ class Inference:
         results = [self.expr(node) for node in nodes]
         self.root = root
         return results
-
-    def broken(self, span: Span) -> Typed:
-        """A value whose mistake is already reported."""
-        return Typed(0, ERROR, span)
-
-    def undefined(self, name: str, candidates: list[str], span: Span) -> Typed:
-        return self.unknown("F101", "undefined name", name, span, candidates)
-
-    def unknown(
-        self, code: str, what: str, name: str, span: Span, candidates: Iterable[str]
-    ) -> Typed:
-        """Report an unknown name with the nearest known ones."""
-        self.failed = True
-        Context(self.reporter).unknown(code, what, name, span, candidates)
-        return self.broken(span)
-
-    def error(
-        self,
-        code: str,
-        name: str,
-        message: str,
-        span: Span,
-        *,
-        help: str = "",
-        related: tuple[Label, ...] = (),
-    ) -> Typed:
-        """Report an error; its value has the error type."""
-        self.failed = True
-        self.reporter.report(
-            Diagnostic(
-                code=code,
-                name=name,
-                severity=Severity.ERROR,
-                message=message,
-                span=span,
-                help=help,
-                related=related,
-            )
-        )
-        return Typed(0, ERROR, span)
 
 
 def linear(node: ast.Expr) -> bool:

@@ -12,17 +12,13 @@ mask registers a total of its own, which the caller adds up over the step before
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forgedsl.hir import ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, reachable
+from forgedsl.losses.walk import Walk, arguments
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import AXES, SCALAR, TensorType
-
-if TYPE_CHECKING:
-    from forgedsl.losses.infer import Inference
 
 REDUCERS = ("sum", "mean", "std", "var", "min", "max", "count")
 AGGREGATORS = {
@@ -35,7 +31,7 @@ AGGREGATORS = {
 BATCH = ("batch_mean", "batch_std")
 
 
-def axis_name(inference: Inference, node: ast.Expr) -> str | None:
+def axis_name(inference: Walk, node: ast.Expr) -> str | None:
     """The axis a bare name denotes; locals and params win."""
     if isinstance(node, ast.Path) and len(node.parts) == 1 and node.text in AXES:
         known = node.text in inference.locals or inference.scope.lookup(node.parts) is not None
@@ -43,10 +39,8 @@ def axis_name(inference: Inference, node: ast.Expr) -> str | None:
     return None
 
 
-def reduce(inference: Inference, node: ast.Call) -> Typed:
+def reduce(inference: Walk, node: ast.Call) -> Typed:
     """`sum(x, T, mask)`, `mean(r, G)`, ..."""
-    from forgedsl.losses.builtins import arguments
-
     bound = arguments(inference, node, ("x", "axis"), ("mask",))
     if bound is None:
         return inference.broken(node.span)
@@ -89,9 +83,7 @@ def over_step(function: ir.Function) -> bool:
     return function.kind == "advantage" and "B" in axes
 
 
-def _over_tokens(
-    inference: Inference, node: ast.Call, x: Typed, mask_node: ast.Expr | None
-) -> Typed:
+def _over_tokens(inference: Walk, node: ast.Call, x: Typed, mask_node: ast.Expr | None) -> Typed:
     name = node.function.text
     if x.type.tokens is None and not has_tokens(inference, x):
         return inference.broken(node.span)
@@ -122,7 +114,7 @@ def _over_tokens(
     return _typed(inference, result, x.type.axes - {x.type.tokens}, node.span)
 
 
-def _safe_sqrt(inference: Inference, variance: int) -> int:
+def _safe_sqrt(inference: Walk, variance: int) -> int:
     """The square root with gradient 0 at 0, where sequences of one token are."""
     build = inference.build
     positive = build("gt", variance, build.const(0.0))
@@ -130,7 +122,7 @@ def _safe_sqrt(inference: Inference, variance: int) -> int:
     return build("where", positive, root, build.const(0.0))
 
 
-def _over_group(inference: Inference, name: str, x: Typed, axis: str, span: Span) -> Typed:
+def _over_group(inference: Walk, name: str, x: Typed, axis: str, span: Span) -> Typed:
     """Over G or B; over G in a function of the whole step, each sequence gets its group's value."""
     build = inference.build
     build.span = span
@@ -156,10 +148,8 @@ def _over_group(inference: Inference, name: str, x: Typed, axis: str, span: Span
     return _typed(inference, result, x.type.axes - ({"G"} if of == "sibling" else {axis}), span)
 
 
-def aggregate(inference: Inference, node: ast.Call) -> Typed:
+def aggregate(inference: Walk, node: ast.Call) -> Typed:
     """An aggregator: a scalar whose denominator counts the whole optimizer step."""
-    from forgedsl.losses.builtins import arguments
-
     name = node.function.text
     optional = ("mask",) if name == "seq_mean" else ()
     bound = arguments(inference, node, AGGREGATORS[name], optional)
@@ -185,7 +175,7 @@ def aggregate(inference: Inference, node: ast.Call) -> Typed:
 
 
 def _token_aggregate(
-    inference: Inference, node: ast.Call, x: Typed, mask: Typed, bound: dict[str, ast.Expr]
+    inference: Walk, node: ast.Call, x: Typed, mask: Typed, bound: dict[str, ast.Expr]
 ) -> Typed:
     build, name = inference.build, node.function.text
     build.span = node.span
@@ -208,7 +198,7 @@ def _token_aggregate(
     return _typed(inference, build("div", value, denominator), frozenset(), node.span, True)
 
 
-def _mean_of_sequences(inference: Inference, node: ast.Call, x: Typed, owner: str) -> Typed:
+def _mean_of_sequences(inference: Walk, node: ast.Call, x: Typed, owner: str) -> Typed:
     if x.type.axes != {owner}:
         name = node.function.text
         message = f"`{name}` of one value for each {owner} is needed, this is {x.type}"
@@ -228,11 +218,9 @@ def _mean_of_sequences(inference: Inference, node: ast.Call, x: Typed, owner: st
     return _typed(inference, value, frozenset(), node.span, True)
 
 
-def batch_statistic(inference: Inference, node: ast.Call) -> Typed:
+def batch_statistic(inference: Walk, node: ast.Call) -> Typed:
     """`batch_mean(x, mask)` and `batch_std`: over all valid tokens of the whole step, or, of one
     value for each sequence and without a mask, over all sequences."""
-    from forgedsl.losses.builtins import arguments
-
     bound = arguments(inference, node, ("x",), ("mask",))
     if bound is None:
         return inference.broken(node.span)
@@ -260,7 +248,7 @@ def batch_statistic(inference: Inference, node: ast.Call) -> Typed:
     return _typed(inference, mean, frozenset(), node.span)
 
 
-def _sequences(inference: Inference, x: Typed, node: ast.Call) -> Typed | None:
+def _sequences(inference: Walk, x: Typed, node: ast.Call) -> Typed | None:
     """All sequences, in place of a mask; None, and reported, if `x` has tokens."""
     type_ = TensorType(frozenset("B"), "bool")
     if x.type.axes == {"B"}:
@@ -272,7 +260,7 @@ def _sequences(inference: Inference, x: Typed, node: ast.Call) -> Typed | None:
     return None
 
 
-def _batch_mean(inference: Inference, tokens: int, mask: Typed) -> int:
+def _batch_mean(inference: Walk, tokens: int, mask: Typed) -> int:
     build = inference.build
     value = register(inference, "batch_sum", build("total_sum", tokens, mask.value))
     if build.values[mask.value].op == "valid":
@@ -283,7 +271,7 @@ def _batch_mean(inference: Inference, tokens: int, mask: Typed) -> int:
 # ---- masks and counts
 
 
-def mask_argument(inference: Inference, node: ast.Expr, x: Typed) -> Typed | None:
+def mask_argument(inference: Walk, node: ast.Expr, x: Typed) -> Typed | None:
     """The mask of a reduction of `x`, checked; None if it was reported."""
     (mask,) = inference.operands([node])
     if not inference.expect(mask, ("bool",)) or not inference.unify((x, mask), node.span):
@@ -296,7 +284,7 @@ def mask_argument(inference: Inference, node: ast.Expr, x: Typed) -> Typed | Non
     return mask
 
 
-def has_tokens(inference: Inference, x: Typed) -> bool:
+def has_tokens(inference: Walk, x: Typed) -> bool:
     """Whether `x` has a token axis; reports it if not."""
     if x.type.tokens is not None:
         return True
@@ -307,12 +295,12 @@ def has_tokens(inference: Inference, x: Typed) -> bool:
     return False
 
 
-def count_tokens(inference: Inference, mask: Typed) -> int:
+def count_tokens(inference: Walk, mask: Typed) -> int:
     """The number of valid tokens of each sequence."""
     return inference.build("seq_count", mask.value)
 
 
-def total(inference: Inference, name: str, mask: Typed) -> int:
+def total(inference: Walk, name: str, mask: Typed) -> int:
     """The count `name` over the whole step, for any mask."""
     build = inference.build
     value = build.values[mask.value]
@@ -324,7 +312,7 @@ def total(inference: Inference, name: str, mask: Typed) -> int:
     return register(inference, name, build("total_sum", nonempty))
 
 
-def register(inference: Inference, name: str, value: int) -> int:
+def register(inference: Walk, name: str, value: int) -> int:
     """The total over the step of `value`, a sum of data over this microbatch."""
     for known, other in inference.totals:
         if other == value:
@@ -334,7 +322,7 @@ def register(inference: Inference, name: str, value: int) -> int:
     return inference.build.leaf("total", label, SCALAR)
 
 
-def _depends_on_policy(inference: Inference, typed: Typed) -> bool:
+def _depends_on_policy(inference: Walk, typed: Typed) -> bool:
     values = inference.build.values
     return any(
         values[node].op == "input" and values[node].attr in ROW_STATISTICS
@@ -343,7 +331,7 @@ def _depends_on_policy(inference: Inference, typed: Typed) -> bool:
 
 
 def _typed(
-    inference: Inference, value: int, axes: frozenset[str], span: Span, aggregate: bool = False
+    inference: Walk, value: int, axes: frozenset[str], span: Span, aggregate: bool = False
 ) -> Typed:
     diff = inference.build.values[value].type.diff
     return Typed(value, TensorType(axes, "f32", diff), span, aggregate)

@@ -6,16 +6,12 @@ scalar multiples of them. These checks keep everything else out.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from forgedsl.hir import ir
 from forgedsl.losses import reductions
 from forgedsl.losses.build import Typed
+from forgedsl.losses.walk import Walk
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import ERROR, TensorType, axes_of
-
-if TYPE_CHECKING:
-    from forgedsl.losses.infer import Inference
 
 AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
 RESULTS = {
@@ -26,7 +22,7 @@ RESULTS = {
 RESERVED_REPORTS = ("entropy", "loss", "result")
 
 
-def check_root(inference: Inference, typed: Typed) -> Typed:
+def check_root(inference: Walk, typed: Typed) -> Typed:
     """Report a `minimize` or `report` whose value is no sum of aggregators."""
     if typed.type.is_error or typed.aggregate:
         return typed
@@ -35,7 +31,7 @@ def check_root(inference: Inference, typed: Typed) -> Typed:
     return inference.error("L416", "aggregator-root", message, typed.span, help=help_)
 
 
-def report_nested(inference: Inference, typed: Typed) -> None:
+def report_nested(inference: Walk, typed: Typed) -> None:
     """An aggregator inside an expression that is not linear in it."""
     inference.error(
         "L416",
@@ -47,7 +43,7 @@ def report_nested(inference: Inference, typed: Typed) -> None:
     )
 
 
-def keeps_root(inference: Inference, op: str, args: tuple[Typed, ...]) -> bool:
+def keeps_root(inference: Walk, op: str, args: tuple[Typed, ...]) -> bool:
     """Whether `op` of aggregators is still linear in them; reports it if not."""
     aggregates = [arg for arg in args if arg.aggregate]
     if not aggregates or op in ("", "neg"):
@@ -75,7 +71,7 @@ def keeps_root(inference: Inference, op: str, args: tuple[Typed, ...]) -> bool:
     return False
 
 
-def check_result(inference: Inference, kind: str, outputs: list[tuple[str, Typed]]) -> None:
+def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -> None:
     """An advantage is one number for each sibling, a filter one bool for the group."""
     function = inference.calls[0]
     article = "an" if kind == "advantage" else "a"
@@ -96,7 +92,7 @@ def check_result(inference: Inference, kind: str, outputs: list[tuple[str, Typed
             inference.error("T701", "axis", message, function.result.span)
 
 
-def check_declared(inference: Inference, name: str, node: ast.Type | None, typed: Typed) -> bool:
+def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typed) -> bool:
     """Whether a value has the type that is written at its name, or fewer axes."""
     axes = axes_of(node) if isinstance(node, ast.TensorType) else None
     if axes is None or typed.type.is_error:
@@ -123,7 +119,7 @@ def stands_for(axis: str, declared: frozenset[str]) -> str:
 
 
 def check_objective(
-    inference: Inference, function: ir.Function, outputs: list[tuple[str, Typed]]
+    inference: Walk, function: ir.Function, outputs: list[tuple[str, Typed]]
 ) -> None:
     """One `minimize` with gradient, and reports with distinct names."""
     losses = [typed for name, typed in outputs if name == "loss"]
