@@ -46,6 +46,9 @@ Locked = Annotated[
 RecordBatches = Annotated[
     int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="check everything up to the launch, and start nothing")
+]
 Stub = Annotated[
     bool, typer.Option("--stub", help="a rehearsal: real meshes, services that only take time")
 ]
@@ -59,6 +62,7 @@ def command(
     seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
     resume: Resume = None,
+    dry_run: DryRun = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     locked: Locked = False,
     lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="another lock")] = None,
@@ -74,7 +78,7 @@ def command(
 
     \b
     Examples:
-      forgec run pipelines/grpo_math.forge
+      forgec run pipelines/grpo_math.forge --dry-run
       forgec run pipelines/grpo_math.forge --seed 3 schedule.steps=100 --trainer.procs 2
       forgec run runs/grpo_math-20261120-120000/job.json
       forgec run --resume runs/grpo_math-20261120-120000
@@ -86,7 +90,7 @@ def command(
             overrides=(*(set_ or []), *([] if seed is None else [f"run.seed={seed}"])),
             set_files=tuple(set_file or ()),
             profile=profile, run_dir=run_dir,
-            resume=resume, quiet=quiet,
+            resume=resume, quiet=quiet, dry_run=dry_run,
             lock=lock_of(file, lock) if locked or lock is not None else None,
             record_batches=record_batches, stub=stub,
             assume=tuple(assume or ()), inject=tuple(inject or ()), host=host,
@@ -110,6 +114,8 @@ def lock_of(file: Path | None, given: Path | None) -> Path:
 
 def execute(request: Request) -> int:
     """Compile if needed, prepare the run folder, launch, report."""
+    if request.dry_run and (request.stub or request.resume is not None):
+        raise UsageError("--dry-run checks a start: without --resume and --stub")
     if request.stub or request.assume or request.inject or request.host != "here":
         from forgedsl.cli.rehearse import rehearse
 
@@ -125,6 +131,10 @@ def execute(request: Request) -> int:
         from forgedsl.cli.lock import hold
 
         prepared = replace(prepared, job=hold(prepared.job, request.lock))
+    if request.dry_run:
+        from forgedsl.cli.dry_run import dry_run
+
+        return dry_run(prepared, request)
     run_dir = new_run_dir(request.run_dir, prepared.job.name)
     write_run_dir(run_dir, prepared)
     return launch(prepared.job, run_dir, resume=False, request=request)

@@ -29,6 +29,7 @@ class Request:
     run_dir: Path | None
     resume: Path | None
     quiet: bool
+    dry_run: bool = False
     lock: Path | None = None
     record_batches: int = 1
     stub: bool = False

@@ -1,0 +1,53 @@
+"""`forgec run --dry-run`: everything up to the launch, a line each, and nothing is started."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from forgedsl.cli import host
+from forgedsl.cli.app import app
+
+GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def dry(*words):
+    return CliRunner().invoke(app, ["run", GRPO, "--dry-run", "--profile", "cpu", *words])
+
+
+def test_a_job_that_would_start(folder):
+    done = dry()
+    assert (done.exit_code, list(folder.iterdir())) == (0, []), done.output
+    states = [line.split("  ")[1].split()[0] for line in done.stdout.splitlines()[:-1]]
+    assert states == ["host", "stack", "models", "data", "rewards", "run"]
+    assert "grpo_math (profile cpu) would start; nothing was launched" in done.stdout
+
+
+def test_every_obstacle_is_named(folder):
+    (folder / "rows.jsonl").write_text("no JSON\n" * 200)
+    (folder / "taken").mkdir()
+    (folder / "taken/job.json").touch()
+    words = ("--set", f'gsm8k.source=jsonl("{folder / "rows.jsonl"}")', "--run-dir", "taken")
+    done = dry(*words)
+    assert done.exit_code == 4
+    failed = [line.split()[0] for line in done.stdout.splitlines() if " FAILED " in line]
+    assert failed == ["data", "run"]
+    assert "would not start: 2 of 6 checks failed" in done.stdout
+
+
+def test_gpus_that_are_not_there(folder, monkeypatch):
+    monkeypatch.setattr(host, "detect_gpus", list)
+    done = CliRunner().invoke(
+        app, ["run", GRPO, "--dry-run", "--profile", "gpu_tiny", "--set", "cluster.gpus=1"]
+    )
+    assert "host        FAILED  the plan uses 1 GPUs, and this host has none" in done.stdout
+
+
+def test_a_dry_run_is_of_a_start(folder):
+    assert dry("--stub").exit_code == 2

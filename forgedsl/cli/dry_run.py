@@ -1,0 +1,125 @@
+"""`forgec run --dry-run FILE`: everything that a run does before it starts processes.
+
+    Prepared --> host, stack, models, data, rewards, run folder --> a line each, exit 0 or 4
+
+The job is checked as a launch checks it; models and data of the hub are loaded into the caches. The
+run folder that the checks need is a temporary one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forgedsl.cli.running import Prepared, Request, write_run_dir
+from forgedsl.errors import ForgeError, LaunchError
+
+if TYPE_CHECKING:
+    from forgedsl.lower.job import Job
+
+GIB = 2**30
+
+
+def dry_run(prepared: Prepared, request: Request) -> int:
+    """Print what was found; 4 if something would keep the run from starting."""
+    job = prepared.job
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="forgec-dry-run-") as name:
+        folder = Path(name)
+        write_run_dir(folder, prepared)
+        checks: tuple[tuple[str, Callable[[], str]], ...] = (
+            ("host", lambda: _host(job)),
+            ("stack", lambda: _stack(job)),
+            ("models", lambda: _models(job, folder)),
+            ("data", lambda: _data(job, folder)),
+            ("rewards", lambda: _rewards(job, folder)),
+            ("run folder", lambda: _run_folder(request, job)),
+        )
+        for what, check in checks:
+            try:
+                print(f"  {what:<11} ok      {check()}")
+            except (ForgeError, ModuleNotFoundError) as error:
+                failed += 1
+                print(f"  {what:<11} FAILED  {error}")
+    profile = f" (profile {job.profile})" if job.profile else ""
+    end = (
+        "would start" if not failed else f"would not start: {failed} of {len(checks)} checks failed"
+    )
+    print(f"{job.name}{profile} {end}; nothing was launched")
+    return 4 if failed else 0
+
+
+def _host(job: Job) -> str:
+    from forgedsl.cli.host import detect_gpus
+    from forgedsl.runtime.launch import check_supported
+
+    check_supported(job)
+    places = [place for service in job.services.values() for place in service.mesh.places]
+    need = max((gpu + 1 for place in places for gpu in place.gpus), default=0)
+    have = len(detect_gpus())
+    if need > have:
+        raise LaunchError(f"the plan uses {need} GPUs, and this host has {have or 'none'}")
+    return f"one host, {need} of {have} GPUs" if have else "one host, no GPU"
+
+
+def _stack(job: Job) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    names = ["torch", "torchmonarch", "torchtitan", "transformers"]
+    found = []
+    for name in names:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError as error:
+            from forgedsl.cli.main import missing
+
+            raise LaunchError(missing(name)) from error
+    return ", ".join(found)
+
+
+def _models(job: Job, folder: Path) -> str:
+    from forgedsl.runtime.models import resolve_model, tokenizer_folder
+
+    for name in job.models:
+        resolve_model(job, name, folder, folder)
+        tokenizer_folder(job, name, folder, folder)
+    return ", ".join(job.models)
+
+
+def _data(job: Job, folder: Path) -> str:
+    import asyncio
+
+    from forgedsl.runtime.events import EventLog
+    from forgedsl.runtime.services.build import open_data
+
+    readers = asyncio.run(open_data(job, folder, folder, EventLog())).readers
+    rows = {name: reader.num_rows for name, reader in readers.items()}
+    return ", ".join(
+        f"{name}: {n if n is not None else 'streamed'} rows" for name, n in rows.items()
+    )
+
+
+def _rewards(job: Job, folder: Path) -> str:
+    from forgedsl.runtime.modules import load_module
+    from forgedsl.runtime.rewards.loading import load_reward
+
+    program = load_module("program", job.program)
+    for reward in job.rewards.values():
+        load_reward(reward, program, folder)
+    return ", ".join(job.rewards) or "none"
+
+
+def _run_folder(request: Request, job: Job) -> str:
+    """Where the run would lie, which must be writable."""
+    import shutil
+
+    wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"
+    if (wanted / "job.json").exists():
+        raise LaunchError(f"{wanted} holds a run already")
+    there = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise LaunchError(f"{wanted} cannot be made: {there} is not writable")
+    return f"{wanted}, {shutil.disk_usage(there).free / GIB:.0f} GiB free"
