@@ -12,6 +12,7 @@ import pytest
 from forgedsl.errors import RunError
 from forgedsl.lower import job
 from forgedsl.runtime.data import ChatTokenizer, DatasetReader
+from forgedsl.runtime.data.reader import Wanted
 from forgedsl.runtime.data.sources import Mixture, Table
 
 ARITHMETIC = Path(__file__).parents[2] / "pipelines" / "tokenizers" / "arithmetic"
@@ -289,3 +290,18 @@ def test_mixture_keeps_its_weights_everywhere_and_resumes() -> None:
     assert Counter(i % 2 for i in ids) == {0: 75, 1: 25}
     assert max(abs(sum(i % 2 for i in ids[:n]) - n / 4) for n in range(100)) < 1.0
     assert [Mixture(parts, [3.0, 1.0]).at(p)[0] for p in (99, 5, 50)] == [ids[99], ids[5], ids[50]]
+
+
+# ---- what rewards ask for
+
+
+def test_prompts_carry_the_columns_and_messages_that_rewards_ask_for(
+    tokenizer: ChatTokenizer, make_job: Any
+) -> None:
+    inputs = {"messages": "messages", "level": "column level", "bonus": "column? bonus"}
+    reward = job.Reward(kind="python", function="f", inputs=inputs)
+    data = reader(tokenizer, [SUMS[0] | {"level": 3}], prompt="ask")
+    data.wanted = Wanted.by(make_job(rewards={"r": reward}))
+    prompt = data.next_prompt()
+    assert prompt.columns == {"level": 3}
+    assert prompt.messages == [{"role": "user", "content": "0+0="}]

@@ -261,7 +261,7 @@ def _exits(graph: Graph, schedule: SchedulePlan) -> Iterator[Exit]:
         effect = f"its group is dropped, the credit returns; {limit} in a row end the run"
         yield Exit(failure="a rollout fails", effect=effect, ends=False)
     if graph.of("score"):
-        effect = "its rollout is dropped, or scored as `on_error` says"
+        effect = "dropped, or scored as `on_error` says; above `max_failed` the run ends"
         yield Exit(failure="a reward fails", effect=effect, ends=False)
     if graph.of("mask"):
         limit_s = schedule.starve_timeout

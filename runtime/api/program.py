@@ -103,12 +103,15 @@ class Program:
         self, name: str, function: str | Callable[..., Any], *, at: str = "", **given: Any
     ) -> Scorer:
         """A reward: a function of the program, the name of a standard one, or, with `file`, the
-        name of a function in that Python file."""
+        name of a function in that Python file, called with (prompt, response, target) unless
+        `inputs` says what each parameter is given."""
         file = given.pop("file", None)
         if callable(function):
             reward = spec.Reward(kind="program", function=self._function(function), **given)
         elif file is not None:
             sha256 = digest(self._file(file))
+            if "inputs" not in given:
+                given.setdefault("positional", ("prompt", "response", "target"))
             reward = spec.Reward(
                 kind="python", function=function, path=file, sha256=sha256, **given
             )

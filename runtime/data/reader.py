@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -51,16 +52,33 @@ def open_dataset(
     )
     origin = job.origins.get(name, "")
     return DatasetReader(
-        dataset, source, tokenizer, program, name=name, origin=origin, wanted=wanted_columns(job)
+        dataset, source, tokenizer, program, name=name, origin=origin, wanted=Wanted.by(job)
     )
 
 
-def wanted_columns(job: spec.Job) -> frozenset[str] | None:
-    """The columns that rewards ask for; None: whole rows."""
-    sources = [source for reward in job.rewards.values() for source in reward.inputs.values()]
-    if "row" in sources:
-        return None
-    return frozenset(s.partition(" ")[2] for s in sources if s.startswith("column"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What rewards ask for besides text and target; `columns` is None for whole rows."""
+
+    columns: frozenset[str] | None = frozenset()
+    messages: bool = False
+
+    @classmethod
+    def by(cls, job: spec.Job) -> Wanted:
+        rewards = job.rewards.values()
+        sources = [source for reward in rewards for source in reward.inputs.values()]
+        named = frozenset(s.partition(" ")[2] for s in sources if s.startswith("column"))
+        return cls(
+            columns=None if "row" in sources else named,
+            messages="messages" in sources or any(reward.lists for reward in rewards),
+        )
+
+    def of(self, row: Row) -> dict[str, Any]:
+        """The columns, as far as the row has them."""
+        if self.columns is not None and not self.columns:
+            return {}
+        record: dict[str, Any] = item(row)
+        return {k: v for k, v in record.items() if self.columns is None or k in self.columns}
 
 
 class DatasetReader:
@@ -75,9 +93,9 @@ class DatasetReader:
         *,
         name: str,
         origin: str = "",
-        wanted: frozenset[str] | None = frozenset(),
+        wanted: Wanted | None = None,
     ) -> None:
-        self.wanted = wanted
+        self.wanted = wanted or Wanted()
         self.dataset = dataset
         self.source = source
         self.tokenizer = tokenizer
@@ -214,15 +232,9 @@ class DatasetReader:
         target = None if self.dataset.target is None else self._column("target", row)
         return Prompt(
             group=0, row=row_id, text=text, token_ids=tokens, target=target, cursor=self.cursor + 1,
-            messages=None if isinstance(prompt, str) else prompt, columns=self._wanted(row),
+            messages=prompt if self.wanted.messages and not isinstance(prompt, str) else None,
+            columns=self.wanted.of(row),
         )  # fmt: skip
-
-    def _wanted(self, row: Row) -> dict[str, Any]:
-        """The columns that rewards ask for, as far as the row has them."""
-        if self.wanted is not None and not self.wanted:
-            return {}
-        columns: dict[str, Any] = item(row)
-        return {k: v for k, v in columns.items() if self.wanted is None or k in self.wanted}
 
     def sample(self, row_id: int, row: Row, seq_len: int) -> Sample:
         """The conversation of a row, to learn from."""

@@ -40,5 +40,7 @@ def check(view: View) -> Iterator[Diagnostic]:
             f"`{first.effect}`",
             place_of(found.reward, view, "effects"),
             related=(Label(text=f"effect {first.effect}", span=found.span(first)),),
-            help=f"`effects = [{', '.join(effects)}]`",
+            help="the processes of rewards get no GPU (R510)"
+            if first.effect == "gpu"
+            else f"`effects = [{', '.join(effects)}]`",
         )
