@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from forgedsl.cli.commands import COMMANDS, PLAIN
-from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
+from forgedsl.cli.words import Syntax, UsageError, drop_output, refuse, with_sets
 
 HABITS = {
     name: f"did you mean `{command}`?"
@@ -39,6 +39,13 @@ class _LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, _, _ in COMMANDS]
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # click would exit with 1, as if the file had errors
+            drop_output()
+            raise typer.Exit(141) from error
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for name, module, summary in COMMANDS:

@@ -23,6 +23,7 @@ from forgedsl.cli.passes import (
     Timings,
     checked_passes,
 )
+from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.build.artifacts import Emit
@@ -101,8 +102,9 @@ def _write(out: Path, state: State, names: list[str]) -> None:
     files = build(state, names)
     for path, text in files.items():
         target = out / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8", newline="\n")
+        with writing(target):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8", newline="\n")
     copy_inputs(dict(inputs(state, names)), out)
     for path in sorted(files):
         print(out / path)

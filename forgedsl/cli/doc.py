@@ -19,6 +19,8 @@ from typing import Annotated
 
 import typer
 
+from forgedsl.errors import writing
+
 
 class Format(StrEnum):
     MARKDOWN = "markdown"
@@ -57,9 +59,10 @@ def command(
     if out is None:
         sys.stdout.write(text)
         return
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.{'html' if format_ is Format.HTML else 'md'}"
-    path.write_text(text, encoding="utf-8", newline="\n")
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / f"{name}.{'html' if format_ is Format.HTML else 'md'}"
+        path.write_text(text, encoding="utf-8", newline="\n")
     print(path, file=sys.stderr)
 
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forgedsl.cli.passes import OnHost, Overrides, Profile, SetFiles
+from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
@@ -79,7 +80,8 @@ def command(
     if out is None:
         sys.stdout.write(text)
     else:
-        out.write_text(text, encoding="utf-8", newline="\n")
+        with writing(out):
+            out.write_text(text, encoding="utf-8", newline="\n")
         print(out, file=sys.stderr)
 
 

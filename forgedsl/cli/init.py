@@ -16,6 +16,8 @@ from typing import Annotated
 
 import typer
 
+from forgedsl.errors import writing
+
 
 def command(
     folder: Annotated[
@@ -81,8 +83,9 @@ def _ask() -> str:
 def _write(folder: Path, files: Mapping[str, str]) -> None:
     for name, text in files.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8", newline="\n")
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
 
 
 def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> None:

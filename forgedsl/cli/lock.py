@@ -17,6 +17,7 @@ import typer
 
 from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
 from forgedsl.cli.words import UsageError
+from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -53,7 +54,8 @@ def command(
         raise typer.Exit(lowered)
     target = out or file.with_suffix(".lock")
     if not check:
-        target.write_text(lock_text(lowered.job), encoding="utf-8")
+        with writing(target):
+            target.write_text(lock_text(lowered.job), encoding="utf-8")
         print(target)
         return
     try:

@@ -14,38 +14,68 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+from collections.abc import Callable
 
 from forgedsl.cli.commands import COMMANDS, PLAIN
 
 
 def main() -> None:
     """Entry point of `forgec`: run a command and map exceptions to exit codes."""
+    code = _ended(_call)
+    sys.exit(_ended(_flush) or code)
+
+
+def _call() -> None:
+    if "_FORGEC_COMPLETE" in os.environ:
+        from forgedsl.cli import completion
+
+        sys.exit(completion.main(os.environ))
+    if sys.argv[1:2] in (["help"], ["version"]):  # as other tools have them
+        word, rest = sys.argv[1], sys.argv[2:]
+        sys.argv[1:] = [*rest[:1], f"--{word}"] if word == "help" else ["--version"]
+    if len(sys.argv) > 1 and sys.argv[1] in PLAIN:
+        module = next(m for name, m, _ in COMMANDS if name == sys.argv[1])
+        sys.exit(importlib.import_module(module).main(sys.argv[2:]))
+    from forgedsl.cli.app import app
+
+    app(prog_name="forgec")
+
+
+def _flush() -> None:
+    """What Python would do at its exit, where nobody could tell of a failure."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _ended(work: Callable[[], None]) -> int:
+    """The exit code of `work`."""
     try:
-        if "_FORGEC_COMPLETE" in os.environ:
-            from forgedsl.cli import completion
-
-            sys.exit(completion.main(os.environ))
-        if sys.argv[1:2] in (["help"], ["version"]):  # as other tools have them
-            word, rest = sys.argv[1], sys.argv[2:]
-            sys.argv[1:] = [*rest[:1], f"--{word}"] if word == "help" else ["--version"]
-        if len(sys.argv) > 1 and sys.argv[1] in PLAIN:
-            module = next(m for name, m, _ in COMMANDS if name == sys.argv[1])
-            sys.exit(importlib.import_module(module).main(sys.argv[2:]))
-        from forgedsl.cli.app import app
-
-        app(prog_name="forgec")
+        work()
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except KeyboardInterrupt:
-        sys.exit(130)
+        return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has gone; nothing is left to say to it
-        sys.exit(141)
+        from forgedsl.cli.words import drop_output
+
+        drop_output()  # its reader has gone; nothing is left to say to it
+        return 141
     except Exception as error:
-        sys.exit(_exit_code(error))
+        return _exit_code(error)
+    return 0
 
 
 def _exit_code(error: Exception) -> int:
     """Print what an exception means and return its exit code."""
-    from forgedsl.errors import GuardError, LaunchError, RunError, SourceError
+    from forgedsl.errors import (
+        REFUSED,
+        CannotWriteError,
+        GuardError,
+        LaunchError,
+        RunError,
+        SourceError,
+        cannot_write,
+    )
 
     if isinstance(error, SourceError):
         for diagnostic in error.diagnostics:
@@ -56,6 +86,16 @@ def _exit_code(error: Exception) -> int:
         if isinstance(error, LaunchError):
             return 4
         return 6 if isinstance(error, GuardError) else 5
+    if isinstance(error, CannotWriteError):
+        print(f"forgec: {error}", file=sys.stderr)
+        return 2
+    if isinstance(error, OSError) and error.errno in REFUSED:
+        from forgedsl.cli.words import drop_output
+
+        output = f"cannot write standard output: {error.strerror}"
+        print(f"forgec: {cannot_write(error) or output}", file=sys.stderr)
+        drop_output()
+        return 2
     if isinstance(error, ModuleNotFoundError) and not (error.name or "").startswith("forgedsl"):
         print(f"forgec: {missing(error.name or '')}", file=sys.stderr)
         return 4

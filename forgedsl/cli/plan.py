@@ -26,6 +26,7 @@ from forgedsl.cli.passes import (
     Timings,
     checked_passes,
 )
+from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
@@ -134,9 +135,10 @@ def _write(lowered: Lowered, out: Path) -> None:
     from forgedsl.cli.inputs import copy_inputs
     from forgedsl.lower.document import document_text, plan_document
 
-    out.parent.mkdir(parents=True, exist_ok=True)
-    copy_inputs({name: source for source, name in lowered.files}, out.parent)
-    out.write_text(document_text(plan_document(lowered)), encoding="utf-8")
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        copy_inputs({name: source for source, name in lowered.files}, out.parent)
+        out.write_text(document_text(plan_document(lowered)), encoding="utf-8")
     print(f"wrote {out}; `forgec run {out}` runs it", file=sys.stderr)
 
 

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from forgedsl.errors import writing
+
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
@@ -31,7 +33,8 @@ def command(
     from forgedsl.runs import write_report
 
     try:
-        path = write_report(run)
+        with writing(run / "report.html"):
+            path = write_report(run)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

@@ -10,6 +10,7 @@ Nothing heavy is imported: `forgec lint` goes through here.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,11 @@ class UsageError(Exception):
 
 class SideError(Exception):
     """Something to compare with cannot be read; the message says what."""
+
+
+def drop_output() -> None:
+    """Let what is still to be written to standard output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
