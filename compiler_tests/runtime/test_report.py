@@ -128,6 +128,16 @@ def test_report_of_a_run_that_is_still_going(tmp_path: Path) -> None:
     assert ">not finished</span>" in write_report(tmp_path).read_text()
 
 
+def test_a_run_that_is_over_is_finished_though_its_lock_is_still_held(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=5))
+    with (tmp_path / ".running").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert ">finished</span>" in write_report(tmp_path).read_text()
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.write('{"time": 2e9, "kind": "run.start", "name": "example"}\n')
+    assert ">not finished</span>" in write_report(tmp_path).read_text()
+
+
 def test_svgs_are_xml(page: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page, re.S)
     assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 13

@@ -54,7 +54,7 @@ class RunData:
     begin: float
     end: float
     outcome: Row
-    """the last run.end event; empty while running or after a kill"""
+    """the run.end event; empty while running, also again, or after a kill"""
     running: bool = False
     """a process holds the folder"""
     ready: tuple[Row, ...] = ()
@@ -78,6 +78,9 @@ def load_run(folder: Path) -> RunData:
     job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
     events = list(unpacked(jsonl(folder / "events.jsonl")))
     times = [event["time"] for event in events]
+    edges = [e for e in events if e["kind"] in ("run.start", "run.end")]
+    # a run that was continued is not over; the lock is still held when the last report is written
+    outcome = edges[-1] if edges and edges[-1]["kind"] == "run.end" else {}
     lost = [e for e in events if e["kind"] == "rollout.dropped" and "eval" not in e]
     return RunData(
         folder=folder.resolve().name,
@@ -92,10 +95,10 @@ def load_run(folder: Path) -> RunData:
         lost=dict(Counter(event["reason"] for event in lost)),
         errors=tuple(text for text, _ in Counter(e["message"] for e in lost).most_common(5)),
         starts=tuple(e["time"] for e in events if e["kind"] == "run.start"),
-        running=is_running(folder),
+        running=not outcome and is_running(folder),
         begin=min(times, default=0.0),
         end=max(times, default=0.0),
-        outcome=next((e for e in reversed(events) if e["kind"] == "run.end"), {}),
+        outcome=outcome,
         rehearsal=any(e["kind"] == "run.start" and e.get("rehearsal") for e in events),
     )
 
