@@ -15,6 +15,9 @@ TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FENCE = re.compile(r"^```(\w*)([^\n]*)\n(.*?)^```", re.S | re.M)
 
 
+CODE = re.compile(r"^```.*?^```|^ {4}\S.*|`[^`\n]+`", re.S | re.M)
+
+
 def blocks(language: str) -> list:
     """(text, place) of every fenced block of a language; those of the guide have their own test."""
     return [
@@ -36,9 +39,10 @@ def test_forge_blocks_compile(text: str) -> None:
 
 
 def commands() -> list[str]:
-    """The words after `forgec` in code blocks and code spans of the README."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    return sorted(set(re.findall(r"forgec ([a-z]+)", text)))
+    """The words after `forgec` in code of the README and the guide."""
+    texts = [path.read_text("utf-8") for path in TEXTS if path.parent.name in ("guide", ROOT.name)]
+    code = "\n".join(part for text in texts for part in re.findall(CODE, text))
+    return sorted(set(re.findall(r"(?:^|`|\$ )forgec ([a-z]+)", code, re.M)))
 
 
 def test_the_readme_names_commands() -> None:

@@ -7,12 +7,14 @@ A fence's info string says what a block is:
     forge FILE gives CODE   the same, but only to see that lint says exactly this
     forge alone             a whole file, or functions for one
     python PATH             the text of a Python file
+    python runs             cells that run in turn inside an event loop, as in a notebook
     console                 `$ forgec ...` and what it prints; a line `...` stands for any lines
 
 A file with a flow and a schedule is linted at the end of its page. The chapters continue each
 other, so each begins with what the chapters before it have written.
 """
 
+import asyncio
 import re
 import shlex
 from collections.abc import Iterator
@@ -122,7 +124,7 @@ def read(page: Path, project: Project) -> None:
         words = info.split()
         if words[:1] == ["forge"] and words[1] != "alone" and "gives" not in words:
             project.add(words[1], text, *words[3:])
-        elif words[:1] == ["python"] and len(words) == 2:
+        elif words[:1] == ["python"] and len(words) == 2 and words[1] != "runs":
             write_python(project, words[1], text)
 
 
@@ -154,6 +156,11 @@ def write_python(project: Project, name: str, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+async def in_a_loop(text: str, cells: dict[str, object]) -> None:
+    """A cell of a notebook: what it defines stays for the next."""
+    exec(compile(text, "cell", "exec"), cells)
+
+
 def check_alone(text: str) -> None:
     if "flow " in text:
         loaded = api.load_text(text, "alone.forge", folder=ROOT / "pipelines", profile="none")
@@ -166,6 +173,7 @@ def check_alone(text: str) -> None:
 def test_page(page: Path, tmp_path: Path, monkeypatch, capsys, request) -> None:
     monkeypatch.chdir(tmp_path)
     project = Project(folder=tmp_path)
+    cells: dict[str, object] = {"__name__": "cells"}
     for earlier in CHAPTERS:
         if page in CHAPTERS and earlier < page:
             read(earlier, project)
@@ -181,6 +189,8 @@ def test_page(page: Path, tmp_path: Path, monkeypatch, capsys, request) -> None:
                 project.write(name, project.merged(name, text))
                 assert set(project.found(name)) == {code}
                 project.write(name, project.files[name])
+            case ["python", "runs"]:
+                asyncio.run(in_a_loop(text, cells))
             case ["python", name]:
                 write_python(project, name, text)
             case ["console"]:
