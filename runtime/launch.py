@@ -20,20 +20,19 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
 from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
 from forgedsl.lower import job as spec
 from forgedsl.runs.checkpoints import drop_partial, last_step
+from forgedsl.runtime.backing import Backing, Run
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
 from forgedsl.runtime.scratch import Scratch, remove_dead
 
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
-ALLOCATIONS = {"slurm": "SLURM_JOB_ID", "kubernetes": "KUBERNETES_SERVICE_HOST"}
-"""what the environment holds inside an allocation, where a job runs as on any host"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,47 +44,6 @@ class Outcome:
     message: str = ""
     origin: str = ""
     remedy: str = ""
-
-
-class Backing(Protocol):
-    """What stands behind the services: models and engines, or in a rehearsal their latencies."""
-
-    def spawn(self, this: Run) -> Any:
-        """Start all meshes; their fleet."""
-
-    async def prepare(self, this: Run, fleet: Any) -> Any:
-        """Set the meshes up, and open the data meanwhile."""
-
-    async def connect(self, this: Run, fleet: Any, data: Any) -> Any:
-        """The endpoints."""
-
-    async def restart(self, this: Run, dead: Any) -> Any:
-        """A new mesh in the place of a dead replica."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Run:
-    """One execution of a job in a run folder."""
-
-    job: spec.Job
-    run_dir: Path
-    job_dir: Path
-    events: EventLog
-    resume: int | None
-    record_batches: int
-    backing: Backing
-    scratch: Scratch
-    others: frozenset[int]
-    """processes below this one that are not the run's"""
-
-    def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
-        """Say that a mesh is ready, and its processes."""
-        self.events.emit(
-            "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
-            facts=facts,
-        )  # fmt: skip
-        for member in mesh.members:
-            self.events.emit("process.start", service=mesh.service, mesh=mesh.name, **member)
 
 
 def run(
@@ -284,50 +242,6 @@ async def _stop(this: Run, fleet: Any) -> None:
             this.events.emit(
                 "warning", service=mesh.service, text=f"did not stop by itself: {result!r:.200}"
             )
-
-
-def check_supported(job: spec.Job) -> None:
-    """Refuse what a job may say but this runtime cannot do yet.
-
-    Raises:
-        LaunchError: several hosts, a scheduler, engines split by pp or dp, other transports.
-    """
-    _check_hosts(job)
-    for name, service in job.services.items():
-        if isinstance(service, spec.VllmService):
-            degrees = service.parallel
-            if degrees.pp * degrees.dp > 1:
-                raise LaunchError(
-                    f"{job.origins.get(name, '')}: {name} has parallel.pp = {degrees.pp} and "
-                    f"parallel.dp = {degrees.dp}, which this version cannot drive; split a model "
-                    "that is too large with `parallel.tp`, and use `replicas` for more throughput"
-                )
-    for node in job.nodes:
-        if node.op == "sync" and node.transport not in ("auto", "shm"):
-            raise LaunchError(
-                f"{node.origin}: transport {node.transport} is not built yet; `auto` is shared "
-                "memory on one host"
-            )
-
-
-def _check_hosts(job: spec.Job) -> None:
-    meshes = [service.mesh for service in job.services.values()]
-    hosts = max([1, *(m.hosts for m in meshes), *(p.host + 1 for m in meshes for p in m.places)])
-    kind = job.launcher.kind
-    if hosts > 1:
-        raise LaunchError(
-            f"the plan uses {hosts} hosts: this version launches on one host only; choose a "
-            "profile that fits on one"
-        )
-    if kind != "local" and not os.environ.get(ALLOCATIONS.get(kind, "")):
-        emit = {"slurm": "sbatch", "kubernetes": "k8s"}.get(kind)
-        remedy = (
-            f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or " if emit else ""
-        )
-        raise LaunchError(
-            f"launcher {kind}: this version starts nothing on other machines by itself; {remedy}"
-            "choose a profile with `launcher = local`"
-        )
 
 
 def kill_children(others: frozenset[int] = frozenset()) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grimp
+import networkx
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +20,18 @@ def test_the_import_contracts_are_kept() -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports inside functions and for types alone count too."""
+    found = grimp.build_graph("forgedsl", cache_dir=None)
+    arrows = [
+        (importer, imported)
+        for importer in found.modules
+        for imported in found.find_modules_directly_imported_by(importer)
+    ]
+    circles = networkx.strongly_connected_components(networkx.DiGraph(arrows))
+    assert [sorted(circle) for circle in circles if len(circle) > 1] == []
 
 
 def loaded_by(*words: str, whole: bool = False) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.launch import check_supported
+from forgedsl.runtime.backing import check_supported
 
 
 def test_a_scheduler_is_served_inside_its_allocation(

@@ -92,7 +92,7 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
 
 
 def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) -> None:
-    from forgedsl.runtime.launch import check_supported
+    from forgedsl.runtime.backing import check_supported
 
     deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
     with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*use `replicas` for more throughput"):

@@ -54,7 +54,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
 
 def _host(job: Job) -> str:
     from forgedsl.cli.host import detect_gpus
-    from forgedsl.runtime.launch import check_supported
+    from forgedsl.runtime.backing import check_supported
 
     check_supported(job)
     places = [place for service in job.services.values() for place in service.mesh.places]

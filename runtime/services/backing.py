@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from forgedsl.runtime import meshes
-from forgedsl.runtime.launch import Run, check_supported
+from forgedsl.runtime.backing import Run, check_supported
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services.build import Data, build_endpoints, open_data
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
@@ -13,7 +13,7 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 
 class Real:
-    """Implements `launch.Backing`."""
+    """Implements `backing.Backing`."""
 
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)

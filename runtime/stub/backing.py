@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgedsl.runtime.launch import Run
+from forgedsl.runtime.backing import Run
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.stub import endpoints, meshes
 from forgedsl.runtime.stub.rehearsal import Rehearsal
@@ -13,7 +13,7 @@ NOTICE = 10.0
 
 
 class Rehearsed:
-    """Implements `launch.Backing`. Nothing is asked of the host: no GPU, no model, no data."""
+    """Implements `backing.Backing`. Nothing is asked of the host: no GPU, no model, no data."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
