@@ -8,7 +8,7 @@ from forge_texts import GRPO, plan_of
 
 from forgedsl.families import registry
 from forgedsl.families.base import Dims, Family, Unsupported, difference
-from forgedsl.plan.params import active_params, num_params
+from forgedsl.plan.params import active_params, adapter_params, num_params
 
 PUBLISHED = {
     ("qwen2", "0.5B"): 494_032_768, ("qwen2", "1.5B"): 1_543_714_304,
@@ -152,3 +152,18 @@ def test_a_family_from_outside_is_found_by_its_config(
 def test_a_difference_names_what_differs() -> None:
     ours = TOY.sizes["1M"]
     assert difference(ours, TOY.dims("1M", {"layers": 3})) == "layers 3, not 2"
+
+
+def test_adapters_leave_the_optimizer_their_own_parameters_only() -> None:
+    made, _ = plan_of(GRPO, "trainer.lora.rank=16")
+    assert made is not None
+    train = made.memory.rank("trainer").phases[2].items
+    found = {item.name: item.bytes for item in train}
+    share = adapter_params(registry.family("qwen3").sizes["1.7B"], 16) / 4
+    state = found["adapters f32"] + found["AdamW moments f32"] + found["gradients f32"]
+    assert state == pytest.approx(16 * share)
+
+
+def test_alpha_without_a_rank_is_an_error() -> None:
+    (found,) = [d for d in plan_of(GRPO, "trainer.lora.alpha=8")[1] if d.code == "F113"]
+    assert "lora.rank" in found.message

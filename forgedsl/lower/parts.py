@@ -150,6 +150,13 @@ class Optimizer(Spec):
     on_nan: Literal["stop", "skip"] = "stop"
 
 
+class Lora(Spec):
+    """Adapters that are trained instead of the weights (2106.09685)."""
+
+    rank: int
+    alpha: float
+
+
 class BatchShape(Spec):
     """One microbatch of one rank: `rows` packed rows of `seq_len` tokens."""
 
@@ -180,6 +187,8 @@ class TitanService(Spec):
     parallel: TitanParallel = TitanParallel()
     optimizer: Optimizer | None = None
     """None: never stepped"""
+    lora: Lora | None = None
+    """None: the weights themselves are trained"""
     batch: BatchShape
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     offload: Literal["none"] = "none"

@@ -53,6 +53,7 @@ def _titan(
         temperature=_plain(decl, "temperature"),
         parallel=job.TitanParallel(**mesh.degrees, ep=number(decl, "parallel.ep", 1)),
         optimizer=_optimizer(decl) if stepped else None,
+        lora=_lora(decl) if stepped else None,
         batch=job.BatchShape(
             seq_len=rows.seq_len,
             rows=rows.rows,
@@ -70,6 +71,11 @@ def _logits(setting: Any) -> str:
     if isinstance(setting, Constructor):
         return f"{setting.name}({setting.args['rows']})"
     return "auto" if isinstance(setting, Auto) else str(setting)
+
+
+def _lora(decl: Decl) -> job.Lora | None:
+    rank = number(decl, "lora.rank", 0)
+    return None if not rank else job.Lora(rank=rank, alpha=_plain(decl, "lora.alpha"))
 
 
 def _optimizer(decl: Decl) -> job.Optimizer:

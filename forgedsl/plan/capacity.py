@@ -28,8 +28,8 @@ from forgedsl.plan.memory import (
     vllm_phases,
     vllm_pool,
 )
-from forgedsl.plan.meshes import MeshPlan, value
-from forgedsl.plan.params import ITEMSIZE, num_params, vocab_params
+from forgedsl.plan.meshes import MeshPlan, number, value
+from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params, vocab_params
 from forgedsl.records import dataclass, replace
 
 TIGHT = 0.92
@@ -162,7 +162,7 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
     dims = request.dims[mesh.service]
     assert dims is not None
     rows, seq_len = request.rows[mesh.service]
-    trained = mesh.service == request.trainer
+    trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
     logits = decl.settings["memory.logits"].value
     targets = [request.program.services[name] for name in sorted(request.synced)]
     return TitanShape(
@@ -175,6 +175,7 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
         head_rows=int(logits.args["rows"]) if isinstance(logits, Constructor) else None,
         seq_len=seq_len,
         rows=rows,
+        adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
     )
 

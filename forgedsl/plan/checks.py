@@ -106,6 +106,22 @@ def check_batch(decl: Decl) -> list[Diagnostic]:
     ]
 
 
+def check_adapters(decl: Decl) -> list[Diagnostic]:
+    """F113: alpha scales adapters, and without a rank there are none."""
+    alpha = decl.settings["lora.alpha"]
+    if alpha.origin.layer == "default" or decl.settings["lora.rank"].value is not None:
+        return []
+    return [
+        error(
+            "F113",
+            "bad-value",
+            "`lora.alpha` has no effect without `lora.rank`",
+            alpha.origin.span or decl.name_span,
+            help="give `lora.rank`, or remove it",
+        )
+    ]
+
+
 def check_sequence_shard(decl: Decl, mesh: MeshPlan, seq_len: int) -> list[Diagnostic]:
     """P206: sequence parallel splits by tp, load-balanced context parallel by 2 cp."""
     tp, cp = mesh.degrees["tp"], mesh.degrees["cp"]

@@ -77,6 +77,8 @@ class TitanShape:
     head_rows: int | None
     seq_len: int
     rows: int
+    adapters: int | None = None
+    """parameters that are trained instead of the weights"""
     published: int
     """bytes per parameter of the weights made ready for generators; 0: none are"""
 
@@ -178,20 +180,27 @@ def titan_phases(shape: TitanShape) -> tuple[Phase, ...]:
 def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
     total = num_params(shape.dims)
     n = total / shape.shard
-    of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
+    share = f" / {shape.shard}" if shape.shard > 1 else ""
+    of = f"{count_text(total)}{share}"
+    trained = total if shape.adapters is None else shape.adapters
+    m, of_trained = trained / shape.shard, f"{count_text(trained)}{share}"
     resident = [
         _item("weights f32", 4 * n, f"4 x {of}"),
-        _item("AdamW moments f32", 8 * n, f"8 x {of}"),
+        _item("AdamW moments f32", 8 * m, f"8 x {of_trained}"),
     ]
+    if shape.adapters is not None:
+        resident.append(_item("adapters f32", 4 * m, f"4 x {of_trained}"))
     if shape.published and shape.device == "cpu":
         size = 2 * shape.published * total
         formula = f"2 buffers x {shape.published} x {count_text(total)}, shared memory"
         resident.append(_item("published weights", size, formula))
-    working = [_item("gradients f32", 4 * n, f"4 x {of}"), _gathered(shape)]
+    working = [_item("gradients f32", 4 * m, f"4 x {of_trained}"), _gathered(shape)]
     working += activation_items(shape)
     freed = KEPT[shape.device] * sum(item.bytes for item in working)
     copy = 4 * total if shape.published and shape.shard > 1 else 0
     sync = [_item("gathered snapshot f32", copy, f"4 x {count_text(total)}")] if copy else []
+    if shape.adapters is not None and shape.published:
+        sync.append(_item("merged weights f32", 4 * n, f"4 x {of}"))
     return (
         _phase("rollout", resident, [_kept(freed, shape.device)]),
         _phase("sync", resident, sync, [_kept(freed - copy, shape.device)]),

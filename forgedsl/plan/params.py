@@ -54,6 +54,15 @@ def num_params(dims: Dims) -> int:
     return dims.layers * layer_params(dims) + ends
 
 
+def adapter_params(dims: Dims, rank: int) -> int:
+    """Parameters of adapters of `rank` on every linear layer; experts have none."""
+    query, kv = query_width(dims), kv_width(dims)
+    widths = 2 * (dims.hidden + query) + 2 * (dims.hidden + kv)
+    if not dims.experts:
+        widths += 3 * (dims.hidden + dims.ffn)
+    return dims.layers * rank * widths
+
+
 def active_params(dims: Dims) -> int:
     """Parameters that a token goes through."""
     return num_params(dims) - dims.layers * (layer_params(dims) - active_layer_params(dims))

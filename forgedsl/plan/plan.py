@@ -193,7 +193,7 @@ def _checks(
         uneven = checks.check_divisibility(decl, mesh, request.dims[name], model)
         found += uneven
         if name in request.rows:
-            found += checks.check_batch(decl)
+            found += checks.check_batch(decl) + checks.check_adapters(decl)
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found

@@ -15,6 +15,7 @@ is the place in the .forge file that a declaration or node comes from: errors na
 from forgedsl.lower.job import (
     Arch,
     BatchShape,
+    Lora,
     Mesh,
     Optimizer,
     Place,
@@ -28,7 +29,7 @@ from forgedsl.runtime.api.program import Program
 from forgedsl.runtime.api.sources import hf, jsonl, local, mixture, parquet, random
 
 __all__ = [
-    "Arch", "BatchShape", "Dataset", "Edge", "Generator", "Mesh", "Model", "Optimizer", "Place",
-    "Program", "Sampling", "Titan", "TitanParallel", "VllmParallel", "Wandb", "hf", "jsonl",
-    "local", "mixture", "parquet", "random",
+    "Arch", "BatchShape", "Dataset", "Edge", "Generator", "Lora", "Mesh", "Model", "Optimizer",
+    "Place", "Program", "Sampling", "Titan", "TitanParallel", "VllmParallel", "Wandb", "hf",
+    "jsonl", "local", "mixture", "parquet", "random",
 ]  # fmt: skip

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream import titan_lora as lora
 from forgedsl.runtime.upstream.titan_arch import (
     HeadFn,
     adapt_config,
@@ -76,6 +77,7 @@ class TitanModel:
     dp_rank: int
     dp_size: int
     classes: dict[str, str]
+    lora: spec.Lora | None = None
 
     def hidden_to(self, head: HeadFn, tokens: Tensor, positions: Tensor, mask: Tensor) -> Any:
         """Run the model on packed rows and return `head(hidden [R, L, H], lm_head weight [V, H],
@@ -91,8 +93,10 @@ class TitanModel:
             lm_head.head = None
 
     def hf_state(self) -> dict[str, Tensor]:
-        """Weights under their Hugging Face names, each rank's shards of them (no copy)."""
-        state: dict[str, Tensor] = self.adapter.to_hf(dict(self.model.state_dict()))
+        """Weights under their Hugging Face names, each rank's shards of them; no copy, but of what
+        adapters are merged into."""
+        weights = lora.merged(dict(self.model.state_dict()), self.lora)
+        state: dict[str, Tensor] = self.adapter.to_hf(weights)
         return state
 
 
@@ -142,7 +146,7 @@ def build_model(
     parts.dist_utils.set_spmd_backend(SPMD_BACKEND)
     dims.build_mesh()
     arch = model_spec(model, folder)
-    config = adapt_config(arch.model, model, service)
+    config = lora.with_adapters(adapt_config(arch.model, model, service), service.lora)
     with _no_trainer():
         config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
     keep_loss_whole(config)
@@ -169,7 +173,9 @@ def build_model(
     with torch.no_grad():
         module.init_states(buffer_device=None)
     _plain_sum_reduction(module)
-    return _wrap(module, config, dims, arch, folder, device)
+    built = _wrap(module, config, dims, arch, folder, device)
+    built.lora = service.lora
+    return built
 
 
 def _wrap(
@@ -275,20 +281,22 @@ def checkpoint_weights(
 
     select_device("cpu")
     arch = model_spec(model, folder)
-    config = adapt_config(arch.model, model, service)
+    config = lora.with_adapters(adapt_config(arch.model, model, service), service.lora)
     single = _parallelism(spec.TitanParallel(), _components())
     with _no_trainer():
         config.update_from_config(config=SimpleNamespace(parallelism=single))
     with torch.device("meta"):
         module = config.build()
-    dtype = {**DTYPES, "f16": torch.float16}[model.dtype]
+    kept = {**DTYPES, "f16": torch.float16}[model.dtype]
+    dtype = kept if service.lora is None else torch.float32
     state = {
         name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)
         for name, value in module.state_dict().items()
     }
     load(state, checkpoint_id=str(checkpoint), no_dist=True)
-    whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(state)
-    return whole_state
+    weights = lora.merged(state, service.lora)
+    whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(weights)
+    return {name: value.to(kept) for name, value in whole_state.items()}
 
 
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:

@@ -1,0 +1,86 @@
+"""Prints what adapters do to tiny models in the folder named; test_lora runs it by itself."""
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import family_parity as tiny
+import torch
+from safetensors.torch import save_file
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream import titan
+
+LORA = spec.Lora(rank=4, alpha=16.0)
+
+
+def trained(folder: Path, parts: object) -> titan.TitanModel:
+    service = spec.TitanService(
+        model="m",
+        mesh=spec.Mesh(name="m", device="cpu"),
+        dtype="f32",
+        batch=spec.BatchShape(seq_len=48, rows=3),
+        optimizer=spec.Optimizer(lr=1e-2),
+        lora=LORA,
+    )
+    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
+    built = titan.build_model(model, service, folder, parts)
+    titan.load_hf_weights(built, folder)
+    return built
+
+
+def loss_of(built: titan.TitanModel) -> torch.Tensor:
+    rows, length = tiny.BATCH.shape
+    mask = torch.ones(length, length, dtype=torch.bool).tril().expand(rows, 1, -1, -1)
+    positions = torch.arange(length).repeat(rows, 1)
+    logits = built.hidden_to(lambda h, w, _: h @ w.T, tiny.BATCH, positions, mask)
+    labels = tiny.BATCH[:, 1:].flatten()
+    return torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels)
+
+
+def learn(built: titan.TitanModel, parts: object) -> list[float]:
+    optimizers, _ = titan.build_optimizer(built, spec.Optimizer(lr=1e-2), 20, parts)
+    losses = []
+    for _ in range(20):
+        loss = loss_of(built)
+        loss.backward()
+        optimizers.step()
+        optimizers.zero_grad()
+        losses.append(float(loss.detach()))
+    return losses
+
+
+def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
+    """What must not move."""
+    found = {n: p for n, p in built.model.named_parameters() if "lora" not in n}
+    return {n: titan.whole(p, torch.float32).clone() for n, p in found.items()}
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    parts = titan.init_distributed("cpu", 0, 0, 1, "127.0.0.1", port)
+    found = {}
+    for family in ("qwen2", "llama3", "qwen3_moe"):
+        place = folder / family
+        tiny.published(family, {}, place)
+        built = trained(place, parts)
+        start = float((tiny.logits(built) - tiny.theirs(place)).abs().max())
+        base = weights(built)
+        losses = learn(built, parts)
+        moved = [n for n, p in weights(built).items() if not p.equal(base[n])]
+        logits = tiny.logits(built)
+        state = {k: titan.whole(v, torch.float32).clone() for k, v in built.hf_state().items()}
+        save_file(state, place / "model.safetensors", metadata={"format": "pt"})
+        size = sum(p.numel() for p in built.model.parameters() if p.requires_grad)
+        found[family] = {"start": start, "losses": [losses[0], losses[-1]], "moved": moved,
+                         "merged": float((logits - tiny.theirs(place)).abs().max()),
+                         "trained": size}  # fmt: skip
+    print("RESULT" + json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Adapters: they start as nothing, learn while the weights stand still, and merge into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from family_parity import dims_of
+from test_families import printed
+
+from forgedsl.plan.params import adapter_params
+
+FAMILIES = ("qwen2", "llama3", "qwen3_moe")
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("torchtitan")
+    return printed("lora_parity.py", str(tmp_path_factory.mktemp("lora")))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_new_adapters_change_nothing(found: Any, family: str) -> None:
+    assert found[family]["start"] < 1e-5
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_only_adapters_learn(found: Any, family: str) -> None:
+    first, last = found[family]["losses"]
+    assert last < first - 0.2
+    assert found[family]["moved"] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_merged_weights_give_the_logits_of_transformers(found: Any, family: str) -> None:
+    assert found[family]["merged"] < 1e-4
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_as_many_parameters_are_trained_as_the_plan_counts(found: Any, family: str) -> None:
+    assert found[family]["trained"] == adapter_params(dims_of(family, {}), 4)

@@ -1,0 +1,65 @@
+"""Adapters (LoRA, 2106.09685) through torchtitan's converter: W + alpha / rank * B A, W frozen.
+
+    config --with_adapters--> config      state dict --merged--> that of a model without adapters
+
+Queries, keys and values have adapters of their own, as in PEFT, so they are not fused here. Part of
+the adapter in `titan.py`; import nothing of torchtitan at module level.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.lower import job as spec
+
+LAYERS = ["wq", "wkv", "wo", "w1", "w2", "w3"]
+A, B = ".lora_a.weight", ".lora_b.weight"
+
+
+def with_adapters(config: Any, lora: spec.Lora | None) -> Any:
+    """A model config whose linear layers have adapters, and of which nothing else is trained."""
+    if lora is None:
+        return config
+    from torchtitan.components.lora import LoRAConverter
+
+    for layer in config.layers:
+        layer.attention.qkv_linear = _apart(layer.attention.qkv_linear)
+    experts = config.layers[0].moe is not None
+    names = LAYERS[:3] if experts else LAYERS
+    converter = LoRAConverter.Config(rank=lora.rank, alpha=lora.alpha, target_modules=names)
+    return converter.build().convert(config)
+
+
+def _apart(fused: Any) -> Any:
+    """The same projections as three layers."""
+    from torchtitan.models import qwen3
+    from torchtitan.models.common.attention import QKVLinear
+    from torchtitan.models.common.linear import Linear
+
+    def linear(heads: int) -> Any:
+        return Linear.Config(
+            in_features=fused.wqkv.in_features,
+            out_features=heads * fused.head_dim,
+            bias=fused.wqkv.bias,
+            param_init=qwen3._LINEAR_INIT,
+        )
+
+    return QKVLinear.Config(
+        head_dim=fused.head_dim, wq=linear(fused.n_heads), wkv=linear(fused.n_kv_heads)
+    )
+
+
+def merged(state: dict[str, Tensor], lora: spec.Lora | None) -> dict[str, Tensor]:
+    """`state` with the adapters added to the weights they belong to, and without them."""
+    if lora is None:
+        return state
+    found = dict(state)
+    with torch.no_grad():
+        for name in [name for name in state if name.endswith(A)]:
+            layer = name.removesuffix(A)
+            change = found.pop(layer + B) @ found.pop(name)
+            found[f"{layer}.weight"] = found[f"{layer}.weight"] + lora.alpha / lora.rank * change
+    return found
