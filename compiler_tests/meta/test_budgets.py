@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUDGET = {"forgedsl": 32_000, "runtime": 10_900}  # rewards got processes of their own, runs got guards
+BUDGET = {
+    "forgedsl": 32_000,
+    "runtime": 10_900,
+}  # rewards got processes of their own, runs got guards
 MODULE, FUNCTION = 600, 50
 
 SOURCES = sorted(p for folder in BUDGET for p in (ROOT / folder).rglob("*.py"))

@@ -177,3 +177,14 @@ def test_a_prompt_may_have_what_context_and_rows_leave_beside_a_completion(tmp_p
     assert short.datasets["gsm8k"].max_prompt_tokens == 900
     assert short.datasets["gsm8k.held_out"].max_prompt_tokens == context - 100
     assert job_of(GRPO, tmp_path).datasets["gsm8k"].max_prompt_tokens == 512
+
+
+def test_a_python_reward_that_cannot_be_called_is_refused_without_lint(tmp_path):
+    (tmp_path / "sandbox.py").write_text("def check(text):\n    return 1.0\n")
+    text = changed(
+        GRPO,
+        ("as rl\n", 'as rl\nimport python "sandbox.py" as sandbox\n'),
+        ("rl.math_equal(tolerance = 1e-6)", "sandbox.check"),
+    )
+    _, diagnostics = lower_of(text, folder=tmp_path)
+    assert [d.code for d in diagnostics] == ["X802"]

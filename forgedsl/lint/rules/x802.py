@@ -47,7 +47,9 @@ def check(view: View) -> Iterator[Diagnostic]:
                 f"`{found.definition.name}` {problem}",
                 place_of(found.reward, view),
                 related=(Label(text="defined here", span=found.definition_span),),
-                help=f"define it as `(prompt, response, target) -> float`: {NAMES}",
+                help="`procs` is for functions that are no `async def`"
+                if "concurrency" in problem
+                else f"define it as `(prompt, response, target) -> float`: {NAMES}",
             )
 
 
@@ -58,7 +60,7 @@ def _problem(found: PythonReward, view: View) -> str:
     if found.reward.settings["concurrency"].origin.layer != "default" and (
         not found.function.asynchronous
     ):
-        return "is no `async def`, and has a `concurrency`: use `procs`"
+        return "is no `async def`, and has a `concurrency`"
     if inputs.lists:
         return ""
     result = _text(found.definition.returns)
