@@ -8,6 +8,7 @@ import pytest
 
 from forgedsl import api
 from forgedsl.cli import fmt, lint, main
+from forgedsl.cli.commands import COMMANDS
 from forgedsl.schema import KINDS, SERVICES, SINGLETONS
 from forgedsl.syntax.slips import BLOCKS
 
@@ -223,3 +224,17 @@ def test_locks_travel_with_the_package():
 
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert "requirements/*.txt" in data["package-data"]["forgedsl"]
+
+
+@pytest.mark.parametrize("command", [name for name, _, _ in COMMANDS])
+def test_the_help_of_every_command_has_examples_that_are_commands(command, monkeypatch, capsys):
+    assert forgec(monkeypatch, "help", command) == 0
+    said = capsys.readouterr().out
+    examples = said.lower().partition("examples:\n")[2]
+    assert f"    forgec {command} " in examples, said
+
+
+@pytest.mark.parametrize("words", [("replay", "nope"), ("report", "nope"), ("diff", "a", "b")])
+def test_what_is_not_there_is_bad_usage_said_once(words, monkeypatch, capsys):
+    assert forgec(monkeypatch, *words) == 2
+    assert capsys.readouterr().err.count("\n") == 1

@@ -147,6 +147,8 @@ def _compiled(
 
     planned = plan_file(file, profile=profile, overrides=overrides, set_files=set_files, host=host)
     if planned.lowered is None:
+        if planned.code == 2:
+            raise SideError(planned.loaded.reporter.diagnostics[0].message)
         print_diagnostics(planned.loaded)
         raise SideError(f"{file} has errors")
     return planned.lowered

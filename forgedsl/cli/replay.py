@@ -18,10 +18,16 @@ def command(
 ) -> None:
     """Repeat a recorded step and print what it returned then and now, as JSON.
 
-    Example: forgec replay runs/grpo_math-20261120-120000 --procs 2
-
     A run keeps the batch of its first step; `forgec run --record-batches N` keeps N.
+
+    \b
+    Examples:
+      forgec replay runs/grpo_math-20261120-120000
+      forgec replay runs/grpo_math-20261120-120000 --procs 2
     """
+    if not (run / "job.json").is_file():
+        print(f"forgec replay: {run} is no run folder: it has no job.json", file=sys.stderr)
+        raise typer.Exit(2)
     from forgedsl.errors import LaunchError, RunError
     from forgedsl.runtime.replay import replay
     from forgedsl.runtime.stderr import native_stderr

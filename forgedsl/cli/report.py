@@ -19,7 +19,7 @@ def command(
     The run may be done, killed, or still going.
 
     \b
-    Example:
+    Examples:
       forgec report runs/grpo_math-20261120-120000
     """
     if not (run / "job.json").is_file():
