@@ -1,10 +1,12 @@
 """`forgec run`: command line, run folder, job.json, resume. Nothing is launched here."""
 
+import json
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from synthetic import make_job
@@ -12,7 +14,13 @@ from synthetic import make_job
 from forgedsl.cli import inputs
 from forgedsl.cli import run as command
 from forgedsl.cli.host import detect_gpus, detect_host
-from forgedsl.cli.resuming import differences, load_run_job, with_changes
+from forgedsl.cli.resuming import (
+    differences,
+    load_run_job,
+    note_changes,
+    split,
+    with_changes,
+)
 from forgedsl.cli.running import Prepared, Request
 from forgedsl.cli.words import UsageError
 from forgedsl.errors import LaunchError
@@ -178,6 +186,49 @@ def test_resume_may_not_change_what_is_trained() -> None:
     job = make_job()
     other = job.model_copy(update={"seed": 3, "params": job.params | {"eps": 0.3}})
     assert differences(job, other) == ["params.eps: 0.2 -> 0.3", "seed: 17 -> 3"]
+
+
+def faster(job: Job) -> Job:
+    trainer = job.services["trainer"]
+    optimizer = trainer.optimizer.model_copy(update={"lr": 1e-3})
+    services = job.services | {"trainer": trainer.model_copy(update={"optimizer": optimizer})}
+    return job.model_copy(update={"services": services}).sealed()
+
+
+def test_resume_changes_the_optimizer_when_that_is_said(tmp_path: Path) -> None:
+    job = make_job()
+    found = differences(job, faster(job))
+    assert split(found, False) == (["services.trainer.optimizer.lr: 0.0002 -> 0.001"], [])
+    left, taken = split(found, True)
+    note_changes(tmp_path, taken)
+    assert (left, (tmp_path / "changes.jsonl").read_text()) == ([], json.dumps(
+        {"after_step": 0, "changes": ["services.trainer.optimizer.lr: 0.0002 -> 0.001"]}
+    ) + "\n")  # fmt: skip
+    changed = with_changes(job, faster(job), numerics=True)
+    assert changed.services["trainer"].optimizer.lr == 1e-3
+
+
+def test_resume_changes_nothing_else_even_then() -> None:
+    job = make_job()
+    other = faster(job).model_copy(update={"seed": 3})
+    assert split(differences(job, other), True)[0] == ["seed: 17 -> 3"]
+
+
+def test_an_optimizer_takes_on_what_the_job_says_after_a_load() -> None:
+    import torch
+
+    from forgedsl.runtime.upstream.titan import set_optimizer
+
+    optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step))
+    optimizer.step()
+    scheduler.step()
+    opt = spec.Optimizer(lr=0.5, weight_decay=0.25)
+    set_optimizer([optimizer], SimpleNamespace(schedulers=[scheduler]), opt)
+    (group,) = optimizer.param_groups
+    assert (group["lr"], group["weight_decay"]) == (0.25, 0.25)
+    scheduler.step()
+    assert group["lr"] == 0.5 / 3
 
 
 def test_host_has_what_a_plan_asks_for() -> None:

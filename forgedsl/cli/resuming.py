@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,32 @@ def load_run_job(run_dir: Path) -> Job:
     return job
 
 
+def split(found: list[str], allowed: bool) -> tuple[list[str], list[str]]:
+    """(differences that stop a resume, differences that `--allow numerics` takes on: settings of
+    optimizers; what else a param changes is a difference of its own)."""
+    taken = [line for line in found if allowed and _of_optimizer(line)]
+    if not taken:
+        return found, []
+    taken += [line for line in found if line.startswith("params.")]
+    return [line for line in found if line not in taken], taken
+
+
+def _of_optimizer(line: str) -> bool:
+    path = line.partition(":")[0].split(".")
+    return path[0] == "services" and path[2:3] == ["optimizer"] and path[3:4] != ["kind"]
+
+
+def note_changes(run_dir: Path, taken: list[str]) -> None:
+    """Say what the run goes on with, and keep it in RUN/changes.jsonl."""
+    if not taken:
+        return
+    step = last_step(run_dir)
+    for line in taken:
+        print(f"from step {step + 1} on: {line}", file=sys.stderr)
+    with (run_dir / "changes.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"after_step": step, "changes": taken}) + "\n")
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of everything that is not a container."""
     if isinstance(value, dict) and value:
@@ -70,7 +97,7 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def with_changes(old: Job, new: Job) -> Job:
+def with_changes(old: Job, new: Job, *, numerics: bool = False) -> Job:
     """The old job with the parts of the new one that a resume may change."""
     schedule = old.schedule.model_copy(
         update={"steps": new.schedule.steps, "epochs": new.schedule.epochs}
@@ -78,4 +105,6 @@ def with_changes(old: Job, new: Job) -> Job:
     update = {"schedule": schedule} | {
         k: getattr(new, k) for k in ("evals", "checkpoint", "logging")
     }
+    if numerics:
+        update |= {"services": new.services, "params": new.params}
     return old.model_copy(update=update).sealed()

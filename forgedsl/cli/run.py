@@ -31,6 +31,7 @@ from forgedsl.cli.passes import (
 )
 from forgedsl.cli.running import Prepared, Request, launch, new_run_dir, write_run_dir
 from forgedsl.cli.words import UsageError
+from forgedsl.errors import writing
 from forgedsl.records import replace
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="a .forge file, a plan.json or a job.json")
 ]
 Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")]
+Allow = Annotated[
+    str, typer.Option("--allow", metavar="CLASS", help="numerics: resume with another optimizer")
+]
 Locked = Annotated[
     bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
 ]
@@ -62,6 +66,7 @@ def command(
     seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
     resume: Resume = None,
+    allow: Allow = "",
     dry_run: DryRun = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
     locked: Locked = False,
@@ -94,13 +99,22 @@ def command(
             lock=lock_of(file, lock) if locked or lock is not None else None,
             record_batches=record_batches, stub=stub,
             assume=tuple(assume or ()), inject=tuple(inject or ()), host=host,
-            print_after=checked_passes("run", print_after),
-            timings=timings,
+            print_after=checked_passes("run", print_after), timings=timings,
+            allow=allowed(allow, resume),
         )  # fmt: skip
         raise typer.Exit(execute(request))
     except UsageError as error:
         print(f"forgec run: {error}", file=sys.stderr)
         raise typer.Exit(2) from error
+
+
+def allowed(given: str, resume: Path | None) -> str:
+    """What a resumed run may change besides its length and what is seen of it."""
+    if given not in ("", "numerics"):
+        raise UsageError(f"--allow knows `numerics` only, not `{given}`")
+    if given and resume is None:
+        raise UsageError("--allow needs --resume RUN")
+    return given
 
 
 def lock_of(file: Path | None, given: Path | None) -> Path:
@@ -179,7 +193,13 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
-    from forgedsl.cli.resuming import differences, load_run_job, with_changes
+    from forgedsl.cli.resuming import (
+        differences,
+        load_run_job,
+        note_changes,
+        split,
+        with_changes,
+    )
     from forgedsl.runs.checkpoints import last_step
 
     run_dir = request.resume
@@ -200,15 +220,18 @@ def _resume(request: Request) -> int:
         prepared = prepare(request, request.file)
         if isinstance(prepared, int):
             return prepared
-        found = differences(job, prepared.job)
+        found, taken = split(differences(job, prepared.job), request.allow == "numerics")
         if found:
             lines = "\n".join(f"  {line}" for line in found[:12])
             raise UsageError(
                 f"{request.file} is not the job of {run_dir}; a resumed run may change only how "
-                f"long it runs, its evals, checkpoints and logging:\n{lines}"
+                "long it runs, its evals, checkpoints and logging, and with --allow numerics its "
+                f"optimizer:\n{lines}"
             )
-        job = with_changes(job, prepared.job)
-        (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
+        job = with_changes(job, prepared.job, numerics=bool(taken))
+        with writing(run_dir):
+            note_changes(run_dir, taken)
+            (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
     if job.schedule.steps is not None and last_step(run_dir) >= job.schedule.steps:
         raise UsageError(
             f"{run_dir} has done all its {job.schedule.steps} steps; for more, give the .forge "

@@ -39,6 +39,7 @@ class Request:
     set_files: tuple[Path, ...] = ()
     print_after: tuple[str, ...] = ()
     timings: bool = False
+    allow: str = ""
 
     @property
     def of_compiling(self) -> list[str]:

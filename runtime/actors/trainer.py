@@ -189,6 +189,8 @@ class TitanTrainer(TitanActor):
             parts=self.parts,
         )
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
+        # a checkpoint brings the settings that it was trained with
+        titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
         self.publisher = Publisher(run_key, dtype, titan.whole)

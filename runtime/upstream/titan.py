@@ -226,6 +226,20 @@ def build_optimizer(
     return optimizers, schedulers
 
 
+def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None:
+    """Give optimizers and schedulers the numbers of `opt`, at the step where they are."""
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            group.update(initial_lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
+                         weight_decay=opt.weight_decay)  # fmt: skip
+    for scheduler in schedulers.schedulers:
+        scheduler.base_lrs = [opt.lr] * len(scheduler.base_lrs)
+        rates = [opt.lr * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
+        scheduler._last_lr = rates
+        for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+
+
 def build_checkpointer(
     titan: TitanModel,
     *,
