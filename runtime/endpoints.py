@@ -163,6 +163,9 @@ class Endpoints(Protocol):
     async def save(self, step: int, controller_state: dict[str, Any]) -> str:
         """Write a checkpoint of all trained services and `controller_state` (JSON); its path."""
 
+    async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
+        """Replace the controller's state in the checkpoint of `step`."""
+
     async def health(self) -> dict[str, str]:
         """One line per service, for messages about a run that does not move on."""
 

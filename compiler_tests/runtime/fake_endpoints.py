@@ -336,6 +336,9 @@ class FakeEndpoints:
         self.saved.append(controller_state)
         return f"checkpoints/step-{step}"
 
+    async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
+        self.saved = [*(s for s in self.saved if s["step"] != step), controller_state]
+
     async def health(self) -> dict[str, str]:
         return {"generator": "ok"}
 

@@ -417,6 +417,19 @@ def test_a_record_that_waits_for_its_evaluation_survives_a_crash():
     assert seen == {2: 2, 3: None, 4: 4}
 
 
+def test_a_longer_run_keeps_the_last_evaluation_and_does_not_repeat_it():
+    from fake_endpoints import evaluation
+
+    short, long = (job(steps=n, evals={"held_out": evaluation(2)}) for n in (4, 6))
+    first = FakeEndpoints(short)
+    drive(short, first)
+    state = first.saved[-1]
+    _, events = drive(long, first.restarted(state), state=state)
+    assert (state["recorded"], state["records"]) == (4, [])
+    assert [e["step"] for e in events if e["kind"] == "eval.start"] == [6]
+    assert {m["step"]: m["eval/held_out"] for m in metrics(events)} == {5: None, 6: 6}
+
+
 def test_data_that_changed_since_the_checkpoint_is_refused():
     the_job = job(checkpoint={"every": 1})
     first = FakeEndpoints(the_job, jitter=1)

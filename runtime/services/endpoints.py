@@ -155,15 +155,18 @@ class MonarchEndpoints:
             for error in done:
                 if isinstance(error, BaseException):
                     raise error
-            # written last and in one piece: its presence says that the checkpoint is whole
-            partial = self.run_dir / path / "controller.json.partial"
-            partial.write_text(json.dumps(controller_state))
-            partial.rename(partial.with_name(WHOLE))
+            await self.amend(step, controller_state)
         except (OSError, ServiceError) as error:
             if isinstance(error, ServiceError) and error.died:
                 raise
             raise self._unsaved(step, self.run_dir / path, error) from error
         return path
+
+    async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
+        # last and in one piece: its presence says that the checkpoint is whole
+        partial = self.run_dir / f"checkpoints/step-{step}/controller.json.partial"
+        partial.write_text(json.dumps(controller_state))
+        partial.rename(partial.with_name(WHOLE))
 
     def _unsaved(self, step: int, folder: Path, error: OSError | ServiceError) -> CheckpointError:
         """Remove what was half written, and say what is left to go on from."""
