@@ -2,7 +2,7 @@
 
     REQUEST = {"folder": ..., "models": {label: [family, changed dims]}}   one process for all
 
-Run by test_families: torchtitan wants a process group. Each model is written by transformers,
+Run by test_family_logits: torchtitan wants a process group. Each model is written by transformers,
 loaded by torchtitan, compared, exported by the trainer's own way, and loaded again.
 """
 

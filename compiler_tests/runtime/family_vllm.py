@@ -1,6 +1,6 @@
 """Prints how far vLLM's log-probs are from those of transformers, for each folder named.
 
-Run by test_families: an engine takes its process for itself. All of one process share its imports.
+Run by test_family_logits: engines take a process for themselves, and share its imports here.
 """
 
 import gc

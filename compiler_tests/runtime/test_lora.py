@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from family_parity import dims_of
-from test_families import printed
+from test_family_logits import printed
 
 from forgedsl.plan.params import adapter_params
 
