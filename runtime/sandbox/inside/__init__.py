@@ -1,0 +1,62 @@
+"""What runs in the sandbox's process: confine it, then run the program.
+
+A bare interpreter starts here without site-packages, so this package imports nothing but itself,
+relatively, and little of the standard library: each import is paid for at every call.
+
+    stdin  {level, parent, read, files, inodes, processes, limits, code, steps, names}, marshalled
+    stdout "ready" once the limits are in force, or why they are not; then the lines of `calls`
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+from typing import Any
+
+from . import calls, kernel
+
+
+def main() -> None:
+    """Serve one request, and exit without the interpreter's own clean-up."""
+    spec = marshal.loads(_everything(0))
+    result = os.dup(1)
+    try:
+        _confine(spec)
+        os.write(result, b"ready\n")
+    except OSError as error:
+        os.write(result, f"{error.strerror or error}\n".encode())
+        os._exit(1)
+    calls.run(spec, result)
+    os._exit(0)
+
+
+def _everything(file: int) -> bytes:
+    parts = []
+    while part := os.read(file, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _confine(spec: dict[str, Any]) -> None:
+    level, limits = spec["level"], dict(spec["limits"])
+    private = level == "namespaces"
+    if level != "bwrap":  # which sees to it itself
+        kernel.die_with_parent()
+        if os.getppid() != spec["parent"]:
+            os._exit(1)
+    silence = os.open("/dev/null", os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(silence, stream)
+    os.close(silence)
+    if private:
+        from . import namespaces
+
+        namespaces.enter(spec)
+    else:
+        # Counted over all processes of the user, most of which are not ours
+        limits.pop("NPROC")
+    kernel.drop_privileges()
+    if level == "landlock":
+        kernel.only_read(spec["read"])
+    kernel.limit(limits)
+    kernel.filter_calls(alone=not (private and spec["processes"]), private=private)

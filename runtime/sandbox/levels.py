@@ -1,0 +1,94 @@
+"""Which isolation this host offers: found out by trying, strongest first.
+
+    namespaces  own processes, files (a tmpfs), network; a tree that dies as one
+    bwrap       the same through bubblewrap, where only it may make namespaces
+    landlock    no writing, sockets, processes, signals (seccomp); reading Python's own files only
+    seccomp     the same, but what the user may read can be read
+
+A level counts only if a probe in it was refused what the level promises to refuse.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+
+from forgedsl.runtime.sandbox.process import Limits, SandboxError, evaluate
+
+LEVELS = ("namespaces", "bwrap", "landlock", "seccomp")
+VARIABLE = "FORGE_SANDBOX"
+"""the environment variable that demands a level for all calls"""
+MARK = "forgedsl.runtime.sandbox"
+"""files that import it use the sandbox"""
+
+PROBE = """
+import errno, os, _socket
+def refused(act, *args):
+    try:
+        act(*args)
+    except OSError as error:
+        return error.errno != errno.EBADF
+    return False
+def fork():
+    os.fork() or os._exit(0)
+def connect():
+    _socket.socket().connect(("127.0.0.1", 9))
+def abstract():
+    _socket.socket(_socket.AF_UNIX).connect("\\0forge-probe")
+"""
+PROMISES = {
+    "starting processes": "refused(fork)",
+    "writing files": "refused(os.open, '/', os.O_TMPFILE | os.O_WRONLY)",
+    "signals": "refused(os.kill, {pid}, 0)",
+    "the network": "refused(connect)",
+    "reading files": "refused(os.listdir, '/etc')",
+}
+LIMITS = Limits(wall=20.0, cpu=5)
+
+
+@cache
+def problem(level: str) -> str:
+    """Why this host does not offer a level; "" if it does."""
+    promises = {k: v for k, v in PROMISES.items() if k != "reading files" or level != "seccomp"}
+    try:
+        steps = [("value", text.format(pid=os.getpid())) for text in promises.values()]
+        answers = evaluate(PROBE, steps, level=level, limits=LIMITS)
+    except SandboxError as error:
+        return str(error).partition(f"{level}: ")[2] or str(error)
+    broken = [name for i, name in enumerate(promises) if answers.values.get(i) is not True]
+    return f"a probe was not refused {', '.join(broken)}" if broken else ""
+
+
+_LOCK = threading.Lock()
+
+
+def choose(asked: str | None = None) -> str:
+    """The strongest level of this host; it must be `asked`, or what FORGE_SANDBOX says, or better.
+
+    Raises:
+        SandboxError: the host offers no level, or none that is strong enough.
+    """
+    least = asked or os.environ.get(VARIABLE) or LEVELS[-1]
+    if least not in LEVELS:
+        raise SandboxError(f"there is no sandbox level {least!r}; levels are {', '.join(LEVELS)}")
+    acceptable = LEVELS[: LEVELS.index(least) + 1]
+    with _LOCK:  # tried once, whoever asks first
+        for level in acceptable:
+            if not problem(level):
+                return level
+        reasons = "; ".join(f"{level}: {problem(level)}" for level in acceptable)
+    weaker = next((x for x in LEVELS if x not in acceptable and not problem(x)), None)
+    remedy = f"it offers {weaker}" if weaker else "run on Linux 5.13 or newer, x86-64"
+    raise SandboxError(f"this host does not offer the sandbox level {least} ({reasons}); {remedy}")
+
+
+def description() -> str:
+    """The level in force, and why no stronger one; for people.
+
+    Raises:
+        SandboxError: as `choose`.
+    """
+    level = choose()
+    missing = [f"{x}: {problem(x)}" for x in LEVELS[: LEVELS.index(level)]]
+    return f"sandbox level {level}" + (f" (not {'; '.join(missing)})" if missing else "")
