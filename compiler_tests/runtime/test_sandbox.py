@@ -14,11 +14,12 @@ import pytest
 
 import forgedsl.pipelines
 from forgedsl.api import load
+from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines.rewards import sandbox
 from forgedsl.runtime.items import Prompt, Rollout
 from forgedsl.runtime.rewards.loading import load_reward
-from forgedsl.runtime.sandbox import CaseError, Limits, judge
+from forgedsl.runtime.sandbox import CaseError, Limits, judge, levels
 from forgedsl.runtime.sandbox.cases import split
 
 CASES = ["assert double(2) == 4", "assert double(-1) == -2"]
@@ -246,3 +247,31 @@ def test_the_reward_pool_scores_programs_in_the_sandbox(tmp_path: Path) -> None:
             await mesh.stop()
 
     assert [[o.value for o in row] for row in asyncio.run(main())] == [[1.0], [0.0], [0.0], [1.0]]
+
+
+def _emitted(job: Any, folder: Path) -> list[dict[str, Any]]:
+    from forgedsl.runtime.services.backing import _tell_sandbox
+
+    found: list[dict[str, Any]] = []
+    events = SimpleNamespace(emit=lambda kind, **fields: found.append({"kind": kind, **fields}))
+    asyncio.run(_tell_sandbox(SimpleNamespace(job=job, job_dir=folder, events=events)))
+    return found
+
+
+def test_a_run_says_its_level_once_and_refuses_a_weaker_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = _job_in(tmp_path)
+    assert _emitted(job, tmp_path) == [{"kind": "note", "text": levels.description()}]
+    assert levels.description().startswith(f"sandbox level {levels.choose()}")
+    monkeypatch.setattr(levels, "problem", lambda level: "not permitted")
+    with pytest.raises(LaunchError, match="does not offer the sandbox level seccomp"):
+        _emitted(job, tmp_path)
+
+
+def test_lint_deep_says_the_level(capsys: pytest.CaptureFixture[str]) -> None:
+    from forgedsl.cli.lint import main
+
+    main([str(FOLDER / "dapo_code.forge"), "--deep", "--profile", "none", "--ignore", "D608"])
+    note = f"note: rewards/sandbox.py: {levels.description()}\n"
+    assert note in capsys.readouterr().err

@@ -133,9 +133,24 @@ def _run(options: argparse.Namespace) -> int:
     _print(diagnostics, sources, options.format, len(paths))
     if options.format == "full" and looked:
         print("\n".join(looked))
+    if options.deep:
+        _tell_sandbox(sources)
     if any(d.code == UNREADABLE for d in diagnostics):
         return 2
     return 1 if any(d.severity == "error" for d in diagnostics) else 0
+
+
+def _tell_sandbox(sources: dict[str, SourceFile]) -> None:
+    """Say what isolation this host has for the code that rewards of the files execute."""
+    from forgedsl.runtime import sandbox
+
+    for source in sources.values():
+        if sandbox.MARK in source.text:
+            try:
+                text = sandbox.description()
+            except sandbox.SandboxError as error:
+                text = str(error)
+            print(f"note: {source.name}: {text}", file=sys.stderr)
 
 
 def _config(path: Path, options: argparse.Namespace) -> Config:

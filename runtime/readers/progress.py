@@ -55,6 +55,8 @@ def news(view: View, event: Event) -> tuple[str, str] | None:
             return "yellow", f"warning: {service}{event.get('text') or event['message']}"
         case "notice":
             return "bold yellow", event["text"]
+        case "note":
+            return "dim", f"note: {event['text']}"
         case "failure":
             return "bold red", f"failure: {event.get('service', '')} {event['message']}".strip()
         case "service.ready":

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import asyncio
 
-from forgedsl.runtime import meshes
+from forgedsl.errors import LaunchError
+from forgedsl.runtime import meshes, sandbox
 from forgedsl.runtime.backing import Run, check_supported
 from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.models import resolve_path
 from forgedsl.runtime.services.build import Data, build_endpoints, open_data
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.upstream.monarch import Mesh
+
+
+async def _tell_sandbox(this: Run) -> None:
+    """Say once how well code that rewards execute is isolated here.
+
+    Raises:
+        LaunchError: less well than was demanded, or not at all.
+    """
+    paths = {resolve_path(r.path, this.job_dir) for r in this.job.rewards.values() if r.path}
+    if any(sandbox.MARK in path.read_text("utf-8") for path in paths if path.is_file()):
+        try:
+            text = await asyncio.to_thread(sandbox.description)
+        except sandbox.SandboxError as error:
+            raise LaunchError(str(error)) from error
+        this.events.emit("note", text=text)
 
 
 class Real:
@@ -23,6 +40,7 @@ class Real:
         """Set all meshes up, report every process, and open the data meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
+            tasks.create_task(_tell_sandbox(this))
             tasks.create_task(
                 meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell)
             )
