@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from forgedsl import transports
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.events import EventLog
@@ -61,7 +62,7 @@ def check_supported(job: spec.Job) -> None:
     """Refuse what a job may say but this runtime cannot do yet.
 
     Raises:
-        LaunchError: several hosts, a scheduler, engines split by pp or dp, other transports.
+        LaunchError: several hosts, a scheduler, engines split by pp or dp.
     """
     _check_hosts(job)
     for name, service in job.services.items():
@@ -74,10 +75,10 @@ def check_supported(job: spec.Job) -> None:
                     "that is too large with `parallel.tp`, and use `replicas` for more throughput"
                 )
     for node in job.nodes:
-        if node.op == "sync" and node.transport not in ("auto", "shm"):
+        if node.op == "sync" and node.transport not in transports.NAMES:
             raise LaunchError(
-                f"{node.origin}: transport {node.transport} is not built yet; `auto` is shared "
-                "memory on one host"
+                f"{node.origin}: this version has no transport {node.transport}; it has "
+                + " and ".join(transports.NAMES)
             )
 
 

@@ -1,25 +1,33 @@
 """Samples of one optimizer step -> packed microbatches for one data-parallel rank.
 
-    samples --first-fit--> rows of at most seq_len tokens --deal--> ranks --cut--> microbatches
+    rows   samples --first-fit--> rows of seq_len tokens --deal--> ranks --cut--> microbatches
+    flat   samples --longest first, to the emptiest--> microbatches of rows * seq_len tokens
 
-Rows hold whole sequences; `positions` restart at 0 for each and the attention mask keeps them
-apart. Every rank gets the same number of microbatches (collectives must match), so short ranks get
-empty ones. Only positions that predict a token with `mask` set are scored: `index` selects their
-hidden states, so that no row of the vocabulary is computed for nothing. The two sides of a
-preference pair always share a microbatch. Shapes: R rows, L tokens, N scored tokens, B sequences
-of the microbatch.
+`flat` puts all sequences of a microbatch behind each other in one row, for attention that knows
+where sequences begin and end (GPUs); `rows` keeps short rows, for attention under a mask. Every
+rank gets the same number of microbatches (collectives must match), so short ranks get empty ones;
+flat ones are as long as each other as far as sequences are whole. `positions` restart at 0 for each
+sequence, and `bounds` say where they lie. Only positions that predict a token with `mask` set are
+scored: `index` selects their hidden states, so that no row of the vocabulary is computed for
+nothing. The two sides of a preference pair always share a microbatch. Shapes: R rows, L tokens, D
+stretches of tokens that attend to each other (sequences, and what fills rows up), N scored tokens,
+B sequences of the microbatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from forgedsl.runtime.items import Sample
+
+FLAT_STEP = 128
+"""a flat row is filled up to a multiple of it, and its longest stretch counted in powers of two"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,7 +36,8 @@ class Microbatch:
 
     tokens: Tensor  # int64 [R, L]
     positions: Tensor  # int64 [R, L]
-    attention: Tensor  # bool [R, 1, L, L]
+    bounds: Tensor  # int32 [D + 1], where stretches begin in R * L, and R * L
+    longest: int  # tokens of the longest stretch, or a little more
     index: Tensor  # int64 [N], into R * L
     labels: Tensor  # int64 [N]
     seq_id: Tensor  # int64 [N], 0 .. B-1, non-decreasing
@@ -38,12 +47,20 @@ class Microbatch:
 
     def to(self, device: torch.device) -> Microbatch:
         """The same microbatch with its tensors on `device`."""
-        moved = {
-            name: getattr(self, name).to(device)
-            for name in ("tokens", "positions", "attention", "index", "labels", "seq_id")
-        }
-        inputs = {name: value.to(device) for name, value in self.inputs.items()}
-        return Microbatch(**moved, inputs=inputs, members=self.members, num_tokens=self.num_tokens)
+        names = ("tokens", "positions", "bounds", "index", "labels", "seq_id")
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
+        inputs = {k: v.to(device, non_blocking=True) for k, v in self.inputs.items()}
+        return replace(self, inputs=inputs, **moved)
+
+    def mask(self) -> Tensor:
+        """bool [R, 1, L, L]: True where a query may attend."""
+        rows, length = self.tokens.shape
+        stretch = torch.searchsorted(
+            self.bounds[1:].long(), torch.arange(rows * length, device=self.bounds.device),
+            right=True,
+        ).view(rows, length)  # fmt: skip
+        causal = torch.ones(length, length, dtype=torch.bool, device=self.tokens.device).tril()
+        return ((stretch[:, :, None] == stretch[:, None, :]) & causal)[:, None]
 
 
 def pack(
@@ -54,26 +71,62 @@ def pack(
     rank: int,
     world: int,
     pairs: bool = False,
+    flat: bool = False,
 ) -> list[Microbatch]:
-    """This rank's microbatches, each of at most `rows` rows.
+    """This rank's microbatches, each of at most `rows` rows, or as many tokens in one.
 
     With `pairs`, samples 2p and 2p + 1 are in the same microbatch, as its sequences 2q and 2q + 1.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
     """
+    for sample in samples:
+        if len(sample.token_ids) > seq_len:
+            raise ValueError(
+                f"a sequence of {len(sample.token_ids)} tokens does not fit "
+                f"batch.seq_len = {seq_len}"
+            )
+    if flat:
+        shares = _balanced(samples, rows * seq_len, world, 2 if pairs else 1)
+        return [_microbatch(samples, [own], own, FLAT_STEP) for own in shares[rank::world]]
     if pairs:
-        shares = [_paired(samples, range(r, len(samples) // 2, world), seq_len, rows)
+        paired = [_paired(samples, range(r, len(samples) // 2, world), seq_len, rows)
                   for r in range(world)]  # fmt: skip
-        mine = shares[rank] + [[]] * (max(map(len, shares)) - len(shares[rank]))
-        return [_microbatch(samples, cut, sorted(_flat(cut)), seq_len) for cut in mine]
+        mine = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
+        return [_microbatch(samples, cut, sorted(_flat(cut))) for cut in mine]
     bins = _first_fit(samples, range(len(samples)), seq_len)
     per_rank = -(-len(bins) // world)
     count = max(1, -(-per_rank // rows))
     own = bins[rank::world]
     size = -(-per_rank // count)
     cuts = [own[i * size : (i + 1) * size] for i in range(count)]
-    return [_microbatch(samples, cut, _flat(cut), seq_len) for cut in cuts]
+    return [_microbatch(samples, cut, _flat(cut)) for cut in cuts]
+
+
+def _balanced(samples: Sequence[Sample], budget: int, world: int, together: int) -> list[list[int]]:
+    """Samples of each microbatch, `world` after `world`: as few as hold them, as even as can be.
+
+    Raises:
+        ValueError: what stays `together` (a pair) is longer than the `budget` of tokens.
+    """
+    units = [list(range(i, i + together)) for i in range(0, len(samples), together)]
+    lengths = [sum(len(samples[i].token_ids) for i in unit) for unit in units]
+    if lengths and max(lengths) > budget:
+        raise ValueError("a pair needs 2 rows, batch.rows = 1")
+    count = max(1, -(-sum(lengths) // (budget * world)))
+    order = sorted(range(len(units)), key=lambda u: -lengths[u])
+    while True:
+        filled = [0] * (count * world)
+        shares: list[list[int]] = [[] for _ in filled]
+        for u in order:
+            least = min(range(len(filled)), key=filled.__getitem__)
+            if filled[least] + lengths[u] > budget:
+                break
+            filled[least] += lengths[u]
+            shares[least] += units[u]
+        else:
+            return [sorted(share) for share in shares]
+        count += 1
 
 
 def _paired(
@@ -97,12 +150,15 @@ def _paired(
 
 def scored_tokens(samples: Sequence[Sample]) -> int:
     """The global token denominator of the step: tokens with `mask` set that can be scored."""
-    return sum(sum(_scored(sample)) for sample in samples)
+    return sum(int(_scored(sample).sum()) for sample in samples)
 
 
-def _scored(sample: Sample) -> list[bool]:
+def _scored(sample: Sample) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """The mask, without the very first token of a row-less prompt (nothing predicts it)."""
-    return [on and sample.num_prompt + t > 0 for t, on in enumerate(sample.mask)]
+    on = np.array(sample.mask, dtype=np.bool_)
+    if sample.num_prompt == 0:
+        on[:1] = False
+    return on
 
 
 def _flat(bins: list[list[int]]) -> list[int]:
@@ -117,10 +173,6 @@ def _first_fit(samples: Sequence[Sample], members: Sequence[int], seq_len: int) 
     first_open = 0
     for i in order:
         length = len(samples[i].token_ids)
-        if length > seq_len:
-            raise ValueError(
-                f"a sequence of {length} tokens does not fit batch.seq_len = {seq_len}"
-            )
         while first_open < len(room) and room[first_open] < 2:
             first_open += 1
         for k in range(first_open, len(bins)):
@@ -135,63 +187,69 @@ def _first_fit(samples: Sequence[Sample], members: Sequence[int], seq_len: int) 
 
 
 def _microbatch(
-    samples: Sequence[Sample], bins: list[list[int]], members: list[int], seq_len: int
+    samples: Sequence[Sample], bins: list[list[int]], members: list[int], step: int = 1
 ) -> Microbatch:
-    """The rows of `bins`; their samples are numbered in the order of `members`."""
-    length = max((sum(len(samples[i].token_ids) for i in row) for row in bins), default=1)
+    """The rows of `bins`, filled up to a multiple of `step`; samples numbered as in `members`."""
+    used = max((sum(len(samples[i].token_ids) for i in row) for row in bins), default=0)
+    length = max(-(-used // step) * step, step)
     num_rows = max(len(bins), 1)
-    tokens = torch.zeros(num_rows, length, dtype=torch.int64)
-    positions = torch.arange(length).repeat(num_rows, 1)
-    document = torch.full((num_rows, length), -1, dtype=torch.int64)
-    number = {i: n for n, i in enumerate(members)}
+    tokens = np.zeros(num_rows * length, dtype=np.int64)
     begins: dict[int, int] = {}
-    for r, row in enumerate(bins):
-        start = 0
-        for i in row:
-            n = len(samples[i].token_ids)
-            tokens[r, start : start + n] = torch.tensor(samples[i].token_ids)
-            positions[r, start : start + n] = torch.arange(n)
-            document[r, start : start + n] = number[i]
-            begins[i] = r * length + start
-            start += n
-    causal = torch.ones(length, length, dtype=torch.bool).tril()
-    same = document[:, :, None] == document[:, None, :]
+    bounds: list[int] = []
+    for r in range(num_rows):
+        start = r * length
+        for i in bins[r] if bins else ():
+            begins[i] = start
+            bounds.append(start)
+            end = start + len(samples[i].token_ids)
+            tokens[start:end] = samples[i].token_ids
+            start = end
+        if start < (r + 1) * length:
+            bounds.append(start)
+    edges = np.array([*bounds, num_rows * length])
+    lengths = np.diff(edges)
+    longest = int(lengths.max())
     return Microbatch(
-        tokens=tokens,
-        positions=positions,
-        attention=(same & causal)[:, None],
-        **_scored_rows(samples, members, begins),
+        tokens=torch.from_numpy(tokens).view(num_rows, length),
+        positions=torch.from_numpy(
+            np.arange(len(tokens)) - np.repeat(edges[:-1], lengths)
+        ).view(num_rows, length),
+        bounds=torch.from_numpy(edges.astype(np.int32)),
+        longest=longest if step == 1 else 1 << (longest - 1).bit_length(),
+        **_scored_rows(samples, members, begins, tokens),
         members=members,
-        num_tokens=int((document >= 0).sum()),
-    )
+        num_tokens=sum(len(samples[i].token_ids) for i in members),
+    )  # fmt: skip
 
 
 def _scored_rows(
-    samples: Sequence[Sample], members: list[int], begins: dict[int, int]
+    samples: Sequence[Sample],
+    members: list[int],
+    begins: dict[int, int],
+    tokens: np.ndarray[Any, np.dtype[np.int64]],
 ) -> dict[str, Any]:
     """What the loss computes on: the tokens of `members` that carry loss, and their fields."""
-    index: list[int] = []
-    labels: list[int] = []
-    seq_id: list[int] = []
-    fields: dict[str, list[float]] = {}
-    for number, i in enumerate(members):
-        sample = samples[i]
-        for t, on in enumerate(_scored(sample)):
-            if on:
-                at = sample.num_prompt + t
-                index.append(begins[i] + at - 1)
-                labels.append(sample.token_ids[at])
-                seq_id.append(number)
-                for name, values in sample.token_fields.items():
-                    fields.setdefault(name, []).append(values[t])
-    inputs = {name: torch.tensor(values, dtype=torch.float32) for name, values in fields.items()}
-    for name in samples[members[0]].sequence_fields if members else ():
-        inputs[name] = torch.tensor(
-            [samples[i].sequence_fields[name] for i in members], dtype=torch.float32
+    scored = [_scored(samples[i]) for i in members]
+    starts = [begins[i] + samples[i].num_prompt for i in members]
+    at = [start + np.flatnonzero(on) for start, on in zip(starts, scored, strict=True)]
+    where = np.concatenate(at) if at else np.zeros(0, dtype=np.int64)
+    counts = [len(part) for part in at]
+    names = samples[members[0]].token_fields if members else {}
+    inputs = {
+        name: np.concatenate(
+            [
+                np.array(samples[i].token_fields[name], dtype=np.float32)[on]
+                for i, on in zip(members, scored, strict=True)
+            ]
         )
+        for name in (names if len(where) else ())
+    }
+    for name in samples[members[0]].sequence_fields if members else ():
+        values = [samples[i].sequence_fields[name] for i in members]
+        inputs[name] = np.array(values, dtype=np.float32)
     return {
-        "index": torch.tensor(index, dtype=torch.int64),
-        "labels": torch.tensor(labels, dtype=torch.int64),
-        "seq_id": torch.tensor(seq_id, dtype=torch.int64),
-        "inputs": inputs,
+        "index": torch.from_numpy(where - 1),
+        "labels": torch.from_numpy(tokens[where]),
+        "seq_id": torch.from_numpy(np.repeat(np.arange(len(members)), counts)),
+        "inputs": {name: torch.from_numpy(values) for name, values in inputs.items()},
     }

@@ -118,6 +118,7 @@ eval held_out { dataset = sums, score = exact, every = 5 }
 """
 SPLIT = ('eval held_out { dataset = sums, source = jsonl("test.jsonl"), score',
          'eval held_out { dataset = sums, split = "test", score')  # fmt: skip
+IPC = "reset_prefix_cache = true }", "reset_prefix_cache = true, transport = ipc }"
 LARGE = GRPO.replace('qwen3("1.7B")', 'qwen3("32B")')
 APART = {
     "S011": (lambda f: linted("param x : int = " + "(" * 99 + "1" + ")" * 99),
@@ -135,6 +136,7 @@ APART = {
     "P205": (lambda f: linted(LARGE, profile="none"), lambda f: linted(GRPO)),
     "P211": (lambda f: planned("generator.engine.gpu_memory=0.04"), lambda f: planned()),
     "P212": (lambda f: linted(BASE.replace(*SPLIT)), lambda f: linted(BASE)),
+    "P214": (lambda f: linted(GRPO.replace(*IPC)), lambda f: linted(GRPO)),
     "A307": (lambda f: planned(), lambda f: planned("beta=0.0")),
     "A308": (lambda f: planned(ref_lp=7), lambda f: planned()),
     "D611": (columns("quest"), columns("question")),

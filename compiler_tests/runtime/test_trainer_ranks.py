@@ -63,8 +63,8 @@ async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None 
     from forgedsl.runtime.actors.trainer import TitanTrainer
     from forgedsl.runtime.meshes import _rendezvous, place
     from forgedsl.runtime.models import resolve_model
+    from forgedsl.runtime.transports.registry import open_weights
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
-    from forgedsl.runtime.weight_sync import open_weights
 
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
+import subprocess
+import sys
+
+import pytest
 import torch
 
-from forgedsl.runtime.weight_sync import SHM, Publisher, open_weights
+from forgedsl.runtime.transports.base import SHM, Sender
+from forgedsl.runtime.transports.registry import open_weights, transport
 
 
 def test_round_trip_and_alternation() -> None:
-    publisher = Publisher("test-round-trip", torch.float32)
+    publisher = Sender(transport("shm"), "test-round-trip", torch.float32)
     try:
         first = {"a": torch.randn(3, 5), "b": torch.randn(7).bfloat16()}
         second = {"a": torch.randn(3, 5), "b": torch.randn(7).bfloat16()}
@@ -21,3 +27,32 @@ def test_round_trip_and_alternation() -> None:
     finally:
         publisher.close()
     assert not list(SHM.glob("forgedsl-test-round-trip-*"))
+
+
+RECEIVER = """
+import pickle, sys, torch
+from forgedsl.runtime.transports.registry import open_weights
+
+for line in sys.stdin:
+    manifest = pickle.loads(bytes.fromhex(line))
+    print(sum(value.double().sum().item() for _, value in open_weights(manifest)), flush=True)
+"""
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_another_process_reads_device_memory() -> None:
+    sender = Sender(transport("ipc"), "test-ipc", torch.bfloat16)
+    with subprocess.Popen(
+        [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as receiver:
+        assert receiver.stdin is not None
+        assert receiver.stdout is not None
+        for version in range(5):
+            state = {"a": torch.randn(300, 5, device="cuda"), "b": torch.randn(7, device="cuda")}
+            manifest = sender.publish(state, version)
+            receiver.stdin.write(pickle.dumps(manifest).hex() + "\n")
+            receiver.stdin.flush()
+            wanted = sum(v.bfloat16().double().sum().item() for v in state.values())
+            assert float(receiver.stdout.readline()) == pytest.approx(wanted, rel=1e-9)
+        receiver.stdin.close()
+    sender.close()

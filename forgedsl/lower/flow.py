@@ -10,7 +10,7 @@ from forgedsl.hir.ir import Decl, Program, Ref
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
-from forgedsl.plan.meshes import number
+from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
 from forgedsl.schema.types import Auto
 from forgedsl.source import Span
@@ -51,7 +51,7 @@ def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
         every=settings.get("every", 1),
         overlap=settings.get("overlap", True),
         reset_prefix_cache=settings.get("reset_prefix_cache", True),
-        transport=settings.get("transport", "auto"),
+        transport=transport_of(plan.meshes, node) if node.op == "sync" else "shm",
         timeout=_timeout(program, node),
         at_step=node.at_step,
         origin=place(node.span),

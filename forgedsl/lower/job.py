@@ -205,7 +205,7 @@ class Node(Spec):
     every: int = 1
     overlap: bool = True
     reset_prefix_cache: bool = True
-    transport: Literal["auto", "shm", "ipc", "nccl", "rdma"] = "auto"
+    transport: str = "shm"
     timeout: float = 300.0
     at_step: bool = False
     """logprobs of the trained service: computed on the batch, under the weights before the step"""

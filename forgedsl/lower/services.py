@@ -63,7 +63,7 @@ def _titan(
         activation_checkpoint=_plain(decl, "memory.activation_checkpoint"),
         offload=_plain(decl, "memory.offload"),
         logits=_logits(logits),
-        compile=bool(value(decl, "compile", False)),
+        compile=bool(value(decl, "compile", mesh.device == "gpu")),
     )
 
 

@@ -1,21 +1,22 @@
 """Checks of a plan against the models and the hosts, each one small function.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
-D605 context-overflow, F131 no-generator. A model whose dimensions are unknown is not checked for
-them.
+P214 transport, D605 context-overflow, F131 no-generator. A model whose dimensions are unknown is
+not checked for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from forgedsl.diagnostics import Diagnostic, Label, error
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
-from forgedsl.plan.meshes import MeshPlan, number, setting_label
+from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
 from forgedsl.source import Span
+from forgedsl.transports import TRANSPORTS, choose
 
 
 def written_at(decl: Decl, key: str) -> Span:
@@ -191,6 +192,31 @@ def check_colocation(
             help="write `schedule sync { ... }`, or remove `colocate`",
         )
     ]
+
+
+def check_transports(
+    program: Program, graph: Graph, meshes: Sequence[MeshPlan]
+) -> list[Diagnostic]:
+    """P214: a transport that is written down must connect the two ends."""
+    by_name = {mesh.service: mesh for mesh in meshes}
+    found = []
+    for sync in graph.syncs:
+        written = sync.settings.get("transport", "auto")
+        ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
+        way = next((each for each in TRANSPORTS if each.name == written), None)
+        if way is None or way.serves(*ends):
+            continue
+        found.append(
+            error(
+                "P214",
+                "transport",
+                f"transport {way.name} connects {way.where}, which "
+                f"`{sync.target}` and `{sync.settings['target']}` are not",
+                sync.span,
+                help=f"`transport = {choose(*ends)}`, or leave it to the plan",
+            )
+        )
+    return found
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:

@@ -15,13 +15,14 @@ from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Program
 from forgedsl.plan.capacity import Request, itemsize
-from forgedsl.plan.devices import SHARED_MEMORY, Rates, cpu_rates, gpu_rates
+from forgedsl.plan.devices import Rates, cpu_rates, gpu_rates
 from forgedsl.plan.freeing import freeing_parameter
 from forgedsl.plan.memory import MAX_RUNNING
-from forgedsl.plan.meshes import MeshPlan, number, value
+from forgedsl.plan.meshes import MeshPlan, number, transport_of, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass
+from forgedsl.transports import RATES
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """forward passes that a forward and backward is worth, with activation checkpointing"""
@@ -222,6 +223,7 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     assert dims is not None
     size = itemsize(request.program, request.program.services[target]) * num_params(dims)
     every = schedule.every or 1
+    way = transport_of(request.meshes, node)
     return Stage(
         node=node.name,
         service=target,
@@ -229,8 +231,8 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
         tokens=0,
         flops=0.0,
         bytes=float(size) / every,
-        seconds=size / SHARED_MEMORY / every,
-        detail=f"{size / 2**20:,.0f} MiB" + (f" every {every} steps" if every > 1 else ""),
+        seconds=size / RATES[way] / every,
+        detail=f"{size / 2**20:,.0f} MiB by {way}" + (f" every {every} steps" if every > 1 else ""),
     )
 
 

@@ -31,8 +31,6 @@ DEFAULT = "A100"
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
-SHARED_MEMORY = 1.0e9
-"""bytes/s of weights through shared memory, reloading included (measured)"""
 
 
 def gpu_rates(model: str | None, *, graphs: bool) -> Rates:

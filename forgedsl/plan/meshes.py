@@ -13,11 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, error
+from forgedsl.graph.ir import Node
 from forgedsl.hir.ir import Decl, Value
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace
 from forgedsl.schema.types import Auto, Derived
 from forgedsl.source import Span
+from forgedsl.transports import Spot, choose
 
 TITAN_DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
 VLLM_DEGREES = ("tp", "pp", "dp")
@@ -69,6 +71,20 @@ class MeshPlan:
         parts.append(f"{self.procs} proc{'s' if self.procs > 1 else ''}")
         parts += [f"{self.gpus} gpu{'s' if self.gpus > 1 else ''}"] if self.gpus else []
         return " x ".join(parts)
+
+
+def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
+    """Where each replica runs; on host 0 where nothing was placed, as on CPUs."""
+    placed = [Spot(host=p.host, gpus=p.gpus, procs=mesh.procs) for p in mesh.places]
+    return tuple(placed) or (Spot(host=0, gpus=(), procs=mesh.procs),) * mesh.replicas
+
+
+def transport_of(meshes: Sequence[MeshPlan], sync: Node) -> str:
+    """How the weights of a sync travel: as written, else by the fastest way that serves."""
+    written = str(sync.settings.get("transport", "auto"))
+    by_name = {mesh.service: mesh for mesh in meshes}
+    sender, receivers = by_name[sync.target], by_name[str(sync.settings["target"])]
+    return choose(spots(sender)[0], spots(receivers)) if written == "auto" else written
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

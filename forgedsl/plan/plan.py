@@ -183,6 +183,7 @@ def _checks(
     found += checks.check_names(program, request.meshes)
     found += checks.check_launcher(program, request.meshes)
     found += checks.check_evals(program, graph)
+    found += checks.check_transports(program, graph, request.meshes)
     found += checks.check_context(program, graph, contexts, seq_len)
     if schedule is not None:
         found += checks.check_colocation(program, graph, colocate, schedule.mode)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from forgedsl import transports
 from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.schema.services import TITAN, VLLM
@@ -287,7 +288,7 @@ SYNC = Kind(
         ("every", COUNT, 1, NUM, "optimizer steps between two syncs"),
         ("overlap", BOOL, True, NUM, "sampling goes on while weights travel"),
         ("reset_prefix_cache", BOOL, True, NUM, "drop KV of the old weights"),
-        ("transport", word("auto", "shm", "ipc", "nccl", "rdma"), "auto", PLACE, "how they travel"),
+        ("transport", word("auto", *transports.NAMES), "auto", PLACE, "how they travel"),
         ("timeout", DURATION, 300.0, OBS, "longest sync"),
     ),
 )

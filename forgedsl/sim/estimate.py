@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 
 from forgedsl.plan.capacity import itemsize
 from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of
-from forgedsl.plan.devices import SHARED_MEMORY
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Reward, Titan
 from forgedsl.sim.values import Dist, constant
+from forgedsl.transports import RATES
 
 if TYPE_CHECKING:
     from forgedsl.graph.ir import Graph, Node
@@ -134,7 +134,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
         decode_sequence=(full - fixed) / width,
         prefill=flops / (rates.prefill * mesh.world) / (siblings if shared else 1),
         max_running=width,
-        load=(1 - PUBLISH) * size * num_params(dims) / SHARED_MEMORY if syncs else 0.0,
+        load=(1 - PUBLISH) * size * num_params(dims) / RATES["shm"] if syncs else 0.0,
         start=START[mesh.device] + NOTICE,
     )
 
@@ -177,7 +177,7 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
         token=passes * token if trained else 0.0,
         logprobs=rates.launch,
         logprobs_token=token,
-        publish=PUBLISH * size / SHARED_MEMORY if synced else 0.0,
+        publish=PUBLISH * size / RATES["shm"] if synced else 0.0,
         save=12.0 * num_params(dims) / DISK / mesh.world if trained else 0.0,
     )
 

@@ -10,6 +10,7 @@ import asyncio
 import gc
 import importlib.metadata
 import os
+import pickle
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -62,9 +63,11 @@ class ForgeActor(Actor):
         try:
             return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
         except Exception as error:
-            if not (places := places_of(error)):
+            if places := places_of(error):
+                raise RunError(described(error), origin=places[0]) from error
+            if _travels(error):
                 raise
-            raise RunError(described(error), origin=places[0]) from error
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
     async def set_up(self, work: Callable[..., R], *args: Any) -> R:
         """`run` the loading; what it has made stays, so later garbage collections skip it."""
@@ -102,6 +105,16 @@ class ForgeActor(Actor):
         self._released.set()
         self.release()
         asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 0)
+
+
+def _travels(error: Exception) -> bool:
+    """Whether an error can be sent; Monarch loses a reply that it cannot pickle, and with it the
+    caller, who would wait for ever (torch.compile's errors hold whole modules)."""
+    try:
+        pickle.dumps(error)
+    except Exception:  # a class may fail in any way of its own when it is pickled
+        return False
+    return True
 
 
 def versions() -> dict[str, str]:

@@ -18,17 +18,18 @@ import queue
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.transports.base import Manifest, buffer_path
+from forgedsl.runtime.transports.registry import open_weights
 from forgedsl.runtime.upstream import vllm as upstream
-from forgedsl.runtime.weight_sync import Manifest, buffer_path, open_weights
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,7 +84,12 @@ class _Abort:
 
 
 Action = _Add | _Load | _Abort
-Reply = Callable[[float | None], None]
+
+
+class Reply(Protocol):
+    """Answers whoever asked for an action."""
+
+    def __call__(self, gap: float | None, error: str = "", /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -110,6 +116,7 @@ class Generator(ForgeActor):
         self._in_flight: dict[str, _InFlight] = {}
         self._version = 0
         self._port: Port[Message] | None = None
+        self._sender = ThreadPoolExecutor(1, "sender")
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
@@ -137,8 +144,11 @@ class Generator(ForgeActor):
         loop = asyncio.get_running_loop()
         done: asyncio.Future[float | None] = loop.create_future()
 
-        def reply(gap: float | None) -> None:
-            loop.call_soon_threadsafe(done.set_result, gap)
+        def reply(gap: float | None, error: str = "") -> None:
+            if error:
+                loop.call_soon_threadsafe(done.set_exception, RuntimeError(error))
+            else:
+                loop.call_soon_threadsafe(done.set_result, gap)
 
         self._inbox.put((_Load(manifest, reset_prefix_cache), reply))
         return await done
@@ -172,6 +182,7 @@ class Generator(ForgeActor):
 
     def _loop(self) -> None:
         assert self._port is not None
+        taken: list[tuple[Action, Reply]] = []
         try:
             self._engine.enter_thread()
             while True:
@@ -179,10 +190,13 @@ class Generator(ForgeActor):
                 for action in self._engine.agree([action for action, _ in taken]):
                     gap = self._do(action)
                     if taken:  # on rank 0
-                        taken.pop(0)[1](gap)
+                        taken[0][1](gap)
+                        taken.pop(0)
                 if self._engine.num_running:
                     self._send(self._engine.step())
-        except Exception:
+        except Exception as error:
+            for _, reply in [*taken, *self._take_inbox(block=False)]:  # nobody waits for ever
+                reply(None, f"{type(error).__name__}: {error}")
             self._port.send(Message(error=traceback.format_exc()))
 
     def _take_inbox(self, *, block: bool) -> list[tuple[Action, Reply]]:
@@ -223,28 +237,41 @@ class Generator(ForgeActor):
         return manifest.probe.gap(logprobs)
 
     def _send(self, finished: list[upstream.Finished]) -> None:
-        completions = [self._complete(f) for f in finished]
-        if completions and self.rank == 0:
-            assert self._port is not None
-            self._port.send(Message(completions=completions))
+        """Hand completions to the thread that decodes and sends: the engine goes on meanwhile."""
+        ended = [(done, self._in_flight.pop(done.request_id)) for done in finished]
+        if ended and self.rank == 0:
+            self._sender.submit(self._deliver, ended, self._version, time.time())
 
-    def _complete(self, done: upstream.Finished) -> Completion:
-        entry = self._in_flight.pop(done.request_id)
+    # ---- on the sender's thread
+
+    def _deliver(
+        self, ended: list[tuple[upstream.Finished, _InFlight]], version: int, now: float
+    ) -> None:
+        assert self._port is not None
+        try:
+            completions = [self._complete(done, entry, version, now) for done, entry in ended]
+            self._port.send(Message(completions=completions))
+        except Exception:
+            self._port.send(Message(error=traceback.format_exc()))
+
+    def _complete(
+        self, done: upstream.Finished, entry: _InFlight, version: int, now: float
+    ) -> Completion:
         mask = [math.isfinite(value) for value in done.logprobs]
         return Completion(
             id=done.request_id,
             token_ids=done.token_ids,
             logprobs=[v if ok else 0.0 for v, ok in zip(done.logprobs, mask, strict=True)],
             mask=mask,
-            text=done.text,
+            text=self._engine.text(done),
             truncated=done.truncated,
             version_min=entry.version,
-            version_max=self._version,
+            version_max=version,
             started=entry.started,
-            finished=time.time(),
+            finished=now,
             running=entry.running,
         )
 
 
-def _no_reply(_: float | None) -> None:
+def _no_reply(_gap: float | None, _error: str = "") -> None:
     pass

@@ -26,8 +26,10 @@ from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import Microbatch, pack
+from forgedsl.runtime.transports.base import Manifest, Probe, Sender
+from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.upstream import titan
-from forgedsl.runtime.weight_sync import Manifest, Probe, Publisher
+from forgedsl.runtime.upstream.titan_arch import Stretches
 
 PROBED = range(3)
 """publications that carry a probe: the start, and the first two that a step has changed"""
@@ -95,6 +97,7 @@ class TitanActor(ForgeActor):
             rank=self.titan.dp_rank,
             world=self.titan.dp_size,
             pairs=pairs,
+            flat=self.titan.flat,
         )
 
     def _logprobs(
@@ -125,7 +128,8 @@ class TitanActor(ForgeActor):
                 for i, s in enumerate(plain)]  # fmt: skip
 
     def _run(self, micro: Microbatch, head: Callable[..., Any]) -> Any:
-        return self.titan.hidden_to(head, micro.tokens, micro.positions, micro.attention)
+        attention = Stretches(micro.bounds, micro.longest) if self.titan.flat else micro.mask()
+        return self.titan.hidden_to(head, micro.tokens, micro.positions, attention)
 
     def _dp_group(self) -> dist.ProcessGroup:
         group: dist.ProcessGroup = self.titan.parallel_dims.get_mesh("batch").get_group()
@@ -193,7 +197,7 @@ class TitanTrainer(TitanActor):
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
-        self.publisher = Publisher(run_key, dtype, titan.whole)
+        self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole)
         self.titan.model.train()
         return {
             "parameters": sum(p.numel() for p in self.titan.model.parameters()),
@@ -204,6 +208,10 @@ class TitanTrainer(TitanActor):
     def _generator_dtype(self) -> str:
         targets = [n.to for n in self.job.nodes if n.op == "sync" and n.target == self.name]
         return self.job.services[targets[0]].dtype if targets and targets[0] else self.service.dtype
+
+    def _transport(self) -> str:
+        chosen = [n.transport for n in self.job.nodes if n.op == "sync" and n.target == self.name]
+        return chosen[0] if chosen else "shm"
 
     def state_dict(self) -> dict[str, Any]:
         """torchtitan's "train_state"."""
@@ -295,8 +303,8 @@ class TitanTrainer(TitanActor):
         self._publications += 1
         state = self.titan.hf_state()
         if self.rank == 0:
-            return self.publisher.publish(state, self.version, probe)
-        self.publisher.take_part(state)
+            return self.sender.publish(state, self.version, probe)
+        self.sender.take_part(state)
         return None
 
     def _probe(self) -> Probe:
@@ -324,7 +332,7 @@ class TitanTrainer(TitanActor):
         return str(target)
 
     def _close(self) -> None:
-        self.publisher.close()
+        self.sender.close()
         self.checkpointer.close()
 
 

@@ -21,8 +21,8 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Completion, Message, Request
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
+from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
-from forgedsl.runtime.weight_sync import Manifest
 
 PROBE_GAPS = {"f32": 2e-3, "bf16": 0.5, "f16": 0.1}
 """largest difference in log-prob between two correct implementations of one model"""

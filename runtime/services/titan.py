@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Mesh
-from forgedsl.runtime.weight_sync import Manifest
 
 
 class TitanClient:

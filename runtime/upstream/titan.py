@@ -25,6 +25,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
 from forgedsl.runtime.upstream.titan_arch import (
     HeadFn,
+    Stretches,
     adapt_config,
     keep_loss_whole,
     model_spec,
@@ -76,19 +77,26 @@ class TitanModel:
     device: torch.device
     dp_rank: int
     dp_size: int
+    flat: bool
+    """whether its attention takes `Stretches` of one long row, or a mask over short rows"""
     classes: dict[str, str]
     lora: spec.Lora | None = None
 
-    def hidden_to(self, head: HeadFn, tokens: Tensor, positions: Tensor, mask: Tensor) -> Any:
+    def hidden_to(
+        self, head: HeadFn, tokens: Tensor, positions: Tensor, attention: Tensor | Stretches
+    ) -> Any:
         """Run the model on packed rows and return `head(hidden [R, L, H], lm_head weight [V, H],
         shared)`; under tensor parallelism the weight is this rank's part, which `shared` describes.
 
-        tokens, positions: int64 [R, L]; mask: bool [R, 1, L, L], True where a query may attend.
+        tokens, positions: int64 [R, L]; attention: `Stretches` of a flat model (R = 1), else bool
+        [R, 1, L, L], True where a query may attend.
         """
         lm_head: Any = self.model.lm_head
         lm_head.head = head
+        if isinstance(attention, Stretches):
+            torch._dynamo.maybe_mark_dynamic(attention.bounds, 0)
         try:
-            return self.model(tokens, positions=positions, attention_masks=mask)
+            return self.model(tokens, positions=positions, attention_masks=attention)
         finally:
             lm_head.head = None
 
@@ -103,14 +111,16 @@ class TitanModel:
 def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
     """One tensor of `hf_state`, gathered from all ranks (a collective) as `dtype`.
 
-    The shards are cast first, so that ranks send no more than what is kept.
+    The shards are cast first, so that ranks send no more than what is kept; one rank alone has all.
     """
     # half a second, which the controller has no use for
     from torch.distributed.tensor import DTensor
 
     value = value.detach()
     cast = value.to(dtype) if value.is_floating_point() else value
-    return cast.full_tensor() if isinstance(cast, DTensor) else cast
+    if not isinstance(cast, DTensor):
+        return cast
+    return cast.to_local() if cast.device_mesh.size() == 1 else cast.full_tensor()
 
 
 def init_distributed(
@@ -173,6 +183,8 @@ def build_model(
     with torch.no_grad():
         module.init_states(buffer_device=None)
     _plain_sum_reduction(module)
+    if service.compile:
+        module.tok_embeddings.register_forward_hook(_any_length)
     built = _wrap(module, config, dims, arch, folder, device)
     built.lora = service.lora
     return built
@@ -190,6 +202,7 @@ def _wrap(
         device=device,
         dp_rank=batch_mesh.get_local_rank() if batch_mesh is not None else 0,
         dp_size=batch_mesh.size() if batch_mesh is not None else 1,
+        flat=device.type != "cpu",
         classes={
             "model": _torchtitan_name(type(module)),
             "parallelize": f"{arch.parallelize_fn.__module__}.{arch.parallelize_fn.__qualname__}",
@@ -361,6 +374,12 @@ def _activation_checkpoint(mode: str, parts: SimpleNamespace) -> Any:
     if mode == "none":
         return None
     return {"selective": parts.SelectiveAC, "full": parts.FullAC}[mode].Config()
+
+
+def _any_length(embed: nn.Module, args: tuple[Any, ...], hidden: Tensor) -> None:
+    """Have the blocks compiled once for packed rows of all lengths."""
+    if hidden.shape[1] > 1:
+        torch._dynamo.maybe_mark_dynamic(hidden, 1)
 
 
 def _plain_sum_reduction(module: nn.Module) -> None:

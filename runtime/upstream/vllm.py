@@ -35,12 +35,13 @@ NOT_LOADED = "%s: Failed to load weights"
 
 @dataclass(slots=True, kw_only=True)
 class Finished:
-    """A completion: tokens, the sampler's log-prob of each, text without the stop token."""
+    """A completion: tokens, the sampler's log-prob of each. `text` is there where vLLM looked for
+    stop strings in it; elsewhere `Engine.text` decodes it, on any thread."""
 
     request_id: str
     token_ids: list[int]
     logprobs: list[float]
-    text: str
+    text: str | None
     truncated: bool
 
 
@@ -83,6 +84,8 @@ class Engine:
         self._params = SamplingParams
         self._final_only = RequestOutputKind.FINAL_ONLY
         self._ranks, self._rank = seat.ranks, seat.rank
+        self._watched: set[str] = set()
+        """requests with stop strings, in whose text vLLM looks for them"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments: dict[str, Any] = {
             "model": str(folder),
@@ -118,6 +121,7 @@ class Engine:
             from vllm.distributed import get_tp_group
 
             get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
+        self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
 
     def enter_thread(self) -> None:
@@ -165,13 +169,42 @@ class Engine:
             stop=list(sampling.stop),
             seed=seed if sampling.temperature > 0 else None,
             logprobs=0,
+            flat_logprobs=True,
+            # text is needed for stop strings only; decoding each token costs more than sampling it
+            detokenize=bool(sampling.stop),
             output_kind=self._final_only,
         )
+        if sampling.stop:
+            self._watched.add(request_id)
         self._engine.add_request(request_id, self._prompt(prompt_token_ids=token_ids), params)
+
+    def text(self, done: Finished) -> str:
+        """The text of a completion, without the token that ended it."""
+        if done.text is not None:
+            return done.text
+        end = len(done.token_ids) - (not done.truncated)
+        return self._engine.get_tokenizer().decode(done.token_ids[:end], skip_special_tokens=True)
 
     def step(self) -> list[Finished]:
         """One engine step; returns the requests that finished in it."""
-        return [_finished(output) for output in self._engine.step() if output.finished]
+        return [self._finished(output) for output in self._engine.step() if output.finished]
+
+    def _finished(self, output: Any) -> Finished:
+        """Read one vLLM RequestOutput."""
+        completion = output.outputs[0]
+        flat = completion.logprobs  # the sampled token comes first at each position
+        watched = output.request_id in self._watched
+        self._watched.discard(output.request_id)
+        return Finished(
+            request_id=output.request_id,
+            token_ids=list(completion.token_ids),
+            logprobs=[
+                math.nan if flat.logprobs[at] is None else flat.logprobs[at]
+                for at in flat.start_indices
+            ],
+            text=completion.text if watched else None,
+            truncated=completion.finish_reason == "length",
+        )
 
     def score(self, request_id: str, token_ids: list[int]) -> tuple[list[float], list[Finished]]:
         """Log-probs of `token_ids[1:]` at temperature 1, and what else finished meanwhile."""
@@ -189,12 +222,13 @@ class Engine:
             output: Any
             for output in self._engine.step():
                 if output.request_id != request_id:
-                    others += [_finished(output)] if output.finished else []
+                    others += [self._finished(output)] if output.finished else []
                 elif output.finished:
                     steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
                     return [step[token].logprob for token, step in steps], others
 
     def abort_all(self, request_ids: Iterable[str]) -> None:
+        self._watched.clear()
         self._engine.abort_request(list(request_ids))
 
     def load_weights(self, weights: Iterable[tuple[str, Any]], *, reset_prefix_cache: bool) -> None:
@@ -204,7 +238,10 @@ class Engine:
         weights from the tokens they have, so no cached block outlives the weights that made it.
         """
         named = list(weights)
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+        if self._in_place:
+            self._engine.apply_model(lambda model: _load(model, named))
+        else:
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         if self._on_cpu:
             self._engine.apply_model(_repack_tied_head)
         if reset_prefix_cache:
@@ -241,6 +278,17 @@ def _executor_at(seat: Seat) -> type:
     return executor
 
 
+def _load(model: Any, weights: list[tuple[str, Any]]) -> None:
+    model.load_weights(weights)
+
+
+def _keeps_weights(model: Any) -> bool:
+    """Whether the engine multiplies by weights as they were loaded, so that new ones may be written
+    over them; a reload of everything, which repacks, takes 0.1 s more."""
+    methods = {type(m.quant_method).__name__ for m in model.modules() if hasattr(m, "quant_method")}
+    return methods <= {"NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
+
+
 def _repack_tied_head(model: Any) -> None:
     """Give a tied lm_head the embedding's new weights.
 
@@ -249,19 +297,3 @@ def _repack_tied_head(model: Any) -> None:
     """
     if model.config.tie_word_embeddings:
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
-
-
-def _finished(output: Any) -> Finished:
-    """Read one vLLM RequestOutput."""
-    completion = output.outputs[0]
-    token_ids = list(completion.token_ids)
-    logprobs = [
-        step[token].logprob for token, step in zip(token_ids, completion.logprobs, strict=True)
-    ]
-    return Finished(
-        request_id=output.request_id,
-        token_ids=token_ids,
-        logprobs=[value if value is not None else math.nan for value in logprobs],
-        text=completion.text,
-        truncated=completion.finish_reason == "length",
-    )

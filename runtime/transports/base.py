@@ -1,17 +1,19 @@
-"""Weights from the trainer to the generators.
+"""What a weight transport is: how a published set of weights gets from trainer to generators.
 
-`publish` writes a state dict into a POSIX shared-memory file and returns a `Manifest` (names,
-shapes, dtypes, offsets); `open_weights` maps it and yields tensors without a copy. Two buffers
-take turns, so that version v+1 can be written while v is still being read; the controller starts
-no push before the pull before the previous one has ended.
+    trainer: Sender.publish(state) --> Manifest --> generator: Transport.open --> (name, tensor) ...
+
+A sender lays the state dict out in one flat buffer and fills it; what a transport adds is where the
+buffer lies and how another process finds it. Two buffers take turns, so that version v+1 can be
+written while v is still being read; the controller starts no push before the pull before the
+previous one has ended. To add a transport: docs/design/transports.md.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,6 +21,8 @@ from torch import Tensor
 from forgedsl.runtime.scratch import SHM
 
 ALIGN = 64
+Gather = Callable[[Tensor, torch.dtype], Tensor]
+"""makes a whole tensor of a sharded one, together with the other ranks"""
 
 
 def buffer_path(run_key: str, name: str) -> Path:
@@ -53,30 +57,55 @@ class Probe:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A published set of weights. `buffer` is the name of the shared-memory file."""
+    """A published set of weights. `buffer` is what the transport finds it by."""
 
     version: int
-    buffer: str
+    transport: str
+    buffer: Any
     num_bytes: int
     entries: tuple[Entry, ...]
-    transport: str = "shm"
     probe: Probe | None = None
 
 
-class Publisher:
-    """Writes successive versions into two alternating buffers named after the run.
+class Buffers(Protocol):
+    """The two buffers of a sender, on its side."""
 
-    `gather(shards, dtype)` makes a whole tensor of a sharded one, together with the other ranks.
-    """
+    def make(self, turn: int, num_bytes: int) -> tuple[Tensor, Any]:
+        """Buffer 0 or 1, uint8 [num_bytes], and what another process finds it by."""
+
+    def written(self) -> None:
+        """All copies into a buffer have been asked for: return when they are done."""
+
+    def close(self) -> None:
+        """Give the buffers back; readers that have them open keep them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """One way of weights between processes, as the registry lists it."""
+
+    name: str
+    buffers: Callable[[str], Buffers]
+    """the sender's two, for the key of a run"""
+    attach: Callable[[Any, int], Tensor]
+    """on the receiver's side, the buffer of a manifest: uint8 [num_bytes]"""
+
+    def open(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+        """(Hugging Face name, tensor) of a manifest, as views into its buffer."""
+        buffer = self.attach(manifest.buffer, manifest.num_bytes)
+        for entry in manifest.entries:
+            yield entry.name, _view(buffer, entry)
+
+
+class Sender:
+    """Publishes successive versions over one transport."""
 
     def __init__(
-        self,
-        run_key: str,
-        dtype: torch.dtype,
-        gather: Callable[[Tensor, torch.dtype], Tensor] = Tensor.to,
+        self, transport: Transport, run_key: str, dtype: torch.dtype, gather: Gather = Tensor.to
     ) -> None:
-        self._names = (buffer_path(run_key, "0").name, buffer_path(run_key, "1").name)
-        self._buffers: dict[str, Tensor] = {}
+        self._transport = transport.name
+        self._buffers = transport.buffers(run_key)
+        self._made: dict[int, tuple[Tensor, Any]] = {}
         self._dtype = dtype
         self._gather = gather
         self._turn = 0
@@ -95,18 +124,22 @@ class Publisher:
         in memory, and the other ranks must `take_part` meanwhile.
         """
         entries, end = self._layout(state)
-        name = self._names[self._turn]
+        if self._turn not in self._made:
+            self._made[self._turn] = self._buffers.make(self._turn, end)
+        buffer, handle = self._made[self._turn]
         self._turn = 1 - self._turn
-        buffer = self._buffer(name, end)
         for entry in entries:
             _view(buffer, entry).copy_(self._gather(state[entry.name], self._dtype))
-        return Manifest(version=version, buffer=name, num_bytes=end, entries=entries, probe=probe)
+        self._buffers.written()
+        return Manifest(
+            version=version, transport=self._transport, buffer=handle, num_bytes=end,
+            entries=entries, probe=probe,
+        )  # fmt: skip
 
     def close(self) -> None:
-        """Unlink the buffers; readers that have them mapped keep them."""
-        for name in self._buffers:
-            (SHM / name).unlink(missing_ok=True)
-        self._buffers.clear()
+        """Give the buffers back."""
+        self._made.clear()
+        self._buffers.close()
 
     def _layout(self, state: dict[str, Tensor]) -> tuple[tuple[Entry, ...], int]:
         entries, end = [], 0
@@ -123,24 +156,6 @@ class Publisher:
             size = value.numel() * dtype.itemsize
             end += (size + ALIGN - 1) // ALIGN * ALIGN
         return tuple(entries), end
-
-    def _buffer(self, name: str, num_bytes: int) -> Tensor:
-        if name not in self._buffers:
-            path = SHM / name
-            path.unlink(missing_ok=True)
-            self._buffers[name] = torch.from_file(
-                str(path), shared=True, size=num_bytes, dtype=torch.uint8
-            )
-            os.chmod(path, 0o600)
-        return self._buffers[name]
-
-
-def open_weights(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
-    """Map a published buffer and yield (Hugging Face name, tensor) views into it."""
-    path = SHM / manifest.buffer
-    buffer = torch.from_file(str(path), shared=True, size=manifest.num_bytes, dtype=torch.uint8)
-    for entry in manifest.entries:
-        yield entry.name, _view(buffer, entry)
 
 
 def _view(buffer: Tensor, entry: Entry) -> Tensor:

@@ -1,0 +1,56 @@
+"""Weight transports: what each connects and how fast it is, best first.
+
+One row for each; what carries it out is `runtime/transports/NAME.py`. The plan gives a `sync` the
+first that serves it, unless the program names one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from forgedsl.records import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spot:
+    """Where one process group runs: host index, GPUs (none on CPU) and processes."""
+
+    host: int
+    gpus: tuple[int, ...]
+    procs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """`bytes_per_s` as measured, loading included; `where` completes "works between ..."."""
+
+    name: str
+    where: str
+    bytes_per_s: float
+    same_gpu: bool = False
+
+    def serves(self, sender: Spot, receivers: Sequence[Spot]) -> bool:
+        """Whether it gets weights from a trainer to all replicas of a generator."""
+        if self.same_gpu:
+            alone = [s for s in (sender, *receivers) if s.procs == 1 and len(s.gpus) == 1]
+            return len(alone) == 1 + len(receivers) == 2 and alone[0].gpus == alone[1].gpus
+        return all(spot.host == sender.host for spot in receivers)
+
+
+TRANSPORTS = (
+    Transport(
+        name="ipc",
+        where="one trainer process and one engine that share a GPU",
+        bytes_per_s=400e9,
+        same_gpu=True,
+    ),
+    Transport(name="shm", where="processes of one host", bytes_per_s=1e9),
+)
+NAMES = tuple(transport.name for transport in TRANSPORTS)
+RATES = {transport.name: transport.bytes_per_s for transport in TRANSPORTS}
+
+
+def choose(sender: Spot, receivers: Sequence[Spot]) -> str:
+    """The fastest transport that serves; `shm` where the plan has no places to judge by."""
+    serving = [t.name for t in TRANSPORTS if t.serves(sender, receivers)]
+    return serving[0] if serving else "shm"

@@ -1,0 +1,29 @@
+"""All weight transports, in one tuple."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from forgedsl.runtime.transports import ipc, shm
+from forgedsl.runtime.transports.base import Manifest, Transport
+
+TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT)
+
+
+def transport(name: str) -> Transport:
+    """The transport of this name.
+
+    Raises:
+        LookupError: there is none.
+    """
+    for each in TRANSPORTS:
+        if each.name == name:
+            return each
+    raise LookupError(f"no transport {name}; there are {', '.join(t.name for t in TRANSPORTS)}")
+
+
+def open_weights(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+    """(Hugging Face name, tensor) of a published set of weights, over its own transport."""
+    return transport(manifest.transport).open(manifest)
