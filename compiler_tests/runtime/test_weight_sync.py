@@ -5,11 +5,14 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
-from forgedsl.runtime.transports.base import SHM, Sender
+from forgedsl.runtime.scratch import SHM
+from forgedsl.runtime.transports import registry
+from forgedsl.runtime.transports.base import Sender, Transport
 from forgedsl.runtime.transports.registry import open_weights, transport
 
 
@@ -56,3 +59,35 @@ def test_another_process_reads_device_memory() -> None:
             assert float(receiver.stdout.readline()) == pytest.approx(wanted, rel=1e-9)
         receiver.stdin.close()
     sender.close()
+
+
+def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over files of a folder, as docs/design/transports.md says to add one."""
+
+    class Files:
+        def __init__(self, run_key: str) -> None:
+            self.key = run_key
+
+        def make(self, turn: int, num_bytes: int) -> tuple[torch.Tensor, str]:
+            path = tmp_path / f"{self.key}-{turn}"
+            return attach(str(path), num_bytes), str(path)
+
+        def written(self) -> None:
+            pass
+
+        def close(self) -> None:
+            for path in tmp_path.iterdir():
+                path.unlink()
+
+    def attach(path: str, num_bytes: int) -> torch.Tensor:
+        return torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8)
+
+    files = Transport(name="files", buffers=Files, attach=attach)
+    monkeypatch.setattr(registry, "TRANSPORTS", (*registry.TRANSPORTS, files))
+    sender = Sender(registry.transport("files"), "run", torch.float32)
+    manifest = sender.publish({"a": torch.arange(6.0)}, 1)
+    ((name, value),) = registry.open_weights(manifest)
+    assert name == "a"
+    assert value.tolist() == [0, 1, 2, 3, 4, 5]
+    sender.close()
+    assert not list(tmp_path.iterdir())

@@ -29,7 +29,7 @@ from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.transports.base import Manifest, Probe, Sender
 from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.upstream import titan
-from forgedsl.runtime.upstream.titan_arch import Stretches
+from forgedsl.runtime.upstream.titan_attention import Stretches
 
 PROBED = range(3)
 """publications that carry a probe: the start, and the first two that a step has changed"""

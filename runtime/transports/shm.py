@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.transports.base import SHM, Transport, buffer_path
+from forgedsl.runtime.scratch import SHM
+from forgedsl.runtime.transports.base import Transport, buffer_path
 
 
 class SharedMemory:

@@ -25,11 +25,11 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
 from forgedsl.runtime.upstream.titan_arch import (
     HeadFn,
-    Stretches,
     adapt_config,
     keep_loss_whole,
     model_spec,
 )
+from forgedsl.runtime.upstream.titan_attention import Stretches
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SPMD_BACKEND = "partial_dtensor"

@@ -87,28 +87,7 @@ class Engine:
         self._watched: set[str] = set()
         """requests with stop strings, in whose text vLLM looks for them"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
-        arguments: dict[str, Any] = {
-            "model": str(folder),
-            "dtype": {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[service.dtype],
-            "max_model_len": model.context,
-            "seed": seed % 2**31,
-            "logprobs_mode": "processed_logprobs",
-            "enable_prefix_caching": service.prefix_caching,
-            "enforce_eager": not service.cuda_graphs or on_cpu,
-            "max_num_seqs": service.max_running or 256,
-            "tensor_parallel_size": service.parallel.tp,
-            "disable_log_stats": True,
-            "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
-        }
-        if on_cpu:
-            # a prefill in pieces rewinds the request's random generator, which only CUDA's can
-            arguments["enable_chunked_prefill"] = False
-            arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
-        if seat.ranks > 1:
-            arguments["distributed_executor_backend"] = _executor_at(seat)
-        if service.gpu_memory is not None:
-            arguments["gpu_memory_utilization"] = service.gpu_memory
-        arguments.update(service.extra)
+        arguments = _arguments(service, model, folder, seed, seat)
         try:
             self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except TypeError as error:
@@ -246,6 +225,35 @@ class Engine:
             self._engine.apply_model(_repack_tied_head)
         if reset_prefix_cache:
             self._engine.reset_prefix_cache(reset_running_requests=True)
+
+
+def _arguments(
+    service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
+) -> dict[str, Any]:
+    """vLLM's engine arguments, those of `engine.extra` last."""
+    on_cpu = service.mesh.device == "cpu"
+    arguments: dict[str, Any] = {
+        "model": str(folder),
+        "dtype": {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[service.dtype],
+        "max_model_len": model.context,
+        "seed": seed % 2**31,
+        "logprobs_mode": "processed_logprobs",
+        "enable_prefix_caching": service.prefix_caching,
+        "enforce_eager": not service.cuda_graphs or on_cpu,
+        "max_num_seqs": service.max_running or 256,
+        "tensor_parallel_size": service.parallel.tp,
+        "disable_log_stats": True,
+        "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
+    }
+    if on_cpu:
+        # a prefill in pieces rewinds the request's random generator, which only CUDA's can
+        arguments["enable_chunked_prefill"] = False
+        arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
+    if seat.ranks > 1:
+        arguments["distributed_executor_backend"] = _executor_at(seat)
+    if service.gpu_memory is not None:
+        arguments["gpu_memory_utilization"] = service.gpu_memory
+    return {**arguments, **service.extra}
 
 
 def hide_what_has_no_weights(is_tied: bool) -> None:

@@ -1,0 +1,113 @@
+"""Attention among the tokens of packed rows, as modules that torchtitan's configs accept.
+
+On CPUs rows are short and a boolean mask says who may attend to whom; on GPUs all sequences lie in
+one row, and kernels go by where they begin. Import nothing of torchtitan at module level: it reads
+its device when it is imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CAUSAL = 1
+"""the memory-efficient kernel's name for a mask from the upper left corner"""
+
+
+class Stretches(NamedTuple):
+    """Which tokens of one long row attend to each other: those of a stretch, backwards."""
+
+    bounds: Tensor
+    """int32 [D + 1], where stretches begin, and the row's length"""
+    longest: int
+    """at least as long as the longest stretch"""
+
+
+def masked_attention() -> type:
+    """The module class for CPUs."""
+    from torchtitan.protocols.module import Module
+
+    class MaskedAttention(Module):
+        """Scaled dot-product attention under a boolean [R, 1, L, L] mask (CPU)."""
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(Module.Config):
+            pass
+
+        def __init__(self, config: Config) -> None:
+            super().__init__()
+
+        def forward(  # the TP plan places what is positional; a mask is the same on all ranks
+            self,
+            q_BLNH: Tensor,
+            k_BLNH: Tensor,
+            v_BLNH: Tensor,
+            *,
+            attention_masks: Tensor | None = None,
+            scale: float | None = None,
+            enable_gqa: bool = False,
+        ) -> Tensor:
+            out = F.scaled_dot_product_attention(
+                q_BLNH.transpose(1, 2),
+                k_BLNH.transpose(1, 2),
+                v_BLNH.transpose(1, 2),
+                attn_mask=attention_masks,
+                scale=scale,
+                enable_gqa=enable_gqa,
+            )
+            return out.transpose(1, 2)
+
+    return MaskedAttention
+
+
+def packed_attention() -> type:
+    """The module class for GPUs."""
+    from torch.nn.attention.varlen import varlen_attn
+    from torchtitan.protocols.module import Module
+
+    class PackedAttention(Module):
+        """Causal attention within `Stretches` of one row, without an L x L mask (GPU).
+
+        16-bit numbers go through flash attention, f32 through the memory-efficient kernel.
+        torchtitan's own module would switch to a build of flash attention that torch has not.
+        """
+
+        @dataclass(kw_only=True, slots=True)
+        class Config(Module.Config):
+            pass
+
+        def __init__(self, config: Config) -> None:
+            super().__init__()
+
+        def forward(
+            self,
+            q_BLNH: Tensor,
+            k_BLNH: Tensor,
+            v_BLNH: Tensor,
+            *,
+            attention_masks: Stretches,
+            scale: float | None = None,
+            enable_gqa: bool = False,
+        ) -> Tensor:
+            q, k, v = (x.flatten(0, 1) for x in (q_BLNH, k_BLNH, v_BLNH))
+            bounds, longest = attention_masks
+            if q.dtype == torch.float32:
+                shared = q.shape[1] // k.shape[1]
+                k, v = (x.repeat_interleave(shared, 1) for x in (k, v)) if shared > 1 else (k, v)
+                attended, *_ = torch.ops.aten._efficient_attention_forward(
+                    q[None], k[None], v[None], None, bounds, bounds, longest, longest,
+                    0.0, CAUSAL, True, scale=scale,
+                )  # fmt: skip
+                return attended.view(q_BLNH.shape)  # type: ignore[no-any-return]
+            out = varlen_attn(
+                q, k, v, bounds, bounds, longest, longest,
+                scale=scale, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1],
+            )  # fmt: skip
+            assert isinstance(out, Tensor)  # and not its log-sum-exp as well
+            return out.view(q_BLNH.shape)
+
+    return PackedAttention
