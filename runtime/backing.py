@@ -47,6 +47,8 @@ class Run:
     scratch: Scratch
     others: frozenset[int]
     """processes below this one that are not the run's"""
+    changed_data: bool = False
+    """a resumed run reads other data than before, which the user has allowed"""
 
     def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
         """Say that a mesh is ready, and its processes."""

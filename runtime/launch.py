@@ -55,11 +55,12 @@ def run(
     readers: Sequence[Reader] = (),
     record_batches: int = 1,
     rehearsal: Any = None,
+    changed_data: bool = False,
 ) -> int:
     """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
 
     The batches of the first `record_batches` steps are kept for `forgec replay`. With a `rehearsal`
-    (runtime/stub) no model is loaded.
+    (runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data than before.
 
     Returns the exit code. Errors are reported as the event `run.end`, not raised.
     """
@@ -85,6 +86,7 @@ def run(
             backing=backing,
             scratch=scratch,
             others=others,
+            changed_data=changed_data,
         )
         outcome = _run(this)
     kill_children(others)
@@ -212,7 +214,9 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
     keeper = Keeper(fleet, endpoints, this.events, lambda dead: this.backing.restart(this, dead))
     keeper.start()
     try:
-        controller = Controller(this.job, endpoints, this.events, state=state)
+        controller = Controller(
+            this.job, endpoints, this.events, state=state, changed_data=this.changed_data
+        )
         interrupt.act = controller.interrupt
         gc.freeze()  # what is loaded stays: no need to look through it at every collection
         finished = await controller.run()

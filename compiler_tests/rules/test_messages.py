@@ -65,6 +65,8 @@ MISTAKES = [
     (PROMPT, "prompt = lower(row.question)[0]", "S001", "[",
      "rows, columns and what lies in them have indices: `row.messages[0].content`"),
     (PROMPT, "prompt = row.question[0:20]", "S001", ":", ""),
+    (PROMPT, PROMPT + "\n  target = { a = row.answer }", "S021", "{",
+     "`target = record(answer = row.answer, tests = row.tests)`"),
     (PROMPT, "prompt = chat(none, record(row.question))", "F114", "row.question",
      "`record(question = row.question, tests = row.meta.tests)`"),
     (MINIMIZE, "minimize token_mean(-gain[0], mask)", "F119", "gain[0]",

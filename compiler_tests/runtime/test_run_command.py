@@ -18,6 +18,7 @@ from forgedsl.cli.resuming import (
     differences,
     load_run_job,
     note_changes,
+    rehashed,
     split,
     with_changes,
 )
@@ -182,6 +183,41 @@ def test_resume_may_run_longer() -> None:
     assert changed.content_hash == changed.digest()
 
 
+def with_data(folder: Path, text: str, max_bad_rows: float = 0.05) -> Job:
+    """A job whose dataset is a file beside it."""
+    path = folder / "inputs/rows.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    source = spec.FileSource(kind="jsonl", path="inputs/rows.jsonl", sha256=digest(path))
+    data = spec.Dataset(source=source, tokenizer="policy", shuffle=None, max_bad_rows=max_bad_rows)
+    return make_job().model_copy(update={"datasets": {"sums": data}}).sealed()
+
+
+def test_resume_may_tolerate_more_bad_rows(tmp_path: Path) -> None:
+    old, new = with_data(tmp_path, "{}"), with_data(tmp_path, "{}", max_bad_rows=0.5)
+    assert differences(old, new) == []
+    assert with_changes(old, new).datasets["sums"].max_bad_rows == 0.5
+
+
+def test_resume_may_change_data_when_it_is_allowed(tmp_path: Path) -> None:
+    old = with_data(tmp_path, "{")
+    new = with_data(tmp_path, "{}")
+    (found,) = differences(old, new)
+    assert found.startswith("datasets.sums.source.sha256: ")
+    assert split([found], "numerics") == ([found], [])
+    assert split([found], "data") == ([], [found])
+    assert with_changes(old, new).datasets == old.datasets
+    assert with_changes(old, new, allowed="data").datasets == new.datasets
+    assert rehashed(old, tmp_path) == new
+
+
+def test_a_line_that_moved_is_no_difference() -> None:
+    job = make_job()
+    moved = job.model_copy(update={"program": "return 1  # a.forge:3:4"})
+    assert differences(moved, moved.model_copy(update={"program": "return 1  # a.forge:5:4"})) == []
+    assert differences(moved, moved.model_copy(update={"program": "return 2  # a.forge:3:4"}))
+
+
 def test_resume_may_not_change_what_is_trained() -> None:
     job = make_job()
     other = job.model_copy(update={"seed": 3, "params": job.params | {"eps": 0.3}})
@@ -198,20 +234,20 @@ def faster(job: Job) -> Job:
 def test_resume_changes_the_optimizer_when_that_is_said(tmp_path: Path) -> None:
     job = make_job()
     found = differences(job, faster(job))
-    assert split(found, False) == (["services.trainer.optimizer.lr: 0.0002 -> 0.001"], [])
-    left, taken = split(found, True)
+    assert split(found, "") == (["services.trainer.optimizer.lr: 0.0002 -> 0.001"], [])
+    left, taken = split(found, "numerics")
     note_changes(tmp_path, taken)
     assert (left, (tmp_path / "changes.jsonl").read_text()) == ([], json.dumps(
         {"after_step": 0, "changes": ["services.trainer.optimizer.lr: 0.0002 -> 0.001"]}
     ) + "\n")  # fmt: skip
-    changed = with_changes(job, faster(job), numerics=True)
+    changed = with_changes(job, faster(job), allowed="numerics")
     assert changed.services["trainer"].optimizer.lr == 1e-3
 
 
 def test_resume_changes_nothing_else_even_then() -> None:
     job = make_job()
     other = faster(job).model_copy(update={"seed": 3})
-    assert split(differences(job, other), True)[0] == ["seed: 17 -> 3"]
+    assert split(differences(job, other), "numerics")[0] == ["seed: 17 -> 3"]
 
 
 def test_an_optimizer_takes_on_what_the_job_says_after_a_load() -> None:

@@ -30,6 +30,8 @@ def copy_inputs(inputs: dict[str, Path], folder: Path, *, link: bool = False) ->
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.resolve() == target.resolve():
             continue
+        if target.is_symlink():  # of a run that is resumed; what it names is not ours to write
+            target.unlink()
         if link and size(source) > LARGE:
             target.symlink_to(source.resolve(), target_is_directory=source.is_dir())
         elif source.is_dir():

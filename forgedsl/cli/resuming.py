@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ CHANGEABLE = ("schedule.steps", "schedule.epochs", "evals", "checkpoint", "loggi
 """a longer or otherwise observed run is still the same run"""
 DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
 """text that follows from the rest"""
+PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
 
 
 def load_run_job(run_dir: Path) -> Job:
@@ -39,10 +41,11 @@ def load_run_job(run_dir: Path) -> Job:
     return job
 
 
-def split(found: list[str], allowed: bool) -> tuple[list[str], list[str]]:
-    """(differences that stop a resume, differences that `--allow numerics` takes on: settings of
-    optimizers; what else a param changes is a difference of its own)."""
-    taken = [line for line in found if allowed and _of_optimizer(line)]
+def split(found: list[str], allowed: str) -> tuple[list[str], list[str]]:
+    """(differences that stop a resume, differences that `--allow` takes on: settings of optimizers,
+    or data; what else a param changes is a difference of its own)."""
+    takes = {"numerics": _of_optimizer, "data": _of_data}
+    taken = [line for line in found if allowed and takes[allowed](line)]
     if not taken:
         return found, []
     taken += [line for line in found if line.startswith("params.")]
@@ -52,6 +55,10 @@ def split(found: list[str], allowed: bool) -> tuple[list[str], list[str]]:
 def _of_optimizer(line: str) -> bool:
     path = line.partition(":")[0].split(".")
     return path[0] == "services" and path[2:3] == ["optimizer"] and path[3:4] != ["kind"]
+
+
+def _of_data(line: str) -> bool:
+    return line.startswith("datasets.")
 
 
 def note_changes(run_dir: Path, taken: list[str]) -> None:
@@ -78,16 +85,18 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def differences(old: Job, new: Job) -> list[str]:
-    """`path: before -> after` for every difference that a resume may not make."""
+    """`path: before -> after` for every difference that a resume may not make. Where a statement
+    stands in its file is none, nor how many bad rows are too many."""
     before, after = (
-        dict(leaves(old.model_dump(mode="json"))),
-        dict(leaves(new.model_dump(mode="json"))),
+        {path: PLACE.sub("", value) if isinstance(value, str) else value for path, value in found}
+        for found in (leaves(job.model_dump(mode="json")) for job in (old, new))
     )
     skip = CHANGEABLE + DERIVED
     return [
         f"{path}: {short(before.get(path))} -> {short(after.get(path))}"
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
+        and not path.endswith(".max_bad_rows")
         and not any(path == name or path.startswith(f"{name}.") for name in skip)
     ]
 
@@ -97,14 +106,44 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def with_changes(old: Job, new: Job, *, numerics: bool = False) -> Job:
+def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
     """The old job with the parts of the new one that a resume may change."""
+    datasets = {
+        name: dataset.model_copy(update={"max_bad_rows": new.datasets[name].max_bad_rows})
+        if name in new.datasets
+        else dataset
+        for name, dataset in old.datasets.items()
+    }
     schedule = old.schedule.model_copy(
         update={"steps": new.schedule.steps, "epochs": new.schedule.epochs}
     )
-    update = {"schedule": schedule} | {
+    if allowed == "data":
+        datasets = dict(new.datasets)
+    update = {"schedule": schedule, "datasets": datasets} | {
         k: getattr(new, k) for k in ("evals", "checkpoint", "logging")
     }
-    if numerics:
-        update |= {"services": new.services, "params": new.params}
+    if allowed == "numerics":
+        update |= {"services": new.services}
+    if allowed:
+        update |= {"params": new.params}
     return old.model_copy(update=update).sealed()
+
+
+def rehashed(job: Job, run_dir: Path) -> Job:
+    """The job with the data files as they lie in its folder now."""
+    from forgedsl.lower import job as spec
+    from forgedsl.lower.paths import digest
+
+    def source_of(source: spec.DataSource) -> spec.DataSource:
+        if isinstance(source, spec.MixtureSource):
+            parts = tuple(source_of(part) for part in source.sources)
+            return source.model_copy(update={"sources": parts})
+        if isinstance(source, spec.FileSource) and (run_dir / source.path).is_file():
+            return source.model_copy(update={"sha256": digest(run_dir / source.path)})
+        return source
+
+    datasets = {
+        name: dataset.model_copy(update={"source": source_of(dataset.source)})
+        for name, dataset in job.datasets.items()
+    }
+    return job.model_copy(update={"datasets": datasets}).sealed()

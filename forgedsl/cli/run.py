@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forgedsl.cli.claim import claim
-from forgedsl.cli.inputs import check_inputs, inputs_beside
+from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
 from forgedsl.cli.passes import (
     Assume,
     Inject,
@@ -35,14 +35,17 @@ from forgedsl.errors import writing
 from forgedsl.records import replace
 
 if TYPE_CHECKING:
-    pass
+    from forgedsl.lower.job import Job
 
 File = Annotated[
     Path | None, typer.Argument(metavar="FILE", help="a .forge file, a plan.json or a job.json")
 ]
 Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")]
 Allow = Annotated[
-    str, typer.Option("--allow", metavar="CLASS", help="numerics: resume with another optimizer")
+    str,
+    typer.Option(
+        "--allow", metavar="CLASS", help="resume with another optimizer (numerics) or data (data)"
+    ),
 ]
 Locked = Annotated[
     bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
@@ -110,8 +113,8 @@ def command(
 
 def allowed(given: str, resume: Path | None) -> str:
     """What a resumed run may change besides its length and what is seen of it."""
-    if given not in ("", "numerics"):
-        raise UsageError(f"--allow knows `numerics` only, not `{given}`")
+    if given not in ("", "numerics", "data"):
+        raise UsageError(f"--allow knows `numerics` and `data`, not `{given}`")
     if given and resume is None:
         raise UsageError("--allow needs --resume RUN")
     return given
@@ -193,13 +196,7 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
-    from forgedsl.cli.resuming import (
-        differences,
-        load_run_job,
-        note_changes,
-        split,
-        with_changes,
-    )
+    from forgedsl.cli.resuming import load_run_job, note_changes
     from forgedsl.runs.checkpoints import last_step
 
     run_dir = request.resume
@@ -208,27 +205,14 @@ def _resume(request: Request) -> int:
         raise UsageError("--resume continues in the run's own folder; --run-dir cannot be given")
     if (run_dir / "job.json").is_file():
         claim(run_dir)
-    job = load_run_job(run_dir)
+    old = load_run_job(run_dir)
     if (run_dir / "rehearsal.json").exists():
         raise UsageError(f"{run_dir} is a rehearsal: it has no weights to go on from")
-    if request.file is None:
-        if request.of_compiling:
-            raise UsageError(
-                f"{request.of_compiling[0]} needs the .forge file as well: {run_dir} is compiled"
-            )
-    else:
-        prepared = prepare(request, request.file)
-        if isinstance(prepared, int):
-            return prepared
-        found, taken = split(differences(job, prepared.job), request.allow == "numerics")
-        if found:
-            lines = "\n".join(f"  {line}" for line in found[:12])
-            raise UsageError(
-                f"{request.file} is not the job of {run_dir}; a resumed run may change only how "
-                "long it runs, its evals, checkpoints and logging, and with --allow numerics its "
-                f"optimizer:\n{lines}"
-            )
-        job = with_changes(job, prepared.job, numerics=bool(taken))
+    found = _changed(request, run_dir, old)
+    if isinstance(found, int):
+        return found
+    job, taken = found
+    if job is not old:
         with writing(run_dir):
             note_changes(run_dir, taken)
             (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
@@ -238,4 +222,32 @@ def _resume(request: Request) -> int:
             "file and a larger schedule.steps"
         )
     check_inputs(job, run_dir)
-    return launch(job, run_dir, resume=True, request=request)
+    changed = bool(taken) and request.allow == "data"
+    return launch(job, run_dir, resume=True, request=request, changed_data=changed)
+
+
+def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Job, list[str]] | int:
+    """The job of a resumed run, and what `--allow` let it change; or an exit code."""
+    from forgedsl.cli.resuming import differences, rehashed, split, with_changes
+
+    if request.file is None:
+        if request.of_compiling:
+            raise UsageError(
+                f"{request.of_compiling[0]} needs the .forge file as well: {run_dir} is compiled"
+            )
+        job = rehashed(old, run_dir) if request.allow == "data" else old
+        return job, differences(old, job)
+    prepared = prepare(request, request.file)
+    if isinstance(prepared, int):
+        return prepared
+    found, taken = split(differences(old, prepared.job), request.allow)
+    if found:
+        lines = "\n".join(f"  {line}" for line in found[:12])
+        raise UsageError(
+            f"{request.file} is not the job of {run_dir}; a resumed run may change only how "
+            "long it runs, its evals, checkpoints and logging, with --allow numerics its "
+            f"optimizer, and with --allow data its data:\n{lines}"
+        )
+    if taken and request.allow == "data":
+        copy_inputs(prepared.inputs, run_dir, link=True)
+    return with_changes(old, prepared.job, allowed=request.allow if taken else ""), taken

@@ -105,7 +105,13 @@ def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
 
 
 def launch(
-    job: Job, run_dir: Path, *, resume: bool, request: Request, rehearsal: Any = None
+    job: Job,
+    run_dir: Path,
+    *,
+    resume: bool,
+    request: Request,
+    rehearsal: Any = None,
+    changed_data: bool = False,
 ) -> int:
     """Hand over to the runtime, then write the report and say where everything is."""
     from forgedsl.runs import write_report
@@ -127,6 +133,7 @@ def launch(
                 readers=handlers,
                 record_batches=request.record_batches,
                 rehearsal=rehearsal,
+                changed_data=changed_data,
             )
         finally:
             close_readers(readers)

@@ -30,6 +30,7 @@ _CHARACTERS = {
     "^": ("a power is written `**`", "**"),
     "\\": ("a statement goes on over the line end inside parentheses, without `\\`", ""),
 }
+_COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 _OPERATORS = {"SUM", "PROD", "CMP", "AND", "OR", "POW", "RANGE", "IF", "DOT"}
 
 
@@ -192,6 +193,9 @@ def _block_after_equals(place: Place) -> Diagnostic | None:
         message = "`{` begins no value"
         return place.error("S021", "block-as-value", message, help=help_text)
     span = Span(place.source.name, place.start - len(match[0]) + len(match[1]), place.start)
+    if match[1] in _COLUMNS:
+        help_text = f"`{match[1]} = record(answer = row.answer, tests = row.tests)`"
+        return place.error("S021", "block-as-value", "a record is a call", help=help_text)
     fix = Fix(message="remove the `=`", edits=(Edit(text=" ", span=span),))
     return place.error(
         "S021", "block-as-value", f"write `{match[1]} {{ ... }}` without `=`", fix=fix

@@ -175,7 +175,8 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
     if digest != spec.sha256:
         raise LaunchError(
             f"{spec.path} is not the file the job was built with (sha256 {digest[:12]}, expected "
-            f"{spec.sha256[:12]}); build the job again"
+            f"{spec.sha256[:12]}); restore it, build the job again, or continue a run with it by "
+            "`forgec run --resume RUN --allow data`"
         )
     return _JsonlRows(content) if spec.kind == "jsonl" else _ParquetRows(path, spec.path)
 
