@@ -89,14 +89,14 @@ def _columns(view: View, dataset: Decl, source: Constructor, path: Path) -> Iter
     columns = tuple(dict.fromkeys(str(name) for _, row in rows for name in row or ()))
     broken = [number for number, row in rows if row is None]
     if broken:
-        yield _lack(dataset, source, source.span, broken, len(rows), "is no JSON object")
+        yield _lack(dataset, source, source.span, broken, len(rows), "is", "JSON object")
     for keys, span in read.items():
         lines = [number for number, row in rows if row is not None and not _has(row, keys)]
         if lines and (len(lines) == len(rows) or span not in maybe):
             name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)[1:]
             close = did_you_mean(nearest(str(keys[0]), columns)) if keys[0] not in columns else ""
             close = close or f"columns are {', '.join(f'`{name}`' for name in columns)}"
-            yield _lack(dataset, source, span, lines, len(rows), f"has no `{name}`", close)
+            yield _lack(dataset, source, span, lines, len(rows), "has", f"`{name}`", close)
 
 
 def _of_branches(expr: ast.Expr) -> Iterator[Span]:
@@ -108,15 +108,17 @@ def _of_branches(expr: ast.Expr) -> Iterator[Span]:
 
 
 def _lack(
-    dataset: Decl, source: Constructor, span: Span, lines: list[int], looked: int, what: str,
-    close: str = "",
+    dataset: Decl, source: Constructor, span: Span, lines: list[int], looked: int, verb: str,
+    what: str, close: str = "",
 ) -> Diagnostic:  # fmt: skip
     """An error where the run would not start, else a warning."""
     count = len(lines)
     budget = dataset.settings["max_bad_rows"].value
     stops = count == looked or count > budget * max(looked, FEW)
     message = f"of {looked} rows of `{dataset.name}` {count} cannot be used: the first, line "
-    message += f"{lines[0]}, {what}"
+    message += f"{lines[0]}, {verb} no {what}"
+    if count == looked:
+        message = f"no row of `{dataset.name}`, of {looked} looked at, {verb} {what}"
     return Diagnostic(
         code="D611",
         name="missing-column",
