@@ -66,7 +66,7 @@ MISTAKES = [
      "rows, columns and what lies in them have indices: `row.messages[0].content`"),
     (PROMPT, "prompt = row.question[0:20]", "S001", ":", ""),
     (PROMPT, PROMPT + "\n  target = { a = row.answer }", "S021", "{",
-     "`target = record(answer = row.answer, tests = row.tests)`"),
+     "`target` takes one value, `record(answer = row.a, tests = row.t)`"),
     (PROMPT, "prompt = chat(none, record(row.question))", "F114", "row.question",
      "`record(question = row.question, tests = row.meta.tests)`"),
     (MINIMIZE, "minimize token_mean(-gain[0], mask)", "F119", "gain[0]",

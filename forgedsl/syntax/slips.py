@@ -190,12 +190,11 @@ def _block_after_equals(place: Place) -> Diagnostic | None:
         return None
     if match[1] not in BLOCKS:
         help_text = f"`{match[1]}` takes one value; a block holds settings, and is no value"
+        if match[1] in _COLUMNS:
+            help_text = f"`{match[1]}` takes one value, `record(answer = row.a, tests = row.t)`"
         message = "`{` begins no value"
         return place.error("S021", "block-as-value", message, help=help_text)
     span = Span(place.source.name, place.start - len(match[0]) + len(match[1]), place.start)
-    if match[1] in _COLUMNS:
-        help_text = f"`{match[1]} = record(answer = row.answer, tests = row.tests)`"
-        return place.error("S021", "block-as-value", "a record is a call", help=help_text)
     fix = Fix(message="remove the `=`", edits=(Edit(text=" ", span=span),))
     return place.error(
         "S021", "block-as-value", f"write `{match[1]} {{ ... }}` without `=`", fix=fix
