@@ -148,11 +148,6 @@ def _paired(
     return cuts
 
 
-def scored_tokens(samples: Sequence[Sample]) -> int:
-    """The global token denominator of the step: tokens with `mask` set that can be scored."""
-    return sum(int(_scored(sample).sum()) for sample in samples)
-
-
 def _scored(sample: Sample) -> np.ndarray[Any, np.dtype[np.bool_]]:
     """The mask, without the very first token of a row-less prompt (nothing predicts it)."""
     on = np.array(sample.mask, dtype=np.bool_)

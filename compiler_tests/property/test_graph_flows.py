@@ -14,8 +14,9 @@ from forgedsl.graph.ir import EdgeKind
 from forgedsl.graph.picture import picture
 from forgedsl.graph.render_dot import render_dot
 from forgedsl.graph.render_mermaid import render_mermaid
-from forgedsl.graph.render_svg import render_svg
+from forgedsl.graph.render_svg import scene_svg
 from forgedsl.graph.render_text import topology_lines
+from forgedsl.graph.scene_dataflow import dataflow_scene
 from forgedsl.lower.build import lower
 from forgedsl.plan.plan import plan
 
@@ -105,8 +106,8 @@ def _pairs(line):
 def test_drawings_are_whole_and_boxes_do_not_overlap(text):
     program, graph, made = planned(text)
     drawing = picture(program, graph, made)
-    svg = render_svg(drawing)
-    assert svg == render_svg(drawing)
+    svg = scene_svg(dataflow_scene(drawing))
+    assert svg == scene_svg(dataflow_scene(drawing))
     boxes = _boxes(svg)
     assert len(boxes) == len(drawing.boxes)
     for i, (x, y, w, h) in enumerate(boxes):

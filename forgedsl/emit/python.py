@@ -68,11 +68,6 @@ def emit_program(program: ir.Program, sources: Mapping[str, SourceFile] | None =
     return text
 
 
-def check_bodies(program: ir.Program, reporter: Reporter) -> None:
-    """Report the mistakes in the bodies of everything but losses."""
-    ProgramWriter(program, {}, reporter).module()
-
-
 class ProgramWriter:
     """Collects the functions of one program."""
 

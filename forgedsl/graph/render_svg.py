@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from forgedsl.graph.picture import Picture
 from forgedsl.graph.scene import LINE, PAD, Cluster, Label, Scene, Shape, Wire
-from forgedsl.graph.scene_dataflow import dataflow_scene
 
 PALETTE = ("#3b6fd6", "#2a9d62", "#c26a1b", "#8a55c9", "#b8405e", "#1b8ea6", "#7d8a1e", "#8d6e63")
 
@@ -31,11 +29,6 @@ DARK = """
     .title, .label, .frametitle { fill: #aeb7c4 } .wire { stroke: #8a94a3 } .tip { fill: #8a94a3 }
     .sync { stroke: #f0839b } .synctip, .synclabel { fill: #f0839b }
 """
-
-
-def render_svg(picture: Picture) -> str:
-    """The dataflow as SVG."""
-    return scene_svg(dataflow_scene(picture))
 
 
 def scene_svg(scene: Scene) -> str:

@@ -33,7 +33,6 @@ UNARY = (
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BINARY = ("add", "sub", "mul", "div", "mod", "pow", "min", "max", "and", "or", *COMPARISONS)
 ELEMENTWISE = frozenset((*UNARY, *BINARY, "clamp", "where"))
-LEAVES = frozenset(("const", "input", "total", "group_size", "siblings", "in_side"))
 SEQUENCE_REDUCTIONS = frozenset(("seq_sum", "seq_count", "seq_max", "seq_min"))
 GROUP_REDUCTIONS = frozenset(("group_sum", "group_max", "group_min"))
 SIBLING_REDUCTIONS = frozenset(("sibling_sum", "sibling_max", "sibling_min"))

@@ -69,11 +69,6 @@ def compare(old: Job, new: Job) -> tuple[Change, ...]:
     return tuple(sorted(found, key=lambda c: (CLASSES.index(c.impact), c.path)))
 
 
-def worst(changes: tuple[Change, ...]) -> str | None:
-    """The strictest class among the changes."""
-    return changes[0].impact if changes else None
-
-
 # ---- sections of a job that map onto settings
 
 

@@ -18,13 +18,11 @@ from forgedsl.plan.host import Host
 from forgedsl.plan.memory import (
     PHASES,
     PROCESS,
-    Item,
     Phase,
     TitanShape,
     VllmShape,
     kv_per_token,
     titan_phases,
-    vllm_fixed,
     vllm_phases,
     vllm_pool,
 )
@@ -337,9 +335,3 @@ def starved_engines(ranks: Sequence[RankMemory], names: Sequence[str]) -> list[R
         and isinstance(rank.shape, VllmShape)
         and vllm_pool(rank.shape) < max(1, rank.shape.context) * kv_per_token(rank.shape)
     ]
-
-
-def fixed_items(rank: RankMemory) -> tuple[Item, ...]:
-    """What an engine needs besides its pool."""
-    assert isinstance(rank.shape, VllmShape)
-    return vllm_fixed(rank.shape)

@@ -48,7 +48,6 @@ TEXT = {
 }
 
 FUNCTIONS: dict[str, tuple[str, ...]] = ELEMENTWISE | REDUCTIONS | AGGREGATORS | TEXT
-TENSOR_FUNCTIONS = frozenset(ELEMENTWISE | REDUCTIONS | AGGREGATORS)
 TEXT_FUNCTIONS = frozenset({*TEXT, "min", "max", "abs", "clamp", "clip", "exp", "log", "sqrt"})
 
 AXES = frozenset("BTGVP")

@@ -50,7 +50,6 @@ class TensorType:
 
 ERROR = TensorType(frozenset(), "error")
 SCALAR = TensorType(frozenset(), "f32")
-SCALAR_BOOL = TensorType(frozenset(), "bool")
 
 
 def axes_of(node: ast.TensorType) -> frozenset[str] | None:
