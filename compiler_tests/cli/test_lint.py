@@ -113,13 +113,6 @@ def test_json_has_its_fields_and_is_printed_for_a_clean_file_too():
     assert json.loads(result.stdout) == {"format_version": "1.1", "diagnostics": []}
 
 
-def test_jsonl_prints_one_object_per_line(tmp_path):
-    path = tmp_path / "x.forge"
-    path.write_text("param a = 1\nparam b = 2\n")
-    lines = forgec("lint", path, "--format", "jsonl").stdout.splitlines()
-    assert [json.loads(line)["code"] for line in lines] == ["S025", "S025"]
-
-
 def test_concise_is_one_line_per_finding(tmp_path):
     path = tmp_path / "x.forge"
     path.write_text("param a = 1\n")
@@ -178,13 +171,12 @@ def test_bad_usage_exits_2_and_says_so_on_stderr(args):
     assert result.stderr
 
 
-@pytest.mark.parametrize("format_", ["json", "jsonl"])
 @pytest.mark.parametrize(
     ("problem", "kind", "exit_code"),
     [(None, "usage", SystemExit), (KeyboardInterrupt(), "interrupted", KeyboardInterrupt),
      (ZeroDivisionError("planted"), "internal", ZeroDivisionError)],
 )  # fmt: skip
-def test_json_stays_json_whatever_happens(monkeypatch, capsys, format_, problem, kind, exit_code):
+def test_json_stays_json_whatever_happens(monkeypatch, capsys, problem, kind, exit_code):
     from forgedsl.cli import lint
 
     def fail(*_args, **_options):
@@ -193,7 +185,7 @@ def test_json_stays_json_whatever_happens(monkeypatch, capsys, format_, problem,
     if problem is not None:
         monkeypatch.setattr(lint, "_lint", fail)
     with pytest.raises(exit_code):
-        lint.main([str(GRPO), "--format", format_, *(["--nope"] if problem is None else [])])
+        lint.main([str(GRPO), "--format", "json", *(["--nope"] if problem is None else [])])
     assert json.loads(capsys.readouterr().out)["error"]["kind"] == kind
 
 

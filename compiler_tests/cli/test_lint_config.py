@@ -141,4 +141,4 @@ def test_every_format_is_offered_by_the_command():
         [sys.executable, "-m", "forgedsl.cli.main", "lint", "--help"],
         capture_output=True, text=True, check=True, cwd=ROOT,
     )  # fmt: skip
-    assert all(word in done.stdout for word in ("sarif", "gitlab", "--unsafe-fixes", "--deep"))
+    assert all(word in done.stdout for word in ("sarif", "github", "--unsafe-fixes", "--deep"))

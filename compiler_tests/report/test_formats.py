@@ -2,8 +2,6 @@
 
 import json
 import re
-import tomllib
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -71,21 +69,6 @@ def test_sarif_refers_to_its_rules_and_escapes_its_paths():
     assert place["region"] == {"startLine": 1, "startColumn": 7, "endLine": 1, "endColumn": 8}
 
 
-def test_junit_is_xml_and_counts_its_failures():
-    suites = ET.fromstring(shown("junit"))
-    (suite,) = suites
-    assert (suite.get("tests"), suite.get("failures")) == ("4", "3")
-    assert len(suite.findall("testcase/failure")) == 3
-
-
-def test_junit_survives_control_characters():
-    source = SourceFile("c.forge", "a \x00 \x1b b\n")
-    finding = Diagnostic(
-        code="S001", name="x", severity=Severity.ERROR, message="\x00", span=Span("c.forge", 0, 1)
-    )
-    ET.fromstring(render_as("junit", [finding], {"c.forge": source}, PLAIN))
-
-
 def test_github_commands_escape_what_would_end_them():
     lines = shown("github").splitlines()
     assert len(lines) == len(FINDINGS)
@@ -94,26 +77,3 @@ def test_github_commands_escape_what_would_end_them():
     assert all(re.fullmatch(pattern, line) for line in lines)
     assert "%0A" in lines[0]
     assert "100 %25" in lines[0]
-
-
-def test_gitlab_fingerprints_are_distinct_and_survive_a_moved_line():
-    issues = json.loads(shown("gitlab"))
-    moved = SourceFile(FILE, "\n\n" + TEXT)
-    shifted = Diagnostic(
-        code="R508", name="weight-scale", severity=Severity.WARNING, message="large",
-        span=Span(FILE, 36, 42),
-    )  # fmt: skip
-    (again,) = json.loads(render_as("gitlab", [shifted], {FILE: moved}, PLAIN))
-    assert len({issue["fingerprint"] for issue in issues}) == len(issues)
-    assert again["fingerprint"] == issues[2]["fingerprint"]
-
-
-def test_the_allowlist_is_a_configuration():
-    data = tomllib.loads(shown("allowlist"))
-    assert data["tool"]["forgec"]["lint"]["per-file-ignores"] == {FILE: ["L412", "R508"]}
-    assert "append: # forge: allow[L405] REASON" in shown("allowlist")
-
-
-def test_jsonl_and_json_hold_the_same():
-    lines = [json.loads(line) for line in shown("jsonl").splitlines()]
-    assert lines == json.loads(shown("json"))["diagnostics"]

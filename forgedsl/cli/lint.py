@@ -82,7 +82,7 @@ def _print_failure(arguments: Sequence[str], error: BaseException, why: str = ""
     words = [word for argument in arguments for word in argument.split("=", 1)]
     wanted = [after for word, after in pairwise(words) if word == "--format"]
     asked_for_help = isinstance(error, SystemExit) and error.code != 2
-    if asked_for_help or not wanted or wanted[-1] not in ("json", "jsonl"):
+    if asked_for_help or not wanted or wanted[-1] != "json":
         return
     from forgedsl.report.json import failure
 
@@ -90,7 +90,7 @@ def _print_failure(arguments: Sequence[str], error: BaseException, why: str = ""
     kind = kinds.get(type(error), "internal")
     texts = {"usage": "the command line is wrong, see stderr", "interrupted": "interrupted"}
     text = why or texts.get(kind) or f"{type(error).__name__}: {error}"
-    print(failure(kind, text, wanted[-1]))
+    print(failure(kind, text))
 
 
 def _main(arguments: Sequence[str]) -> int:

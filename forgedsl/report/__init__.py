@@ -14,10 +14,7 @@ if TYPE_CHECKING:
     from forgedsl.report.style import Style
     from forgedsl.source import SourceFile
 
-FORMATS = (
-    "full", "concise", "json", "jsonl", "github", "gitlab", "sarif", "junit", "markdown",
-    "allowlist",
-)  # fmt: skip
+FORMATS = ("full", "concise", "json", "github", "sarif", "markdown")
 
 
 def render_as(
@@ -27,7 +24,6 @@ def render_as(
     style: Style,
 ) -> str:
     """All diagnostics in one of FORMATS."""
-    module = importlib.import_module(f"forgedsl.report.{'json' if format_ == 'jsonl' else format_}")
-    renderer = module.render_lines if format_ == "jsonl" else module.render
-    text: str = renderer(diagnostics, sources, style)
+    module = importlib.import_module(f"forgedsl.report.{format_}")
+    text: str = module.render(diagnostics, sources, style)
     return text

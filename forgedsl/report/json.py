@@ -1,4 +1,4 @@
-"""Machine-readable diagnostics: one JSON document, or one JSON object per line.
+"""Machine-readable diagnostics: one JSON document.
 
 Lines and columns are 1-based and count code points; offsets are 0-based. `format_version` changes
 its first number when a field changes its meaning, its second when one is added.
@@ -26,20 +26,11 @@ def render(
     return json.dumps({"format_version": FORMAT_VERSION, "diagnostics": items}, indent=2)
 
 
-def failure(kind: str, message: str, format_: str) -> str:
+def failure(kind: str, message: str) -> str:
     """What stands in place of the findings of a check that could not be made."""
     error = {"kind": kind, "message": message}
-    if format_ == "jsonl":
-        return json.dumps({"error": error})
     document = {"format_version": FORMAT_VERSION, "diagnostics": [], "error": error}
     return json.dumps(document, indent=2)
-
-
-def render_lines(
-    diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style = PLAIN
-) -> str:
-    """One object per line."""
-    return "\n".join(json.dumps(as_dict(d, sources)) for d in diagnostics)
 
 
 def as_dict(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
