@@ -178,7 +178,7 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
 
 
 BLOCKS = frozenset({
-    "batch", "checkpoint", "cluster", "engine", "extra", "logging", "memory", "optimizer",
+    "batch", "checkpoint", "cluster", "engine", "extra", "logging", "lora", "memory", "optimizer",
     "parallel", "run", "sample", "sampling", "schedule", "wandb",
 })  # fmt: skip
 """what is written with a block, in all kinds of declarations"""
