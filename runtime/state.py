@@ -28,6 +28,8 @@ class ControllerState:
     """by source node"""
     evaluated: dict[str, int] = field(default_factory=dict)
     """by eval: the step of its last result"""
+    first: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """by eval: step and value of its first result, which later ones are compared with"""
     recorded: int = 0
     """last step whose metrics record was written; a resumed run writes from the next one on"""
     records: list[dict[str, Any]] = field(default_factory=list)

@@ -1,6 +1,7 @@
 """How runs end that do not go well: failures, guards, interrupts; and how they are resumed."""
 
 import asyncio
+import json
 import math
 from collections import Counter
 
@@ -11,6 +12,7 @@ from fake_endpoints import (
     RolloutError,
     ServiceFailure,
     drive,
+    evaluation,
     job,
     math_nodes,
     metrics,
@@ -369,6 +371,17 @@ def test_resume_continues_steps_versions_and_groups():
     after = [group for step in second.trained for group in step["groups"]]
     assert before.isdisjoint(after)
     assert sorted(before | set(after)) == list(range(32))
+
+
+def test_a_resumed_run_says_what_its_first_evaluation_found():
+    the_job = job(steps=4, checkpoint={"every": 1}, evals={"held_out": evaluation(2)})
+    first = FakeEndpoints(the_job)
+    _, events = drive(the_job, first)
+    value = next(e["value"] for e in events if e["kind"] == "eval.end")
+    state = json.loads(json.dumps(first.saved[-1]))
+    _, resumed = drive(the_job, first.restarted(state), state=state)
+    (start,) = [e for e in resumed if e["kind"] == "controller.start"]
+    assert start["first"] == {"held_out": [0, value]}
 
 
 def rows_by_group(events):

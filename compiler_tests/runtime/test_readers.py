@@ -231,6 +231,14 @@ def test_an_eval_says_how_far_it_has_come() -> None:
     assert eval_line(view) == "eval held_out at step 50: 0.808 (+0.278 since step 0)"
 
 
+def test_after_a_resume_an_eval_is_compared_with_the_first_of_the_run() -> None:
+    view = View("example", 60)
+    view.on_event({"time": 1.0, "kind": "controller.start", "first": {"held_out": [0, 0.5]}})
+    end = {"time": 2.0, "kind": "eval.end", "name": "held_out", "step": 50, "value": 0.75}
+    view.on_event(end)
+    assert eval_line(view) == "eval held_out at step 50: 0.750 (+0.250 since step 0)"
+
+
 def test_live_progress_shows_the_figures_and_gives_the_terminal_back() -> None:
     from rich.console import Console
 

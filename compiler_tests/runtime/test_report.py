@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 from synthetic import make_events, make_job
-from typer.testing import CliRunner
 
-from forgedsl.cli.app import app
+from forgedsl.cli.main import main
 from forgedsl.lower import job as spec
+from forgedsl.records import replace
 from forgedsl.runs import write_report
 from forgedsl.runs.charts import Series, chart, thin, ticks, trend
 from forgedsl.runs.data import load_run, overlap
 from forgedsl.runs.summary import summary
+from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import place, topology_svg
 from forgedsl.runtime.readers import close_readers, open_readers
 
@@ -138,6 +139,28 @@ def test_a_run_that_is_over_is_finished_though_its_lock_is_still_held(tmp_path: 
     assert ">not finished</span>" in write_report(tmp_path).read_text()
 
 
+@pytest.fixture
+def continued(tmp_path: Path) -> Path:
+    """A run that was stopped after 30 steps, and continued for 5 a thousand hours later."""
+    run_folder(tmp_path, make_job(steps=30))
+    later = [event | {"time": event["time"] + 3.6e6} for event in make_events(make_job(steps=5))]
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in later)
+    return tmp_path
+
+
+def test_the_time_between_a_stop_and_the_resume_is_no_time_of_the_run(continued: Path) -> None:
+    assert "30 steps in 24 s" in summary(continued, 0)
+    assert "<b>0:24</b>" in write_report(continued).read_text()
+
+
+def test_the_timeline_shows_steps_of_one_session(continued: Path) -> None:
+    data = load_run(continued)
+    drawn = timeline(replace(data, spans=data.spans | {"step": data.spans["step"][-10:]}))
+    assert drawn is not None
+    assert drawn.seconds < 10
+
+
 def test_svgs_are_xml(page: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page, re.S)
     assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 13
@@ -175,14 +198,19 @@ def test_report_of_a_run_without_a_step(tmp_path: Path) -> None:
     ],
 )
 def test_a_report_that_cannot_be_made_says_why(
-    tmp_path: Path, files: tuple[str, ...], text: str
+    tmp_path: Path,
+    files: tuple[str, ...],
+    text: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(make_job().model_dump_json() if name == "job.json" else "")
-    done = CliRunner().invoke(app, ["report", str(tmp_path)])
-    assert done.exit_code == 2
-    assert text in done.output
+    monkeypatch.setattr("sys.argv", ["forgec", "report", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert (ended.value.code, text in capsys.readouterr().err) == (2, True)
 
 
 def test_report_without_rewards_leads_with_the_loss(tmp_path: Path) -> None:

@@ -53,6 +53,8 @@ class RunData:
     """when the run, or its continuation, was started"""
     begin: float
     end: float
+    seconds: float
+    """what the run and its continuations took, without the time between them"""
     outcome: Row
     """the run.end event; empty while running, also again, or after a kill"""
     running: bool = False
@@ -98,9 +100,20 @@ def load_run(folder: Path) -> RunData:
         running=not outcome and is_running(folder),
         begin=min(times, default=0.0),
         end=max(times, default=0.0),
+        seconds=sum(max(part) - min(part) for part in sessions(events)),
         outcome=outcome,
         rehearsal=any(e["kind"] == "run.start" and e.get("rehearsal") for e in events),
     )
+
+
+def sessions(events: list[Row]) -> list[list[float]]:
+    """The times of the events of a run, then those of each continuation."""
+    found: list[list[float]] = []
+    for event in events:
+        if event["kind"] == "run.start" or not found:
+            found.append([])
+        found[-1].append(event["time"])
+    return found
 
 
 def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:

@@ -123,7 +123,7 @@ def tiles(data: RunData) -> list[dict[str, str]]:
     steps = f"of {data.job.schedule.steps}" if data.job.schedule.steps else ""
     done = data.rows[-1]["step"] if data.rows else 0
     shown.append({"label": "Steps", "value": number(done), "note": steps})
-    shown.append({"label": "Time", "value": clock(data.end - data.begin), "note": startup(data)})
+    shown.append({"label": "Time", "value": clock(data.seconds), "note": startup(data)})
     rates = edges(points(data, "tokens_per_s"))
     if rates:
         shown.append({"label": "Tokens/s", "value": number(rates[1]), "note": "trained"})

@@ -55,8 +55,7 @@ def headline(data: RunData, code: int) -> str:
     steps = data.rows[-1]["step"] if data.rows else 0
     profile = f" (profile {data.job.profile})" if data.job.profile else ""
     mark = "REHEARSAL, nothing was trained: " if data.rehearsal else ""
-    spent = duration(data.end - data.begin)
-    return f"{mark}{data.job.name}{profile} {words}: {steps} steps in {spent}"
+    return f"{mark}{data.job.name}{profile} {words}: {steps} steps in {duration(data.seconds)}"
 
 
 def places(data: RunData, run_dir: Path) -> list[str]:

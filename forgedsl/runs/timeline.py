@@ -7,6 +7,7 @@ Completions are too many for bars of their own: their lane shows how many were i
 
 from __future__ import annotations
 
+from bisect import bisect
 from html import escape
 
 from forgedsl.records import dataclass
@@ -30,13 +31,16 @@ class Timeline:
 
 
 def window(data: RunData) -> tuple[float, float, list[Span]] | None:
-    """The time of STEPS_SHOWN steps around the middle of the run."""
-    steps = data.spans["step"]
+    """The time of STEPS_SHOWN steps around the middle of the run, or of its longest session."""
+    parts: dict[int, list[Span]] = {}
+    for step in data.spans["step"]:
+        parts.setdefault(bisect(data.starts, step.start), []).append(step)
+    steps = max(parts.values(), key=len, default=[])
     if len(steps) < 2:
         return None
     count = min(STEPS_SHOWN, len(steps))
     first = (len(steps) - count) // 2
-    shown = list(steps[first : first + count])
+    shown = steps[first : first + count]
     return shown[0].start - (shown[1].start - shown[0].start) * 0.5, shown[-1].end, shown
 
 

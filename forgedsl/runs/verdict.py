@@ -327,7 +327,7 @@ def _speed(data: RunData) -> Iterator[Finding]:
         starved = sum(row.get("sampler_idle_s") or 0.0 for row in rows) / wall
         yield Finding(label="speed", style="note", text=_bound(data, idle, starved))
     steps = data.spans["step"]
-    start, whole = (steps[0].start - data.begin, data.end - data.begin) if steps else (0.0, 0.0)
+    start, whole = (steps[0].start - data.begin, data.seconds) if steps else (0.0, 0.0)
     if start > whole / 3:
         text = f"{duration(start)} of {duration(whole)} went by before the first step"
         yield Finding(label="start-up", style="note", text=text)

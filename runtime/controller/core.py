@@ -140,6 +140,7 @@ class Controller:
             step=self._state.step,
             recorded=self._records.recorded,
             resumed=self._saved_step is not None,
+            first=self._state.first,
         )
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -392,6 +393,7 @@ class Controller:
             versions=dict(self._versions.trained),
             ledgers={i.source.node.name: i.ledger.state_dict() for i in self._intakes},
             evaluated=dict(self._state.evaluated),
+            first=dict(self._state.first),
             recorded=self._records.recorded,
             records=self._records.held,
             wall_s=self._wall(),

@@ -129,5 +129,7 @@ class Lanes:
         version = context.versions.served.get(context.job.evals[name].service, 0)
         result = await self._evals.run(name, version=version, step=step)
         context.state.evaluated[name] = step
+        if result.value is not None:
+            context.state.first.setdefault(name, (step, result.value))
         if record is not None:
             self._records.result(record, result)

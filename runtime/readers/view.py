@@ -73,6 +73,7 @@ class View:
                 self.waiting = list(event.get("services", ()))
             case "controller.start":
                 self.phase = "running"
+                self.evals += [Eval(name, *of) for name, of in event.get("first", {}).items()]
             case "service.ready":
                 self.waiting = [name for name in self.waiting if name != event["service"]]
             case "eval.start":
