@@ -10,6 +10,7 @@ from forgedsl import api
 from forgedsl.cli import fmt, lint, main
 from forgedsl.cli.commands import COMMANDS
 from forgedsl.schema import KINDS, SERVICES, SINGLETONS
+from forgedsl.schema.services import ENGINE_ARGUMENTS
 from forgedsl.syntax.slips import BLOCKS
 
 ROOT = Path(__file__).parents[2]
@@ -96,22 +97,45 @@ def test_lint_needs_something_to_check(words, capsys):
 def test_a_dotted_block_is_a_block_in_a_block(tmp_path):
     text = GRPO.read_text()
     for body in (
-        "engine.extra { seed = 3, a { b = 1 } }",
-        "engine { extra { seed = 3, a.b = 1 } }",
+        "engine.extra { revision = 3, a { b = 1 } }",
+        "engine { extra { revision = 3, a.b = 1 } }",
     ):
         file = tmp_path / "x.forge"
         file.write_text(text.replace('mesh_name = "gen"', f'mesh_name = "gen"\n  {body}'))
         settings = api.load(file, profile="none").checked.services["generator"].settings
         found = {name: settings[name].value for name in settings if name.startswith("engine.extra")}
-        assert found == {"engine.extra.seed": 3, "engine.extra.a.b": 1}
+        assert found == {"engine.extra.revision": 3, "engine.extra.a.b": 1}
 
 
 def test_extra_arguments_of_the_engine_reach_the_job(tmp_path):
     from forgedsl.passes import Request, compile_program
 
-    overrides = ("generator.engine.extra.seed=3", "generator.engine.extra.a.b=1")
+    overrides = ("generator.engine.extra.revision=3", "generator.engine.extra.a.b=1")
     state = compile_program(Request(path=GRPO, profile="cpu", overrides=overrides)).state
-    assert state.job.job.services["generator"].extra == {"seed": 3, "a": {"b": 1}}
+    assert state.job.job.services["generator"].extra == {"revision": 3, "a": {"b": 1}}
+
+
+@pytest.mark.parametrize("name", ["dtype", "max_model_len", "tensor_parallel_size"])
+def test_arguments_that_the_runtime_sets_are_no_extras(name):
+    loaded = api.load(GRPO, profile="none", overrides=(f"generator.engine.extra.{name}=2",))
+    (found,) = loaded.reporter
+    assert (found.code, found.help) == ("F103", f"leave it out: {dict(ENGINE_ARGUMENTS)[name]}")
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
+    from forgedsl.lower import job
+    from forgedsl.runtime.upstream.vllm import Seat, _arguments
+
+    service = job.VllmService(
+        model="policy", mesh=job.Mesh(name="gen", device=device), dtype="f32", gpu_memory=0.5,
+        sampling=job.Sampling(max_tokens=16),
+    )  # fmt: skip
+    model = job.Model(source=job.RandomModel(seed=1), dtype="f32", context=256)
+    seat = Seat(rank=0, ranks=1, meeting=Path("x"))
+    mine = _arguments(service, model, Path("x"), 1, seat)
+    tunable = {"enable_chunked_prefill", "max_num_batched_tokens"} if device == "cpu" else set()
+    assert set(mine) - tunable <= dict(ENGINE_ARGUMENTS).keys()
 
 
 def test_the_parser_knows_what_is_written_with_a_block():

@@ -37,6 +37,9 @@ def _section(title: str, kind: Kind) -> str:
     if kind.open:
         names = " and ".join(f"`{prefix} {{ ... }}`" for prefix in kind.open)
         parts.append(f"Whatever stands in {names} is passed through as it is.")
+        if kind.taken:
+            rows = (f"`{n.rpartition('.')[2]}` ({why})" for n, why in kind.taken)
+            parts[-1] += f" Refused is what the runtime sets itself: {'; '.join(rows)}."
     return join(parts)
 
 

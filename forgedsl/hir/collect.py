@@ -276,6 +276,10 @@ class Collector:
         if setting is None:
             self._unknown_setting(declared, path, span)
             return
+        if (why := dict(declared.kind.taken).get(text)) is not None:
+            message = f"the runtime sets `{path[-1]}` of `{declared.name}` itself"
+            self.ctx.error("F103", message, span, help=f"leave it out: {why}")
+            return
         before = declared.entries.get(text)
         if before is not None and RANK[before.origin.layer] > RANK[origin.layer]:
             return

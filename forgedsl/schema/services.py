@@ -99,10 +99,31 @@ TITAN = Kind(
     ),
 )  # fmt: skip
 
+ENGINE_ARGUMENTS = (
+    ("model", "the model of the service does"),
+    ("tokenizer", "the model's `tokenizer` does"),
+    ("dtype", "the service's `dtype` does"),
+    ("max_model_len", "the model's `context` does"),
+    ("seed", "`run.seed` does, `sampling.seed` for completions"),
+    ("enable_prefix_caching", "`engine.prefix_caching` does"),
+    ("enforce_eager", "`engine.cuda_graphs` does"),
+    ("max_num_seqs", "`engine.max_running` does"),
+    ("gpu_memory_utilization", "`engine.gpu_memory` does"),
+    ("tensor_parallel_size", "`parallel.tp` does"),
+    ("pipeline_parallel_size", "`parallel.pp` does"),
+    ("data_parallel_size", "`parallel.dp` does"),
+    ("logprobs_mode", "log-probs are those of the distribution that was sampled from"),
+    ("load_format", "the folder of the model does"),
+    ("distributed_executor_backend", "Monarch starts the ranks"),
+    ("disable_log_stats", "events.jsonl has the figures"),
+)
+"""arguments of vLLM that runtime/upstream/vllm.py sets, and what decides them"""
+
 VLLM = Kind(
     name="service",
     doc="a vLLM engine that samples completions",
     open=("engine.extra",),
+    taken=tuple((f"engine.extra.{name}", why) for name, why in ENGINE_ARGUMENTS),
     settings=(
         *_COMMON,
         _row("procs", COUNT, Derived("tp x pp x dp over hosts"), _PLACE, "processes per host"),

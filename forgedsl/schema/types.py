@@ -126,6 +126,7 @@ class Kind:
     labels     modes it is written with (`schedule sync`)
     single     the one setting of a kind that is itself a value (`launcher = slurm(...)`)
     open       prefixes under which any name is accepted (`engine.extra`)
+    taken      names under them that the runtime sets itself, each with what decides its value
     """
 
     name: str
@@ -135,6 +136,7 @@ class Kind:
     labels: tuple[str, ...] = ()
     single: bool = False
     open: tuple[str, ...] = ()
+    taken: tuple[tuple[str, str], ...] = ()
 
     def setting(self, path: str) -> Setting | None:
         """The setting at `path`, or None."""
