@@ -189,7 +189,7 @@ trainer:
   procs: 2
 schedule.steps: 7
 generator:
-  sampling: {stop: ["</s>", 'a"b'], seed: null}
+  sampling: {stop: ["</s>", 'a"b'], top_k: null}
 run: {name: my run}
 """
 
@@ -199,7 +199,7 @@ def test_overrides_from_yaml(tmp_path):
     program = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.yaml"]).checked
     trainer, sampler = program.services["trainer"].settings, program.services["generator"].settings
     assert (trainer["optimizer.lr"].value, trainer["optimizer.betas"].value) == (1e-5, [0.9, 0.95])
-    assert (sampler["sampling.stop"].value, sampler["sampling.seed"].value) == (
+    assert (sampler["sampling.stop"].value, sampler["sampling.top_k"].value) == (
         ["</s>", 'a"b'],
         None,
     )

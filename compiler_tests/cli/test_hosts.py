@@ -10,7 +10,7 @@ from forgedsl.cli import host as here
 from forgedsl.cli.app import app
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
-SIZES = {"cpus": 4, "memory": 64 * 2**30, "rdma": False, "hosts": 1}
+SIZES = {"cpus": 4, "memory": 64 * 2**30, "hosts": 1}
 NONE = {**SIZES, "gpus": 0, "gpu": "", "gpu_memory": 0}
 ONE = {**SIZES, "gpus": 1, "gpu": "H100", "gpu_memory": 80 * 2**30}
 

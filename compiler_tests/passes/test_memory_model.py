@@ -42,7 +42,6 @@ def test_what_a_layer_keeps(counted, mode, dtype, itemsize):
         itemsize=itemsize,
         trained=True,
         checkpointing=mode,
-        head_rows=None,
         seq_len=SEQ_LEN,
         rows=ROWS,
         published=0,

@@ -16,7 +16,6 @@ FIRES = [
     ("D601", [("max_tokens = 16", "max_tokens = 16, top_k = 20")], "20"),
     ("D601", [("max_tokens = 16", "max_tokens = 16, min_p = 0.1")], "0.1"),
     ("D602", [("temperature = 1.0", "temperature = 0.0")], "0.0"),
-    ("D603", [("max_tokens = 16", "max_tokens = 16, seed = 7")], "7"),
     ("D604", [('source = jsonl("test.jsonl"), ', "")], "held_out"),
     ("D604", [('"test.jsonl"', '"sums.jsonl"')], "held_out"),
     ("R504", [(", on_truncated = 0.0", "")], "points"),

@@ -22,13 +22,6 @@ def test_a_scheduler_is_served_inside_its_allocation(
     check_supported(job)
 
 
-@pytest.mark.parametrize("kind", ["process", "ssh"])
-def test_other_launchers_are_refused(make_job: Any, make_titan: Any, kind: Any) -> None:
-    job = make_job(services={"t": make_titan()}, launcher=spec.Launcher(kind=kind))
-    with pytest.raises(LaunchError, match=f"launcher {kind}.*`launcher = local`"):
-        check_supported(job)
-
-
 def test_a_mesh_placed_on_another_host_is_refused(make_job: Any, make_titan: Any) -> None:
     service = make_titan()
     places = (spec.Place(replica=0, host=1, gpus=(0,)),)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,7 +40,6 @@ def detect_host() -> dict[str, Any]:
         "gpu_memory": min((size for _, size in gpus), default=0),
         "cpus": len(os.sched_getaffinity(0)),
         "memory": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "rdma": any(Path("/sys/class/infiniband").glob("*")),
     }
 
 

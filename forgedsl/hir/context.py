@@ -58,7 +58,6 @@ class Host:
     gpu_memory: int = 141 * 2**30
     cpus: int = 96
     memory: int = 2**40
-    rdma: bool = False
     said: str = "assumed"
     """who says so, e.g. "this host", "assumed: --host 8xH200", "assumed: `cluster` of the file"."""
 

@@ -97,6 +97,6 @@ DERIVED: dict[tuple[str, str], Callable[[File, Declared], Any]] = {
     ("service", "procs"): _vllm_procs,
     **{
         ("cluster", name): _host(name)
-        for name in ("hosts", "gpus", "gpu", "gpu_memory", "cpus", "memory", "rdma")
+        for name in ("hosts", "gpus", "gpu", "gpu_memory", "cpus", "memory")
     },
 }

@@ -77,6 +77,7 @@ HABITS = {
     "reward_weights": "`score` of a `rubric`",
     "save_steps": "`checkpoint.every`",
     "global_step": "`num_steps: [B] i64`, a field of the loss",
+    "seed": "`run.seed`; every completion derives a seed of its own from it",
     "save_total_limit": "`checkpoint.keep`",
     "split": '`source = hf(id, split = "train")` of the dataset',
     "tensor_parallel_degree": "`parallel.tp`",

@@ -27,8 +27,6 @@ MISSING = "-"
 
 SETTINGS = {
     "activation_checkpoint": "memory.activation_checkpoint",
-    "offload": "memory.offload",
-    "logits": "memory.logits",
     "gpu_memory": "engine.gpu_memory",
     "prefix_caching": "engine.prefix_caching",
     "cuda_graphs": "engine.cuda_graphs",

@@ -266,7 +266,7 @@ class Logging(Spec):
 
 
 class Launcher(Spec):
-    kind: Literal["local", "process", "ssh", "slurm", "kubernetes"] = "local"
+    kind: Literal["local", "slurm", "kubernetes"] = "local"
     args: dict[str, Any] = Field(default_factory=dict)
 
 

@@ -191,8 +191,6 @@ class TitanService(Spec):
     """None: the weights themselves are trained"""
     batch: BatchShape
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
-    offload: Literal["none"] = "none"
-    logits: str = "auto"
     compile: bool = False
 
 
@@ -204,7 +202,6 @@ class Sampling(Spec):
     max_tokens: int
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
-    seed: int | None = None
 
 
 class VllmParallel(Spec):

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Constructor, Decl, Program, model_of
+from forgedsl.hir.ir import Decl, Program, model_of
 from forgedsl.lower import job
 from forgedsl.plan.meshes import MeshPlan, number, value
 from forgedsl.plan.plan import Plan
-from forgedsl.schema.types import Auto
 
 
 def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Service]:
@@ -44,7 +43,6 @@ def _titan(
     decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str, *, stepped: bool
 ) -> job.TitanService:
     rows = plan.rows[decl.name]
-    logits = decl.settings["memory.logits"].value
     accumulate = value(decl, "batch.accumulate")
     return job.TitanService(
         model=model_of(decl),
@@ -61,16 +59,8 @@ def _titan(
             accumulate=accumulate if isinstance(accumulate, int) else None,
         ),
         activation_checkpoint=_plain(decl, "memory.activation_checkpoint"),
-        offload=_plain(decl, "memory.offload"),
-        logits=_logits(logits),
         compile=bool(value(decl, "compile", mesh.device == "gpu")),
     )
-
-
-def _logits(setting: Any) -> str:
-    if isinstance(setting, Constructor):
-        return f"{setting.name}({setting.args['rows']})"
-    return "auto" if isinstance(setting, Auto) else str(setting)
 
 
 def _lora(decl: Decl) -> job.Lora | None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from math import floor
 
 from forgedsl.families.base import Dims
-from forgedsl.hir.ir import Constructor, Decl, Program
+from forgedsl.hir.ir import Decl, Program
 from forgedsl.plan.host import Host
 from forgedsl.plan.memory import (
     PHASES,
@@ -161,7 +161,6 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
     assert dims is not None
     rows, seq_len = request.rows[mesh.service]
     trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
-    logits = decl.settings["memory.logits"].value
     targets = [request.program.services[name] for name in sorted(request.synced)]
     return TitanShape(
         dims=dims,
@@ -170,7 +169,6 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
         itemsize=itemsize(request.program, decl),
         trained=trained,
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
-        head_rows=int(logits.args["rows"]) if isinstance(logits, Constructor) else None,
         seq_len=seq_len,
         rows=rows,
         adapters=adapter_params(dims, rank) if trained and rank else None,

@@ -235,7 +235,8 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
             "no-launcher",
             f"the plan needs {hosts} hosts, and nothing says how to reach them",
             decl.name_span,
-            help='add `launcher = slurm(partition = "gpu", time = 12h)`, or ssh, kubernetes',
+            help="fit the plan on one host; what a scheduler takes is planned and built with "
+            '`launcher = slurm(partition = "gpu", time = 12h)` or kubernetes, not run yet',
         )
     ]
 

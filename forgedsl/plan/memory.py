@@ -74,7 +74,6 @@ class TitanShape:
     itemsize: int
     trained: bool
     checkpointing: str
-    head_rows: int | None
     seq_len: int
     rows: int
     adapters: int | None = None
@@ -136,7 +135,7 @@ def layer_bytes(shape: TitanShape, checkpointing: str) -> float:
 def head_rows(shape: TitanShape) -> int:
     """Rows of the vocabulary that are computed at once."""
     chunk = max(HEAD_MIN_ROWS, HEAD_ELEMENTS[shape.device] // shape.dims.vocab)
-    return min(shape.tokens, shape.head_rows or chunk)
+    return min(shape.tokens, chunk)
 
 
 def activation_items(shape: TitanShape) -> tuple[Item, ...]:

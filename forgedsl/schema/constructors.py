@@ -105,19 +105,9 @@ DATA_SOURCES = _group(
 
 SEED = _group(_signature("seed", "shuffled in an order of its own", _param("seed", NATURAL)))
 EXPORTS = _group(_signature("hf", "a folder in Hugging Face layout", _param("path", STR)))
-LOGITS = _group(_signature("chunked", "logits of so many rows at once", _param("rows", COUNT)))
 
-_HOSTS = Type(base="list", item=STR)
 LAUNCHERS = _group(
     _signature("local", "processes of this host"),
-    _signature("process", "worker processes reached by address", _param("hosts", _HOSTS)),
-    _signature(
-        "ssh",
-        "workers started over ssh",
-        _param("hosts", _HOSTS),
-        _param("user", _OPTIONAL_STR, None, keyword=True),
-        _param("python", _OPTIONAL_STR, None, keyword=True),
-    ),
     _signature(
         "slurm",
         "a Slurm allocation",

@@ -71,7 +71,6 @@ CLUSTER = Kind(
         ("gpu_memory", BYTES, Derived("the host"), PLACE, "memory of one GPU"),
         ("cpus", COUNT, Derived("the host"), PLACE, "CPU cores per host"),
         ("memory", BYTES, Derived("the host"), PLACE, "main memory per host"),
-        ("rdma", BOOL, Derived("the host"), PLACE, "RDMA between hosts"),
     ),
 )
 LAUNCHER = Kind(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.schema import constructors as c
 from forgedsl.schema.types import (
     AUTO,
     BOOL,
@@ -47,7 +46,7 @@ _GPUS = Setting(
 _COMMON = (
     _row("hosts", COUNT, 1, _PLACE, "hosts"),
     _GPUS,
-    _row("cpus", replace(COUNT, auto=True), AUTO, _PLACE, "CPU cores per process"),
+    _row("cpus", replace(COUNT, auto=True), AUTO, _PLACE, "threads of each of its processes"),
     _DEVICE,
     _row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), _NUM, "dtype in use"),
     _row("mesh_name", STR, Derived("the service's name"), _PLACE, "name of its process mesh"),
@@ -87,15 +86,12 @@ TITAN = Kind(
              "tokens per packed row; auto is the model's context"),
         _row("batch.rows", _COUNT, None, _NUM, "rows per rank and microbatch"),
         _row("batch.tokens", _COUNT, None, _NUM, "or tokens per rank and microbatch"),
-        _row("batch.pack", BOOL, True, _NUM, "several sequences share a row"),
+        _row("batch.pack", BOOL, True, _NUM,
+             "several sequences share a row, or each has its own"),
         _row("batch.accumulate", replace(COUNT, auto=True), AUTO, _NUM,
              "microbatches per step; auto is as many as the batch needs"),
         _row("memory.activation_checkpoint", word("none", "selective", "full"), "none", _PLACE,
              "recompute activations in the backward pass"),
-        _row("memory.offload", word("none"), "none", _PLACE, "offload to main memory"),
-        _row("memory.logits",
-             Type(base="ctor", ctors=c.LOGITS, words=("full",), auto=True), AUTO, _PLACE,
-             "auto is the fused head"),
     ),
 )  # fmt: skip
 
@@ -129,7 +125,7 @@ VLLM = Kind(
         _row("procs", COUNT, Derived("tp x pp x dp over hosts"), _PLACE, "processes per host"),
         _row("replicas", COUNT, 1, _PLACE, "engines behind the router"),
         _row("route", word("least_loaded", "round_robin", "sticky"), "least_loaded", _PLACE,
-             "how requests find a replica"),
+             "how requests find a replica; sticky: those of one prompt share one"),
         _row("parallel.tp", COUNT, 1, _PLACE, "tensor parallel"),
         _row("parallel.pp", COUNT, 1, _PLACE, "pipeline parallel"),
         _row("parallel.dp", COUNT, 1, _PLACE, "data parallel"),
@@ -142,8 +138,6 @@ VLLM = Kind(
         _row("sampling.min_tokens", NATURAL, 0, _NUM, "shortest completion"),
         _row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, _NUM,
              "strings that end a completion; auto is the model's"),
-        _row("sampling.seed", replace(NATURAL, optional=True), None, _NUM,
-             "none derives one per completion from run.seed"),
         _row("engine.gpu_memory", replace(FRACTION, auto=True), AUTO, _PLACE,
              "part of the device it may use"),
         _row("engine.prefix_caching", BOOL, True, _PLACE, "reuse the KV of shared prefixes"),
