@@ -164,7 +164,7 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         mesh = service.mesh
         gpus = {spot.replica: spot.gpus for spot in mesh.places}
         found[name] = [
-            Placement(threads=threads, gpus=gpus.get(replica, ()))
+            Placement(threads=mesh.cpus or threads, gpus=gpus.get(replica, ()))
             for replica in range(mesh.replicas)
         ]
     needed = {gpu for spots in found.values() for spot in spots for gpu in spot.gpus}

@@ -72,10 +72,12 @@ def pack(
     world: int,
     pairs: bool = False,
     flat: bool = False,
+    share: bool = True,
 ) -> list[Microbatch]:
     """This rank's microbatches, each of at most `rows` rows, or as many tokens in one.
 
-    With `pairs`, samples 2p and 2p + 1 are in the same microbatch, as its sequences 2q and 2q + 1.
+    Samples `share` rows, or each has its own. With `pairs`, samples 2p and 2p + 1 are in the same
+    microbatch, as its sequences 2q and 2q + 1.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -87,14 +89,15 @@ def pack(
                 f"batch.seq_len = {seq_len}"
             )
     if flat:
-        shares = _balanced(samples, rows * seq_len, world, 2 if pairs else 1)
+        most = len(samples) if share else rows
+        shares = _balanced(samples, rows * seq_len, world, 2 if pairs else 1, most)
         return [_microbatch(samples, [own], own, FLAT_STEP) for own in shares[rank::world]]
     if pairs:
-        paired = [_paired(samples, range(r, len(samples) // 2, world), seq_len, rows)
-                  for r in range(world)]  # fmt: skip
-        mine = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
-        return [_microbatch(samples, cut, sorted(_flat(cut))) for cut in mine]
-    bins = _first_fit(samples, range(len(samples)), seq_len)
+        mine = [range(r, len(samples) // 2, world) for r in range(world)]
+        paired = [_paired(samples, own, seq_len, rows, share) for own in mine]
+        cuts = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
+        return [_microbatch(samples, cut, sorted(_flat(cut))) for cut in cuts]
+    bins = _first_fit(samples, range(len(samples)), seq_len, share)
     per_rank = -(-len(bins) // world)
     count = max(1, -(-per_rank // rows))
     own = bins[rank::world]
@@ -103,15 +106,18 @@ def pack(
     return [_microbatch(samples, cut, _flat(cut)) for cut in cuts]
 
 
-def _balanced(samples: Sequence[Sample], budget: int, world: int, together: int) -> list[list[int]]:
-    """Samples of each microbatch, `world` after `world`: as few as hold them, as even as can be.
+def _balanced(
+    samples: Sequence[Sample], budget: int, world: int, together: int, most: int
+) -> list[list[int]]:
+    """Samples of each microbatch, `world` after `world`: as few as hold them, as even as can be,
+    and none with more than `most`.
 
     Raises:
         ValueError: what stays `together` (a pair) is longer than the `budget` of tokens.
     """
     units = [list(range(i, i + together)) for i in range(0, len(samples), together)]
     lengths = [sum(len(samples[i].token_ids) for i in unit) for unit in units]
-    if lengths and max(lengths) > budget:
+    if lengths and (max(lengths) > budget or together > most):
         raise ValueError("a pair needs 2 rows, batch.rows = 1")
     count = max(1, -(-sum(lengths) // (budget * world)))
     order = sorted(range(len(units)), key=lambda u: -lengths[u])
@@ -119,8 +125,9 @@ def _balanced(samples: Sequence[Sample], budget: int, world: int, together: int)
         filled = [0] * (count * world)
         shares: list[list[int]] = [[] for _ in filled]
         for u in order:
-            least = min(range(len(filled)), key=filled.__getitem__)
-            if filled[least] + lengths[u] > budget:
+            room = [i for i in range(len(filled)) if len(shares[i]) + together <= most]
+            least = min(room, key=filled.__getitem__, default=None)
+            if least is None or filled[least] + lengths[u] > budget:
                 break
             filled[least] += lengths[u]
             shares[least] += units[u]
@@ -130,16 +137,16 @@ def _balanced(samples: Sequence[Sample], budget: int, world: int, together: int)
 
 
 def _paired(
-    samples: Sequence[Sample], pairs: Sequence[int], seq_len: int, rows: int
+    samples: Sequence[Sample], pairs: Sequence[int], seq_len: int, rows: int, share: bool
 ) -> list[list[list[int]]]:
     """The rows of each microbatch for these pairs: as many pairs as fit, in order."""
     cuts: list[list[list[int]]] = [[]]
     members: list[int] = []
     for pair in pairs:
         both = [2 * pair, 2 * pair + 1]
-        bins = _first_fit(samples, [*members, *both], seq_len)
+        bins = _first_fit(samples, [*members, *both], seq_len, share)
         if len(bins) > rows:
-            members, bins = [], _first_fit(samples, both, seq_len)
+            members, bins = [], _first_fit(samples, both, seq_len, share)
             cuts.append([])
         if len(bins) > rows:
             raise ValueError(f"a pair needs {len(bins)} rows, batch.rows = {rows}")
@@ -160,8 +167,11 @@ def _flat(bins: list[list[int]]) -> list[int]:
     return [i for row in bins for i in row]
 
 
-def _first_fit(samples: Sequence[Sample], members: Sequence[int], seq_len: int) -> list[list[int]]:
-    """Indices per row. Longest first; stable, so that packing is deterministic."""
+def _first_fit(
+    samples: Sequence[Sample], members: Sequence[int], seq_len: int, share: bool
+) -> list[list[int]]:
+    """Indices per row, one in each unless they `share` rows. Longest first; stable, so that packing
+    is deterministic."""
     order = sorted(members, key=lambda i: -len(samples[i].token_ids))
     bins: list[list[int]] = []
     room: list[int] = []
@@ -177,7 +187,7 @@ def _first_fit(samples: Sequence[Sample], members: Sequence[int], seq_len: int) 
                 break
         else:
             bins.append([i])
-            room.append(seq_len - length)
+            room.append(seq_len - length if share else 0)
     return bins
 
 

@@ -29,16 +29,19 @@ def samples(draw: st.DrawFn) -> list[Sample]:
 
 
 @settings(max_examples=120, deadline=None)
-@given(samples(), st.integers(1, 4), st.integers(1, 3), st.booleans())
-def test_each_scored_token_once(items: list[Sample], rows: int, world: int, flat: bool) -> None:
+@given(samples(), st.integers(1, 4), st.integers(1, 3), st.booleans(), st.booleans())
+def test_each_scored_token_once(
+    items: list[Sample], rows: int, world: int, flat: bool, share: bool
+) -> None:
     seen = []
     counts = set()
     for rank in range(world):
-        micros = pack(items, seq_len=16, rows=rows, rank=rank, world=world, flat=flat)
+        micros = pack(items, seq_len=16, rows=rows, rank=rank, world=world, flat=flat, share=share)
         counts.add(len(micros))
         for micro in micros:
             assert micro.tokens.shape[0] <= (1 if flat else rows)
             assert micro.num_tokens <= rows * 16
+            assert share or len(micro.members) <= rows
             packed = micro.tokens.flatten()
             for at, label, seq in zip(
                 micro.index.tolist(), micro.labels.tolist(), micro.seq_id.tolist(), strict=True

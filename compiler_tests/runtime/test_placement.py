@@ -52,3 +52,12 @@ def test_a_host_with_fewer_gpus_is_refused(make_job: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
     with pytest.raises(LaunchError, match="GPUs 0 to 7 of this host, which has 2"):
         meshes.place(make_job(services={"generator": two_replicas()}))
+
+
+def test_threads_are_those_that_a_service_asks_for(make_job: Any, make_titan: Any) -> None:
+    from forgedsl.runtime import meshes
+
+    service = make_titan()
+    asks = service.model_copy(update={"mesh": service.mesh.model_copy(update={"cpus": 3})})
+    (spot,) = meshes.place(make_job(services={"t": asks}))["t"]
+    assert meshes._environment(spot)["OMP_NUM_THREADS"] == "3"

@@ -98,6 +98,7 @@ class TitanActor(ForgeActor):
             world=self.titan.dp_size,
             pairs=pairs,
             flat=self.titan.flat,
+            share=shape.pack,
         )
 
     def _logprobs(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -164,7 +165,7 @@ class GeneratorClient:
     def _hand_out(self, owed: Owed) -> None:
         if owed.future.done():
             return
-        replica = self._route()
+        replica = self._route(owed.request.token_ids)
         if replica is None:
             self._nobody.append(owed)
             return
@@ -173,12 +174,14 @@ class GeneratorClient:
         sent = replica.submitter.post(owed.request)
         sent.add_done_callback(lambda done: _submitted(done, owed))
 
-    def _route(self) -> Replica | None:
+    def _route(self, token_ids: list[int]) -> Replica | None:
         alive = [replica for replica in self.replicas if replica.alive]
         if not alive:
             return None
         if self.service.route == "least_loaded":
             return min(alive, key=lambda r: len(r.outstanding))
+        if self.service.route == "sticky":  # a group stays with the replica that has its prompt
+            return alive[zlib.crc32(repr(token_ids).encode()) % len(alive)]
         return alive[next(self._turn) % len(alive)]
 
     def _submitter(self, replica: Replica) -> Callable[[Sequence[Any]], Any]:

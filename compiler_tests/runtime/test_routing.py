@@ -1,0 +1,58 @@
+"""Which replica a request goes to, by `route`."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.services.generator import GeneratorClient
+
+PROMPTS = [[1, 2, 3], [4, 5], [6], [7, 8, 9]]
+GROUP = 3
+
+
+def homes(route: Any) -> list[set[int]]:
+    """The replicas that the completions of each prompt are asked from."""
+    service = spec.VllmService(
+        model="m",
+        mesh=spec.Mesh(name="g", device="cpu", replicas=4),
+        dtype="f32",
+        sampling=spec.Sampling(max_tokens=4),
+        route=route,
+    )
+
+    async def main() -> list[tuple[int, list[int]]]:
+        asked: list[tuple[int, list[int]]] = []
+        client = GeneratorClient(service, [SimpleNamespace() for _ in range(4)], lambda *_: None)
+        for index, replica in enumerate(client.replicas):
+
+            def post(request: Any, index: int = index) -> asyncio.Future[None]:
+                asked.append((index, request.token_ids))
+                return asyncio.get_running_loop().create_future()
+
+            replica.submitter = SimpleNamespace(post=post)
+        each = [prompt for prompt in PROMPTS for _ in range(GROUP)]
+        tasks = [asyncio.create_task(client.sample(p, service.sampling, 1)) for p in each]
+        await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return asked
+
+    asked = asyncio.run(main())
+    return [{index for index, ids in asked if ids == prompt} for prompt in PROMPTS]
+
+
+@pytest.mark.parametrize(
+    ("route", "replicas"), [("sticky", 1), ("round_robin", GROUP), ("least_loaded", GROUP)]
+)
+def test_a_sticky_group_has_one_replica(route: str, replicas: int) -> None:
+    assert [len(home) for home in homes(route)] == [replicas] * len(PROMPTS)
+
+
+def test_sticky_prompts_are_spread() -> None:
+    assert len(set.union(*homes("sticky"))) > 1
