@@ -1,0 +1,169 @@
+"""The trainer alone: seconds, tokens per second, MFU and peak memory of optimizer steps.
+
+    made-up samples (prompt + completion) --TitanTrainer--> steps --> one line of JSON each
+
+    python benchmarks/training.py [--size 0.6B] [--sequences 128] [--prompt 256] [--new 1024]
+                                  [--seq-len 2048] [--rows 16] [--steps 5] [--set KEY=VALUE ...]
+
+No generator and no mesh: the actor's own code runs in this process, on a GPU where there is one.
+MFU is 6 FLOPs a parameter and token, and 12 L H D for the attention to half of the tokens before
+one's own, over the GPU's dense bf16 peak; what is recomputed does not count as work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.items import Batch, Sample
+from forgedsl.runtime.models import resolve_model
+
+HERE = Path(__file__).parent
+PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--size", default="0.6B")
+    parser.add_argument("--vocabulary", type=int, default=151_936)
+    for name, default in (
+        ("sequences", 128), ("prompt", 256), ("new", 1024), ("seq-len", 2048), ("rows", 16),
+        ("steps", 5),
+    ):  # fmt: skip
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    return parser.parse_args()
+
+
+def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
+    """The job of training.forge under these arguments."""
+    (folder / "tokenizer").mkdir()
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(16)}, unk_token="t0"))
+    PreTrainedTokenizerFast(tokenizer_object=words, pad_token="t1", eos_token="t2").save_pretrained(
+        folder / "tokenizer"
+    )
+    (folder / "prompts.jsonl").write_text('{"prompt": "t4", "target": "1"}\n')
+    file = folder / "training.forge"
+    file.write_text((HERE / "training.forge").read_text())
+    settings = [f"size={args.size}", f"seq_len={args.seq_len}", f"rows={args.rows}"]
+    host = "2xH200" if torch.cuda.is_available() else "cpu"
+    command = [
+        sys.executable,
+        "-m",
+        "forgedsl.cli.main",
+        "build",
+        str(file),
+        "-o",
+        str(folder / "b"),
+    ]
+    for setting in (*settings, *args.settings):
+        command += ["--set", setting]
+    subprocess.run([*command, "--host", host], check=True, stdout=subprocess.DEVNULL)
+    return spec.Job.model_validate_json((folder / "b" / "job.json").read_text())
+
+
+def trainer(job: spec.Job, folder: Path) -> Any:
+    """The trainer's actor, without a mesh around it."""
+    from forgedsl.runtime.actors.trainer import TitanTrainer
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    actor = TitanTrainer.__new__(TitanTrainer)
+    service = job.services["trainer"]
+    assert isinstance(service, spec.TitanService)
+    actor.rank, actor.job, actor.name, actor.service = 0, job, "trainer", service
+    actor.model_spec, actor.world = job.models["policy"], 1
+    actor.folder = resolve_model(job, "policy", folder / "b", folder)
+    actor._rendezvous, actor._threads = ("127.0.0.1", port), torch.get_num_threads()
+    actor._setup(folder, f"training-{port}", None)
+    return actor
+
+
+def made_up(args: argparse.Namespace) -> Batch:
+    """Samples of nearly equal lengths, and of fields that no shortcut can use."""
+    draw = random.Random(3)
+    samples = []
+    for _ in range(args.sequences):
+        new = draw.randint(args.new * 7 // 8, args.new)
+        samples.append(
+            Sample(
+                token_ids=[draw.randrange(args.vocabulary) for _ in range(args.prompt + new)],
+                num_prompt=args.prompt,
+                mask=[True] * new,
+                token_fields={
+                    "behavior": [draw.gauss(-math.log(args.vocabulary), 0.1) for _ in range(new)]
+                },
+                sequence_fields={"adv": draw.gauss(0, 1)},
+            )
+        )
+    return Batch(samples=samples)
+
+
+def flops(actor: Any, batch: Batch) -> float:
+    config = actor.titan.config
+    attention = config.layers[0].attention
+    dense = sum(p.numel() for p in actor.titan.model.parameters())
+    if not config.enable_weight_tying:
+        dense -= config.vocab_size * config.dim
+    heads, head_dim = attention.n_heads, attention.head_dim or config.dim // attention.n_heads
+    each = (len(sample.token_ids) for sample in batch.samples)
+    return float(
+        sum(6 * dense * n + 12 * len(config.layers) * heads * head_dim * n * n / 2 for n in each)
+    )
+
+
+def main() -> None:
+    args = arguments()
+    with tempfile.TemporaryDirectory() as name:
+        job = compiled(args, Path(name))
+        actor = trainer(job, Path(name))
+        batch = made_up(args)
+        work = flops(actor, batch)
+        gpu = torch.cuda.is_available()
+        peak = next((v for k, v in PEAK.items() if gpu and k in torch.cuda.get_device_name()), 0.0)
+        for step in range(1, args.steps + 1):
+            if gpu:
+                torch.cuda.reset_peak_memory_stats()
+                torch.cuda.synchronize()
+            begin = time.perf_counter()
+            result = actor._step(batch, next(iter(job.losses)))
+            if gpu:
+                torch.cuda.synchronize()
+            seconds = time.perf_counter() - begin
+            line = {
+                "step": step, "seconds": round(seconds, 3), "tokens": result.tokens,
+                "tokens_per_s": round(result.tokens / seconds), "kernel": result.kernel,
+                "mfu": round(work / seconds / peak, 3) if peak else None,
+                "peak_gib": round(torch.cuda.max_memory_allocated() / 2**30, 2) if gpu else None,
+                "loss": result.loss, "grad_norm": round(result.grad_norm, 5),
+            }  # fmt: skip
+            print(json.dumps(line), flush=True)
+        begin = time.perf_counter()
+        actor._publish()
+        print(json.dumps({"publish_s": round(time.perf_counter() - begin, 4)}), flush=True)
+        actor._publications = 99  # no probe any more
+        begin = time.perf_counter()
+        actor._publish()
+        print(json.dumps({"publish_again_s": round(time.perf_counter() - begin, 4)}), flush=True)
+        actor._close()
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
