@@ -67,6 +67,10 @@ def test_a_suppression_that_matches_nothing_is_reported(findings):
     assert findings(*edits) == [("N903", "# forge: allow[A303] why")]
 
 
+def test_a_suppression_of_what_differs_from_machine_to_machine_may_match_nothing(findings):
+    assert findings(("forge 1", "forge 1 # forge: allow[P210] made later")) == []
+
+
 @pytest.mark.parametrize("profile", [None, "none", "sharp"])
 def test_a_suppression_for_another_profile_is_left_alone(findings, profile):
     edits = [

@@ -3,7 +3,7 @@
 A suppression at the end of a line is for findings on that line; one on a line of its own is for
 the next line with code. Errors can be suppressed only where the rule says so (SUPPRESSIBLE: what
 is merely usually wrong); warnings and infos always. A suppression without a reason is N902, one
-that matches nothing N903.
+that matches nothing N903, unless what it allows differs from machine to machine.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ SUPPRESSIBLE = frozenset(
     {"A301", "F107", "L406", "P208", *(rule.CODE for rule in RULES if rule.LEVEL == "D")}
 )
 CODES = frozenset(rule.CODE for rule in RULES)
+LOCAL = frozenset({"P210"})
+"""codes that a file gives on one machine and not on another"""
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
 
 
@@ -137,7 +139,7 @@ def _problems(suppression: Suppression, known: frozenset[str]) -> Iterator[Diagn
             span=suppression.span,
             help="`# forge: allow[CODE] why it is right here`",
         )
-    unused = [c for c in suppression.codes if c in known and c not in suppression.used]
+    unused = [c for c in suppression.codes if c in known - LOCAL - suppression.used]
     if unused:
         edit = Edit(text="", span=suppression.line_span)
         whole = len(unused) == len(suppression.codes)
