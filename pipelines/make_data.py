@@ -7,6 +7,8 @@ Nothing enters; these files leave, beside this module:
   data/arithmetic_demos.jsonl  demonstrations of training problems as chat messages, good and bad
   data/arithmetic_pairs.jsonl  preferences: the right answer over a near miss, written alike, in the
                                format of argilla/distilabel-math-preference-dpo
+  data/curriculum.jsonl        questions in English, from sums of one digit over word problems to
+                               sums of two digits; curriculum_*.jsonl: held-out ones of each kind
   tokenizers/arithmetic/       tokenizer files, for AutoTokenizer, and generation_config.json
 
 The demonstrations are of mixed quality on purpose: three in ten give the right answer, the rest one
@@ -32,6 +34,19 @@ WRONG_FRACTION = 0.7
 DIRECT_FRACTION = 0.4
 """demonstrations that answer without a thinking step"""
 ERRORS = (-10, -2, -1, 1, 2, 10)
+
+STAGES = ((("one_digit",), 640), (("one_digit", "words"), 800),
+          (("one_digit", "words", "two_digits"), 960))  # fmt: skip
+"""kinds of questions and how many rows of them, in the order of learning"""
+NUM_HELD_OUT = 24
+NAMES = ("Tom", "Anna", "Sam", "Maria", "Ben", "Lily")
+THINGS = ("apples", "books", "coins", "pencils", "shells", "cards")
+STORIES = (
+    "{0} has {1} {3} and gets {2} more. How many {3} does {0} have now?",
+    "There are {1} {3} in a box and {2} {3} in a bag. How many {3} are there in all?",
+    "{0} buys {1} {3} today and {2} {3} tomorrow. How many {3} does {0} buy?",
+    "After {0} gave away {1} {3}, {2} {3} were left. How many {3} did {0} have before?",
+)
 
 CHARACTERS = "0123456789+-*/=<>()[]{}.,:;?!#$%&^_|~\\x \n"
 ADDED_TOKENS = ("<think>", "</think>", "<answer>", "</answer>")
@@ -110,6 +125,34 @@ def preference_rows(train: list[Pair]) -> list[dict[str, object]]:
     return [preference_row(pair, rng) for pair in rng.sample(train, NUM_PAIRS)]
 
 
+def asked(kind: str, pair: Pair, rng: random.Random) -> dict[str, object]:
+    """A question in English. What is asked for stands last: small models follow it best there."""
+    a, b = pair
+    if kind == "words":
+        text = rng.choice(STORIES).format(rng.choice(NAMES), a, b, rng.choice(THINGS))
+    else:
+        text = f"What is {a} + {b}?"
+    return {"question": f"{text} Answer with the number only.", "answer": f"#### {a + b}"}
+
+
+def curriculum() -> dict[str, list[dict[str, object]]]:
+    """Training rows in the order of learning, and held-out rows of each kind."""
+    rng = random.Random("arithmetic/curriculum")
+    pairs = {"one_digit": range(10), "words": range(2, 12), "two_digits": range(10, 100)}
+    train: dict[str, list[Pair]] = {}
+    found: dict[str, list[dict[str, object]]] = {"curriculum": []}
+    for kind, numbers in pairs.items():
+        shuffled = [(a, b) for a in numbers for b in numbers]
+        rng.shuffle(shuffled)
+        train[kind] = shuffled[NUM_HELD_OUT:]
+        held_out = shuffled[:NUM_HELD_OUT]
+        found[f"curriculum_{kind}"] = [asked(kind, pair, rng) for pair in held_out]
+    for kinds, count in STAGES:
+        picked = [(kind, rng.choice(train[kind])) for kind in rng.choices(kinds, k=count)]
+        found["curriculum"] += [asked(kind, pair, rng) for kind, pair in picked]
+    return found
+
+
 def tokenizer_files() -> dict[str, str]:
     """One token per character, and the tags as single tokens that stay visible when decoded."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
@@ -145,7 +188,7 @@ def contents() -> dict[str, str]:
         "data/arithmetic_test.jsonl": [problem_row(pair) for pair in test],
         "data/arithmetic_demos.jsonl": demo_rows(train),
         "data/arithmetic_pairs.jsonl": preference_rows(train),
-    }
+    } | {f"data/{name}.jsonl": rows for name, rows in curriculum().items()}
     texts = {
         name: "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
         for name, rows in rows_by_file.items()

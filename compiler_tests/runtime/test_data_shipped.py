@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -63,8 +64,24 @@ def test_tags_are_single_tokens_that_stay_visible() -> None:
     assert tokenizer.decode(tokens, skip_special_tokens=True) == text
 
 
+def test_the_curriculum_goes_from_easy_to_hard_and_its_held_out_questions_are_others() -> None:
+    def numbers(row: dict) -> tuple[bool, tuple[int, ...]]:
+        found = tuple(map(int, re.findall(r"\d+", row["question"])))
+        assert row["answer"] == f"#### {sum(found)}"
+        return row["question"].startswith("What is"), found
+
+    train = [numbers(row) for row in rows("curriculum.jsonl")]
+    kinds = ("one_digit", "words", "two_digits")
+    held_out = {numbers(row) for kind in kinds for row in rows(f"curriculum_{kind}.jsonl")}
+    assert len(held_out) == 3 * make_data.NUM_HELD_OUT
+    assert not held_out & set(train)
+    assert all(is_sum and max(pair) < 10 for is_sum, pair in train[:640])
+    assert all(max(pair) < 12 for _, pair in train[:1440])
+    assert sum(max(pair) >= 12 for _, pair in train[1440:]) > 250
+
+
 def test_repository_stays_small() -> None:
-    assert sum((ROOT / name).stat().st_size for name in make_data.contents()) < 2_100_000
+    assert sum((ROOT / name).stat().st_size for name in make_data.contents()) < 2_400_000
 
 
 def test_preferences_differ_in_the_answer_alone() -> None:
