@@ -96,3 +96,18 @@ def test_wrong_arguments_are_said(tmp_path, bound, message):
     text = f'import python "r.py" as r\nreward a = r.{bound}\n'
     found = lint_source(SourceFile("t.forge", text), tmp_path).diagnostics
     assert [d.message for d in found if d.code == "F114"] == [message]
+
+
+def test_a_parameter_comes_before_an_import_of_its_name(tmp_path):
+    (tmp_path / "r.py").write_text("def f(response): ...\n")
+    text = 'import python "r.py" as r\nreward a = r.f\nreward b(r: Rollout) -> f32 = r.num_tokens\n'
+    found = lint_source(SourceFile("t.forge", text), tmp_path).diagnostics
+    assert [d.code for d in found if d.code == "X801"] == []
+
+
+def test_a_file_that_is_no_python_is_said_with_its_line_and_reason(tmp_path):
+    (tmp_path / "r.py").write_text("x = 1\ndef f(:\n")
+    text = 'import python "r.py" as r\nreward a = r.f\n'
+    found = lint_source(SourceFile("t.forge", text), tmp_path).diagnostics
+    said = [d.message for d in found if d.code == "F115"]
+    assert said == ["`r.py` is not valid Python (line 2: invalid syntax)"]

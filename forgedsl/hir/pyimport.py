@@ -45,8 +45,7 @@ def python_scope(
         ctx.error("F115", f"`{decl.target}` is not UTF-8", decl.target_span)
         return None
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = getattr(error, "lineno", None)
-        where = f" (line {line})" if line else ""
+        where = f" (line {error.lineno}: {error.msg})" if isinstance(error, SyntaxError) else ""
         ctx.error("F115", f"`{decl.target}` is not valid Python{where}", decl.target_span)
         return None
     scope = Scope(module=decl.target)

@@ -67,7 +67,8 @@ def _imported(
 def _body(resolver: File, node: ast.FnDecl | ast.BindDecl) -> Body | None:
     if isinstance(node, ast.BindDecl):
         return _bound(resolver, node.value)
-    if isinstance(node.body, ast.Path):
+    fields = {field.name for field in node.fields}
+    if isinstance(node.body, ast.Path) and node.body.parts[0] not in fields:
         found = resolver.scope.lookup(node.body.parts)
         if isinstance(found, PythonFunction):
             return _bound(resolver, node.body)
