@@ -1,5 +1,6 @@
 """`forgec run --dry-run`: everything up to the launch, a line each, and nothing is started."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,17 @@ def test_every_obstacle_is_named(folder):
     failed = [line.split()[0] for line in done.stdout.splitlines() if " FAILED " in line]
     assert failed == ["data", "run"]
     assert "would not start: 2 of 6 checks failed" in done.stdout
+
+
+def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):
+    (folder / "grading.py").write_text("import os\nos._exit(3)\ndef f(response): ...\n")
+    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
+        "forge 1", 'forge 1\nimport python "grading.py" as own', 1
+    )
+    (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
+    done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
+    assert "rewards     FAILED  the process of the reward ended while it was loading" in done.stdout
 
 
 def test_gpus_that_are_not_there(folder, monkeypatch):

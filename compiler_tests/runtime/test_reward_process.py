@@ -12,6 +12,7 @@ import pytest
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.rewards import process as process_module
 from forgedsl.runtime.rewards.process import RewardProcess
 from forgedsl.runtime.rewards.worker import Outcome, Recipe
 
@@ -168,9 +169,23 @@ def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path:
     assert found[1].value == 1.0
 
 
-def test_what_cannot_be_imported_is_said_at_the_start(tmp_path: Path) -> None:
-    process = RewardProcess(recipe(tmp_path, "f", "import nowhere\n"))
-    with pytest.raises(LaunchError, match="No module named 'nowhere'"):
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("import nowhere\n", "No module named 'nowhere'"),
+        ("import sys\nsys.exit(2)\n", r"importing rewards.py failed: SystemExit: 2"),
+        (
+            "import time\ntime.sleep(600)\n",
+            "f: not loaded within 6 s; what runs on import must",
+        ),
+    ],
+)
+def test_what_cannot_be_imported_is_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, said: str
+) -> None:
+    monkeypatch.setattr(process_module, "LOADING", 6.0)
+    process = RewardProcess(recipe(tmp_path, "f", source))
+    with pytest.raises(LaunchError, match=said):
         asyncio.run(process.start())
 
 

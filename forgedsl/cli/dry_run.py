@@ -103,12 +103,21 @@ def _data(job: Job, folder: Path) -> str:
 
 
 def _rewards(job: Job, folder: Path) -> str:
-    from forgedsl.runtime.modules import load_module
-    from forgedsl.runtime.rewards.loading import load_reward
+    """Loaded as a run does, in a process of theirs: code of the user may hang, or end it."""
+    import asyncio
 
-    program = load_module("program", job.program)
-    for reward in job.rewards.values():
-        load_reward(reward, program, folder)
+    from forgedsl.runtime.rewards.process import RewardProcess
+    from forgedsl.runtime.rewards.worker import Recipe
+
+    async def load() -> None:
+        recipe = Recipe(rewards=job.rewards, program=job.program, job_dir=str(folder))
+        process = RewardProcess(recipe)
+        try:
+            await process.start()
+        finally:
+            process.close()
+
+    asyncio.run(load())
     return ", ".join(job.rewards) or "none"
 
 

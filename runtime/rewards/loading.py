@@ -98,7 +98,7 @@ def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
     """The object of a class."""
     try:
         made: Callable[..., Any] = user(**spec.args)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         given = ", ".join(f"{name} = {value!r}" for name, value in spec.args.items())
         raise LaunchError(
             f"reward {spec.function}: {spec.function}({given}) failed: {described(error)}"
@@ -199,7 +199,7 @@ def _import_file(path: Path, name: str, spec: job.Reward) -> ModuleType:
     sys.modules[name] = module
     try:
         found.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise LaunchError(
             f"reward {spec.function}: importing {spec.path} failed: {type(error).__name__}: {error}"

@@ -25,6 +25,8 @@ from forgedsl.runtime.rewards.worker import HEAD, Item, Outcome, Recipe, late
 
 GRACE = 1.0
 """seconds that an interrupted call has to end before its process is killed"""
+LOADING = 600.0
+"""seconds that the files and objects of its rewards have to load"""
 CODE = "from forgedsl.runtime.rewards.worker import main; main({})"
 
 
@@ -100,7 +102,11 @@ class _Incarnation:
         made._reader, made._writer = await asyncio.open_connection(sock=ours)
         try:
             made._write(recipe)
-            problem = await made._read()
+            async with asyncio.timeout(LOADING):
+                problem = await made._read()
+        except TimeoutError:
+            names = ", ".join(recipe.rewards)
+            problem = f"{names}: not loaded within {LOADING:g} s; what runs on import must end"
         except (asyncio.IncompleteReadError, ConnectionError):
             problem = f"the process of the reward ended while it was loading: {await made._cause()}"
         if problem:
