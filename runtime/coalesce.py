@@ -38,6 +38,11 @@ class Coalescer(Generic[T, R]):
         """Calls that have not returned."""
         return len(self._running)
 
+    @property
+    def num_waiting(self) -> int:
+        """Items that have not been sent."""
+        return len(self._waiting)
+
     def post(self, item: T) -> asyncio.Future[R]:
         """Send `item` without waiting for the answer."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()

@@ -4,7 +4,8 @@
 
 `runtime/services.py` implements it over Monarch, the tests over coroutines that sleep. Rules:
 - Every call may be cancelled; a cancelled call abandons its remote work. The controller puts the
-  deadline of the node around every call, so implementations need none of their own for that.
+  deadline of the node around every call but those of rewards, so implementations need none of
+  their own for that.
 - What a caller may handle is a `RolloutError` (retried, then dropped) or a `DropRollout` (dropped
   at once). `ServiceError` and every other exception end the run.
 - A service that fails while nobody calls it is put into `failures`; that ends the run too.
@@ -97,14 +98,6 @@ class SyncResult:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalSample:
-    """One completion of a held-out prompt and its score."""
-
-    rollout: Rollout
-    score: float
-
-
 class Endpoints(Protocol):
     """The services of a job. `node` says which service, function or dataset is meant."""
 
@@ -137,7 +130,10 @@ class Endpoints(Protocol):
         called before `step` with the weights that the step starts from."""
 
     async def score(self, node: Node, rollout: Any, target: Any) -> Score:
-        """Apply the reward or rubric; its `on_error` may raise `DropRollout` or `RewardError`."""
+        """Apply the reward or rubric; its `on_error` may raise `DropRollout` or `RewardError`.
+
+        The controller waits as long as it takes: bounded is each call of a reward, not its queue.
+        """
 
     async def call(self, node: Node, args: dict[str, Any]) -> Any:
         """Call `node.target` of the program; rollout-level arguments are lists over siblings, or
@@ -155,10 +151,11 @@ class Endpoints(Protocol):
     async def eval_prompts(self, name: str) -> list[Prompt]:
         """The held-out prompts of `Job.evals[name]`, `limit` applied."""
 
-    async def evaluate_sample(
-        self, name: str, prompt: Prompt, sibling: int, seed: int
-    ) -> EvalSample:
-        """One completion with the eval's own sampling settings, scored."""
+    async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
+        """One completion of a held-out prompt with the eval's own sampling settings."""
+
+    async def evaluate_score(self, name: str, rollout: Rollout) -> Score:
+        """Its score; as `score`, but without monitors."""
 
     async def save(self, step: int, controller_state: dict[str, Any]) -> str:
         """Write a checkpoint of all trained services and `controller_state` (JSON); its path."""

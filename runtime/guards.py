@@ -1,6 +1,6 @@
 """Guards: what stops a run that no longer makes sense, with the evidence in the message.
 
-    deadline(name, seconds)   every wait has a name and an end (Late)
+    deadline(name, seconds)   every wait has a name, and an end (Late) or somebody who bounds it
     FailureGuard              completions that keep failing, without one that succeeds (RunError)
     RewardGuard               a reward that fails too often (GuardError)
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
@@ -39,14 +39,14 @@ class Late(Exception):
 
 
 @asynccontextmanager
-async def deadline(what: str, seconds: float) -> AsyncIterator[None]:
-    """Bound the body; a TimeoutError that comes out of the body itself stays what it is."""
+async def deadline(what: str, seconds: float | None) -> AsyncIterator[None]:
+    """Bound the body, unless by None; a TimeoutError of the body itself stays what it is."""
     clock = asyncio.timeout(seconds)
     try:
         async with clock:
             yield
     except TimeoutError as error:
-        if not clock.expired():
+        if not clock.expired() or seconds is None:
             raise
         raise Late(what, seconds) from error
 

@@ -26,7 +26,6 @@ from forgedsl.runtime.controller import Controller, Outcome
 from forgedsl.runtime.endpoints import (
     GROUP,
     DropRollout,
-    EvalSample,
     RolloutError,
     Score,
     ServiceFailure,
@@ -323,13 +322,17 @@ class FakeEndpoints:
     async def eval_prompts(self, name: str) -> list[Prompt]:
         return [Prompt(group=-1, row=row, text="", token_ids=[row], target=0) for row in range(3)]
 
-    async def evaluate_sample(
-        self, name: str, prompt: Prompt, sibling: int, seed: int
-    ) -> EvalSample:
+    async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         version = self.served[self.job.evals[name].service]
         await self._work("eval", name=name)
         assert version == self.served[self.job.evals[name].service], "the version is not pinned"
-        return EvalSample(rollout=completion(prompt, -1, sibling, seed, version), score=version)
+        return completion(prompt, -1, sibling, seed, version)
+
+    async def evaluate_score(self, name: str, rollout: Rollout) -> Score:
+        await self._work("eval score", name=name)
+        version = self.served[self.job.evals[name].service]
+        assert version == rollout.version_min, "the version is not pinned"
+        return Score(value=version)
 
     async def save(self, step: int, controller_state: dict[str, Any]) -> str:
         await self._work("save", step=step)

@@ -210,15 +210,25 @@ def test_starvation_says_where_the_groups_went():
 
 
 @pytest.mark.parametrize(
-    ("drops", "words"),
+    ("drops", "at", "words"),
     [
-        ({"reward correct": 9, "filter mixed": 2}, "`reward correct`: it fails, or takes longer"),
-        ({"filter mixed": 9, "reward correct": 2}, "rejects nearly every group"),
-        ({}, "raise `schedule.starve_timeout`"),
+        ({"reward correct": 9, "filter mixed": 2}, {}, "`reward correct`: it fails, or takes"),
+        ({"filter mixed": 9, "reward correct": 2}, {"score": 3}, "rejects nearly every group"),
+        ({}, {"sample": 3, "score": 2}, "raise `schedule.starve_timeout`"),
+        ({}, {"sample": 2, "score": 3}, "the rewards are the bottleneck: give them more `procs`"),
     ],
 )
-def test_the_remedy_for_starvation_names_what_took_the_groups(drops, words):
-    assert words in starvation_remedy(Counter(drops))
+def test_the_remedy_for_starvation_names_what_took_the_groups(drops, at, words):
+    assert words in starvation_remedy(Counter(drops), Counter(at))
+
+
+def test_a_long_queue_before_the_rewards_loses_nothing():
+    times = {"score": 1000.0, "eval score": 1000.0}
+    the_job = job(steps=2, evals={"held_out": evaluation(1)}, mode="sync")
+    endpoints = FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.0))
+    _, events = drive(the_job, endpoints)
+    assert [e for e in events if e["kind"].startswith("rollout.")] == []
+    assert {e["failed"] for e in events if e["kind"] == "eval.end"} == {0}
 
 
 def test_slow_progress_is_not_starvation():

@@ -28,6 +28,7 @@ class FakeMesh:
         self.size = size
         self.asked: list[Any] = []
         self.dead = False
+        self.service, self.origin = "correct", ""
 
     async def one(self, rank: int, endpoint: str, items: list[Any]) -> list[list[Outcome]]:
         self.asked += items
@@ -160,6 +161,36 @@ def test_calls_of_a_pool_that_died_wait_for_the_next(make_job: Any) -> None:
         return (await call).value
 
     assert asyncio.run(main()) == 1.0
+
+
+def test_a_call_that_waits_for_its_turn_is_told_as_a_bottleneck(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUE_SECONDS", 0.0)
+    client, seen = client_of(make_job, FakeMesh())
+
+    async def main() -> None:
+        await asyncio.gather(*(client.score("correct", rollout("yes"), "yes") for _ in range(8)))
+
+    asyncio.run(main())
+    assert "is the bottleneck: a call waited 0 s for its turn, " in seen[0]["text"]
+    assert seen[0]["text"].endswith("give it more `procs`")
+
+
+def test_a_pool_that_does_nothing_at_all_has_failed(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_SECONDS", 0.01)
+    monkeypatch.setattr(module, "GRACE", 0.0)
+    mesh = FakeMesh()
+    client, _ = client_of(make_job, mesh, timeout=0.01)
+
+    async def one(rank: int, endpoint: str, items: list[Any]) -> list[list[Outcome]]:
+        return await asyncio.Future()
+
+    mesh.one = one  # type: ignore[method-assign]
+    with pytest.raises(ServiceError, match="correct: process 0 of the pool gave no answer within"):
+        asyncio.run(client.score("correct", rollout("yes"), "yes", monitored=False))
 
 
 def test_a_call_without_an_answer_is_told(make_job: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,10 @@ class Timed(FakeEndpoints):
 
     async def evaluate_sample(self, name, prompt, sibling, seed):
         tokens = int(completion_tokens(self.model, "generator", 0, -1 - prompt.row, sibling))
-        rollout = await self._complete(prompt, sibling, tokens)
-        return type("Sample", (), {"rollout": rollout, "score": 0.0})()
+        return await self._complete(prompt, sibling, tokens)
+
+    async def evaluate_score(self, name, rollout):
+        return Score(value=0.0)
 
     async def _complete(self, prompt, sibling, tokens):
         ident = str(next(self.ids))

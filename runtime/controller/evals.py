@@ -1,6 +1,6 @@
 """One evaluation: a run over the held-out prompts.
 
-    Job.evals --Evals.run(name) --evaluate_sample--> mean score, events
+    Job.evals --Evals.run(name) --evaluate_sample, evaluate_score--> mean score, events
 
 An evaluation measures one version of the sampler's weights: the lane in `versions.py` keeps the
 next sync away until it is done. Completions that fail or are dropped count in `failed`, not in the
@@ -85,8 +85,10 @@ class Evals:
             try:
                 with self._meter.sampling(), self._events.span("sample", **where) as end:
                     call = self._endpoints.evaluate_sample(name, prompt, sibling, seed)
-                    result = await ask(node, call)
-                    end.update(span_fields(result.rollout))
+                    rollout = await ask(node, call)
+                    end.update(span_fields(rollout))
+                call_ = self._endpoints.evaluate_score(name, rollout)
+                score = await ask(node, call_, patient=True)
             except (Late, RolloutError) as error:
                 self._failures.failed(node, error)
                 message = f"{type(error).__name__}: {error}"
@@ -95,7 +97,7 @@ class Evals:
                 self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             else:
                 self._failures.succeeded(node)
-                scores.append(result.score)
+                scores.append(score.value)
                 self._meter.life += 1
 
 

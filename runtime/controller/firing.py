@@ -38,8 +38,8 @@ T = TypeVar("T")
 SAMPLE_TRIES = 2
 
 
-async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float) -> T:
-    """Await an endpoint call under a deadline; failures become a RunError with their origin.
+async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float | None) -> T:
+    """Await an endpoint call, under a deadline if any; failures become a RunError with its origin.
 
     `RolloutError`, `DropRollout` and `Late` pass through: only the caller knows what they cost.
     """
@@ -63,10 +63,10 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float) 
         ) from error
 
 
-async def ask(node: Node, call: Awaitable[T]) -> T:
-    """`bounded` by the timeout of the node."""
+async def ask(node: Node, call: Awaitable[T], *, patient: bool = False) -> T:
+    """`bounded` by the timeout of the node; `patient`: by nothing."""
     what = f"{node.op} {node.name} on {node.target}" if node.target else f"{node.op} {node.name}"
-    return await bounded(call, what=what, node=node, seconds=node.timeout)
+    return await bounded(call, what=what, node=node, seconds=None if patient else node.timeout)
 
 
 async def demand(node: Node, call: Awaitable[T]) -> T:
@@ -204,8 +204,9 @@ class Firing:
         with self._events.span("score", node=node.name, group=unit.group, sibling=number) as end:
             call = self._endpoints.score(node, args[0], args[1] if len(args) > 1 else None)
             try:
-                score: Score = await ask(node, call)
-            except (Late, RolloutError) as error:
+                # the reward client bounds each call; how long one waits for its turn is no failure
+                score: Score = await ask(node, call, patient=True)
+            except RolloutError as error:
                 self._failures.failed(node, error)
                 raise DropRollout(f"{node.op} {node.target}") from error
             except RewardError as error:

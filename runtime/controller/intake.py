@@ -264,9 +264,11 @@ class Pool:
 
     async def _starved(self, step: int) -> GuardError:
         """The error with its evidence: where the groups are, what became of the others."""
-        lines = []
+        lines, at = [], Counter[str]()
         for intake in self.intakes:
             places = Counter(unit.waiting_for()[0] for unit in intake.in_flight.values())
+            ops = {node.name: node.op for node in intake.source.nodes}
+            at.update({ops.get(name, name): count for name, count in places.items()})
             where = ", ".join(f"{count} in {name}" for name, count in sorted(places.items()))
             lines.append(
                 f"{intake.source.node.name}: {len(intake.waiting)} of {intake.source.quota} groups "
@@ -286,17 +288,22 @@ class Pool:
         return GuardError(
             f"starved at step {step + 1}: no group became ready for {self._patience:g} s{detail}",
             origin=self._job.origins.get("schedule", self._flow.steps[0].origin),
-            remedy=starvation_remedy(drops),
+            remedy=starvation_remedy(drops, at),
         )
 
 
-def starvation_remedy(drops: Counter[str]) -> str:
-    """What to change, by what took most of the groups."""
+def starvation_remedy(drops: Counter[str], at: Counter[str]) -> str:
+    """What to change, by what took most of the groups, or by the operations that they wait for."""
     reason = max(drops, key=lambda name: drops[name], default="")
     if reason.startswith(("reward ", "score ")):
         return (
             f"most groups were lost to `{reason}`: it fails, or takes longer than its `timeout`; "
             "mend it or raise its `timeout`, its errors are in events.jsonl"
+        )
+    if at["score"] > max(at.total() / 2, drops.total()):
+        return (
+            "most groups wait for their scores, so the rewards are the bottleneck: give them more "
+            "`procs`, or raise `schedule.starve_timeout`"
         )
     return (
         "a filter or reward that rejects nearly every group starves the trainer; "

@@ -22,7 +22,6 @@ from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import (
     GROUP,
     CheckpointError,
-    EvalSample,
     Score,
     ServiceError,
     ServiceFailure,
@@ -136,14 +135,14 @@ class MonarchEndpoints:
         spec_ = self.job.evals[name]
         return self._datasets[spec_.dataset].prompts(spec_.limit)
 
-    async def evaluate_sample(
-        self, name: str, prompt: Prompt, sibling: int, seed: int
-    ) -> EvalSample:
+    async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         spec_ = self.job.evals[name]
         client = self.generators[spec_.service]
-        rollout = await self._complete(client, spec_.sampling, prompt, sibling, seed)
-        score = await self.rewards.score(spec_.score, rollout, prompt.target, monitored=False)
-        return EvalSample(rollout=rollout, score=score.value)
+        return await self._complete(client, spec_.sampling, prompt, sibling, seed)
+
+    async def evaluate_score(self, name: str, rollout: Rollout) -> Score:
+        score = self.job.evals[name].score
+        return await self.rewards.score(score, rollout, rollout.prompt.target, monitored=False)
 
     # ---- the run
 

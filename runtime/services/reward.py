@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,10 +20,11 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.endpoints import RewardError, Score, ServiceError
+from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.guards import RewardGuard
+from forgedsl.runtime.guards import Late, RewardGuard, deadline
 from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.upstream.monarch import Mesh
 
@@ -31,6 +33,10 @@ DEPTH = 2
 PURE_BATCH = 256
 SLOW_SECONDS = 10.0
 """a call that takes longer is told of"""
+QUEUE_SECONDS = 60.0
+"""a call that waited longer for its turn is told of: the rewards are the bottleneck"""
+START_SECONDS = 300.0
+"""for a process to begin, beside the calls that it is given"""
 CACHE_SIZE = 1 << 17
 SHOWN = 80
 
@@ -54,10 +60,20 @@ class RewardPool:
     """The calls of one mesh; those of a mesh that died wait for the one in its place."""
 
     def __init__(
-        self, mesh: Mesh, *, depth: int, limit: int, slow: Callable[[Item], None] | None = None
+        self,
+        mesh: Mesh,
+        *,
+        depth: int,
+        limit: int,
+        seconds: Callable[[Item], float],
+        slow: Callable[[Item], None] | None = None,
+        full: Callable[[int], None] = lambda waiting: None,
     ) -> None:
+        """`seconds`: how long an item may take in a process."""
         self.mesh = mesh
-        self._slow = slow
+        self._depth, self._seconds = depth, seconds
+        self._slow, self._full = slow, full
+        self._since: dict[int, float] = {}
         self._room = [depth] * mesh.size
         self._alive = asyncio.Event()
         self._alive.set()
@@ -66,7 +82,11 @@ class RewardPool:
         )
 
     async def submit(self, item: Item) -> list[Outcome]:
-        return await self._queue.submit(item)
+        self._since[id(item)] = time.monotonic()
+        try:
+            return await self._queue.submit(item)
+        finally:
+            del self._since[id(item)]
 
     def lost(self) -> int:
         """Send nothing until `restore`; how many calls are at the mesh."""
@@ -80,6 +100,8 @@ class RewardPool:
     async def _call(self, items: Sequence[Item]) -> list[list[Outcome]]:
         rank = max(range(len(self._room)), key=lambda index: self._room[index])
         self._room[rank] -= 1
+        if time.monotonic() - self._since.get(id(items[0]), math.inf) > QUEUE_SECONDS:
+            self._full(self._queue.num_waiting)
         loop = asyncio.get_running_loop()
         timer = loop.call_later(SLOW_SECONDS, self._slow, items[0]) if self._slow else None
         try:
@@ -87,8 +109,7 @@ class RewardPool:
                 await self._alive.wait()
                 mesh = self.mesh
                 try:
-                    answers: list[list[Outcome]] = await mesh.one(rank, "score", list(items))
-                    return answers
+                    return await self._ask(mesh, rank, items)
                 except ServiceError as error:
                     if not error.died:
                         raise
@@ -98,6 +119,18 @@ class RewardPool:
             self._room[rank] += 1
             if timer is not None:
                 timer.cancel()
+
+    async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
+        """The answers of a process. Each call in it has its own end, so that one without an answer
+        after this long is in a pool that does nothing at all."""
+        longest = self._depth * sum(map(self._seconds, items)) + START_SECONDS
+        try:
+            async with deadline(f"process {rank} of the pool", longest):
+                answers: list[list[Outcome]] = await mesh.one(rank, "score", list(items))
+                return answers
+        except Late as late:
+            failure = ServiceFailure(service=mesh.service, origin=mesh.origin, message=str(late))
+            raise ServiceError(failure) from late
 
 
 class RewardClient:
@@ -225,14 +258,24 @@ class RewardClient:
 
     def _pool(self, name: str, mesh: Mesh) -> RewardPool:
         reward = self._job.rewards[name]
+
+        def seconds(item: Item) -> float:
+            return sum(self._job.rewards[one].timeout for one in item[0]) + GRACE
+
         if reward.kind != "python":
-            return RewardPool(mesh, depth=1, limit=PURE_BATCH)
+            return RewardPool(mesh, depth=1, limit=PURE_BATCH, seconds=seconds)
 
         def slow(item: Item) -> None:
             text = f"no answer for {SLOW_SECONDS:g} s (its timeout is {reward.timeout:g} s)"
             self._tell(name, "is slow", f"{text} to {_Call(item[1], item[2])}")
 
-        return RewardPool(mesh, depth=reward.concurrency or DEPTH, limit=1, slow=slow)
+        def full(waiting: int) -> None:
+            more = "`procs` or `concurrency`" if reward.concurrency else "`procs`"
+            text = f"a call waited {QUEUE_SECONDS:g} s for its turn, {waiting} wait; give it more "
+            self._tell(name, "is the bottleneck", text + more)
+
+        depth = reward.concurrency or DEPTH
+        return RewardPool(mesh, depth=depth, limit=1, seconds=seconds, slow=slow, full=full)
 
 
 def _key(name: str, call: _Call) -> tuple[Any, ...]:

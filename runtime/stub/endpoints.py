@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.endpoints import EvalSample, RewardError, RolloutError, Score
+from forgedsl.runtime.endpoints import RewardError, RolloutError, Score
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.items import Prompt, Rollout
 from forgedsl.runtime.meshes import Fleet
@@ -73,15 +73,11 @@ class StubEndpoints(MonarchEndpoints):
             raise RolloutError("injected failure")
         return rollout
 
-    async def evaluate_sample(
-        self, name: str, prompt: Prompt, sibling: int, seed: int
-    ) -> EvalSample:
+    async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         service = self.job.evals[name].service
         client = self.generators[service]
         length = completion_tokens(self._model, service, self._seed, -1 - prompt.row, sibling)
-        rollout = await self._complete(client, _long(client, length), prompt, sibling, seed)
-        await self.rewards.score(self.job.evals[name].score, rollout, prompt.target)
-        return EvalSample(rollout=rollout, score=0.0)
+        return await self._complete(client, _long(client, length), prompt, sibling, seed)
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
         score = await self.rewards.score(node.target, rollout, target)
