@@ -16,8 +16,10 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
 from forgedsl.runtime.scratch import Scratch, remove_dead
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 
 
@@ -98,7 +101,7 @@ def _run(this: Run) -> Outcome:
     """From `run.start` to `run.end`."""
     _announce(this)
     start = time.monotonic()
-    outcome = asyncio.run(_guarded(this))
+    outcome = _outcome(this)
     seconds = round(time.monotonic() - start, 3)
     try:
         this.events.emit("run.end", **asdict(outcome), seconds=seconds)
@@ -148,8 +151,8 @@ def read_state(run_dir: Path, step: int) -> dict[str, Any]:
     return state
 
 
-async def _guarded(this: Run) -> Outcome:
-    """Run to an outcome; no exception of a run leaves here."""
+def _outcome(this: Run) -> Outcome:
+    """Run to an outcome, in a thread of its own where this one runs an event loop already."""
 
     def clean_up() -> None:
         kill_children(this.others)
@@ -157,9 +160,42 @@ async def _guarded(this: Run) -> Outcome:
 
     interrupt = Interrupt(this.events, this.run_dir, clean_up)
     this.events.subscribe(interrupt.on_event)
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, interrupt)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(_guarded(this, interrupt))
+    return _beside(_guarded(this, interrupt), interrupt)
+
+
+def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
+    """Wait for a run in another thread (notebooks); signals, which only a main thread gets, are
+    handed on to it."""
+    loop = asyncio.new_event_loop()
+
+    def press(number: int, frame: object) -> None:
+        loop.call_soon_threadsafe(interrupt)
+
+    def work() -> Outcome:
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            return runner.run(run)
+
+    before = {number: signal.signal(number, press) for number in SIGNALS} if _in_main() else {}
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(work).result()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _in_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
+    """Run to an outcome; no exception of a run leaves here."""
+    for number in SIGNALS if _in_main() else ():
+        asyncio.get_running_loop().add_signal_handler(number, interrupt)
     task = asyncio.create_task(_execute(this, interrupt))
     interrupt.act = task.cancel  # until the controller takes over
     try:

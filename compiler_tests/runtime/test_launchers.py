@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.backing import check_supported
+from forgedsl.runtime.launch import run
 
 
 def test_a_scheduler_is_served_inside_its_allocation(
@@ -20,6 +24,20 @@ def test_a_scheduler_is_served_inside_its_allocation(
         check_supported(job)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     check_supported(job)
+
+
+def test_a_run_in_an_event_loop_has_a_thread_of_its_own(
+    make_job: Any, make_titan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    job = make_job(services={"t": make_titan()}, launcher=spec.Launcher(kind="slurm"))
+
+    async def cell() -> int:
+        return run(job, tmp_path)
+
+    assert asyncio.run(cell()) == 4
+    last = (tmp_path / "events.jsonl").read_text().splitlines()[-1]
+    assert "--emit sbatch" in json.loads(last)["message"]
 
 
 def test_a_mesh_placed_on_another_host_is_refused(make_job: Any, make_titan: Any) -> None:
