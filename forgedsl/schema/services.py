@@ -100,7 +100,7 @@ ENGINE_ARGUMENTS = (
     ("tokenizer", "the model's `tokenizer` does"),
     ("dtype", "the service's `dtype` does"),
     ("max_model_len", "the model's `context` does"),
-    ("seed", "`run.seed` does, `sampling.seed` for completions"),
+    ("seed", "`run.seed` does"),
     ("enable_prefix_caching", "`engine.prefix_caching` does"),
     ("enforce_eager", "`engine.cuda_graphs` does"),
     ("max_num_seqs", "`engine.max_running` does"),
