@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from forgedsl.families.qwen3 import FAMILY
 from forgedsl.hir.context import Host
 from forgedsl.lint.engine import lint_source
 from forgedsl.source import SourceFile
@@ -44,6 +45,21 @@ def test_a_missing_file_is_found(deep):
 
 def test_a_missing_column_is_found(deep):
     assert deep(BASE.replace("row.question", "row.quest")) == [("D611", "row.quest")]
+
+
+@pytest.mark.parametrize(("model_type", "codes"), [("gpt2", ["P213", "P215"]), ("qwen3", ["P215"])])
+def test_the_config_of_a_model_in_the_cache_of_the_hub_is_read(
+    deep, tmp_path, monkeypatch, model_type, codes
+):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    config = FAMILY.write(FAMILY.sizes["0.6B"]) | {"model_type": model_type}
+    folder = tmp_path / "models--somebody--x"
+    for name, text in (("refs/main", "abc"), ("snapshots/abc/config.json", json.dumps(config))):
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text, "utf-8")
+    begin, end = BASE.index("random(1)"), BASE.index(", tokenizer")
+    text = BASE[:begin] + 'hf("somebody/x", revision = "main")' + BASE[end:]
+    assert sorted({code for code, _ in deep(text)}) == codes
 
 
 def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):

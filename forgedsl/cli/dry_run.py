@@ -8,6 +8,7 @@ run folder that the checks need is a temporary one.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Callable
@@ -81,12 +82,19 @@ def _stack(job: Job) -> str:
 
 
 def _models(job: Job, folder: Path) -> str:
+    from forgedsl.families import registry
+    from forgedsl.families.base import Unsupported
     from forgedsl.runtime.models import resolve_model, tokenizer_folder
 
+    found = []
     for name in job.models:
-        resolve_model(job, name, folder, folder)
+        config = (resolve_model(job, name, folder, folder) / "config.json").read_text("utf-8")
         tokenizer_folder(job, name, folder, folder)
-    return ", ".join(job.models)
+        try:
+            found.append(f"{name} ({registry.by_config(json.loads(config))[0].name})")
+        except Unsupported as why:
+            raise LaunchError(f"{job.origins.get(name, '')}: model {name}: {why}") from why
+    return ", ".join(found)
 
 
 def _data(job: Job, folder: Path) -> str:

@@ -27,6 +27,7 @@ from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
+from forgedsl.plan.archs import check_family
 from forgedsl.shipped import locate
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -63,6 +64,8 @@ def check(view: View) -> Iterator[Diagnostic]:
             path = locate(str(source.args.get("path", "")), view.folder)
             if source.name == "jsonl" and path.is_file():
                 yield from _columns(view, dataset, source, path)
+    for model in program.models.values():
+        yield from check_family(model, view.folder, cache=True)
     yield from _stop_tokens(view, view.folder)
     yield from _rewards(view, view.folder)
     yield from _engines(program)

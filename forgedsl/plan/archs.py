@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,16 @@ def read_model(model: Decl, base_dir: Path | None) -> tuple[Family, Dims] | None
     return None if config is None else registry.by_config(config)
 
 
-def check_family(model: Decl, base_dir: Path | None) -> list[Diagnostic]:
-    """P213: the model is of a family that is here, and the one that is declared."""
+def check_family(model: Decl, base_dir: Path | None, *, cache: bool = False) -> list[Diagnostic]:
+    """P213: the model is of a family that is here, and the one that is declared; `cache`: also
+    where the hub's cache is all that has its config.json."""
     try:
         found = read_model(model, base_dir)
-        config = local_config(model, base_dir)
-        if found is None or config is None:
+        config = cached_config(model) if cache else local_config(model, base_dir)
+        if config is None:
             return []
         family, there = registry.by_config(config)
+        found = found or (family, there)
         why = difference(found[1], there)
         if family.model_type != found[0].model_type:
             why = f"model_type {family.model_type}, not {found[0].model_type}"
@@ -77,13 +80,30 @@ def _written_at(model: Decl, key: str) -> Span:
     return model.settings[key].origin.span or model.name_span
 
 
+def cached_config(model: Decl) -> Mapping[str, Any] | None:
+    """The config.json of a model of the hub, where its cache has it."""
+    source = model.settings["source"].value
+    if not isinstance(source, Constructor) or source.name != "hf":
+        return None
+    home = os.environ.get("HF_HOME", os.path.expanduser("~/.cache/huggingface"))
+    cache = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub"))
+    folder = cache / f"models--{str(source.args['id']).replace('/', '--')}"
+    wanted = str(source.args.get("revision") or "main")
+    ref = folder / "refs" / wanted
+    commit = ref.read_text(encoding="utf-8").strip() if ref.is_file() else wanted
+    return _read(folder / "snapshots" / commit / "config.json")
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    found: Mapping[str, Any] | None = (
+        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+    )
+    return found
+
+
 def local_config(model: Decl, base_dir: Path | None) -> Mapping[str, Any] | None:
     """The config.json of a local model, where it is there."""
     source = model.settings["source"].value
     if not isinstance(source, Constructor) or source.name != "local" or base_dir is None:
         return None
-    path = locate(str(source.args["path"]), base_dir) / "config.json"
-    found: Mapping[str, Any] | None = (
-        json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    )
-    return found
+    return _read(locate(str(source.args["path"]), base_dir) / "config.json")

@@ -1,0 +1,46 @@
+"""P215 unread-config: what a model of the hub is will be known when its config.json is there.
+
+    model policy { source = hf("somebody/tuned-4b") }                         # fires
+    model policy { source = hf("somebody/tuned-4b"), arch = qwen3("4B") }     # silent
+
+The names of published models say what they are. For any other name family and sizes are read from
+its config.json at the launch, which refuses what no family here carries out; until then `plan` does
+not know the memory it takes. `lint --deep` and `run --dry-run` read it where the cache has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.families import registry
+from forgedsl.families.base import Unsupported
+from forgedsl.hir.ir import Constructor
+from forgedsl.lint.finding import Finding
+from forgedsl.lint.view import View
+
+CODE = "P215"
+NAME = "unread-config"
+LEVEL = "I"
+finding = Finding(CODE, NAME, LEVEL)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for model in view.program.models.values():
+        arch, source = model.settings["arch"].value, model.settings["source"].value
+        if isinstance(arch, Constructor) or getattr(source, "name", "") != "hf":
+            continue
+        name = str(source.args["id"])
+        if not _is_known(name):
+            yield finding(
+                f"what `{name}` is will be read from its config.json at the launch",
+                source.span,
+                help='an `arch` such as `qwen3("4B")` says it now; `lint --deep` reads the cache',
+            )
+
+
+def _is_known(name: str) -> bool:
+    try:
+        return registry.by_hub_name(name) is not None
+    except Unsupported:  # which is P213
+        return True
