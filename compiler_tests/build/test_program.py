@@ -20,7 +20,7 @@ from forgedsl.lower.build import lower
 
 ROOT = Path(__file__).parents[2]
 PIPELINES = sorted((ROOT / "pipelines").glob("*.forge"))
-PROFILES = {"grpo_math": ("none", "cpu", "gpu1", "cluster", "gpu_tiny")}
+PROFILES = {"grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "cluster", "gpu_tiny")}
 CASES = [(path, p) for path in PIPELINES for p in PROFILES.get(path.stem, ("none",))]
 
 

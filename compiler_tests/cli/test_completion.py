@@ -44,7 +44,12 @@ def test_choices_of_an_option(offered) -> None:
 
 
 def test_profiles_of_the_file(offered) -> None:
-    assert offered("forgec run grpo_math.forge --profile gpu") == ["gpu1", "gpu_tiny"]
+    assert offered("forgec run grpo_math.forge --profile gpu") == [
+        "gpu1",
+        "gpu2",
+        "gpu4",
+        "gpu_tiny",
+    ]
 
 
 def test_settings_with_the_value_in_force(offered) -> None:
@@ -125,4 +130,4 @@ def test_bash_by_its_own_script() -> None:
         ["bash", "-c", SCRIPT], cwd=PIPELINES, capture_output=True, text=True, timeout=60,
         env={**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}"}, check=False,
     )  # fmt: skip
-    assert done.stdout.split() == ["gpu1", "gpu_tiny"], done.stderr
+    assert done.stdout.split() == ["gpu1", "gpu2", "gpu4", "gpu_tiny"], done.stderr

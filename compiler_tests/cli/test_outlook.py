@@ -18,7 +18,7 @@ def said(profile: str, *overrides: str, assume: tuple[str, ...] = ()) -> list[st
 
 
 def test_a_long_rehearsal_says_how_long_and_what_holds_it_up() -> None:
-    what, length, faster = said("cluster")
+    what, length, faster = said("cluster", "reference.device=cpu")
     assert what == "rehearses grpo_math (profile cluster) in real time: 500 steps"
     assert " h (simulated, latencies from the plan's cost model)" in length
     assert faster.startswith("  faster: --assume reference.logprobs_token=0 (reference works ")

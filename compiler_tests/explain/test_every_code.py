@@ -137,7 +137,7 @@ APART = {
     "P211": (lambda f: planned("generator.engine.gpu_memory=0.04"), lambda f: planned()),
     "P212": (lambda f: linted(BASE.replace(*SPLIT)), lambda f: linted(BASE)),
     "P214": (lambda f: linted(GRPO.replace(*IPC)), lambda f: linted(GRPO)),
-    "A307": (lambda f: planned(), lambda f: planned("beta=0.0")),
+    "A307": (lambda f: planned("reference.device=cpu"), lambda f: planned()),
     "A308": (lambda f: planned(ref_lp=7), lambda f: planned()),
     "D611": (columns("quest"), columns("question")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),

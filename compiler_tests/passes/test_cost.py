@@ -1,6 +1,7 @@
 """Cost of a step, the bottleneck, dead groups, and the liveness of credit cycles."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
@@ -11,12 +12,16 @@ from forgedsl.plan.cost import DeadGroups, time_text
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.params import forward_flops
 from forgedsl.plan.plan import advice, plan
+from forgedsl.plan.timeline import timeline
 
 FILTERED = changed(
     GRPO,
     ("  batch   = replay(rollout", "  kept = rollout.keep(mixed(score))\n  batch = replay(kept"),
     ("max_policy_age = 1 }", "max_policy_age = 1, starve_timeout = 10min }"),
 )
+
+SHARED = ("reference.device=gpu", "reference.procs=4", "colocate=[trainer, reference]")
+"""the reference on the trainer's GPUs"""
 
 
 def stage(made, node):
@@ -63,7 +68,24 @@ def test_a_fast_reference_is_not():
     found = loaded(GRPO, "reference.device=gpu", "generator.replicas=1")
     graph = build(found.program, reporter=found.reporter)
     made = plan(found.program, graph, reporter=found.reporter)
-    assert advice(found.program, graph, made) == []
+    assert [*found.reporter, *advice(found.program, graph, made)] == []
+
+
+def test_what_shares_gpus_adds_up():
+    made, found = plan_of(GRPO, *SHARED)
+    places = [made.mesh(name).places for name in ("trainer", "reference")]
+    assert not found
+    assert places[0] == places[1]
+    mine = (stage(made, "ref_lp"), stage(made, "step"))
+    both = replace(made.cost, stages=mine)
+    assert both.overlapped
+    assert both.step_seconds == sum(s.seconds for s in mine)
+
+
+def test_what_shares_gpus_waits_for_each_other():
+    made, _ = plan_of(GRPO, *SHARED)
+    bars = [b for b in timeline(graph_of(GRPO)[0], made) if b.lane in ("trainer", "reference")]
+    assert all(a.end <= b.start for a, b in pairwise(sorted(bars, key=lambda bar: bar.start)))
 
 
 def test_supervised_cost():

@@ -79,7 +79,7 @@ CHECKS = {
 def test_a_mesh_shows_every_process_and_where_weights_go(drawings):
     text = drawings["grpo_math", "cluster"].render("mesh", "dot")
     assert text.count("subgraph") == 4
-    assert len(re.findall(r'label="trainer \d+\\nGPU', text)) == 16
+    assert len(re.findall(r'label="trainer \d+, reference \d+\\nGPU', text)) == 16
     assert len(re.findall(r"weights: every step, overlapped, age <= 1", text)) == 8
 
 

@@ -93,7 +93,7 @@ def test_a_colocated_engine_takes_what_the_trainer_leaves():
     assert diagnostics == []
     store = made.memory.stores[0]
     assert store.services == ("trainer", "generator")
-    assert 0.85 < store.share < 0.92
+    assert 0.83 < store.share < 0.86
 
 
 def test_largest_microbatch_fits_and_one_more_row_does_not():

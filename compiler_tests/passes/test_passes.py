@@ -151,7 +151,7 @@ def test_an_age_that_does_not_follow(state):
     schedule = state.plan.schedule
     worse = replace(schedule, staleness=replace(schedule.staleness, age_bound=0))
     said = broken(state, "plan", replace(state.plan, schedule=worse))
-    assert "0 is not (32 + 1 - 2) // 16 = 0" in said
+    assert "0 is not (128 + 1 - 2) // 64 = 0" in said
 
 
 def with_job(state, **changes):

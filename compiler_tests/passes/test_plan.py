@@ -84,6 +84,21 @@ def test_colocated_and_asynchronous():
     assert text_at(text, found) == "[trainer, generator]"
 
 
+def test_a_frozen_model_shares_gpus_in_an_asynchronous_schedule_too():
+    shared = ("reference.device=gpu", "reference.procs=4")
+    for names in ("trainer, reference", "generator, reference"):
+        assert plan_of(GRPO, *shared, f"colocate=[{names}]")[1] == []
+    three = plan_of(GRPO, *shared, "colocate=[trainer, reference, generator]")[1]
+    assert only(three, "P208").message.startswith("`trainer` and `generator` share GPUs")
+
+
+def test_the_remedy_for_too_few_gpus_keeps_the_overlap_where_it_can():
+    made, found = plan_of(GRPO, "reference.device=gpu", "reference.procs=4", "generator.replicas=1")
+    assert made is None
+    assert "`colocate = [trainer, reference]` fits at " in only(found, "P203").help
+    assert "schedule" not in only(found, "P203").help
+
+
 def test_colocated_and_asynchronous_by_an_override():
     found = only(plan_of(GRPO, "colocate=[trainer, generator]")[1], "P208")
     assert found.span.file == "<command line: colocate>"

@@ -17,7 +17,7 @@ from forgedsl.schema.types import Auto
 from forgedsl.source import NO_SPAN, SourceFile, Span
 
 ROOT = Path(__file__).parents[2]
-PROFILES = {"grpo_math": ("none", "cpu", "gpu1", "cluster", "gpu_tiny")}
+PROFILES = {"grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "cluster", "gpu_tiny")}
 CASES = [
     (path, profile)
     for path in sorted((ROOT / "pipelines").glob("*.forge"))

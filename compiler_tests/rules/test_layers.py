@@ -134,7 +134,7 @@ def test_launcher_and_colocate_are_settings_of_their_own():
         "time"
     ] == pytest.approx(12 * 3600)
     refs = load(profile="gpu1").singletons["colocate"].settings["value"].value
-    assert [ref.name for ref in refs] == ["trainer", "generator"]
+    assert [ref.name for ref in refs] == ["trainer", "generator", "reference"]
 
 
 def test_module_parameters(tmp_path):

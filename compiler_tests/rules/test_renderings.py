@@ -2,11 +2,7 @@
 
 from pathlib import Path
 
-from forgedsl import api
-from forgedsl.diagnostics import Reporter
-from forgedsl.graph.dataflow import build
 from forgedsl.lint.engine import lint_source
-from forgedsl.plan.plan import advice, plan
 from forgedsl.report import full
 from forgedsl.source import SourceFile
 
@@ -37,11 +33,7 @@ def test_requirement_failed(golden):
 
 
 def test_bottleneck(golden):
-    loaded = api.load_text(TEXT, NAME, folder=FOLDER, profile="none")
-    graph = build(loaded.program, reporter=Reporter())
-    made = plan(loaded.program, graph, reporter=Reporter(), base_dir=FOLDER)
-    found = [d for d in advice(loaded.program, graph, made) if d.code == "A307"]
-    golden("renderings/A307.txt", full.render(found, loaded.sources) + "\n")
+    golden("renderings/A307.txt", shown("A307", overrides=["reference.device=cpu"]))
 
 
 def test_unclosed_block(golden):

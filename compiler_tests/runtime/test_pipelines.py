@@ -26,7 +26,7 @@ NAMES = (
 )  # fmt: skip
 PROFILES = {
     "dapo_code": ("none",),
-    "grpo_math": ("none", "cpu", "gpu1", "gpu_tiny", "cluster"),
+    "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "sft_math": ("none",),
     "smollm_math": ("none", "gpu1"),  # cpu where the model is: test_real_model
 }

@@ -74,10 +74,10 @@ def plan_file(
     loaded, state = compiled.loaded, compiled.state
     lowered = state.job if state is not None else None
     if any(made.name == "hir" for made in compiled.made):
-        _lint(file, loaded, overrides, set_files)
         if loaded.program is not None and lowered is not None:
             for diagnostic in advice(loaded.program, lowered.graph, lowered.plan):
                 loaded.reporter.report(diagnostic)
+        _lint(file, loaded, overrides, set_files)
     if loaded.reporter.has_errors or lowered is None:
         return Planned(loaded=loaded, lowered=None, code=exit_code(loaded))
     return Planned(loaded=loaded, lowered=lowered, code=0, state=state)

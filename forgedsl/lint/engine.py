@@ -194,11 +194,14 @@ def _plan(
 ) -> bool:
     """The checks of the later stages: the graph, whose legality is the result, and the plan."""
     from forgedsl.graph.dataflow import build
+    from forgedsl.plan.cost import check_bottleneck
     from forgedsl.plan.plan import plan
 
     graph = build(program, reporter=reporter)
     if graph is not None:
-        plan(program, graph, reporter=reporter, host=host, base_dir=folder)
+        made = plan(program, graph, reporter=reporter, host=host, base_dir=folder)
+        for diagnostic in check_bottleneck(program, made.cost) if made is not None else ():
+            reporter.report(diagnostic)
     return graph is not None
 
 

@@ -34,6 +34,8 @@ TIGHT = 0.92
 """part of a memory from which on the plan warns"""
 ALONE = 0.9
 """part of a GPU that an engine takes where it is alone and nothing is set"""
+SHARED = 0.85
+"""part of a GPU that an engine fills together with those it shares it with, where nothing is set"""
 MAX_ROWS = 4096
 
 
@@ -201,7 +203,7 @@ def itemsize(program: Program, decl: Decl) -> int:
 
 
 def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> float:
-    """The part of a GPU for an engine: as set, else 0.9 alone, else what the others leave."""
+    """The part of a GPU for an engine: as set, else 0.9 alone, else what others leave of 0.85."""
     given = value(request.program.services[mesh.service], "engine.gpu_memory")
     if isinstance(given, float | int):
         return float(given)
@@ -213,7 +215,7 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     assert dims is not None
     reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
     taken = sum(ranks[name].peak for name in others if isinstance(ranks[name].shape, TitanShape))
-    left = (TIGHT * request.host.gpu_memory - taken) / engines - reload
+    left = (SHARED * request.host.gpu_memory - taken) / engines - reload
     return max(0.05, floor(100 * left / request.host.gpu_memory) / 100)
 
 

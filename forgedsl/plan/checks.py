@@ -178,20 +178,29 @@ def check_colocation(
     program: Program, graph: Graph, colocate: tuple[str, ...], mode: str
 ) -> list[Diagnostic]:
     """P208: services that share GPUs take turns, which an asynchronous schedule cannot give."""
-    if mode != "async" or len(set(colocate) & set(graph.services)) < 2 or program.schedule is None:
+    turns = taking_turns(graph, colocate)
+    if mode != "async" or len(turns) < 2 or program.schedule is None:
         return []
     shared = program.singletons["colocate"].settings["value"].origin.span
     return [
         error(
             "P208",
             "colocate-async",
-            f"{' and '.join(f'`{name}`' for name in colocate)} share GPUs, so they take turns, "
+            f"{' and '.join(f'`{name}`' for name in turns)} share GPUs, so they take turns, "
             "but the schedule is asynchronous",
             shared or program.schedule.span,
             related=(Label(text="the schedule", span=program.schedule.span),),
             help="write `schedule sync { ... }`, or remove `colocate`",
         )
     ]
+
+
+def taking_turns(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
+    """Those that an asynchronous schedule has work side by side: a frozen model is not, what it
+    adds to a batch is needed before the step, wherever it runs."""
+    sampling = {node.target for node in graph.of("sample")}
+    sampling |= {str(sync.settings["target"]) for sync in graph.syncs}
+    return tuple(name for name in services if name == graph.trainer or name in sampling)
 
 
 def check_transports(

@@ -3,7 +3,8 @@
     graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
 
 Lengths are the declared limits, so this is the most that a step can take. In an asynchronous
-schedule stages overlap and the slowest sets the step time; in a synchronous one they add up.
+schedule stages overlap and the slowest sets the step time; in a synchronous one they add up, as do
+those of services that share GPUs.
 Rewards are not estimated: nothing is known of their speed.
 """
 
@@ -27,8 +28,9 @@ from forgedsl.transports import RATES
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """forward passes that a forward and backward is worth, with activation checkpointing"""
 DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
-SLOW = 2.0
-"""a frozen model that takes so many times the next slowest stage is worth a warning"""
+SLOW = 1.5
+"""a frozen model that takes so many times what else there is to wait for is worth a warning: 60 %
+of a step whose stages take turns"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +67,35 @@ class DeadGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """`overlapped`: stages run side by side."""
+    """`overlapped`: stages run side by side, but for those of the services in `sharing`."""
 
     stages: tuple[Stage, ...]
     overlapped: bool
+    sharing: tuple[str, ...]
     dead: tuple[DeadGroups, ...]
     unknown: tuple[str, ...]
 
     @property
     def step_seconds(self) -> float:
-        times = list(by_service(self.stages).values()) or [0.0]
+        times = list(self._lanes().values()) or [0.0]
         return max(times) if self.overlapped else sum(times)
+
+    def lane(self, service: str) -> str:
+        """The service itself, or the first of those that share its GPUs."""
+        return self.sharing[0] if service in self.sharing else service
+
+    def _lanes(self) -> dict[str, float]:
+        """Seconds of a step by lane: what services on the same GPUs do adds up."""
+        found: dict[str, float] = {}
+        for name, seconds in by_service(self.stages).items():
+            found[self.lane(name)] = found.get(self.lane(name), 0.0) + seconds
+        return found
 
     @property
     def bottleneck(self) -> Stage | None:
-        return max(self.stages, key=lambda stage: stage.seconds, default=None)
+        lanes = self._lanes()
+        mine = [s for s in self.stages if lanes[self.lane(s.service)] == max(lanes.values())]
+        return max(mine if self.overlapped else self.stages, key=lambda s: s.seconds, default=None)
 
     @property
     def flops(self) -> float:
@@ -91,7 +107,9 @@ class Cost:
         return min(1.0, mine / self.step_seconds) if self.step_seconds else 0.0
 
 
-def plan_cost(request: Request, graph: Graph, schedule: SchedulePlan) -> Cost:
+def plan_cost(
+    request: Request, graph: Graph, schedule: SchedulePlan, sharing: tuple[str, ...]
+) -> Cost:
     """The cost of a planned graph."""
     stages: list[Stage] = []
     unknown: list[str] = []
@@ -105,6 +123,7 @@ def plan_cost(request: Request, graph: Graph, schedule: SchedulePlan) -> Cost:
     return Cost(
         stages=tuple(stages),
         overlapped=schedule.mode == "async",
+        sharing=sharing,
         dead=tuple(_dead_groups(graph)),
         unknown=tuple(dict.fromkeys(unknown)),
     )
@@ -259,7 +278,7 @@ def cores_of(request: Request, mesh: MeshPlan) -> float:
 def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
     """A307: a frozen model, which nobody wants to wait for, sets the step time."""
     slowest = cost.bottleneck
-    if slowest is None or not cost.overlapped:
+    if slowest is None:
         return []
     others = [stage for stage in cost.stages if stage.service != slowest.service]
     decl = program.services[slowest.service]
@@ -267,7 +286,8 @@ def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
     if decl.ctor != "titan" or slowest.service in updated or not others:
         return []
     other = max(others, key=lambda stage: stage.seconds)
-    if slowest.seconds < SLOW * other.seconds:
+    awaited = other.seconds if cost.overlapped else sum(stage.seconds for stage in others)
+    if slowest.seconds < SLOW * awaited:
         return []
     return [
         Diagnostic(

@@ -368,10 +368,12 @@ def _remedy(
         fitting = spare // (many.world * many.gpus)
         if fitting >= 1:
             found.append(f"replicas = {fitting} fits")
-    names = tuple(mesh.service for mesh in rows)
-    if len(names) > 1 and not colocate and max(m.total_gpus for m in rows) <= have:
-        room = advice.fits(names)
+    for shared in ([m for m in rows if m.kind == "titan"], rows):  # frozen models cost no overlap
+        names = tuple(mesh.service for mesh in shared)
+        saved = sum(m.total_gpus for m in shared) - max((m.total_gpus for m in shared), default=0)
+        room = advice.fits(names) if saved and need - saved <= have and not colocate else ""
         if room:
             also = "also fits" if found else "fits"
             found.append(f"`colocate = [{', '.join(names)}]` {also} at {room}")
+            break
     return "; ".join(found) or "use fewer processes, or declare a larger `cluster`"

@@ -74,8 +74,9 @@ def plan(
 ) -> Plan | None:
     """The plan of a legal graph; None after reporting why there is none."""
     start = len(reporter.diagnostics)
-    colocate = _colocate(program, graph)
-    request = _request(program, graph, colocate, reporter, host, base_dir)
+    listed = _colocate(program, graph)
+    request = _request(program, graph, listed, reporter, host, base_dir)
+    colocate = tuple(name for name in listed if request.mesh(name).gpus)
     schedule = plan_schedule(program, graph, reporter)
     found = _checks(request, graph, colocate, schedule, base_dir)
     if not _report(reporter, found, start) or schedule is None:
@@ -98,7 +99,7 @@ def plan(
         colocate=colocate,
         request=request,
         memory=memory,
-        cost=plan_cost(request, graph, schedule),
+        cost=plan_cost(request, graph, schedule, colocate),
     )
 
 
@@ -131,7 +132,8 @@ def _request(
             return ""
         full = f"{worst.bytes / GIB:.1f} of {worst.capacity / GIB:.0f} GiB"
         is_async = program.schedule is not None and program.schedule.label == "async"
-        return f"{full}, with `schedule sync`" if is_async else full
+        turns = is_async and len(checks.taking_turns(graph, names)) > 1
+        return f"{full}, with `schedule sync`" if turns else full
 
     gpu = program.singletons["cluster"].settings["gpu"]
     named = gpu.origin.layer != "default" and gpu.value is not None
@@ -154,7 +156,7 @@ def _request(
 
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
-    """Warnings about speed, which only `plan` gives: P211 kv-starved, A307 bottleneck."""
+    """Warnings about speed: P211 kv-starved, which only `plan` gives, A307 bottleneck."""
     slots: dict[str, int] = {}
     longest: dict[str, int] = {}
     for node in graph.of("sample"):

@@ -64,7 +64,8 @@ def placement_lines(plan: Plan) -> list[str]:
     ]
     lines += table(rows)
     if plan.colocate:
-        lines.append(f"{' and '.join(plan.colocate)} share GPUs and take turns")
+        *others, last = plan.colocate
+        lines.append(f"{', '.join(others)} and {last} share GPUs and take turns")
     return [*lines, *_grid(plan)]
 
 
@@ -169,9 +170,11 @@ def _gib(size: int) -> str:
 def _store(store: Store) -> Iterator[str]:
     count = f" x {store.count}" if store.count > 1 else ""
     size = f"{_gib(store.bytes)} of {store.capacity / GIB:,.1f} GiB"
-    bar = "#" * min(30, round(30 * store.share))
+    name = store.name + count
+    room = 30 - max(0, len(name) - 34)
+    bar = "#" * min(room, round(room * store.share))
     warn = "  tight" if TIGHT <= store.share <= 1 else ""
-    yield f"{store.name + count:<34}{size:>22}  {100 * store.share:3.0f} %  {bar:.<30}{warn}"
+    yield f"{name:<34}{size:>22}  {100 * store.share:3.0f} %  {bar:.<{room}}{warn}"
 
 
 # ---- queues and age

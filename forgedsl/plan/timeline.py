@@ -44,6 +44,7 @@ class _Clock:
         seconds = {stage.node: stage.seconds for stage in plan.cost.stages}
         nodes = [node for node in graph.nodes if node.name in seconds]
         self.seconds = seconds
+        self.lane_of = plan.cost.lane
         self.before = [n for n in nodes if n.op in ("sample", "logprobs") and not n.at_step]
         self.steps = [n for n in nodes if n.at_step or n.op == "step"]
         self.syncs = [n for n in nodes if n.op == "sync"]
@@ -85,8 +86,9 @@ class _Clock:
         length: float | None = None,
     ) -> Bar:
         lane = lane or node.target
-        start = max(ready, self.free.get(lane, 0.0))
+        free = self.lane_of(lane)
+        start = max(ready, self.free.get(free, 0.0))
         end = start + (self.seconds[node.name] if length is None else length)
-        self.free[lane] = end
+        self.free[free] = end
         self.bars.append(Bar(lane=lane, node=node.name, step=step, start=start, end=end, age=age))
         return self.bars[-1]

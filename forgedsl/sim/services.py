@@ -238,6 +238,7 @@ class Scorer:
 
     def __init__(self, world: World, titan: Titan) -> None:
         self.server = Server(world)
+        self.busy = 0.0
         self._world = world
         self._titan = titan
         self._waiting: list[tuple[float, Callable[[], None]]] = []
@@ -253,6 +254,7 @@ class Scorer:
         self._running = True
         tokens = sum(count for count, _ in packet)
         seconds = self._titan.logprobs + tokens * self._titan.logprobs_token
+        self.busy += seconds
         self._world.at(self.server.book(seconds), self._back, [done for _, done in packet])
 
     def _back(self, packet: list[Callable[[], None]]) -> None:

@@ -59,7 +59,7 @@ def _run(stages: Stages, training: Training) -> Result:
         sampling={n: sum(r.engine.busy for r in f.replicas) for n, f in fleets.items()},
         stopped={n: sum(r.engine.stopped for r in f.replicas) for n, f in fleets.items()},
         sampled={n: sum(r.engine.tokens for r in f.replicas) for n, f in fleets.items()},
-        scoring={n: scorer.server.busy / whole for n, scorer in stages.scorers.items()},
+        scoring={n: scorer.busy / whole for n, scorer in stages.scorers.items()},
         pools={name: pool.busy / pool.procs / whole for name, pool in stages.pools.items()},
         controller=stages.controller.busy / whole,
         dropped=dropped,

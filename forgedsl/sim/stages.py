@@ -40,6 +40,7 @@ class Stages:
     ) -> None:
         self.world = world = World()
         self.load = load
+        self._job = job
         self.latencies = latencies
         self.seed = seed
         self.steps = load.schedule.steps if steps is None else steps
@@ -66,6 +67,10 @@ class Stages:
         """takes the completions of evaluations"""
 
     # ---- services
+
+    def sharing(self, name: str) -> set[str]:
+        """The services on the GPUs of one."""
+        return {other for group in self._job.colocate if name in group for other in group}
 
     def _fleet(self, job: Job, name: str) -> Fleet:
         service = job.services.get(name)

@@ -39,6 +39,9 @@ class Training:
         self.steps: list[Step] = []
         self.ended = ""
         self.servers = {node.target: Server(sim.world) for node in sim.load.steps}
+        for name, scorer in sim.scorers.items():  # on the same GPUs they wait for each other
+            for other in sim.sharing(name) & self.servers.keys():
+                scorer.server = self.servers[other]
         self._pulse = Signal()
         self._drops_before = 0
         self._pulled = {sync.name: 0 for sync in sim.load.syncs}
