@@ -6,8 +6,13 @@ not have its wheel, these tests are skipped, and say why.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
+import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +23,8 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines import make_smollm
 from forgedsl.runtime.data import ChatTokenizer
+from forgedsl.runtime.items import Sample
+from forgedsl.runtime.packing import pack
 from forgedsl.runtime.program import chat
 
 PIPELINE = Path(make_smollm.__file__).parent / "smollm_math.forge"
@@ -42,6 +49,43 @@ def tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(folder)
+
+
+def printed(*words: str) -> Any:
+    """What real_model.py found."""
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "real_model.py"), *words],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.split("RESULT")[1])
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Any:
+    pytest.importorskip("vllm")
+    return printed("vllm", str(folder))
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, served: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    pytest.importorskip("torchtitan")
+    tokens = {name: each["prompt"] + each["tokens"] for name, each in of(served, "free").items()}
+    request = {"folder": str(folder), "out": str(tmp_path_factory.mktemp("export"))}
+    return printed("titan", json.dumps(request | {"tokens": tokens}))
+
+
+def of(served: Any, way: str) -> dict[str, Any]:
+    return {k: v for k, v in served["completions"].items() if k.startswith(way)}
+
+
+def in_completion(served: Any, logprobs: dict[str, list[float]]) -> list[float]:
+    """The log-probs of all sampled tokens, one completion behind the other."""
+    free = of(served, "free")
+    return [v for name, each in free.items() for v in logprobs[name][-len(each["tokens"]) :]]
 
 
 # ---- tokens, with the tokenizer alone
@@ -77,6 +121,79 @@ def test_the_pipeline_plans_with_the_folder(folder: Path) -> None:
     assert [d for d in loaded.reporter if d.severity in ("error", "warning")] == []
     assert made is not None
     assert {service.mesh.device for service in made.job.services.values()} == {"cpu"}
+
+
+# ---- log-probs and texts of what was sampled
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("who", ["titan", "transformers"])
+def test_log_probs_are_those_of_the_sampler(served: Any, trained: Any, who: str) -> None:
+    vllm = [v for each in of(served, "free").values() for v in each["scored"]]
+    assert in_completion(served, trained[who]) == pytest.approx(vllm, abs=1e-4)
+
+
+def test_the_first_ratio_is_one(served: Any, trained: Any) -> None:
+    behavior = [v for each in of(served, "free").values() for v in each["logprobs"]]
+    new = in_completion(served, trained["titan"])
+    ratios = [math.exp(a - b) for a, b in zip(new, behavior, strict=True)]
+    assert statistics.fmean(ratios) == pytest.approx(1, abs=1e-3)
+
+
+def test_an_end_token_is_counted_once_and_trained_on(served: Any, tokenizer: Any) -> None:
+    end = tokenizer.eos_token_id
+    whole = [each for each in served["completions"].values() if end in each["tokens"]]
+    assert len(whole) >= 2  # the greedy answers
+    for each in whole:
+        sample = Sample(
+            token_ids=each["prompt"] + each["tokens"],
+            num_prompt=len(each["prompt"]),
+            mask=[math.isfinite(value) for value in each["logprobs"]],
+        )
+        (micro,) = pack([sample], seq_len=128, rows=1, rank=0, world=1)
+        assert micro.labels.tolist() == each["tokens"]
+        assert each["tokens"].index(end) == len(each["tokens"]) - 1
+
+
+@pytest.mark.parametrize("way", ["free", "watched", "cut"])
+def test_rewards_read_what_the_tokens_say(served: Any, tokenizer: Any, way: str) -> None:
+    for each in of(served, way).values():
+        assert each["text"] == tokenizer.decode(each["tokens"], skip_special_tokens=True)
+
+
+def test_stop_strings_nobody_says_change_nothing(served: Any) -> None:
+    free, watched = of(served, "free"), of(served, "watched")
+    assert [(e["tokens"], e["text"]) for e in free.values()] == [
+        (e["tokens"], e["text"]) for e in watched.values()
+    ]
+
+
+def test_a_stop_string_ends_the_text_and_its_token_is_trained_on(
+    served: Any, tokenizer: Any
+) -> None:
+    for each in of(served, "stopped").values():
+        assert tokenizer.decode(each["tokens"]) == each["text"] + " ="
+        assert all(map(math.isfinite, each["logprobs"]))
+        assert len(each["logprobs"]) == len(each["tokens"])
+        assert not each["truncated"]
+
+
+def test_what_is_cut_at_its_limit_has_no_end_token(served: Any, tokenizer: Any) -> None:
+    cut = [each for each in of(served, "cut").values() if each["truncated"]]
+    assert cut
+    assert all(
+        len(each["tokens"]) == 2 and tokenizer.eos_token_id not in each["tokens"] for each in cut
+    )
+
+
+def test_texts_come_back_with_their_spaces_and_characters(served: Any) -> None:
+    texts = served["texts"]
+    assert any(each["said"].endswith("\ufffd") for each in texts)  # a part of a character
+    assert [(e["free"], e["watched"]) for e in texts] == [(e["said"], e["said"]) for e in texts]
+
+
+def test_an_export_answers_greedily_as_the_generator(served: Any, trained: Any) -> None:
+    assert trained["greedy"] == [each["tokens"] for each in of(served, "greedy").values()]
 
 
 # ---- making the folder

@@ -159,8 +159,8 @@ class Engine:
 
     def text(self, done: Finished) -> str:
         """The text of a completion, without the token that ended it."""
-        if done.text is not None:
-            return done.text
+        if done.text is not None and not done.truncated:
+            return done.text  # of what was cut it leaves out a character that is not whole
         end = len(done.token_ids) - (not done.truncated)
         return self._engine.get_tokenizer().decode(done.token_ids[:end], skip_special_tokens=True)
 
