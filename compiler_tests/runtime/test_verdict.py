@@ -72,7 +72,7 @@ def test_few_steps_tell_nothing(tmp_path: Path) -> None:
         ({"skipped": True}, "skipped", "bad", "120 of 120 steps"),
         ({"grad_norm": 0.0}, "gradient", "bad", "the gradient is 0"),
         ({"failed/correct": 3, "sequences": 8}, "failed", "bad", "360 scores of 960 answers"),
-        ({"rows_dropped": 2}, "rows", "open", "240 rows of the data"),
+        ({"rows_dropped": 2}, "rows", "open", "one was drawn and passed over 240 times"),
         ({"trainer_idle_s": 0.0, "sampler_idle_s": 0.1}, "speed", "note", "trainer-bound"),
     ],
 )
@@ -136,3 +136,12 @@ def test_the_time_between_a_stop_and_a_resume_is_no_waiting() -> None:
         "score": (span("score", 1, 2),),
     }
     assert waits(spans, starts=(50.0,)) == {"rewards": 1.0}
+
+
+def test_a_row_that_cannot_be_used_counts_once_in_however_many_passes(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=30)
+    seen = [{"time": 1.8e9, "kind": "row.dropped", "dataset": "sums", "row": f"a.jsonl:{line}"}
+            for line in (4, 9, 4, 9, 4, 9)]  # fmt: skip
+    with (tmp_path / "events.jsonl").open("a") as file:
+        file.writelines(json.dumps(event) + "\n" for event in seen)
+    assert load_run(tmp_path).left_out == ("a.jsonl:4", "a.jsonl:9")

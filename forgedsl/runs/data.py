@@ -59,6 +59,8 @@ class RunData:
     """the run.end event; empty while running, also again, or after a kill"""
     running: bool = False
     """a process holds the folder"""
+    left_out: tuple[str, ...] = ()
+    """rows of the data that cannot be used, each once: the first hundred of a reason"""
     ready: tuple[Row, ...] = ()
     """service.ready events"""
     rehearsal: bool = False
@@ -90,6 +92,7 @@ def load_run(folder: Path) -> RunData:
         rows=tuple(jsonl(folder / "metrics.jsonl")),
         samples=tuple(jsonl(folder / "samples.jsonl")),
         spans=spans(events),
+        left_out=tuple(dict.fromkeys(str(e["row"]) for e in events if e["kind"] == "row.dropped")),
         processes=tuple(e for e in events if e["kind"] == "process.start"),
         ready=tuple(e for e in events if e["kind"] == "service.ready"),
         messages=tuple(e for e in events if e["kind"] in ("warning", "failure")),

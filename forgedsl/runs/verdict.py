@@ -227,9 +227,11 @@ def _scores(data: RunData) -> Iterator[Finding]:
         style = "bad" if count > FAILED * answers else "open"
         text = f"{count} of {answers:.0f} answers: {ranked(lost)}"
         yield Finding(label="lost", style=style, text=text)
-    rows = total(data, "rows_dropped")
-    if rows:
-        text = f"{rows:.0f} rows of the data could not be used"
+    if times := total(data, "rows_dropped"):
+        count = len(data.left_out)
+        what = f"{count}{' or more' if count >= 100 else ''} rows of the data" if count else "rows"
+        where = f" (the first: {data.left_out[0]})" if count else ""
+        text = f"{what} cannot be used{where}; one was drawn and passed over {times:.0f} times"
         yield Finding(label="rows", style="open", text=text)
 
 

@@ -58,7 +58,9 @@ def news(view: View, event: Event) -> tuple[str, str] | None:
         case "note":
             return "dim", f"note: {event['text']}"
         case "failure":
-            return "bold red", f"failure: {event.get('service', '')} {event['message']}".strip()
+            return "bold red", " ".join(
+                filter(None, ("failure:", event.get("service"), event["message"]))
+            )
         case "service.ready":
             return "dim", f"{event['service']} is ready ({duration(event['seconds'])})"
         case "eval.end" if event.get("value") is not None:
