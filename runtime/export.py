@@ -36,7 +36,7 @@ def export(run_dir: Path, step: int, target: Path) -> Path:
     """
     from forgedsl.runtime.upstream.titan import checkpoint_weights
 
-    job = spec.Job.model_validate_json((run_dir / "job.json").read_text(encoding="utf-8"))
+    job = spec.read_job(run_dir)
     service = job.services[next(node.target for node in job.nodes if node.op == "step")]
     assert isinstance(service, spec.TitanService)
     model = job.models[service.model]

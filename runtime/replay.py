@@ -41,7 +41,7 @@ def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepRes
 def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[str, Any]:
     """Repeat recorded step `step` on `procs` ranks (None: as in the run); weights go to `out`.
 
-    Returns the recorded and the repeated result.
+    Returns the recorded and the repeated result, and which settings were changed in between.
 
     Raises:
         LaunchError: the batch, or the checkpoint it starts from, is not there.
@@ -53,14 +53,23 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
             f"{file} does not exist (recorded: {there}); record more with --record-batches N"
         )
     content = json.loads(file.read_text())
-    job = spec.Job.model_validate_json((run_dir / "job.json").read_text())
+    job = spec.read_job(run_dir)
     batch = Batch(
         **content["batch"] | {"samples": [Sample(**s) for s in content["batch"]["samples"]]}
     )
     run_dir, out = run_dir.resolve(), out.resolve()
     alone = trainer_only(job, content["service"], procs)
     result = asyncio.run(_replay(alone, run_dir, step, batch, content["loss"], out))
-    return {"recorded": content["result"], "replayed": asdict(result)}
+    found = {"recorded": content["result"], "replayed": asdict(result)}
+    since = changed_since(run_dir, step)
+    return found | ({"changed_since": since} if since else {})
+
+
+def changed_since(run_dir: Path, step: int) -> list[str]:
+    """Settings that `--resume --allow` changed after a step: it is repeated with the new ones."""
+    file = run_dir / "changes.jsonl"
+    entries = map(json.loads, file.read_text().splitlines()) if file.is_file() else ()
+    return [line for entry in entries if entry["after_step"] >= step for line in entry["changes"]]
 
 
 def trainer_only(job: spec.Job, name: str, procs: int | None) -> spec.Job:

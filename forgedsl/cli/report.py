@@ -28,22 +28,11 @@ def command(
     if not (run / "events.jsonl").is_file():
         print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
         raise typer.Exit(2)
-    from pydantic import ValidationError
-
     from forgedsl.runs import write_report
 
     try:
         with writing(run / "report.html"):
             path = write_report(run)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        print(
-            f"forgec report: {run / 'job.json'} is not a job of this version of ForgeDSL "
-            f"({where}: {first['msg']})",
-            file=sys.stderr,
-        )
-        raise typer.Exit(2) from error
     except OSError as error:
         print(f"forgec report: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(2) from error

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError
 
+from forgedsl.errors import LaunchError
 from forgedsl.lower.parts import (
     Arch,
     BatchShape,
@@ -312,3 +314,21 @@ class Job(Spec):
         body = self.model_dump(mode="json", exclude={"content_hash"})
         text = json.dumps(body, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_job(run_dir: Path) -> Job:
+    """The job of a run folder.
+
+    Raises:
+        LaunchError: it was written by a version of ForgeDSL with other settings.
+    """
+    path = run_dir / "job.json"
+    try:
+        return Job.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise LaunchError(
+            f"{path} is not a job of this version of ForgeDSL ({where}: {first['msg']}); "
+            "use the version that wrote it (forge.lock names it)"
+        ) from error

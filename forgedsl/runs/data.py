@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from forgedsl.lower.job import Job
+from forgedsl.lower.job import Job, read_job
 from forgedsl.records import dataclass
 from forgedsl.runs.packed import unpacked
 
@@ -79,7 +79,7 @@ def jsonl(path: Path) -> Iterator[Row]:
 
 def load_run(folder: Path) -> RunData:
     """Read everything; FileNotFoundError if the folder holds no job.json."""
-    job = Job.model_validate_json((folder / "job.json").read_text(encoding="utf-8"))
+    job = read_job(folder)
     events = list(unpacked(jsonl(folder / "events.jsonl")))
     times = [event["time"] for event in events]
     edges = [e for e in events if e["kind"] in ("run.start", "run.end")]
