@@ -134,13 +134,13 @@ async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
         raise RunError(
             f"service {mesh.service} did not start within {SETUP_SECONDS:.0f} s",
             origin=mesh.origin,
-            remedy=f"its log ends with:\n{mesh.log_tail()}",
+            remedy=mesh.last_words(),
         ) from None
     except ServiceError as error:
         raise RunError(
             f"service {mesh.service} could not start: {error.failure.message}",
             origin=mesh.origin,
-            remedy=f"its log ends with:\n{mesh.log_tail()}",
+            remedy=mesh.last_words(),
         ) from error
     tell(mesh, asyncio.get_running_loop().time() - start, facts)
 

@@ -25,8 +25,8 @@ from forgedsl.runtime.rewards.worker import HEAD, Item, Outcome, Recipe, late
 
 GRACE = 1.0
 """seconds that an interrupted call has to end before its process is killed"""
-LOADING = 600.0
-"""seconds that the files and objects of its rewards have to load"""
+LOADING = 540.0
+"""seconds that the files and objects of its rewards have to load, of the 600 of a mesh"""
 CODE = "from forgedsl.runtime.rewards.worker import main; main({})"
 
 

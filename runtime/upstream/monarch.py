@@ -177,12 +177,12 @@ class Mesh:
             await asyncio.sleep(LEFT_SECONDS)  # a stop that overtakes the exit waits in vain
             await self.procs.stop("end of run")
 
-    def log_tail(self, lines: int = 12) -> str:
-        """The last lines its processes wrote, for error messages."""
+    def last_words(self, lines: int = 12) -> str:
+        """The last lines its processes wrote, for error messages; "" if there are none."""
         parts = []
         for file in sorted(self.logs.parent.glob(f"{self.logs.name}-*.log")):
             parts += file.read_text(errors="replace").splitlines()[-lines:]
-        return "\n".join(parts[-lines:])
+        return "its log ends with:\n" + "\n".join(parts[-lines:]) if parts else ""
 
 
 def cause_of(error: BaseException) -> str:
