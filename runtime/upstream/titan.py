@@ -30,6 +30,7 @@ from forgedsl.runtime.upstream.titan_arch import (
     model_spec,
 )
 from forgedsl.runtime.upstream.titan_attention import Stretches
+from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 SPMD_BACKEND = "partial_dtensor"
@@ -134,6 +135,8 @@ def init_distributed(
         MASTER_ADDR=addr,
         MASTER_PORT=str(port),
     )
+    # its own habit is the temporary folder, which goes with the run
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
     select_device(device)
     parts = _components()
     if device != "cpu":
