@@ -3,9 +3,9 @@
     pass     makes                          text form (`--print-after`)
     tokens   words of the grammar           one line each
     ast      what was written, with places  records
-    hir      names and values resolved      forgedsl.irtext, reads back
-    graph    nodes and edges, pruned        forgedsl.irtext, reads back
-    plan     places, memory, queues, age    forgedsl.irtext, reads back
+    hir      names and values resolved      forgedsl.irtext
+    graph    nodes and edges, pruned        forgedsl.irtext
+    plan     places, memory, queues, age    forgedsl.irtext
     job      the sealed job                 job.json
 
 The parser makes the tree without making tokens first; `tokens` runs only where somebody asks.

@@ -1,4 +1,11 @@
-"""An IR -> its text. See the package for the form."""
+"""The text of HIR, graph and plan, for people: what `--print-after` and `forgec build --emit` show.
+
+    kind = "service", name = "trainer", settings = {procs = 4 <- file @29:15+1 at @29:3+5, ...}
+
+Records are written as `hir.Decl(field = value, ...)` without fields that have their default; what
+is referred to from several places has a name (`%service.trainer`) and a definition of its own.
+Expressions stand in backticks as in a .forge file. `@35:10+8` is line, column and length.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +18,19 @@ from typing import Any
 from forgedsl.graph import ir as graph
 from forgedsl.hir import ir
 from forgedsl.hir.evaluate import Bytes, Seconds
-from forgedsl.irtext.expressions import CODE, written
-from forgedsl.irtext.registry import names
 from forgedsl.records import fields
 from forgedsl.schema.types import Auto
 from forgedsl.source import SourceFile, Span
+from forgedsl.syntax import ast
 
 WIDTH = 100
 NAMED = (ir.Scope, ir.Function, ir.Decl, ir.RewardDecl)
 """records that have a definition of their own"""
+EXPRESSIONS = (ast.Path, ast.Index, ast.Integer, ast.Number, ast.Quantity, ast.String, ast.Bool,
+               ast.NoneLiteral, ast.List, ast.Call, ast.Unary, ast.Binary,
+               ast.Conditional)  # fmt: skip
+CODE = (*EXPRESSIONS, ast.Assign, ast.TypedAssign, ast.Return, ast.Minimize, ast.Report, ast.Field)
+"""what is written as code"""
 DETAILS = {"default": "default", "file": ""}
 """what an origin says besides its layer, where that is always the same"""
 
@@ -66,7 +77,7 @@ def _lines(part: Any, indent: int, used: int) -> str:
 
 
 class _Printer:
-    """One document: names, files and places are numbered in order of appearance."""
+    """One document: names and files are numbered in order of appearance."""
 
     def __init__(self, sources: Mapping[str, SourceFile], externals: Mapping[str, Any]) -> None:
         self.sources = sources
@@ -74,7 +85,6 @@ class _Printer:
         self.waiting: list[tuple[str, Any]] = []
         self.taken: set[str] = set(self.names.values())
         self.files: dict[str, int] = {}
-        self.places: list[str] = []
 
     def document(self, value: Any) -> str:
         parts = [_lines(self.record(value), 0, 0)]
@@ -82,12 +92,7 @@ class _Printer:
             name, record = self.waiting.pop(0)
             head = f"{name} = "
             parts.append(head + _lines(self.record(record), 0, len(head)))
-        if self.places:
-            parts.append("\n".join(f"loc {i} = {text}" for i, text in enumerate(self.places)))
-        files = [
-            f"file {number} {json.dumps(name)} lines {' '.join(map(str, self.starts(name)))}"
-            for name, number in self.files.items()
-        ]
+        files = [f"file {number} {json.dumps(name)}" for name, number in self.files.items()]
         return "\n\n".join([*parts, *(["\n".join(files)] if files else [])]) + "\n"
 
     def value(self, value: Any) -> Any:
@@ -98,7 +103,7 @@ class _Printer:
             case bool():
                 return "true" if value else "false"
             case Enum():
-                return f"{names()[type(value)]}:{value.name}"
+                return f"{_name(type(value))}:{value.name}"
             case Seconds() | Bytes():
                 return f"{float(value)!r}{'s' if isinstance(value, Seconds) else 'B'}"
             case int():
@@ -134,10 +139,8 @@ class _Printer:
             return self.names[id(value)]
         if isinstance(value, NAMED):
             return self.name(value)
-        if isinstance(value, CODE) and (found := written(value)) is not None:
-            text, spans = found
-            self.places.append(self.offsets(spans))
-            return f"`{text}`{len(self.places) - 1}"
+        if isinstance(value, CODE) and not {"`", "\n"} & set(text := _code(value)):
+            return f"`{text}`"
         return self.record(value)
 
     def node(self, node: graph.Node) -> Any:
@@ -173,7 +176,7 @@ class _Printer:
             item = getattr(value, field.name)
             if item is not None and not _is_default(field, item):
                 items.append((f"{field.name} = ", self.value(item)))
-        return _Group(f"{names()[type(value)]}(", items, ")")
+        return _Group(f"{_name(type(value))}(", items, ")")
 
     def name(self, value: Any) -> str:
         """The name of a record that is defined further down."""
@@ -213,12 +216,33 @@ class _Printer:
         head = f"{number}:" if number else ""
         return f"@{head}{line}:{span.start - starts[line - 1] + 1}+{span.end - span.start}"
 
-    def offsets(self, spans: tuple[Span, ...]) -> str:
-        """The spans of an expression, as file:start+length."""
-        return " ".join(
-            f"{self.files.setdefault(s.file, len(self.files))}:{s.start}+{s.end - s.start}"
-            for s in spans
-        )
+
+def _name(cls: type) -> str:
+    """`hir.Decl`: the package of a record, and the record."""
+    return f"{cls.__module__.split('.')[1]}.{cls.__name__}"
+
+
+def _code(node: ast.Node) -> str:
+    """An expression, statement or field as a .forge file has it."""
+    from forgedsl.format.expressions import Expressions
+    from forgedsl.format.notes import Notes
+
+    printer = Expressions(Notes(None))
+    match node:
+        case ast.Assign():
+            return f"{node.path.text} = {printer.flat(node.value)}"
+        case ast.TypedAssign():
+            return f"{node.name}: {printer.type(node.type)} = {printer.flat(node.value)}"
+        case ast.Return():
+            return f"return {printer.flat(node.value)}"
+        case ast.Minimize():
+            return f"minimize {printer.flat(node.value)}"
+        case ast.Report():
+            return f"report {node.name} = {printer.flat(node.value)}"
+        case ast.Field():
+            default = "" if node.default is None else f" = {printer.flat(node.default)}"
+            return f"field {node.name}: {printer.type(node.type)}{default}"
+    return printer.flat(node)  # type: ignore[arg-type]
 
 
 def _is_default(field: Any, value: Any) -> bool:
