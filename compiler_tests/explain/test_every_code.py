@@ -17,7 +17,7 @@ from forgedsl.explain.codes import pages
 from forgedsl.graph.dataflow import build
 from forgedsl.hir.context import Host
 from forgedsl.lint.engine import lint_file, lint_source
-from forgedsl.lint.registry import CODES
+from forgedsl.lint.suppress import CODES
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.plan import advice, plan
 from forgedsl.report import full

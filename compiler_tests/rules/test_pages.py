@@ -25,7 +25,7 @@ from .conftest import BASE
 FOLDER = Path(__file__).parent
 LOSS_RULES = [f"L{number}" for number in (403, 405, *range(407, 415))]
 SPELLINGS = ("renamed", "split over several steps", "moved into an imported module")
-PEDANTIC = {rule.CODE for rule in RULES if getattr(rule, "PEDANTIC", False)}
+PEDANTIC = {rule.finding.code for rule in RULES if rule.finding.pedantic}
 BLOCK = re.compile(r"^```(\w+) ?([^\n]*)\n(.*?)^```", re.S | re.M)
 
 
@@ -36,9 +36,9 @@ def sections(code):
 
 def cases(*kinds):
     return [
-        pytest.param(rule.CODE, title, body, id=f"{rule.CODE} {title}")
+        pytest.param(rule.finding.code, title, body, id=f"{rule.finding.code} {title}")
         for rule in RULES
-        for title, _, body in sections(rule.CODE)
+        for title, _, body in sections(rule.finding.code)
         if title.partition(":")[0] in kinds
     ]
 
@@ -93,11 +93,12 @@ def test_loss_rules_are_decided_on_the_tree_and_not_on_text(code):
     }
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.CODE)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.finding.code)
 def test_every_rule_is_documented_and_has_both_fixtures(rule):
     first = rule.__doc__.splitlines()[0]
-    kinds = {title.partition(":")[0] for title, _, _ in sections(rule.CODE)}
-    assert first.startswith(f"{rule.CODE} {rule.NAME}: ")
-    assert "fires" in rule.__doc__ or rule.CODE == "F104"
+    kinds = {title.partition(":")[0] for title, _, _ in sections(rule.finding.code)}
+    assert re.fullmatch(r"[A-Z]\d{3} [\w-]+: \S.*", first)
+    assert rule.__name__.endswith(rule.finding.code.lower())
+    assert "fires" in rule.__doc__ or rule.finding.code == "F104"
     assert {"fires", "silent"} <= kinds
-    assert ("suppressed" in kinds) >= (rule.LEVEL == "D" and rule.CODE[0] in "LRX")
+    assert ("suppressed" in kinds) >= (rule.finding.level == "D" and rule.finding.code[0] in "LRX")

@@ -73,12 +73,12 @@ def _of_rules() -> list[Page]:
     found = []
     for rule in RULES:
         first, _, rest = (inspect.getdoc(rule) or "").partition("\n")
-        summary = first.removeprefix(f"{rule.CODE} {rule.NAME}: ")
+        summary = first.removeprefix(f"{rule.finding.code} {rule.finding.name}: ")
         found.append(
             Page(
-                code=rule.CODE,
-                name=rule.NAME,
-                level=rule.LEVEL,
+                code=rule.finding.code,
+                name=rule.finding.name,
+                level=rule.finding.level,
                 summary=summary[:1].upper() + summary[1:],
                 text=rest.strip("\n").rstrip(),
             )

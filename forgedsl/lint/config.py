@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.lint.registry import RULES
+from forgedsl.lint.registry import FINDINGS
 from forgedsl.lint.suppress import SUPPRESSIBLE
 from forgedsl.records import dataclass, field, replace
 
 KEYS = ("select", "ignore", "error", "warn", "per-file-ignores")
-PEDANTIC = frozenset(rule.CODE for rule in RULES if getattr(rule, "PEDANTIC", False))
-ERRORS = frozenset(rule.CODE for rule in RULES if rule.LEVEL in ("E", "D"))
+PEDANTIC = frozenset(rule.code for rule in FINDINGS if rule.pedantic)
+ERRORS = frozenset(rule.code for rule in FINDINGS if rule.level in ("E", "D"))
 FAMILIES = frozenset("SFPALRDTXN")
 
 

@@ -23,7 +23,6 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, PythonFunction
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.lint.finding import Finding
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
@@ -179,8 +178,7 @@ def _stop_tokens(view: View, folder: Path) -> Iterator[Diagnostic]:
         ends = end_tokens(folder / str(source.args["path"]))
         missing = [end for end in ends if end not in stop.value]
         if missing and len(missing) < len(ends):
-            finding = Finding(d607.CODE, d607.NAME, d607.LEVEL)
-            yield finding(
+            yield d607.finding(
                 f"`{service.name}` does not stop at {', '.join(f'`{m}`' for m in missing)}",
                 place(stop, service),
                 help="name all end tokens of the model, or leave `stop` out",

@@ -21,7 +21,7 @@ from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.lint.config import DEFAULT, Config
-from forgedsl.lint.registry import RULES
+from forgedsl.lint.registry import FINDINGS, RULES
 from forgedsl.lint.rules import f104
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
@@ -115,7 +115,7 @@ def lint_source(
         _check_host(file, source.name, folder, layered, loader(HERE), deep)
     # what is suppressed here may occur under a profile that was not looked at, or without overrides
     whole = not layered and (profile is None or not profiles)
-    known = frozenset(rule.CODE for rule in RULES if whole and config.runs(rule.CODE))
+    known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
     found = _ordered(d for d in configured if d is not None)
@@ -163,9 +163,9 @@ def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> Non
     if not reporter.has_errors and not is_module(view.file):
         legal = _plan(view.program, view.folder, reporter)
     for rule in RULES:
-        if rule.CODE == f104.CODE and not legal:
+        if rule.finding.code == f104.finding.code and not legal:
             continue  # what the flow lacks may be what reads it
-        if config.runs(rule.CODE):
+        if config.runs(rule.finding.code):
             for diagnostic in rule.check(view):
                 reporter.report(diagnostic)
     if deep:
@@ -211,7 +211,7 @@ def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
     for view, reporter in views.items():
         for diagnostic in reporter:
             found.setdefault(diagnostic, []).append(view)
-    everywhere = {rule.CODE for rule in RULES if getattr(rule, "EVERYWHERE", False)}
+    everywhere = {rule.code for rule in FINDINGS if rule.everywhere}
     for diagnostic, names in found.items():
         if diagnostic.code in everywhere:
             if len({*names} - {HERE}) == len(views.keys() - {HERE}):

@@ -1,7 +1,7 @@
-"""Making the diagnostics of a rule: `finding = Finding("L405", "unbounded-exp", "D")`.
+"""Making the diagnostics of a rule: `finding = rule(__doc__, "D")`.
 
-The level is E for an error, D for an error that a comment with a reason suppresses, W for a warning
-and I for information.
+Code and name stand once, in the first line of the rule's page, its docstring. The level is E for an
+error, D for an error that a comment with a reason suppresses, W for a warning, I for information.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ class Finding:
     code: str
     name: str
     level: str
+    pedantic: bool = False
+    """off unless selected"""
+    everywhere: bool = False
+    """reported only if every view of the file shows it"""
 
     def __call__(self, message: str, where: Span | Spot, **more: Any) -> Diagnostic:
         spot = where if isinstance(where, Spot) else Spot(span=where)
@@ -38,3 +42,9 @@ class Finding:
             span=spot.span,
             **more,
         )
+
+
+def rule(page: str | None, level: str, **more: bool) -> Finding:
+    """The rule whose page begins with its code and name: `R505 unsandboxed-exec: a reward ...`."""
+    code, name = (page or "").partition(":")[0].split()
+    return Finding(code, name, level, **more)

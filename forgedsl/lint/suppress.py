@@ -12,15 +12,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
-from forgedsl.lint.registry import RULES
+from forgedsl.lint.registry import FINDINGS
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 
 SUPPRESSIBLE = frozenset(
-    {"A301", "F107", "L406", "P208", *(rule.CODE for rule in RULES if rule.LEVEL == "D")}
+    {
+        "A301",
+        "F107",
+        "L406",
+        "P208",
+        *(rule.code for rule in FINDINGS if rule.level == "D"),
+    }
 )
-CODES = frozenset(rule.CODE for rule in RULES)
+CODES = frozenset(rule.code for rule in FINDINGS)
 LOCAL = frozenset({"P210"})
 """codes that a file gives on one machine and not on another"""
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")

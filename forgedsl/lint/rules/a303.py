@@ -17,13 +17,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "A303"
-NAME = "off-policy-without-ratio"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "A304"
-NAME = "stale-prefix-cache"
-LEVEL = "D"
+finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
@@ -30,12 +29,9 @@ def check(view: View) -> Iterator[Diagnostic]:
         if caching is None or not caching.value:
             continue
         span = step.settings["reset_prefix_cache"].origin.span or step.span
-        yield Diagnostic(
-            code=CODE,
-            name=NAME,
-            severity=Severity.ERROR,
-            message=f"`{target.name}` would mix KV of old weights with new weights",
-            span=span,
+        yield finding(
+            f"`{target.name}` would mix KV of old weights with new weights",
+            span,
             help="reset the prefix cache on sync, or set `engine.prefix_caching = false`",
             fix=Fix(message="reset it", edits=(Edit(text="true", span=span),), safe=False),
         )

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "A306"
-NAME = "starvation"
-LEVEL = "E"
+finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
@@ -27,12 +26,9 @@ def check(view: View) -> Iterator[Diagnostic]:
     keep = next((step for step in program.flow if step.op == "keep"), None)
     if schedule is None or keep is None or schedule.settings["starve_timeout"].value is not None:
         return
-    yield Diagnostic(
-        code=CODE,
-        name=NAME,
-        severity=Severity.ERROR,
-        message="the filter may drop every group, and the trainer would wait for ever",
-        span=keep.span,
+    yield finding(
+        "the filter may drop every group, and the trainer would wait for ever",
+        keep.span,
         related=(Label(text="has no starve_timeout", span=schedule.name_span),),
         help="`starve_timeout = 30min` in the schedule",
     )

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Edit, Fix, Severity
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.hir.evaluate import show
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View, place
 
-CODE = "D601"
-NAME = "truncated-sampling"
-LEVEL = "D"
+finding = rule(__doc__, "D")
 FULL = {"sampling.top_p": 1.0, "sampling.top_k": None, "sampling.min_p": 0.0}
 
 
@@ -32,12 +31,9 @@ def check(view: View) -> Iterator[Diagnostic]:
             span = place(value, service)
             edit = Edit(text=show(full) if full is None else f"{full}", span=span)
             shown = f"{name} = {show(value.value)}"
-            yield Diagnostic(
-                code=CODE,
-                name=NAME,
-                severity=Severity.ERROR,
-                message=f"`{shown}` truncates what the trainer's log-probs cover",
-                span=span,
+            yield finding(
+                f"`{shown}` truncates what the trainer's log-probs cover",
+                span,
                 help="sample on the full support; an eval may truncate",
                 fix=Fix(message=f"set it to {edit.text}", edits=(edit,), safe=False),
             )

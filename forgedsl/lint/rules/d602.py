@@ -11,23 +11,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View, place
 
-CODE = "D602"
-NAME = "greedy-training"
-LEVEL = "E"
+finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
     for service in view.samplers():
         value = service.settings["sampling.temperature"]
         if value.value == 0:
-            yield Diagnostic(
-                code=CODE,
-                name=NAME,
-                severity=Severity.ERROR,
-                message=f"`{service.name}` samples greedily: all siblings are equal",
-                span=place(value, service),
+            yield finding(
+                f"`{service.name}` samples greedily: all siblings are equal",
+                place(value, service),
                 help="`temperature = 1.0`; an eval may be greedy",
             )

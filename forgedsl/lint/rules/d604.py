@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "D604"
-NAME = "eval-overlap"
-LEVEL = "E"
+finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
@@ -24,12 +23,9 @@ def check(view: View) -> Iterator[Diagnostic]:
     for evaluation in program.evals.values():
         dataset = program.datasets[evaluation.settings["dataset"].value.name]
         if dataset.name in trained and _same_rows(evaluation, dataset):
-            yield Diagnostic(
-                code=CODE,
-                name=NAME,
-                severity=Severity.ERROR,
-                message=f"`{evaluation.name}` evaluates on the rows `{dataset.name}` trains on",
-                span=evaluation.name_span,
+            yield finding(
+                f"`{evaluation.name}` evaluates on the rows `{dataset.name}` trains on",
+                evaluation.name_span,
                 related=(Label(text="trained on", span=dataset.name_span),),
                 help='`split = "test"`, or a `source` of its own',
             )

@@ -15,13 +15,10 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.families.registry import family
 from forgedsl.hir.ir import Constructor
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View, place
 
-CODE = "D607"
-NAME = "stop-tokens"
-LEVEL = "W"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -13,14 +13,10 @@ from typing import Any
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "D608"
-NAME = "unpinned-revision"
-LEVEL = "I"
-PEDANTIC = True
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "I", pedantic=True)
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -17,13 +17,10 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.families.registry import family
 from forgedsl.hir.ir import Constructor, Decl
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "D610"
-NAME = "tokenizer-mismatch"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Scope
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "F104"
-NAME = "unused"
-LEVEL = "W"
-EVERYWHERE = True
+finding = rule(__doc__, "W", everywhere=True)
 
 
 def check(view: View) -> Iterator[Diagnostic]:
@@ -42,10 +40,7 @@ def check(view: View) -> Iterator[Diagnostic]:
         for name in group:
             if name not in program.used | monitors and name in program.spans:
                 kind = program.functions[name].kind if what == "function" else what
-                yield Diagnostic(
-                    code=CODE,
-                    name=NAME,
-                    severity=Severity.WARNING,
-                    message=f"{kind} `{name}` is never used",
-                    span=program.spans[name],
+                yield finding(
+                    f"{kind} `{name}` is never used",
+                    program.spans[name],
                 )

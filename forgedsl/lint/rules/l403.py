@@ -16,16 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.losses.tree import Tree
 from forgedsl.syntax import ast
 
-CODE = "L403"
-NAME = "local-denominator"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 SCALES = ("neg", "expand", "stop", "float")
 
 

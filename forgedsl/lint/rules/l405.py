@@ -16,17 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.types.intervals import EXP_MAX, INF
 
-CODE = "L405"
-NAME = "unbounded-exp"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

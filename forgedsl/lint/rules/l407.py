@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import STANDARD, LossView, Spot
 from forgedsl.lint.rules import l403
 from forgedsl.lint.view import GroupView, View
@@ -22,10 +22,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.types.intervals import Interval
 
-CODE = "L407"
-NAME = "zero-division"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 DIVISIONS = ("div", "mod")
 
 

@@ -21,16 +21,13 @@ import math
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.losses.tree import Tree
 from forgedsl.source import Span
 
-CODE = "L408"
-NAME = "kl-gradient"
-LEVEL = "W"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "W")
 DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
 
 

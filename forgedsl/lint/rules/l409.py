@@ -16,15 +16,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.points import Point
 
-CODE = "L409"
-NAME = "one-sided-clip"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
 """(advantage, ratio): moved against the advantage, within the reach of dual clip"""
 CLIPS = ("clamp", "min", "max")

@@ -20,7 +20,7 @@ from pathlib import PurePath
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import Decl, Value
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.measures import Mismatch, forms_of, mismatches
@@ -28,10 +28,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.types.measures import FULL, Form, Measure
 
-CODE = "L411"
-NAME = "measure-mismatch"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 TRUNCATION = {"top_p": 1.0, "top_k": None, "min_p": 0.0}
 
 

@@ -15,14 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
-CODE = "L412"
-NAME = "length-bias"
-LEVEL = "I"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "I")
 LONG = 2048
 LINEAR = ("neg", "add", "sub", "mul", "expand", "where")
 

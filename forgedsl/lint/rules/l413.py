@@ -14,16 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-CODE = "L413"
-NAME = "low-precision"
-LEVEL = "W"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "W")
 LOW = ("bf16", "f16")
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView, Spot, conjuncts
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
@@ -23,10 +23,7 @@ from forgedsl.losses.tree import reachable
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-CODE = "L414"
-NAME = "non-finite-behavior"
-LEVEL = "I"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "I")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -12,15 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 
-CODE = "N901"
-NAME = "undocumented"
-LEVEL = "I"
-PEDANTIC = True
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "I", pedantic=True)
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -13,15 +13,12 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
 
-CODE = "N905"
-NAME = "secret"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 SECRET = re.compile(
     r"\b(hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}"
     r"|AKIA[0-9A-Z]{16}|xox[abprs]-[A-Za-z0-9-]{20,}|AIza[A-Za-z0-9_-]{35}|glpat-[A-Za-z0-9_-]{20,})"

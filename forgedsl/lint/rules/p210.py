@@ -15,15 +15,12 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 from forgedsl.shipped import locate
 
-CODE = "P210"
-NAME = "missing-file"
-LEVEL = "W"
+finding = rule(__doc__, "W")
 HELP = "paths are relative to the .forge file; `forgedsl:NAME` names what ships with the package"
-finding = Finding(CODE, NAME, LEVEL)
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -16,13 +16,10 @@ from forgedsl.diagnostics import Diagnostic
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
 from forgedsl.hir.ir import Constructor
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "P215"
-NAME = "unread-config"
-LEVEL = "I"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "I")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

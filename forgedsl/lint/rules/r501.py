@@ -13,14 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.rewards import place_of, reward_interval
 from forgedsl.lint.view import View
 
-CODE = "R501"
-NAME = "constant-reward"
-LEVEL = "W"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

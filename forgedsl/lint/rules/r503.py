@@ -15,16 +15,13 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.hir.ir import Deferred
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import Keys, reads, walk
 
-CODE = "R503"
-NAME = "leaked-target"
-LEVEL = "D"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

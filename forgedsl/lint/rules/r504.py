@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
 from forgedsl.lint.view import View
 
-CODE = "R504"
-NAME = "truncation-unset"
-LEVEL = "W"
+finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
@@ -26,11 +25,8 @@ def check(view: View) -> Iterator[Diagnostic]:
     used = {step.receiver for step in program.flow if step.op == "score"}
     for rubric in program.rubrics.values():
         if rubric.name in used and rubric.settings["on_truncated"].value is None:
-            yield Diagnostic(
-                code=CODE,
-                name=NAME,
-                severity=Severity.WARNING,
-                message=f"rubric `{rubric.name}` does not say what a truncated completion scores",
-                span=rubric.name_span,
+            yield finding(
+                f"rubric `{rubric.name}` does not say what a truncated completion scores",
+                rubric.name_span,
                 help="`on_truncated = 0.0`",
             )

@@ -11,14 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
-CODE = "R507"
-NAME = "nondeterministic-cached"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

@@ -13,14 +13,11 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.hir.ir import Decl
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.rewards import Term, reward_interval, weights
 from forgedsl.lint.view import View
 
-CODE = "R508"
-NAME = "weight-scale"
-LEVEL = "W"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "W")
 LARGEST = 20.0
 
 

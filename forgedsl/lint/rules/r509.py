@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import FlowStep
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.reductions import over_step
@@ -25,10 +25,7 @@ from forgedsl.losses.tree import GROUP_REDUCTIONS, SIBLING_REDUCTIONS, reachable
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-CODE = "R509"
-NAME = "group-too-small"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 

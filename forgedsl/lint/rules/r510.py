@@ -12,14 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 
-CODE = "R510"
-NAME = "no-gpu"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Iterator[Diagnostic]:

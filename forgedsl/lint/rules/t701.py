@@ -13,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 
-CODE = "T701"
-NAME = "axis"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 PER_TOKEN = {"logprobs": True, "score": False, "call": False}
 
 

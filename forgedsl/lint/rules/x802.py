@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
-from forgedsl.lint.finding import Finding
+from forgedsl.lint.finding import rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
@@ -29,10 +29,7 @@ from forgedsl.syntax import ast
 if TYPE_CHECKING:
     import ast as python
 
-CODE = "X802"
-NAME = "signature"
-LEVEL = "E"
-finding = Finding(CODE, NAME, LEVEL)
+finding = rule(__doc__, "E")
 NUMBERS = ("float", "int", "bool", "f32", "Any", "np.float32", "np.float64")
 PYTHON_TYPES = {"str": "str", "int": "int", "float": "float", "f32": "float", "bool": "bool"}
 NAMES = "parameters are called `prompt`, `messages`, `response`, `target`, `rollout`, or a column"
