@@ -6,19 +6,12 @@ groups here only call methods of the tensors they are given.
 
 from __future__ import annotations
 
-import math
 import os
 import re
 from collections.abc import Mapping, Sequence
-from math import exp, expm1, log, log1p, sqrt, tanh
-from math import isfinite as is_finite
 from typing import Any
 
-__all__ = [
-    "Row", "RowError", "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite",
-    "item", "log", "log1p", "log_sigmoid", "lower", "matches", "record", "sibling_max",
-    "sibling_min", "sibling_sum", "sigmoid", "sign", "softplus", "sqrt", "strip", "tanh",
-]  # fmt: skip
+from forgedsl.types.ops import BY_NAME
 
 
 class RowError(LookupError):
@@ -136,24 +129,11 @@ def clamp(x: float, lo: float, hi: float) -> float:
     return min(max(x, lo), hi)
 
 
-def sign(x: float) -> float:
-    """-1, 0 or 1."""
-    return float((x > 0) - (x < 0))
-
-
-def sigmoid(x: float) -> float:
-    """The logistic function, without overflow."""
-    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
-
-
-def softplus(x: float) -> float:
-    """log(1 + exp(x)), without overflow."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
-
-
-def log_sigmoid(x: float) -> float:
-    """log(sigmoid(x)), without overflow."""
-    return -softplus(-x)
+def __getattr__(name: str) -> Any:
+    """Functions of one number: those of the language."""
+    if name in BY_NAME:
+        return BY_NAME[name].python
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 # ---- groups of a step: `group[i]` is the number, below len(x), of the group of sequence i

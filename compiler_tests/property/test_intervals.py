@@ -14,7 +14,8 @@ from forgedsl.losses.infer import infer
 from forgedsl.losses.intervals import Analysis
 from forgedsl.losses.points import Point
 from forgedsl.losses.sites import locate
-from forgedsl.types.intervals import TRANSFER, Interval, interval, point
+from forgedsl.types.intervals import Interval, interval, point
+from forgedsl.types.ops import TRANSFER
 
 EXAMPLES = 1000 if os.environ.get("FORGE_DEEP") else 60
 UNARY = (

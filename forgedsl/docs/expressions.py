@@ -9,6 +9,7 @@ from __future__ import annotations
 from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.losses.fields import KNOWN
 from forgedsl.schema import builtins
+from forgedsl.types.ops import OPS
 
 INTRODUCTION = """\
 Losses, advantages, filters, rewards, rubrics and dataset columns are expressions. Loosest first:
@@ -26,18 +27,7 @@ AXES = {
     "P": "pairs of a chosen and a rejected answer; `x.chosen` and `x.rejected` are the sides",
 }
 MEANINGS = {
-    "exp": "exponential; rule L405 wants a bound on `x`",
-    "expm1": "exp(x) - 1, exact near 0",
-    "log": "natural logarithm; rule L407 wants `x` above 0",
-    "log1p": "log(1 + x), exact near 0",
-    "sqrt": "square root",
-    "abs": "absolute value",
-    "sign": "-1, 0 or 1",
-    "sigmoid": "1 / (1 + exp(-x))",
-    "log_sigmoid": "log(sigmoid(x)), without overflow",
-    "softplus": "log(1 + exp(x)), without overflow",
-    "tanh": "hyperbolic tangent",
-    "is_finite": "neither infinite nor NaN",
+    **{op.name: op.meaning for op in OPS},
     "stop": "the value of `x`, without its gradient",
     "clamp": "`x` held between `lo` and `hi`",
     "clip": "the same as `clamp`, the usual word for ratios",

@@ -10,6 +10,7 @@ import re
 
 from forgedsl.losses.tree import Value
 from forgedsl.records import dataclass
+from forgedsl.types.ops import BY_NAME
 
 COMPARE, OR, AND, SUM, PRODUCT, UNARY, POWER, ATOM = range(8)
 
@@ -18,11 +19,6 @@ INFIX = {
     "mod": ("%", PRODUCT), "and": ("&", AND), "or": ("|", OR), "eq": ("==", COMPARE),
     "ne": ("!=", COMPARE), "lt": ("<", COMPARE), "le": ("<=", COMPARE), "gt": (">", COMPARE),
     "ge": (">=", COMPARE),
-}  # fmt: skip
-CALLS = {
-    "abs": "torch.abs", "sign": "torch.sign", "exp": "torch.exp", "expm1": "torch.expm1",
-    "log": "torch.log", "log1p": "torch.log1p", "sqrt": "torch.sqrt", "sigmoid": "torch.sigmoid",
-    "log_sigmoid": "functional.logsigmoid", "tanh": "torch.tanh", "is_finite": "torch.isfinite",
 }  # fmt: skip
 HELPERS = {
     "masked_sum": '''
@@ -87,8 +83,11 @@ def render(value: Value, args: list[Text], operands: list[Value], owner: str) ->
         left, right = args
         left_level = level + 1 if level == COMPARE else level
         return Text(f"{left.inside(left_level)} {symbol} {right.inside(level + 1)}", level)
-    if op in CALLS:
-        return Text(f"{CALLS[op]}({args[0].code})")
+    if op in BY_NAME:
+        form = BY_NAME[op].torch
+        negated = form.startswith("-")
+        text = form.format(args[0].inside(UNARY) if negated else args[0].code)
+        return Text(text, UNARY if negated else ATOM)
     if op in ("side", "unside"):
         return args[0]
     if op in SPECIAL:
@@ -153,9 +152,6 @@ SPECIAL = {
     "not": lambda value, args, owner: Text(f"~{args[0].inside(UNARY)}", UNARY),
     "stop": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.detach()"),
     "float": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.to({owner}.dtype)"),
-    "softplus": lambda value, args, owner: Text(
-        f"-functional.logsigmoid(-{args[0].inside(UNARY)})", UNARY
-    ),
     "group_sum": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.sum()"),
     "group_max": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.max()"),
     "group_min": lambda value, args, owner: Text(f"{args[0].inside(ATOM)}.min()"),

@@ -30,14 +30,14 @@ from forgedsl.losses.reductions import over_step
 from forgedsl.losses.tree import Tree, Value
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
+from forgedsl.types.ops import BY_NAME
 
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
-HELPERS = (
-    "after", "before", "chat", "clamp", "env", "exp", "expm1", "is_finite", "item", "log", "log1p",
-    "log_sigmoid", "lower", "matches", "record", "sibling_max", "sibling_min", "sibling_sum",
-    "sigmoid", "sign", "softplus", "sqrt", "strip", "tanh",
-)  # fmt: skip
+HELPERS = sorted((
+    "after", "before", "chat", "clamp", "env", "item", "lower", "matches", "record", "sibling_max",
+    "sibling_min", "sibling_sum", "strip", *(name for name in BY_NAME if name != "abs"),
+))  # fmt: skip
 
 
 def function_name(kind: str, *parts: str) -> str:

@@ -18,6 +18,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import chain
+from forgedsl.types.ops import BY_NAME
 
 LEVEL = {
     "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "**": POWER, "==": COMPARE,
@@ -25,10 +26,7 @@ LEVEL = {
 }  # fmt: skip
 CONDITIONAL, OR_ELSE, AND_THEN, NOT = -4, -3, -2, -1
 
-NUMERIC = (
-    "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid", "softplus",
-    "tanh", "is_finite", "clamp", "clip", "min", "max",
-)  # fmt: skip
+NUMERIC = (*BY_NAME, "clamp", "clip", "min", "max")
 TEXTUAL = {
     "chat": ("system", "user"),
     "after": ("s", "sep"),

@@ -1,7 +1,6 @@
 """Triton expressions: one text for each operation of the tree, and the helpers they call.
 
-The interpreter and the dialects have no libdevice, so expm1, log1p, tanh and their kin are written
-out here, accurate in float32 and float64. They run once for each row: their cost is nothing.
+Functions of the language and their helpers are rows of `forgedsl.types.ops`.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import re
 
 from forgedsl.emit.expressions import ATOM, INFIX, UNARY, Text
 from forgedsl.losses.tree import Value
+from forgedsl.types.ops import OPS
 
 HELPERS = {
     "exp2": '''
@@ -48,50 +48,6 @@ def added_4(a, b, c, d, other_a, other_b, other_c, other_d):
     """Four sums."""
     return a + other_a, b + other_b, c + other_c, d + other_d
 ''',
-    "expm1": '''
-def expm1(x):
-    """exp(x) - 1, by its series near 0."""
-    series = 1.0
-    for k in tl.static_range(17, 1, -1):
-        series = 1.0 + series * x / k
-    return tl.where(tl.abs(x) < 0.5, series * x, tl.exp(x) - 1.0)
-''',
-    "log1p": '''
-def log1p(x):
-    """log(1 + x), by the series of 2 atanh(x / (2 + x)) near 0."""
-    u = x / (2.0 + x)
-    square = u * u
-    series = 0.0
-    for k in tl.static_range(33, 0, -2):
-        series = series * square + 1.0 / k
-    return tl.where(tl.abs(x) < 0.5, 2.0 * u * series, tl.log(1.0 + x))
-''',
-    "sigmoid": '''
-def sigmoid(x):
-    """The logistic function; exp overflows to infinity where it is 0."""
-    return 1.0 / (1.0 + tl.exp(-x))
-''',
-    "softplus": '''
-def softplus(x):
-    """log(1 + exp(x)) without overflow."""
-    return maximum(x, 0.0) + log1p(tl.exp(-tl.abs(x)))
-''',
-    "log_sigmoid": '''
-def log_sigmoid(x):
-    """log(sigmoid(x)) without underflow."""
-    return minimum(x, 0.0) - log1p(tl.exp(-tl.abs(x)))
-''',
-    "tanh": '''
-def tanh(x):
-    """tanh by expm1, accurate near 0."""
-    u = expm1(-2.0 * tl.abs(x))
-    return tl.where(x < 0.0, 1.0, -1.0) * u / (2.0 + u)
-''',
-    "sign": '''
-def sign(x):
-    """-1, 0 or 1."""
-    return tl.where(x > 0.0, 1.0, tl.where(x < 0.0, -1.0, 0.0)).to(x.dtype)
-''',
     "minimum": '''
 def minimum(a, b):
     """The smaller; a NaN on either side stays."""
@@ -102,11 +58,7 @@ def maximum(a, b):
     """The larger; a NaN on either side stays."""
     return tl.where((a > b) | (a != a), a, b)
 ''',
-    "is_finite": '''
-def is_finite(x):
-    """Neither infinite nor NaN."""
-    return tl.abs(x) < float("inf")
-''',
+    **{op.triton: op.helper for op in OPS if op.helper},
     "modulo": '''
 def modulo(a, b):
     """The remainder with the sign of b."""
@@ -127,17 +79,9 @@ def power(base, exponent):
     return tl.where(base < 0.0, below, tl.where(exponent == 0.0, 1.0, size))
 ''',
 }  # fmt: skip
-NEEDS = {
-    "softplus": ("maximum", "log1p"),
-    "log_sigmoid": ("minimum", "log1p"),
-    "tanh": ("expm1",),
-}
-CALLS = {
-    "abs": "tl.abs", "exp": "tl.exp", "log": "tl.log", "sqrt": "tl.sqrt", "expm1": "expm1",
-    "log1p": "log1p", "sigmoid": "sigmoid", "softplus": "softplus", "log_sigmoid": "log_sigmoid",
-    "tanh": "tanh", "sign": "sign", "is_finite": "is_finite", "min": "minimum", "max": "maximum",
-    "mod": "modulo",
-}  # fmt: skip
+NEEDS = {op.triton: op.needs for op in OPS if op.needs}
+FIRST = tuple(name for name in HELPERS if any(name in needs for needs in NEEDS.values()))
+CALLS = {op.name: op.triton for op in OPS} | {"min": "minimum", "max": "maximum", "mod": "modulo"}
 REDUCERS = ("added_2", "added_3", "added_4")
 """Helpers that reductions name and do not call."""
 IDENTITY = ("expand", "side", "unside", "stop")
@@ -202,6 +146,5 @@ def helpers(text: str) -> list[str]:
     used |= {name for name in REDUCERS if re.search(rf"\b{name}\b", text)}
     for name in tuple(used):
         used.update(NEEDS.get(name, ()))
-    order = ("minimum", "maximum", "expm1", "log1p")
-    names = [*(n for n in order if n in used), *(n for n in HELPERS if n in used - set(order))]
+    names = [*(n for n in FIRST if n in used), *(n for n in HELPERS if n in used - set(FIRST))]
     return [HELPERS[name].strip("\n") for name in names]

@@ -17,10 +17,12 @@ from forgedsl.losses.intervals import MASKED, Analysis
 from forgedsl.losses.tree import Tree, Value, reachable
 from forgedsl.records import replace
 from forgedsl.source import Span
+from forgedsl.types.ops import OPS
 
 CONDITIONAL = frozenset(
-    ("where", "log", "log1p", "sqrt", "pow", "mod", "seq_max", "seq_min", "side", "seq_count")
-)
+    ("where", "pow", "mod", "seq_max", "seq_min", "side", "seq_count",
+     *(op.name for op in OPS if op.partial))
+)  # fmt: skip
 """operations by which a derivative can be unsafe where its loss is safe"""
 NUMBER = "value"
 """the file of a span that holds the number of a value in place of a place"""

@@ -14,7 +14,8 @@ from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
-from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, TRANSFER, Interval, interval, point
+from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, Interval, interval, point
+from forgedsl.types.ops import TRANSFER
 
 if TYPE_CHECKING:
     import ast as python

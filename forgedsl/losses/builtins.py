@@ -10,14 +10,11 @@ from forgedsl.losses import fields, reductions, roots
 from forgedsl.losses.build import Typed
 from forgedsl.losses.walk import Walk, arguments
 from forgedsl.syntax import ast
+from forgedsl.types.ops import BY_NAME
 
 NUMBERS = ("f32", "i64", "bf16")
-UNARY = (
-    "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid", "softplus",
-    "tanh", "is_finite", "stop",
-)  # fmt: skip
 ELEMENTWISE = {
-    **{name: (name, ("x",)) for name in UNARY},
+    **{name: (name, ("x",)) for name in (*BY_NAME, "stop")},
     "min": ("min", ("a", "b")),
     "max": ("max", ("a", "b")),
     "clamp": ("clamp", ("x", "lo", "hi")),

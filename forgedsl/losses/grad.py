@@ -20,6 +20,7 @@ from forgedsl.losses.build import Builder
 from forgedsl.losses.infer import compact
 from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
 from forgedsl.records import dataclass
+from forgedsl.types.ops import OPS, Derivative
 from forgedsl.types.tensors import SIDES, TensorType
 
 
@@ -221,27 +222,13 @@ def _div(b: Builder, args: tuple[int, ...], y: int, g: int) -> tuple[int | None,
     return share, b("neg", b("mul", share, y)) if b.values[args[1]].type.diff else None
 
 
-def _times(partial: Callable[[Builder, int, int], int]) -> Rule:
-    """A unary rule: cotangent times `partial(build, x, y)`."""
-    return lambda b, args, y, g: (b("mul", g, partial(b, args[0], y)),)
-
-
-def _one_minus(b: Builder, value: int) -> int:
-    return b("sub", b.const(1.0), value)
+def _unary(derivative: Derivative) -> Rule:
+    return lambda b, args, y, g: (derivative(b, args[0], y, g),)
 
 
 RULES: dict[str, Rule] = {
     "neg": lambda b, args, y, g: (b("neg", g),),
-    "abs": _times(lambda b, x, y: b("sign", x)),
-    "exp": _times(lambda b, x, y: y),
-    "expm1": _times(lambda b, x, y: b("add", y, b.const(1.0))),
-    "log": lambda b, args, y, g: (b("div", g, args[0]),),
-    "log1p": lambda b, args, y, g: (b("div", g, b("add", args[0], b.const(1.0))),),
-    "sqrt": lambda b, args, y, g: (b("div", g, b("mul", b.const(2.0), y)),),
-    "sigmoid": _times(lambda b, x, y: b("mul", y, _one_minus(b, y))),
-    "log_sigmoid": _times(lambda b, x, y: b("sigmoid", b("neg", x))),
-    "softplus": _times(lambda b, x, y: b("sigmoid", x)),
-    "tanh": _times(lambda b, x, y: _one_minus(b, b("mul", y, y))),
+    **{op.name: _unary(op.derivative) for op in OPS if op.derivative is not None},
     "add": lambda b, args, y, g: (g, g),
     "sub": lambda b, args, y, g: (g, b("neg", g)),
     "mul": lambda b, args, y, g: (b("mul", g, args[1]), b("mul", g, args[0])),

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from forgedsl.losses.tree import REDUCTIONS, Value
 from forgedsl.types import intervals
 from forgedsl.types.intervals import ANY, BOOL, FALSE, TRUE, Interval, interval, meet, point
+from forgedsl.types.ops import TRANSFER
 
 INPUTS: dict[str, Interval] = {
     "logprob": intervals.LOG_PROB,
@@ -124,7 +125,7 @@ class Analysis:
             return self._leaf(value)
         args = [known[arg] for arg in value.args]
         if value.op in ("group_sum", "sibling_sum"):
-            return intervals.TRANSFER["mul"](args[0], self.group_size)
+            return TRANSFER["mul"](args[0], self.group_size)
         if len(value.args) == 2 and self.canonical[value.args[0]] == self.canonical[value.args[1]]:
             if value.op == "sub" and args[0].finite:
                 return point(0.0)
@@ -135,7 +136,7 @@ class Analysis:
                 facts: dict[int, Interval] = {}
                 self._assume(value.args[0], holds, facts)
                 args[position] = meet(args[position], facts.get(value.args[position], ANYTHING))
-        found = intervals.TRANSFER[value.op](*args)
+        found = TRANSFER[value.op](*args)
         if value.op == "sub" and self._is_k3(value):
             return meet(found, Interval(0.0, intervals.INF, finite=found.finite))
         return found

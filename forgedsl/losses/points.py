@@ -12,9 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from forgedsl.losses.simplify import PYTHON, sigmoid
+from forgedsl.losses.simplify import PYTHON
 from forgedsl.losses.tree import COMPARISONS, ELEMENTWISE, REDUCTIONS, Value
 from forgedsl.records import dataclass
+from forgedsl.types.ops import BY_NAME
 
 NAN = math.nan
 NUMERIC = ELEMENTWISE - {*COMPARISONS, "and", "or", "not", "where", "is_finite"}
@@ -26,6 +27,19 @@ class Dual:
 
     value: float
     slope: float = 0.0
+
+
+class _Numbers:
+    """Derivatives as numbers, in place of nodes."""
+
+    def __call__(self, op: str, *args: float) -> float:
+        return float(PYTHON[op](*args))
+
+    def const(self, value: float) -> float:
+        return value
+
+
+NUMBERS = _Numbers()
 
 
 class Point:
@@ -106,8 +120,11 @@ def _argument(op: str, arg: Dual) -> float | bool:
 def _slope(op: str, args: list[Dual], y: float) -> float:
     """The derivative of one operation by the chain rule."""
     x, dx = args[0].value, args[0].slope
-    if op in UNARY:
-        return UNARY[op](x, y) * dx if dx else 0.0
+    if op == "neg":
+        return -dx
+    if op in BY_NAME:
+        derivative = BY_NAME[op].derivative
+        return derivative(NUMBERS, x, y, 1.0) * dx if derivative is not None and dx else 0.0
     if op == "where":
         return args[1].slope if x else args[2].slope
     if op == "clamp":
@@ -123,19 +140,6 @@ def _slope(op: str, args: list[Dual], y: float) -> float:
     return (left(x, z, y) * dx if dx else 0.0) + (right(x, z, y) * dz if dz else 0.0)
 
 
-UNARY: dict[str, Callable[[float, float], float]] = {
-    "neg": lambda x, y: -1.0,
-    "abs": lambda x, y: float((x > 0) - (x < 0)),
-    "exp": lambda x, y: y,
-    "expm1": lambda x, y: y + 1,
-    "log": lambda x, y: 1 / x,
-    "log1p": lambda x, y: 1 / (1 + x),
-    "sqrt": lambda x, y: 1 / (2 * y),
-    "sigmoid": lambda x, y: y * (1 - y),
-    "log_sigmoid": lambda x, y: sigmoid(-x),
-    "softplus": lambda x, y: sigmoid(x),
-    "tanh": lambda x, y: 1 - y * y,
-}
 Partial = Callable[[float, float, float], float]
 BINARY: dict[str, tuple[Partial, Partial]] = {
     "add": (lambda x, z, y: 1.0, lambda x, z, y: 1.0),

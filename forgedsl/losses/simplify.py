@@ -8,12 +8,12 @@ behind it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from forgedsl.losses.tree import Value
 from forgedsl.records import dataclass
+from forgedsl.types.ops import OPS
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +37,10 @@ class Negative:
     index: int
 
 
-def sigmoid(x: float) -> float:
-    """The logistic function, without overflow for large negative x."""
-    return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else math.exp(x) / (1.0 + math.exp(x))
-
-
-def softplus(x: float) -> float:
-    """log(1 + exp(x)), without overflow."""
-    return max(x, 0.0) + math.log1p(math.exp(-abs(x)))
-
-
 PYTHON: dict[str, Callable[..., Any]] = {
     "neg": lambda x: -x,
-    "abs": abs,
-    "sign": lambda x: float((x > 0) - (x < 0)),
-    "exp": math.exp,
-    "expm1": math.expm1,
-    "log": math.log,
-    "log1p": math.log1p,
-    "sqrt": math.sqrt,
-    "sigmoid": sigmoid,
-    "log_sigmoid": lambda x: -softplus(-x),
-    "softplus": softplus,
-    "tanh": math.tanh,
+    **{op.name: op.python for op in OPS},
     "not": lambda x: not x,
-    "is_finite": math.isfinite,
     "stop": lambda x: x,
     "float": float,
     "add": lambda a, b: a + b,

@@ -21,15 +21,13 @@ from __future__ import annotations
 
 from forgedsl.records import dataclass
 from forgedsl.source import Span
+from forgedsl.types.ops import BY_NAME
 from forgedsl.types.tensors import TensorType
 
 ROW_STATISTICS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 """What the trainer computes per token; gradients stop here, the vocabulary part is fixed."""
 
-UNARY = (
-    "neg", "abs", "sign", "exp", "expm1", "log", "log1p", "sqrt", "sigmoid", "log_sigmoid",
-    "softplus", "tanh", "not", "is_finite", "stop", "float",
-)  # fmt: skip
+UNARY = ("neg", "not", "stop", "float", *BY_NAME)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 BINARY = ("add", "sub", "mul", "div", "mod", "pow", "min", "max", "and", "or", *COMPARISONS)
 ELEMENTWISE = frozenset((*UNARY, *BINARY, "clamp", "where"))

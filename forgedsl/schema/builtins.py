@@ -7,14 +7,12 @@ what resolution needs: which names exist and how many arguments they take.
 
 from __future__ import annotations
 
-_ONE = (
-    "exp", "expm1", "log", "log1p", "sqrt", "abs", "sign", "sigmoid", "log_sigmoid", "softplus",
-    "tanh", "is_finite", "stop",
-)  # fmt: skip
+from forgedsl.types.ops import BY_NAME
+
 _OVER_AXIS = ("sum", "mean", "std", "var", "min", "max", "count")
 
 ELEMENTWISE: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_ONE, ("x",)),
+    **dict.fromkeys((*BY_NAME, "stop"), ("x",)),
     "clamp": ("x", "lo", "hi"),
     "clip": ("x", "lo", "hi"),
 }

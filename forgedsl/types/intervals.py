@@ -2,10 +2,11 @@
 
     [lo, hi] x finite x nonzero          `finite`: neither infinite nor NaN; `nonzero`: never 0
 
-`TRANSFER` maps an operation of the expression IR to the interval of its result. It is sound for
-real arithmetic, and for f32 where that matters: an exponential above `EXP_MAX` may overflow, one
-below -EXP_MAX may vanish. Values that are not known to be bounded count as finite as long as their
-inputs are (log-probs are unbounded below, and finite). Booleans are [0, 1].
+`TRANSFER` maps an operator of the expression IR to the interval of its result; those of functions
+are in `ops`. It is sound for real arithmetic, and for f32 where that matters: an exponential above
+`EXP_MAX` may overflow, one below -EXP_MAX may vanish. Values that are not known to be bounded count
+as finite as long as their inputs are (log-probs are unbounded below, and finite). Booleans are
+[0, 1].
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from forgedsl.records import dataclass, replace
+from forgedsl.records import dataclass
 
 EXP_MAX = 80.0
 """exp(88.7) is the largest f32; the rest is room for what multiplies it"""
@@ -79,7 +80,7 @@ def meet(a: Interval, b: Interval) -> Interval:
 # ---- arithmetic
 
 
-def _neg(a: Interval) -> Interval:
+def negative(a: Interval) -> Interval:
     return Interval(-a.hi, -a.lo, a.finite, a.nonzero)
 
 
@@ -93,7 +94,7 @@ def _add(a: Interval, b: Interval) -> Interval:
 
 
 def _sub(a: Interval, b: Interval) -> Interval:
-    return _add(a, _neg(b))
+    return _add(a, negative(b))
 
 
 def _times(x: float, y: float) -> float:
@@ -133,18 +134,18 @@ def _pow(a: Interval, b: Interval) -> Interval:
     if b.is_point and b.lo == 2:
         return square(a)
     if b.is_point and b.lo >= 0 and b.lo == int(b.lo):
-        corners = [_power(a.lo, b.lo), _power(a.hi, b.lo)]
+        corners = [power(a.lo, b.lo), power(a.hi, b.lo)]
         low = min(corners)
         if b.lo % 2 == 0:
             low = 0.0 if a.lo <= 0 <= a.hi else low
         return interval(low, max(corners), finite=a.finite, nonzero=a.nonzero)
     if a.lo < 0 or (a.lo == 0 and not a.nonzero and b.lo < 0):
         return UNKNOWN
-    corners = [_power(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
+    corners = [power(x, y) for x in (a.lo, a.hi) for y in (b.lo, b.hi)]
     return interval(min(corners), max(corners), finite=a.finite and b.finite)
 
 
-def _power(x: float, y: float) -> float:
+def power(x: float, y: float) -> float:
     try:
         return float(x**y)
     except OverflowError:
@@ -161,75 +162,6 @@ def exp(x: float) -> float:
     return INF if x > 88.7 else math.exp(x)
 
 
-def _exp(a: Interval) -> Interval:
-    finite, nonzero = a.finite and a.hi <= EXP_MAX, a.lo > -EXP_MAX
-    return Interval(exp(a.lo), exp(a.hi), finite, nonzero)
-
-
-def _expm1(a: Interval) -> Interval:
-    finite = a.finite and a.hi <= EXP_MAX
-    high = exp(a.hi) - 1 if a.hi > 1 else math.expm1(a.hi)
-    return interval(math.expm1(a.lo) if a.lo < 1 else exp(a.lo) - 1, high, finite=finite)
-
-
-def _log(a: Interval) -> Interval:
-    safe = a.lo > 0 or (a.lo == 0 and a.nonzero)
-    low = math.log(a.lo) if a.lo > 0 else -INF
-    high = math.log(a.hi) if 0 < a.hi < INF else INF if a.hi > 0 else -INF
-    return interval(low, high, finite=a.finite and safe)
-
-
-def _log1p(a: Interval) -> Interval:
-    if a.lo <= -1:
-        return replace(_log(_add(a, TRUE)), finite=False)
-    high = math.log1p(a.hi) if a.hi < INF else INF
-    return interval(math.log1p(a.lo), high, finite=a.finite)
-
-
-def _sqrt(a: Interval) -> Interval:
-    low, high = max(a.lo, 0.0), max(a.hi, 0.0)
-    finite = a.finite and a.lo >= 0
-    return interval(math.sqrt(low), _power(high, 0.5), finite=finite, nonzero=a.nonzero)
-
-
-def _softplus_of(x: float) -> float:
-    return x if x in (INF, -INF) and x > 0 else max(x, 0.0) + math.log1p(exp(-abs(x)))
-
-
-def _softplus(a: Interval) -> Interval:
-    low, high = _softplus_of(a.lo), _softplus_of(a.hi)
-    return Interval(low, high, a.finite, a.lo > -EXP_MAX)
-
-
-def _log_sigmoid(a: Interval) -> Interval:
-    return _neg(_softplus(_neg(a)))
-
-
-def _sigmoid_of(x: float) -> float:
-    return 1 / (1 + exp(-x)) if x > -88 else 0.0
-
-
-def _sigmoid(a: Interval) -> Interval:
-    return Interval(_sigmoid_of(a.lo), _sigmoid_of(a.hi), a.finite, a.lo > -EXP_MAX)
-
-
-def _tanh(a: Interval) -> Interval:
-    return interval(math.tanh(a.lo), math.tanh(a.hi), finite=a.finite)
-
-
-def _abs(a: Interval) -> Interval:
-    low = 0.0 if a.lo <= 0 <= a.hi else min(abs(a.lo), abs(a.hi))
-    return interval(low, max(abs(a.lo), abs(a.hi)), finite=a.finite, nonzero=a.nonzero)
-
-
-def _sign_of(x: float) -> float:
-    return float((x > 0) - (x < 0))
-
-
-def _sign(a: Interval) -> Interval:
-    return interval(_sign_of(a.lo), _sign_of(a.hi), finite=a.finite, nonzero=a.nonzero)
-
-
 # ---- choices
 
 
@@ -240,7 +172,7 @@ def _min(a: Interval, b: Interval) -> Interval:
 
 
 def _max(a: Interval, b: Interval) -> Interval:
-    return _neg(_min(_neg(a), _neg(b)))
+    return negative(_min(negative(a), negative(b)))
 
 
 def _clamp(x: Interval, low: Interval, high: Interval) -> Interval:
@@ -289,10 +221,7 @@ def _same(a: Interval) -> Interval:
 
 
 TRANSFER: dict[str, Callable[..., Interval]] = {
-    "neg": _neg, "abs": _abs, "sign": _sign, "exp": _exp, "expm1": _expm1, "log": _log,
-    "log1p": _log1p, "sqrt": _sqrt, "sigmoid": _sigmoid, "log_sigmoid": _log_sigmoid,
-    "softplus": _softplus, "tanh": _tanh, "not": _not, "stop": _same, "float": _same,
-    "is_finite": lambda a: TRUE if a.finite else BOOL,
+    "neg": negative, "not": _not, "stop": _same, "float": _same,
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "mod": _mod, "pow": _pow,
     "min": _min, "max": _max, "and": _min, "or": _max,
     "lt": _less(strict=True), "le": _less(strict=False),
