@@ -45,6 +45,6 @@ class Finding:
 
 
 def rule(page: str | None, level: str, **more: bool) -> Finding:
-    """The rule whose page begins with its code and name: `R505 unsandboxed-exec: a reward ...`."""
+    """The rule whose page begins with its code and name: `L405 unbounded-exp: ...`."""
     code, name = (page or "").partition(":")[0].split()
     return Finding(code, name, level, **more)
