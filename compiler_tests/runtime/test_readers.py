@@ -18,7 +18,7 @@ from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.launch import kill_children
 from forgedsl.runtime.readers import close_readers, open_readers, progress
-from forgedsl.runtime.readers.progress import Live, Plain, eval_line
+from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures
 from forgedsl.runtime.readers.sinks import JsonlSink, open_sinks
 from forgedsl.runtime.readers.view import View
 
@@ -237,6 +237,17 @@ def test_after_a_resume_an_eval_is_compared_with_the_first_of_the_run() -> None:
     end = {"time": 2.0, "kind": "eval.end", "name": "held_out", "step": 50, "value": 0.75}
     view.on_event(end)
     assert eval_line(view) == "eval held_out at step 50: 0.750 (+0.250 since step 0)"
+
+
+def test_scores_that_fail_are_shown_beside_what_they_leave() -> None:
+    view = View("example", 60)
+    fields = {"reward_mean": 1.0, "scores_failed": 18, "sequences": 18, "rollouts_dropped": 18}
+    row = {"time": 1.0, "kind": "metrics", "step": 1, "age_max": None, **fields}
+    view.on_event(row)
+    end = {"kind": "eval.end", "name": "held_out", "step": 1, "value": 1.0, "failed": 3}
+    view.on_event({"time": 2.0, **end})
+    assert ("failed scores", "50%") in figures(view)
+    assert eval_line(view) == "eval held_out at step 1: 1.000; 3 of its answers gave no score"
 
 
 def test_live_progress_shows_the_figures_and_gives_the_terminal_back() -> None:

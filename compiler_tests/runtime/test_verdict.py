@@ -108,6 +108,16 @@ def test_lost_answers_are_told_with_what_the_reward_said(tmp_path: Path) -> None
     )
 
 
+def test_an_eval_whose_scores_failed_is_told(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=30)
+    span = {"id": 7, "name": "held_out", "step": 30, "value": 0.9, "samples": 15, "failed": 17}
+    with (tmp_path / "events.jsonl").open("a") as file:
+        for time, edge in ((1.9e9, "start"), (1.9e9 + 1, "end")):
+            file.write(json.dumps(span | {"time": time, "kind": f"eval.{edge}"}) + "\n")
+    said = "  evals        held_out at step 30 is the mean of 15 of 32 answers: the others gave"
+    assert said in summary(tmp_path, 0)
+
+
 def span(kind: str, start: float, end: float) -> Span:
     return Span(kind=kind, start=start, end=end, fields={})
 

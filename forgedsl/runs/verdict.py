@@ -98,7 +98,18 @@ def verdict(data: RunData) -> tuple[Finding, ...]:
     """All findings about a run."""
     if data.rehearsal or not data.rows:
         return ()
-    makers = (_learning, _steps, _scores, _dropped, _signal, _truncated, _length, _entropy, _speed)
+    makers = (
+        _learning,
+        _steps,
+        _scores,
+        _unmeasured,
+        _dropped,
+        _signal,
+        _truncated,
+        _length,
+        _entropy,
+        _speed,
+    )
     return tuple(finding for make in makers for finding in make(data))
 
 
@@ -233,6 +244,17 @@ def _scores(data: RunData) -> Iterator[Finding]:
         where = f" (the first: {data.left_out[0]})" if count else ""
         text = f"{what} cannot be used{where}; one was drawn and passed over {times:.0f} times"
         yield Finding(label="rows", style="open", text=text)
+
+
+def _unmeasured(data: RunData) -> Iterator[Finding]:
+    """Evals whose value is that of few answers."""
+    last = {span.fields["name"]: span.fields for span in data.spans["eval"]}
+    for name, fields in last.items():
+        failed, scored = fields.get("failed", 0), fields.get("samples", 0)
+        if failed > FAILED * (failed + scored):
+            text = f"{name} at step {fields['step']} is the mean of {scored} of {failed + scored} "
+            text += "answers: the others gave no score"
+            yield Finding(label="evals", style="bad", text=text)
 
 
 def _of_rewards(failed: dict[str, int]) -> set[str]:

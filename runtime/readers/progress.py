@@ -80,6 +80,8 @@ def eval_line(view: View) -> str:
     pair = view.change(last.name)
     if pair:
         text += f" ({last.value - pair[0].value:+.3f} since step {pair[0].step})"
+    if last.failed:
+        text += f"; {last.failed} of its answers gave no score"
     return text
 
 
@@ -95,6 +97,10 @@ def figures(view: View) -> list[tuple[str, str]]:
     if age is not None:
         worst = max(row["age_max"] for row in view.recent if row["age_max"] is not None)
         pairs.append(("age", f"{age:.1f} (max {worst})"))
+    failed = view.smooth("scores_failed")
+    if failed:
+        answers = (view.smooth("sequences") or 0.0) + (view.smooth("rollouts_dropped") or 0.0)
+        pairs.append(("failed scores", f"{failed / max(answers, failed):.0%}"))
     return pairs
 
 

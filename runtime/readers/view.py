@@ -33,6 +33,8 @@ class Eval:
     name: str
     step: int
     value: float
+    failed: int = 0
+    """answers that have no part in the value, since their score failed"""
 
 
 @dataclass(slots=True)
@@ -81,7 +83,9 @@ class View:
             case "eval.end":
                 self.evaluating = ""
                 if event.get("value") is not None:
-                    self.evals.append(Eval(event["name"], event["step"], event["value"]))
+                    self.evals.append(
+                        Eval(event["name"], event["step"], event["value"], event.get("failed", 0))
+                    )
             case "metrics":
                 self._metrics(event)
 
