@@ -10,12 +10,13 @@ import pytest
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.stub.endpoints import StubClient
 
 PROMPTS = [[1, 2, 3], [4, 5], [6], [7, 8, 9]]
 GROUP = 3
 
 
-def homes(route: Any) -> list[set[int]]:
+def homes(route: Any, kind: type[GeneratorClient] = GeneratorClient) -> list[set[int]]:
     """The replicas that the completions of each prompt are asked from."""
     service = spec.VllmService(
         model="m",
@@ -27,11 +28,11 @@ def homes(route: Any) -> list[set[int]]:
 
     async def main() -> list[tuple[int, list[int]]]:
         asked: list[tuple[int, list[int]]] = []
-        client = GeneratorClient(service, [SimpleNamespace() for _ in range(4)], lambda *_: None)
+        client = kind(service, [SimpleNamespace() for _ in range(4)], lambda *_: None)
         for index, replica in enumerate(client.replicas):
 
             def post(request: Any, index: int = index) -> asyncio.Future[None]:
-                asked.append((index, request.token_ids))
+                asked.append((index, PROMPTS[int(request.id) // GROUP]))
                 return asyncio.get_running_loop().create_future()
 
             replica.submitter = SimpleNamespace(post=post)
@@ -52,6 +53,10 @@ def homes(route: Any) -> list[set[int]]:
 )
 def test_a_sticky_group_has_one_replica(route: str, replicas: int) -> None:
     assert [len(home) for home in homes(route)] == [replicas] * len(PROMPTS)
+
+
+def test_a_rehearsal_routes_as_a_run_does() -> None:
+    assert homes("sticky", StubClient) == homes("sticky")
 
 
 def test_sticky_prompts_are_spread() -> None:

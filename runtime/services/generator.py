@@ -35,6 +35,7 @@ class Owed:
 
     request: Any
     future: asyncio.Future[Completion]
+    prompt: list[int]
 
 
 @dataclass(slots=True)
@@ -79,6 +80,7 @@ class GeneratorClient:
         owed = Owed(
             self._request(ident, token_ids, sampling, seed),
             asyncio.get_running_loop().create_future(),
+            token_ids,
         )
         self._hand_out(owed)
         try:
@@ -165,7 +167,7 @@ class GeneratorClient:
     def _hand_out(self, owed: Owed) -> None:
         if owed.future.done():
             return
-        replica = self._route(owed.request.token_ids)
+        replica = self._route(owed.prompt)
         if replica is None:
             self._nobody.append(owed)
             return
