@@ -94,14 +94,16 @@ async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None 
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("lora", [None, spec.Lora(rank=4, alpha=16.0)], ids=["weights", "adapters"])
 def test_one_and_two_ranks_agree_and_resume_continues(
-    tmp_path: Path, make_job: Any, make_titan: Any
+    tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None
 ) -> None:
     loss = recorded_loss()
 
     def run(procs: int, folder: Path, resume: int | None = None) -> Any:
         folder.mkdir(exist_ok=True)
-        job = make_job(services={"trainer": make_titan(procs=procs)}, losses={"recorded": loss})
+        service = make_titan(procs=procs).model_copy(update={"lora": lora})
+        job = make_job(services={"trainer": service}, losses={"recorded": loss})
         return asyncio.run(two_steps(job, procs, folder, resume))
 
     _, one = run(1, tmp_path / "one")

@@ -185,6 +185,7 @@ def build_model(
     torch.manual_seed(model.source.seed if isinstance(model.source, spec.RandomModel) else 0)
     with torch.no_grad():
         module.init_states(buffer_device=None)
+    lora.draw(module)
     _plain_sum_reduction(module)
     if service.compile:
         module.tok_embeddings.register_forward_hook(_any_length)

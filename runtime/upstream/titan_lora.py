@@ -52,6 +52,23 @@ def _apart(fused: Any) -> Any:
     )
 
 
+def draw(model: torch.nn.Module) -> None:
+    """Initial values of A, the same for any number of ranks: ranks that each draw a shard of their
+    own, with one seed, would draw the same rows, and those stay the same for ever."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if name.endswith(A):
+                drawn = torch.empty(value.shape)
+                torch.nn.init.kaiming_uniform_(drawn, a=5**0.5, generator=generator)
+                whole = drawn.to(value.device, value.dtype)
+                if isinstance(value, DTensor):
+                    whole = distribute_tensor(whole, value.device_mesh, value.placements)
+                value.copy_(whole)
+
+
 def merged(state: dict[str, Tensor], lora: spec.Lora | None) -> dict[str, Tensor]:
     """`state` with the adapters added to the weights they belong to, and without them."""
     if lora is None:
