@@ -1,5 +1,6 @@
 """`forgec run --dry-run`: everything up to the launch, a line each, and nothing is started."""
 
+import json
 import re
 from pathlib import Path
 
@@ -63,3 +64,13 @@ def test_gpus_that_are_not_there(folder, monkeypatch):
 
 def test_a_dry_run_is_of_a_start(folder):
     assert dry("--stub").exit_code == 2
+
+
+def test_rows_that_would_be_left_out_are_said(folder):
+    rows = [{"question": "1+1=", "answer": "#### 2"}] * 9 + [{"answer": "#### 3"}]
+    rows.append({"question": "1+" * 300, "answer": "#### 4"})
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = dry("--set", f'gsm8k.source=jsonl("{folder / "rows.jsonl"}")')
+    assert "gsm8k: 11 rows, 2 left out (bad row: 1, too long: 1)" in done.stdout
+    assert "rows.jsonl:10: " in done.stdout
+    assert "rows.jsonl:11: " in done.stdout

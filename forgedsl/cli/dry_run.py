@@ -104,10 +104,15 @@ def _data(job: Job, folder: Path) -> str:
     from forgedsl.runtime.services.build import open_data
 
     readers = asyncio.run(open_data(job, folder, folder, EventLog())).readers
-    rows = {name: reader.num_rows for name, reader in readers.items()}
-    return ", ".join(
-        f"{name}: {n if n is not None else 'streamed'} rows" for name, n in rows.items()
-    )
+    found = []
+    for name, reader in readers.items():
+        rows = "streamed" if reader.num_rows is None else str(reader.num_rows)
+        out = reader.dropped.total()
+        left = (
+            f", {out} left out ({reader.drops.summary()}){reader.drops.examples()}" if out else ""
+        )
+        found.append(f"{name}: {rows} rows{left}")
+    return ", ".join(found)
 
 
 def _rewards(job: Job, folder: Path) -> str:

@@ -36,7 +36,8 @@ def load_run_job(run_dir: Path) -> Job:
         raise UsageError(str(error)) from error
     if not last_step(run_dir):
         raise UsageError(
-            f"{run_dir} has no checkpoint to continue from; start it again in another folder"
+            f"{run_dir} has no checkpoint to continue from; start it again in another folder: "
+            f"forgec run {run_dir}/job.json"
         )
     return job
 

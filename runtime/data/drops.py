@@ -50,6 +50,8 @@ class Drops:
         """the counts are said as a whole, once, so that no single row is a warning"""
         self._reason_by_row: dict[int, str] = {}
         self._first: list[str] = []
+        self._other: dict[str, str] = {}
+        """the first row of each reason that is nobody's mistake"""
         self._remedy = ""
 
     @property
@@ -72,6 +74,7 @@ class Drops:
         if counts[reason] <= MAX_EVENTS:
             self._emit("row.dropped", row=place, reason=reason, message=why)
         if reason != BAD:
+            self._other.setdefault(reason, f"{place}: {why}")
             return
         if len(self._first) < SHOWN:
             self._first.append(f"{place}: {why}")
@@ -98,8 +101,8 @@ class Drops:
         return ", ".join(f"{reason}: {count}" for reason, count in sorted(self.counts.items()))
 
     def examples(self) -> str:
-        """The first bad rows, one a line."""
-        return "".join(f"\n  {line}" for line in self._first)
+        """The first bad rows, and one of every other reason, one a line."""
+        return "".join(f"\n  {line}" for line in (*self._first, *self._other.values()))
 
     def _exhausted(self, bad: int, checked: int) -> GuardError:
         return GuardError(
