@@ -162,6 +162,8 @@ def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> Non
     legal = True
     if not reporter.has_errors and not is_module(view.file):
         legal = _plan(view.program, view.folder, reporter)
+    if legal and not reporter.has_errors:
+        _check_bodies(view.program, reporter)
     for rule in RULES:
         if rule.finding.code == f104.finding.code and not legal:
             continue  # what the flow lacks may be what reads it
@@ -173,6 +175,13 @@ def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> Non
 
         for diagnostic in look_outside(view):
             reporter.report(diagnostic)
+
+
+def _check_bodies(program: Program, reporter: Reporter) -> None:
+    """What only writing the bodies finds: dtypes of rewards, rubrics and columns of data."""
+    from forgedsl.emit.python import ProgramWriter
+
+    ProgramWriter(program, {}, reporter).module()
 
 
 def _check_host(
