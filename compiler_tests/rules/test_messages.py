@@ -108,7 +108,12 @@ MISTAKES = [
      "a parameter is declared with `param NAME : TYPE = VALUE`"),
     ("vllm(policy)", "sglang(policy)", "F101", "sglang", "known are `titan`, `vllm`"),
     ("when cluster.gpus", "when gpus", "F101", "gpus", "did you mean `cluster.gpus`?"),
+    ("sync trainer -> generator", "sync trainer -> generator { overlap = True }", "F101", "True",
+     "did you mean `true`?"),
+    ("  prompt  = sums.draw(16)", "  prompt  = sums.draw(16", "S008", "(", ""),
     # of types and values
+    ("r.num_tokens / 16", "r.response", "T702", "r.response", ""),
+    ("score = correct +", "score = correct if correct else 0.1 +", "T702", "correct", ""),
     ('jsonl("forgedsl:data/arithmetic.jsonl")', '"my.jsonl"', "F109", '"my.jsonl"',
      'write `jsonl("my.jsonl")`'),
     ('local("forgedsl:models/tiny_math")', '"Qwen/Qwen3-1.7B"', "F109", '"Qwen/Qwen3-1.7B"',

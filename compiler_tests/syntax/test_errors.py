@@ -38,6 +38,7 @@ SLIPS = [
     ("schedule async { timeout = 10mins }\n", "S007", "10mins"),
     ("model m { source = hf(\"x\" }\n", "S008", "("),
     ("fn f(a: [B] f32 { return a }\n", "S008", "("),
+    ("flow t {\n  p = s.draw(32\n  r = g.sample(p)\n}\n", "S008", "("),
     ("fn f(a: [B] f32) {\n  b = a\n  + 1\n}\n", "S010", "+"),
     ("param a : int = 1\n}\nparam b : int = 2\n", "S017", "}"),
     ("param a : list[int] = [1, 2)\n", "S017", ")"),
@@ -68,6 +69,10 @@ def test_one_slip_gives_one_error_at_its_place(text, code, where):
         ("schedule async { timeout = 10 min }\n", "schedule async { timeout = 10min }\n"),
         ("model m { lr: 3 }\n", "model m { lr = 3 }\n"),
         ("model m { optimizer = { lr = 1 } }\n", "model m { optimizer { lr = 1 } }\n"),
+        ("model m { dtype: f32, lr = 3 }\n", "model m { dtype = f32, lr = 3 }\n"),
+        ("model m { source = f('a') }\n", 'model m { source = f("a") }\n'),
+        ("model m { source = \u201ca\u201d }\n", 'model m { source = "a" }\n'),
+        ("// a\nparam x : int = 1\n", "# a\nparam x : int = 1\n"),
         ("run { seed = 1 name = 2 }\n", "run { seed = 1, name = 2 }\n"),
         ("fn f(a: [B] f32) {\n  b = a\n  + 1\n  return b\n}\n",
          "fn f(a: [B] f32) {\n  b = (a\n  + 1)\n  return b\n}\n"),
@@ -82,6 +87,12 @@ def test_one_slip_gives_one_error_at_its_place(text, code, where):
 def test_fixes_give_a_file_without_errors(text, expected):
     assert fixed(text) == expected
     assert errors(expected) == []
+
+
+def test_a_quote_without_its_other_end_has_no_fix():
+    reporter = Reporter()
+    parse(SourceFile("t.forge", "model m { source = 'a }\n"), reporter)
+    assert [(d.code, d.fix) for d in reporter] == [("S002", None)]
 
 
 def test_several_mistakes_in_one_pass_without_cascades():

@@ -71,7 +71,9 @@ def _missing(name: str, span: Span, batch: Node, loss: Function) -> Diagnostic:
         help = "supervised batches and pairs have no sampler log-probs"
     else:
         message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
+        close = nearest(name, UNNAMED)
         help = f"name it: `replay(..., {name} = ...)`"
+        help = f"did you mean `{close[0]}`?" if close else help
     declared = Label(text="declared here", span=span)
     return _error(message, batch.span, declared, help, "the batch is made here")
 

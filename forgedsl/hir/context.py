@@ -131,7 +131,7 @@ class Context:
         if name in self.broken or name.partition(".")[0] in self.broken:
             return ERROR
         known = tuple(candidates)
-        close = nearest(name, known)
+        close = (name.lower(),) if name in ("True", "False", "None") else nearest(name, known)
         if close:
             help = did_you_mean(close)
             edit = Edit(text=close[0], span=span)

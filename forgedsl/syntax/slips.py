@@ -31,6 +31,11 @@ _CHARACTERS = {
     "\\": ("a statement goes on over the line end inside parentheses, without `\\`", ""),
 }
 _COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
+_QUOTES = {
+    "'": "'", "\u201c": "\u201d\u201c", "\u201d": "\u201d", "\u2018": "\u2019\u2018",
+    "\u2019": "\u2019",
+}  # fmt: skip
+"""opening quotes of other languages -> what may close them"""
 _OPERATORS = {"SUM", "PROD", "CMP", "AND", "OR", "POW", "RANGE", "IF", "DOT"}
 
 
@@ -65,9 +70,25 @@ def _character(place: Place) -> Diagnostic | None:
             "unexpected-character",
             f"unexpected character {_show(place.text)}",
             help=help_text,
-            fix=place.replace_by(replacement, help_text) if replacement else None,
+            fix=_requoted(place, help_text)
+            if place.text in _QUOTES
+            else place.replace_by(replacement, help_text)
+            if replacement
+            else None,
         )
     return place.error("S002", "unexpected-character", f"unexpected character {_show(place.text)}")
+
+
+def _requoted(place: Place, message: str) -> Fix | None:
+    """Both quotes of a string at once: one alone would leave a string that is never closed."""
+    closing = _QUOTES[place.text]
+    rest = place.source.text[place.end :].partition("\n")[0]
+    match = re.match(rf'[^"\\{closing}]*(?=["{closing}])', rest)
+    if match is None:
+        return None
+    end = place.end + len(match[0])
+    ends = (place.span, Span(place.source.name, end, end + 1))
+    return Fix(message=message, edits=tuple(Edit(text='"', span=span) for span in ends))
 
 
 def _show(char: str) -> str:
@@ -99,6 +120,11 @@ def _missing_value(place: Place) -> Diagnostic | None:
 def _operator_at_line_start(place: Place) -> Diagnostic | None:
     if place.kind not in _OPERATORS or place.before.strip():
         return None
+    if place.source.text.startswith("//", place.start):
+        span = Span(place.source.name, place.start, place.start + 2)
+        fix = Fix(message="write `#`", edits=(Edit(text="#", span=span),))
+        message = "a comment begins with `#`"
+        return place.error("S001", "unexpected-token", message, span=span, fix=fix)
     return place.error(
         "S010",
         "operator-at-line-start",
@@ -202,14 +228,22 @@ def _block_after_equals(place: Place) -> Diagnostic | None:
 
 
 def _colon_for_equals(place: Place) -> Diagnostic | None:
-    match = re.search(r"(?:^|[{,])\s*([A-Za-z_]\w*)\s*(:)\s*$", place.before)
-    if match is None or place.kind not in {"INT", "NUMBER", "STRING", "QUANTITY", "TRUE", "FALSE"}:
+    match = re.search(r"(?:^|[{,])\s*([A-Za-z_]\w*)\s*(:)\s*([A-Za-z_]\w*)?\s*$", place.before)
+    if match is None:
         return None
-    colon = Span(place.source.name, place.start - len(place.before) + match.start(2), place.start)
+    if match[3]:  # a word is read as a type, and the error is behind it
+        opened = open_bracket(place)
+        if "EQUAL" not in place.expected or opened is None or opened[1] != "{":
+            return None
+    elif place.kind not in {"INT", "NUMBER", "STRING", "QUANTITY", "TRUE", "FALSE"}:
+        return None
+    line = place.start - len(place.before)
+    end = line + match.start(3) if match[3] else place.start
+    colon = Span(place.source.name, line + match.start(2), end)
     return place.error(
         "S022",
         "colon-for-equals",
-        f"a setting is written `{match[1]} = {place.text}`",
+        f"a setting is written `{match[1]} = {match[3] or place.text}`",
         span=Span(place.source.name, colon.start, colon.start + 1),
         fix=Fix(message="replace `:` by `=`", edits=(Edit(text=" = ", span=colon),)),
     )
@@ -280,6 +314,12 @@ def _missing_separator(place: Place) -> Diagnostic | None:
     if place.kind != "NAME" or follows is None or "COMMA" not in place.expected:
         return None
     at = place.previous
+    opened = open_bracket(place)
+    if opened and opened[1] != "{" and "\n" in place.source.text[at : place.start]:
+        text = place.source.text
+        above = text[text.rfind("\n", 0, opened[0]) + 1 : opened[0]]
+        if len(place.before) <= len(above) - len(above.lstrip()):
+            return None  # not further in than what opened the bracket: that one is not closed
     return place.error(
         "S024",
         "missing-separator",
