@@ -94,6 +94,8 @@ def test_triton_never_falls_back(monkeypatch):
         ({"logits": torch.zeros(2, 2, 3, 5)}, ValueError, r"\[B, T, V\] and \[B, T\]"),
         ({"labels": torch.full((2, 3), 5)}, IndexError, "reach from 5 to 5, the vocabulary has 5"),
         ({"labels": torch.full((2, 3), -1)}, IndexError, r"ignore_index \(-100\) or mask false"),
+        ({"temperature": 0.0}, ValueError, "temperature is 0.0, a number above 0 is needed"),
+        ({"adv": [1.0, -1.0]}, TypeError, "adv is a list, a tensor is needed"),
         ({"labels": torch.zeros(2, 3).long().to("meta")}, ValueError, "labels is on meta, logits"),
     ],
 )

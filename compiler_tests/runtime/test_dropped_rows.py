@@ -12,6 +12,8 @@ from forgedsl.errors import GuardError
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
 from forgedsl.runtime.data import DatasetReader, open_dataset
+from forgedsl.runtime.data.drops import DroppedRow
+from forgedsl.runtime.data.reader import _messages
 from forgedsl.runtime.modules import load_module
 
 PROGRAM = """
@@ -83,6 +85,11 @@ def test_what_is_no_prompt_is_said(opened: Any, row: Any, columns: Any, why: str
     data, events = opened(row, GOOD, target=None, **columns)
     assert data.next_prompt().row == 1
     assert events[0]["message"].startswith(why)
+
+
+def test_text_is_no_chat() -> None:
+    with pytest.raises(DroppedRow, match=r"`chat` is text, not messages$"):
+        _messages("`chat`", "hi")
 
 
 def test_a_row_counts_once_however_often_it_is_passed(opened: Any) -> None:

@@ -324,7 +324,8 @@ class DatasetReader:
 def _messages(what: str, value: Any) -> Sequence[Any]:
     """The value, if it is a list of chat messages."""
     if not isinstance(value, list):
-        raise DroppedRow(f"{what} is {kind_of(value)}, neither text nor messages")
+        wanted = "not messages" if isinstance(value, str) else "neither text nor messages"
+        raise DroppedRow(f"{what} is {kind_of(value)}, {wanted}")
     if not value:
         raise DroppedRow(f"{what} has no messages")
     for message in value:

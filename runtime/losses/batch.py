@@ -217,6 +217,8 @@ def check_fields(
     tokens: dict[str, Tensor] = {}
     sequences: dict[str, Tensor] = {}
     for name, field in wanted.items():
+        if not isinstance(given[name], Tensor):
+            raise TypeError(f"{name} is a {type(given[name]).__name__}, a tensor is needed")
         value = given[name].detach()
         over_tokens = "T" in field.axes
         pairs = torch.Size([num_sequences // 2]) if "P" in field.axes else None

@@ -44,6 +44,12 @@ def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
     check_device("labels", labels, "hidden", hidden)
 
 
+def check_temperature(temperature: float) -> None:
+    """Logits are divided by it."""
+    if isinstance(temperature, str) or (isinstance(temperature, (int, float)) and temperature <= 0):
+        raise ValueError(f"temperature is {temperature!r}, a number above 0 is needed")
+
+
 def check_floating(name: str, value: Tensor) -> None:
     """The dtypes that losses compute from."""
     if value.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):

@@ -25,7 +25,12 @@ from forgedsl.lower import job
 from forgedsl.runtime.losses import head as heads
 from forgedsl.runtime.losses.autograd import apply, opaque, register
 from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, pack
-from forgedsl.runtime.losses.checks import check_labels, check_linear, check_logits
+from forgedsl.runtime.losses.checks import (
+    check_labels,
+    check_linear,
+    check_logits,
+    check_temperature,
+)
 from forgedsl.runtime.losses.chunked import Run
 from forgedsl.runtime.losses.kernels import Kernels, require
 from forgedsl.runtime.losses.parallel import Shard
@@ -183,6 +188,7 @@ class LossFunction:
         options: Mapping[str, Any],
     ) -> Any:
         """One evaluation: `form` is logits or linear, `options` what belongs to the form."""
+        check_temperature(temperature)
         first, last = sources[0], sources[-1]
         fused = self._fused(first.device)
         wide = torch.float64 in [source.dtype for source in sources]
