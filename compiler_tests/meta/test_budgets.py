@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 BUDGET = {
     "forgedsl": 32_000,
-    "runtime": 11_800,
+    "runtime": 12_000,
 }  # rewards got processes of their own, runs got guards, code a sandbox, weights transports
 MODULE, FUNCTION = 600, 50
 
