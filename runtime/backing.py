@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,6 +13,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.scratch import Scratch
+from forgedsl.schema import SERVICES
 
 ALLOCATIONS = {"slurm": "SLURM_JOB_ID", "kubernetes": "KUBERNETES_SERVICE_HOST"}
 """what the environment holds inside an allocation, where a job runs as on any host"""
@@ -64,17 +66,17 @@ def check_supported(job: spec.Job) -> None:
     """Refuse what a job may say but this runtime cannot do yet.
 
     Raises:
-        LaunchError: several hosts, a scheduler, engines split by pp or dp.
+        LaunchError: several hosts, a scheduler, what `support` of a service says.
     """
     _check_hosts(job)
+    ops = {node.op for node in job.nodes}
     for name, service in job.services.items():
-        if isinstance(service, spec.VllmService):
-            degrees = service.parallel
-            if degrees.pp * degrees.dp > 1:
+        for limit in SERVICES[service.kind].support:
+            value = attrgetter(limit.setting)(service)
+            if limit.exceeded(value, ops):
                 raise LaunchError(
-                    f"{job.origins.get(name, '')}: {name} has parallel.pp = {degrees.pp} and "
-                    f"parallel.dp = {degrees.dp}, which this version cannot drive; split a model "
-                    "that is too large with `parallel.tp`, and use `replicas` for more throughput"
+                    f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
+                    f"carried out by this version; {limit.instead}"
                 )
     for node in job.nodes:
         if node.op == "sync" and node.transport not in transports.NAMES:

@@ -183,7 +183,7 @@ def forgec(*words, env=None):
 def test_print_after_shows_the_text_form(name, state):
     done = forgec("plan", str(GRPO), "--profile", "cluster", "--print-after", name)
     assert done.exit_code == 0
-    text = re.split(r"# ---- after \w+: .*\n", done.stderr)[1].split("\nwarning[")[0]
+    text = re.split(r"# ---- after \w+: .*\n|\n(?:info|warning)\[", done.stderr)[1]
     externals = {"program": state.hir} if name == "plan" else {}
     made = print_ir(getattr(state, name), state.loader.sources, externals=externals)
     assert text.strip() == made.strip()

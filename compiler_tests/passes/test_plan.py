@@ -147,6 +147,16 @@ def test_several_hosts_need_a_launcher():
     assert "slurm" in found.help
 
 
+def test_a_plan_over_several_hosts_is_made_and_said_not_to_run():
+    text = changed(GRPO, ("schedule async", "cluster { hosts = 2 }\nschedule async"))
+    made, diagnostics = plan_of(text, "trainer.hosts=2", 'launcher=slurm("gpu")')
+    assert made is not None
+    found = only(diagnostics, "P216")
+    assert (found.severity, found.message) == (
+        "info", "the plan uses 2 hosts, and this version runs on one",
+    )  # fmt: skip
+
+
 def test_prompt_and_completion_over_context():
     found = only(plan_of(GRPO, "generator.sampling.max_tokens=8192")[1], "D605")
     assert found.message == (

@@ -50,7 +50,7 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
         return await asyncio.gather(*tasks)
 
     async def main() -> tuple[list[list[Any]], list[float], str]:
-        fleet = meshes.spawn(job, tmp_path, tmp_path)
+        fleet = meshes.spawn(job, tmp_path, tmp_path, {})
         clients = [
             GeneratorClient(service, fleet.generators[name], lambda *_: None)
             for name, service in services.items()
@@ -98,5 +98,5 @@ def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) ->
     from forgedsl.runtime.backing import check_supported
 
     deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
-    with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*use `replicas` for more throughput"):
+    with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*`parallel.tp` splits a model"):
         check_supported(make_job(services={"deep": deep}))

@@ -1,20 +1,21 @@
 """Checks of a plan against the models and the hosts, each one small function.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
-P214 transport, D605 context-overflow, F131 no-generator. A model whose dimensions are unknown is
-not checked for them.
+P214 transport, P216 not-carried-out, D605 context-overflow, F131 no-generator. A model whose
+dimensions are unknown is not checked for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from forgedsl.diagnostics import Diagnostic, Label, error
+from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
+from forgedsl.schema import SERVICES
 from forgedsl.source import Span
 from forgedsl.transports import TRANSPORTS, choose
 
@@ -31,7 +32,7 @@ def check_divisibility(
     """P204: what tensor, expert and pipeline parallelism split must split evenly."""
     if dims is None:
         return []
-    tp, pp = mesh.degrees.get("tp", 1), mesh.degrees.get("pp", 1)
+    tp = mesh.degrees.get("tp", 1)
     parts = [("heads", dims.heads)]
     if mesh.kind == "titan":
         parts += [("kv heads", dims.kv_heads), ("vocabulary entries", dims.vocab)]
@@ -49,16 +50,6 @@ def check_divisibility(
                 help=f"tp = {', '.join(map(str, fitting))} do",
             )
         )
-    if pp > dims.layers:
-        found.append(
-            error(
-                "P204",
-                "divisibility",
-                f"pp = {pp} stages for the {dims.layers} layers of model `{model.name}`",
-                written_at(decl, "parallel.pp"),
-                help=f"pp <= {dims.layers}",
-            )
-        )
     return found + _check_experts(decl, mesh, dims, model)
 
 
@@ -73,18 +64,6 @@ def _check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[
                 "model with experts is on one",
                 written_at(decl, "procs"),
                 help="`procs = 1`, or a dense model",
-            )
-        )
-    ep = number(decl, "parallel.ep", 1) if mesh.kind == "titan" else 1
-    if ep > 1 and (dims.experts == 0 or dims.experts % ep):
-        what = f"{dims.experts} experts" if dims.experts else "no experts"
-        found.append(
-            error(
-                "P204",
-                "divisibility",
-                f"ep = {ep}, and model `{model.name}` has {what}",
-                written_at(decl, "parallel.ep"),
-                help="ep must divide the number of experts",
             )
         )
     return found
@@ -228,16 +207,49 @@ def check_transports(
     return found
 
 
+def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
+    """P216: what the schema's `support` says of the services that the flow uses."""
+    found = []
+    for name in graph.services:
+        decl = program.services[name]
+        ops = {node.op for node in graph.nodes} if name == graph.trainer else set()
+        for limit in SERVICES[str(decl.ctor)].support:
+            value = decl.settings[limit.setting].value
+            if limit.exceeded(value, ops):
+                where = f" where the flow has no `{limit.op}`" if limit.op and ops else ""
+                found.append(
+                    error(
+                        "P216",
+                        "not-carried-out",
+                        f"`{limit.setting} = {value}` of `{name}` is not carried out by this "
+                        f"version{where}",
+                        written_at(decl, limit.setting),
+                        help=limit.instead,
+                    )
+                )
+    return found
+
+
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
-    """P209: the local launcher reaches one host."""
+    """P209: the local launcher reaches one host. P216: the others do not start several yet."""
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
     if hosts < 2:
         return []
-    if program.singletons["launcher"].settings["value"].value.name != "local":
-        return []
     decl = program.services[(wide or list(meshes))[0].service]
+    launcher = program.singletons["launcher"].settings["value"]
+    if launcher.value.name != "local":
+        return [
+            Diagnostic(
+                code="P216",
+                name="not-carried-out",
+                severity=Severity.INFO,
+                message=f"the plan uses {hosts} hosts, and this version runs on one",
+                span=launcher.origin.span or decl.name_span,
+                help="plan, sim, build and `run --stub` work; `run` needs a profile for one host",
+            )
+        ]
     return [
         error(
             "P209",

@@ -183,6 +183,7 @@ def _checks(
     }
     seq_len = request.rows[graph.trainer][1]
     found += checks.check_names(program, request.meshes)
+    found += checks.check_support(program, graph)
     found += checks.check_launcher(program, request.meshes)
     found += checks.check_evals(program, graph)
     found += checks.check_transports(program, graph, request.meshes)

@@ -14,6 +14,7 @@ from forgedsl.schema.types import (
     Derived,
     Impact,
     Kind,
+    Limit,
     Setting,
     Type,
     word,
@@ -55,6 +56,13 @@ _COMMON = (
 TITAN = Kind(
     name="service",
     doc="a torchtitan model: trained where the flow steps it, else frozen",
+    support=(
+        Limit(setting="parallel.pp", instead="`parallel.dp_shard` spreads the weights over ranks"),
+        Limit(setting="parallel.cp", instead="`parallel.tp` splits the activations of long rows"),
+        Limit(setting="parallel.ep", instead="a model with experts computes in one process"),
+        Limit(setting="batch.accumulate", op="batches",
+              instead="a step takes all groups drawn for it, in microbatches of `batch.rows`"),
+    ),
     settings=(
         *_COMMON,
         _row("procs", COUNT, 1, _PLACE, "processes per host"),
@@ -118,6 +126,10 @@ ENGINE_ARGUMENTS = (
 VLLM = Kind(
     name="service",
     doc="a vLLM engine that samples completions",
+    support=(
+        Limit(setting="parallel.pp", instead="`parallel.tp` splits a model that is too large"),
+        Limit(setting="parallel.dp", instead="`replicas` adds throughput"),
+    ),
     open=("engine.extra",),
     taken=tuple((f"engine.extra.{name}", why) for name, why in ENGINE_ARGUMENTS),
     settings=(

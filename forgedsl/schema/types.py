@@ -7,7 +7,7 @@ the reference manual read the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from forgedsl.records import dataclass, field
@@ -119,6 +119,23 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What this version carries out of a setting: values up to `most`, or any value where the flow
+    has a node of `op`. `instead` says what works."""
+
+    setting: str
+    instead: str
+    most: int = 1
+    op: str = ""
+
+    def exceeded(self, value: object, ops: Collection[str]) -> bool:
+        """Whether a value, in a flow with these nodes, would not be carried out."""
+        if not isinstance(value, int):
+            return False
+        return self.op not in ops if self.op else value > self.most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A kind of declaration.
 
@@ -127,6 +144,7 @@ class Kind:
     single     the one setting of a kind that is itself a value (`launcher = slurm(...)`)
     open       prefixes under which any name is accepted (`engine.extra`)
     taken      names under them that the runtime sets itself, each with what decides its value
+    support    what this version does not carry out; rule P216 and the runtime refuse it
     """
 
     name: str
@@ -137,6 +155,7 @@ class Kind:
     single: bool = False
     open: tuple[str, ...] = ()
     taken: tuple[tuple[str, str], ...] = ()
+    support: tuple[Limit, ...] = ()
 
     def setting(self, path: str) -> Setting | None:
         """The setting at `path`, or None."""
