@@ -1,0 +1,243 @@
+"""Every setting of every kind changes the job, and the runtime reads what it changes.
+
+Who reads is found by types: mypy says of which class of the job an attribute in runtime/ is. What
+only the compiler acts on (the cluster, the launcher's manifests) has to show in the plan.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from forge_texts import GRPO, SFT, changed, lower_of
+
+from forgedsl.lower.build import Lowered
+from forgedsl.lower.job import Spec
+from forgedsl.plan.text import render_plan
+from forgedsl.schema import KINDS, SERVICES
+from forgedsl.schema.kinds import SYNC
+from forgedsl.schema.types import Limit
+
+ROOT = Path(__file__).parents[2]
+EVALUATED = changed(GRPO, ("sync trainer -> generator { every = 1 }", "sync trainer -> generator"))
+EVALUATED += "eval held { dataset = gsm8k, score = total, every = 10 }\n"
+TOGETHER = changed(
+    EVALUATED, ("schedule async { steps = 500, max_policy_age = 1 }", "schedule sync { steps = 5 }")
+)
+PAIRS = """forge 1
+import "std/rl" as rl
+model base { source = hf("Qwen/Qwen3-0.6B") }
+dataset pairs {
+  source = hf("a/b", split = "train")
+  prompt = row.question, chosen = row.good, rejected = row.bad
+}
+service trainer : titan(base) { batch { seq_len = 512, rows = 4 } }
+service reference : titan(base) { }
+flow train {
+  pair  = pairs.pairs(8)
+  ref   = reference.logprobs(pair)
+  batch = replay(pair, ref = ref)
+  trainer.step(batch, loss = rl.dpo)
+}
+schedule sync { steps = 5 }
+"""
+CODE = changed(
+    EVALUATED,
+    ("forge 1\n", 'forge 1\nimport python "grade.py" as grade\n'),
+    ("= rl.math_equal(tolerance = 1e-6)", "= grade.score { effects = [io] }"),
+)
+ONE = changed(TOGETHER, ("procs = 4,", "procs = 1,"), ("replicas = 2, parallel.tp = 2,", ""))
+ONE += "colocate = [trainer, generator]\n"
+OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
+SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
+WANDB = EVALUATED + 'logging { wandb { project = "p" } }\n'
+PYTHON = "async def score(prompt, response, target):\n    return 1.0\n"
+
+CHANGES: dict[str, dict[str, object]] = {
+    "run": {"seed": "3", "name": "other"},
+    "cluster": {
+        "hosts": "2", "gpus": "16", "gpu": '"H100"', "gpu_memory": "200GiB", "cpus": "48",
+        "memory": "512GiB",
+    },
+    "launcher": {"value": 'slurm("gpu")'},
+    "colocate": {"value": (TOGETHER, "[trainer, generator]")},
+    "model": {
+        "source": 'hf("Qwen/Qwen3-1.7B-Base")', "arch": 'qwen3("1.7B", layers = 2)',
+        "dtype": "f32", "context": "8192", "tokenizer": 'hf("a/b")', "chat_template": '"{{ 1 }}"',
+    },
+    "dataset": {
+        "source": 'hf("a/b")', "system": (changed(
+            EVALUATED, ("= row.question", "= chat(system, row.question)")), '"s"'),
+        "prompt": "row.other", "target": "row.other", "chat": (SFT, "row.other"),
+        "learn": (SFT, "last_turn"), "chosen": (PAIRS, "row.other"),
+        "rejected": (PAIRS, "row.other"), "shuffle": "none", "streaming": "true",
+        "max_prompt_tokens": "256", "on_long": "truncate", "max_bad_rows": "0.1",
+    },
+    "reward": {
+        "procs": "2", "concurrency": (CODE, "3"), "timeout": "5s", "retries": "3",
+        "on_error": "0.0", "max_failed": "0.5", "monitor": (changed(EVALUATED, (
+            "rubric total", "reward more = rl.exact\nrubric total")), ["more.monitor=true"]),
+        "memory": (CODE, "1GiB"), "cache": "true",
+    },
+    "rubric": {"score": "2.0 * correct", "on_truncated": "0.5", "on_error": "0.0"},
+    "schedule": {
+        "steps": "7", "epochs": (SFT, "2.0"),
+        "max_policy_age": "2", "window": (OLDER, "0.5"), "on_stale": "error",
+        "starve_timeout": "5min",
+    },
+    "eval": {
+        "dataset": (changed(EVALUATED, ("service trainer", 'dataset more {\n  source = hf("c/d")\n'
+                    "  prompt = row.q, target = row.a\n}\nservice trainer")), "more"),
+        "split": '"test"', "source": 'hf("c/d")', "score": "correct", "every": "20", "limit": "9",
+        "sample.temperature": "0.5", "sample.top_p": "0.5", "sample.top_k": "5",
+        "sample.min_p": "0.1", "sample.max_tokens": "99", "sample.n": "2",
+    },
+    "checkpoint": {"every": "7", "keep": "5", "export": 'hf("out")'},
+    "logging": {
+        "console": "false", "jsonl": "false", "tensorboard": "false", "wandb.project": '"p"',
+        "wandb.entity": (WANDB, '"e"'),
+        "wandb.mode": (WANDB, "offline"),
+        "samples": "2",
+    },
+    "sync": {
+        "every": (OLDER, "2"), "overlap": "false", "reset_prefix_cache": "false",
+        "transport": (ONE, "shm"), "timeout": "9s",
+    },
+    "titan": {
+        "hosts": ["trainer.hosts=2", "trainer.procs=2", *SLURM], "gpus": "0",
+        "cpus": "3", "device": "cpu", "dtype": "f32", "mesh_name": '"other"', "procs": "2",
+        "temperature": "0.5", "compile": "false",
+        "parallel.dp_shard": ["trainer.procs=2", "trainer.parallel.dp_shard=2"],
+        "parallel.dp_replicate": "2", "parallel.tp": "2",
+        "optimizer.kind": "adam", "optimizer.lr": "1e-4", "optimizer.betas": "[0.8, 0.9]",
+        "optimizer.eps": "1e-6", "optimizer.weight_decay": "0.2", "optimizer.warmup": "5",
+        "optimizer.decay": "linear", "optimizer.max_norm": "2.0", "optimizer.on_nan": "skip",
+        "lora.rank": "8", "lora.alpha": (changed(
+            EVALUATED, ("procs = 4,", "procs = 4, lora.rank = 8,")), "64.0"),
+        "batch.seq_len": "2048", "batch.rows": "2", "batch.tokens": (changed(
+            EVALUATED, ("rows = 4", "tokens = 16k")), "8k"), "batch.pack": "false",
+        "batch.accumulate": (SFT, "2"), "memory.activation_checkpoint": "full",
+    },
+    "vllm": {
+        "hosts": ["generator.hosts=2", "generator.procs=1", *SLURM], "gpus": "0", "cpus": "3",
+        "device": "cpu", "dtype": "f16", "mesh_name": '"other"',
+        "procs": ["generator.procs=1", "generator.parallel.tp=1"], "replicas": "1",
+        "route": "sticky", "parallel.tp": ["generator.procs=1", "generator.parallel.tp=1"],
+        "sampling.temperature": "0.5", "sampling.top_p": "0.5", "sampling.top_k": "5",
+        "sampling.min_p": "0.1", "sampling.max_tokens": "99", "sampling.min_tokens": "2",
+        "sampling.stop": '["end"]', "engine.gpu_memory": "0.5", "engine.prefix_caching": "false",
+        "engine.cuda_graphs": "false", "engine.max_running": "8",
+    },
+}  # fmt: skip
+
+NAMES = {"model": "policy", "dataset": "gsm8k", "reward": "correct", "rubric": "total",
+         "eval": "held", "titan": "trainer", "vllm": "generator"}  # fmt: skip
+"""what the base program declares; singletons are addressed by their kind"""
+RULES = {"reward.effects"}
+"""what the rules about rewards read, and nobody else (X803, R510)"""
+PLANNED = {"cluster.hosts", *(f"cluster.{name}" for name in CHANGES["cluster"])}
+SAID = {"content_hash", "origins", "summary", "topology", "compiler"}
+"""fields of a job for people"""
+SCHEMAS = {
+    **{name: kind for name, kind in KINDS.items() if name != "service"},
+    **SERVICES,
+    "sync": SYNC,
+}
+ROWS = [(kind, name) for kind, rows in CHANGES.items() for name in rows]
+
+
+@cache
+def read() -> frozenset[tuple[str, str]]:
+    """(class, field) of everything in a job that the runtime reads, rehearsals left out."""
+    from mypy import build
+    from mypy.modulefinder import BuildSource
+    from mypy.nodes import MemberExpr
+    from mypy.options import Options
+    from mypy.types import Instance, UnionType, get_proper_type
+
+    options = Options()
+    options.export_types = options.ignore_errors = options.ignore_missing_imports = True
+    options.preserve_asts, options.incremental, options.follow_imports = True, False, "skip"
+    files = [p for p in (ROOT / "runtime").rglob("*.py") if "stub" not in p.parts]
+    paths = {f"forgedsl.{'.'.join(p.relative_to(ROOT).with_suffix('').parts)}": p for p in files}
+    jobs = {f"forgedsl.lower.{n}": ROOT / f"forgedsl/lower/{n}.py" for n in ("job", "parts")}
+    modules = [BuildSource(str(p), n.removesuffix(".__init__")) for n, p in (paths | jobs).items()]
+    types = build.build(modules, options).types
+    found = set()
+    for each in types:
+        if isinstance(each, MemberExpr) and each.expr in types:
+            owner = get_proper_type(types[each.expr])
+            for one in owner.items if isinstance(owner, UnionType) else [owner]:
+                one = get_proper_type(one)
+                if isinstance(one, Instance) and one.type.fullname.startswith("forgedsl.lower."):
+                    found.add((one.type.name, each.name))
+    return frozenset(found)
+
+
+def fields(old: object, new: object) -> Iterator[tuple[str, str]]:
+    """(class, field) of what differs, as deep inside as it can be said."""
+    if isinstance(old, Spec) and type(old) is type(new):
+        for name in type(old).model_fields:
+            before, after = getattr(old, name), getattr(new, name)
+            if before != after and name not in SAID:
+                yield from list(fields(before, after)) or [(type(old).__name__, name)]
+    elif isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() & new.keys():
+            yield from fields(old[key], new[key])
+    elif isinstance(old, tuple) and isinstance(new, tuple):
+        for before, after in zip(old, new, strict=False):
+            yield from fields(before, after)
+
+
+def lowered(text: str, folder: Path, *overrides: str) -> Lowered:
+    (folder / "grade.py").write_text(PYTHON)
+    found, diagnostics = lower_of(text, *overrides, folder=folder)
+    assert found is not None, diagnostics
+    return found
+
+
+def both(kind: str, name: str, folder: Path) -> tuple[Lowered, Lowered]:
+    """The base program, and the one with the setting changed."""
+    row = CHANGES[kind][name]
+    text, value = row if isinstance(row, tuple) else (EVALUATED, row)
+    if kind == "sync":
+        new = changed(
+            text, ("sync trainer -> generator", f"sync trainer -> generator {{ {name} = {value} }}")
+        )
+        return lowered(text, folder), lowered(new, folder)
+    own = {SFT: "tulu", PAIRS: "pairs"}.get(text, "gsm8k") if kind == "dataset" else None
+    target = own or NAMES.get(kind, kind)
+    address = target if name == "value" else f"{target}.{name}"
+    edits = value if isinstance(value, list) else [f"{address}={value}"]
+    return lowered(text, folder), lowered(text, folder, *edits)
+
+
+@pytest.mark.parametrize("kind", SCHEMAS)
+def test_every_setting_is_in_the_table(kind: str) -> None:
+    schema = SCHEMAS[kind]
+    refused = {limit.setting for limit in schema.support if not limit.op}
+    left = {s.name for s in schema.settings} - refused - CHANGES.get(kind, {}).keys()
+    assert {f"{kind}.{name}" for name in left} <= RULES
+
+
+@pytest.mark.parametrize(("kind", "name"), ROWS, ids=[f"{k}.{n}" for k, n in ROWS])
+def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, tmp_path: Path) -> None:
+    old, new = both(kind, name, tmp_path)
+    if f"{kind}.{name}" in PLANNED:
+        pages = [render_plan(x.plan.request.program, x.graph, x.plan, summary=("",), identity="")
+                 for x in (old, new)]  # fmt: skip
+        assert pages[0] != pages[1]
+    else:
+        assert set(fields(old.job, new.job)) & read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "limit"),
+    [(kind, each) for kind in SERVICES for each in SERVICES[kind].support],
+    ids=lambda each: getattr(each, "setting", each),
+)
+def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, tmp_path: Path) -> None:
+    degree = f"{NAMES[kind]}.{limit.setting}=2"
+    procs = f"{NAMES[kind]}.procs=4"
+    found = [d for d in lower_of(EVALUATED, degree, procs, folder=tmp_path)[1] if d.code == "P216"]
+    assert [d.help for d in found] == [limit.instead]
