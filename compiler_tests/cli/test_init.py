@@ -120,4 +120,4 @@ def test_a_folder_that_cannot_be_made(init, tmp_path: Path) -> None:
     (tmp_path / "here").write_text("a file")
     code, _, err = init("here/there")
     assert code == 2
-    assert err.startswith("forgec init: cannot write ")
+    assert err.startswith("forgec: cannot write here/there: ")
