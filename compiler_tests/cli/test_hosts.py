@@ -96,3 +96,12 @@ def test_a_host_is_for_a_rehearsal():
     done = forgec("run", GRPO, "--host", "8xH200")
     assert done.exit_code == 2
     assert "--host is about a rehearsal: add --stub" in done.stderr
+
+
+def test_a_profile_is_not_its_own_reason(laptop, tmp_path):
+    file = tmp_path / "t.forge"
+    text = Path(GRPO).read_text().replace('("models/', '("forgedsl:models/')
+    begin = "profile cpu when cluster.gpus == 0 {"
+    file.write_text(text.replace(begin, f"{begin}\n  cluster.gpus = 0"))
+    done = forgec("plan", str(file))
+    assert done.stderr.startswith("profile cpu was chosen by itself: this host has no GPU\n")

@@ -69,6 +69,8 @@ def say_profile(loaded: Loaded, asked: str, host: Host) -> None:
     if program is None or not program.profile or asked != "auto":
         return
     known = resolve_host(program, host)
+    if known.said == f"assumed: profile {program.profile}":
+        known = host  # it was chosen by what it found, not by what it sets
     who = "this host" if known.said == "this host" else f"the host ({known.said})"
     count = {0: "no GPU", 1: "one GPU"}.get(known.gpus, f"{known.gpus} GPUs")
     text = f"profile {program.profile} was chosen by itself: {who} has {count}"
