@@ -90,8 +90,7 @@ def variant(seed):
         ("0.85 * correct + 0.1 * thinking + 0.05 * brevity", pick.choice(SCORES)),
         ("temperature = 1.0, top_p", f"temperature = {temperature}, top_p"),
         ("  procs     = 4 ", f"  temperature = {temperature}\n  procs     = 4 "),
-        ("device = cpu, procs = 2, dtype = f32 }",
-         f"device = cpu, procs = 2, dtype = f32, temperature = {temperature} }}"),
+        ("procs = trainer.procs }", f"procs = trainer.procs, temperature = {temperature} }}"),
         ("group      : int   = 8", f"group      : int   = {pick.choice([2, 4, 16])}"),
         ("eps        : float = 0.2", f"eps        : float = {pick.choice([0.1, 0.28])}"),
     ]  # fmt: skip

@@ -103,6 +103,7 @@ def test_a_pipeline_cut_in_two_is_the_same_job(path, tmp_path):
         (tmp_path / name).mkdir()
         for data in ("prompts", "rewards", "data", "models", "tokenizers"):
             (tmp_path / name / data).symlink_to(FOLDER / data)
+    (tmp_path / ".smollm2").mkdir()  # what `make smollm` makes beside the folder
     module, rest = cut(text)
     whole, program = tmp_path / "whole" / "x.forge", tmp_path / "cut" / "two.forge"
     whole.write_text(text, "utf-8")
