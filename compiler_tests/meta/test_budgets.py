@@ -13,10 +13,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BUDGET = {
-    "forgedsl": 32_000,
-    "runtime": 12_000,
-}  # rewards got processes of their own, runs got guards, code a sandbox, weights transports
+# the runtime got processes for rewards, guards, a sandbox for code, weight transports
+BUDGET = {"forgedsl": 32_000, "runtime": 12_000}
 MODULE, FUNCTION = 600, 50
 
 SOURCES = sorted(p for folder in BUDGET for p in (ROOT / folder).rglob("*.py"))

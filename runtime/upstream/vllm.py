@@ -218,7 +218,10 @@ class Engine:
         """
         named = list(weights)
         if self._in_place:
+            import torch
+
             self._engine.apply_model(lambda model: _load(model, named))
+            torch.accelerator.synchronize()  # the sender may write over its buffer from now on
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         if self._on_cpu:
