@@ -81,8 +81,10 @@ def variant(seed):
     """The pipeline with its numbers and formulas exchanged for others that are as good."""
     pick = random.Random(seed)
     temperature = pick.choice(["1.0", "0.7", "1.2"])
+    ratio = pick.choice(RATIOS)
+    eps = 3e-4 if "mean" in ratio else pick.choice([0.1, 0.28])
     swaps = [
-        ("exp(clamp(logprob - behavior, -10.0, 10.0))", pick.choice(RATIOS)),
+        ("exp(clamp(logprob - behavior, -10.0, 10.0))", ratio),
         ("-min(ratio * adv, clip(ratio, 1 - eps, 1 + eps) * adv)", pick.choice(GAINS)),
         ("ratio * rl.k3(logprob, ref)", pick.choice(KLS)),
         ("seq_mean(pg + beta * kl, mask)", pick.choice(OBJECTIVES)),
@@ -92,7 +94,7 @@ def variant(seed):
         ("  procs     = 4 ", f"  temperature = {temperature}\n  procs     = 4 "),
         ("procs = trainer.procs }", f"procs = trainer.procs, temperature = {temperature} }}"),
         ("group      : int   = 8", f"group      : int   = {pick.choice([2, 4, 16])}"),
-        ("eps        : float = 0.2", f"eps        : float = {pick.choice([0.1, 0.28])}"),
+        ("eps        : float = 0.2", f"eps        : float = {eps}"),
     ]  # fmt: skip
     text = TEXT
     for old, new in swaps:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import FlowStep, Function, Program
@@ -129,25 +129,49 @@ class LossView:
     # ---- slopes
 
     def point(
-        self, *, ratio: float = 1.0, weight: float = 1.0, distance: float = 0.0, side: str = ""
-    ) -> Point:
-        """The loss of one token, at a ratio to the sampler and a log-ratio to the reference."""
-        level = {
-            "policy": -1.0,
-            "sampler": -1.0 - math.log(ratio),
-            "reference": -1.0 - distance,
+        self, *, ratio: float = 1.0, weight: float = 1.0, distance: float = 0.0, side: str = "",
+        level: float = -1.0, entropy: float = 0.5, masked: bool = False, wrt: str = "logprob",
+    ) -> Point:  # fmt: skip
+        """The loss of one token, at a ratio to the sampler and a log-ratio to the reference.
+        `level` is its log-prob; one that is `masked` was not written by the policy."""
+        at = {
+            "policy": level,
+            "sampler": level - math.log(ratio),
+            "reference": level - distance,
             "weight": weight,
             "count": 1.0,
         }
         inputs: dict[str, float] = {}
         for name, role in self.roles.items():
-            number = 0.5 if role == "policy" and name == "entropy" else level[role]
+            number = entropy if role == "policy" and name == "entropy" else at[role]
+            number = 0.0 if masked and name == "mask" else number
             inputs |= dict.fromkeys((name, f"{name}.chosen", f"{name}.rejected"), number)
-        return Point(self.tree.values, inputs, wrt=f"logprob.{side}" if side else "logprob")
+        return Point(self.tree.values, inputs, wrt=f"{wrt}.{side}" if side else wrt)
 
-    def slope(self, **where: float) -> float:
-        """d loss / d logprob of one token."""
-        return self.point(**where)(self.tree.output("loss")).slope  # type: ignore[arg-type]
+    def slope(self, **where: Any) -> float:
+        """d loss / d logprob of one token, or with respect to `wrt`."""
+        return self.point(**where)(self.tree.output("loss")).slope
+
+    def gain(self, *, weight: float = 1.0, **where: Any) -> float:
+        """What an advantage, or the data itself, adds to d loss / d logprob."""
+        if self.is_pairs:
+            return self.slope(side="chosen", **where)
+        if any(name in self.read for name in self.fields("weight")):
+            return self.slope(weight=weight, **where) - self.slope(weight=0.0, **where)
+        return 0.0 if self.fields("reference") else self.slope(**where)
+
+    def first(self, names: list[str], found: Callable[[int], bool]) -> int:
+        """The first value through which all of some fields reaches the loss, and of which `found`
+        holds; the loss itself if there is none."""
+        tree, end = self.tree, self.tree.output("loss")
+        inputs = [n for n in self.objective if tree.values[n].op == "input"]
+        starts = [n for n in inputs if tree.values[n].attr in names]
+        for node in sorted(self.objective):
+            if node in starts or not _reaches(tree, starts, node, -1):
+                continue
+            if not _reaches(tree, starts, end, node) and found(node):
+                return node
+        return end
 
     # ---- places
 
@@ -161,6 +185,15 @@ class LossView:
         also = tuple(span for span in spans if span != shown)
         related = (Label(text="computed here", span=spans[0]),) if also else ()
         return Spot(span=shown, chain=chain, also=also, related=related)
+
+
+def _reaches(tree: Tree, starts: list[int], end: int, without: int) -> bool:
+    """Whether `end` depends on one of `starts` by a way around the value `without`."""
+    reached = set(starts)
+    for node, value in enumerate(tree.values[: end + 1]):
+        if node != without and not reached.isdisjoint(value.args):
+            reached.add(node)
+    return end in reached
 
 
 def conjuncts(tree: Tree, node: int) -> Iterator[int]:

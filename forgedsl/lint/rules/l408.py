@@ -24,7 +24,6 @@ from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
-from forgedsl.losses.tree import Tree
 from forgedsl.source import Span
 
 finding = rule(__doc__, "W")
@@ -45,7 +44,7 @@ def _estimate(loss: LossView) -> tuple[str, int] | None:
     if not references or loss.is_pairs or "logprob" not in loss.read:
         return None
     kind = _kind(loss, loss.tree.output("loss"))
-    return (kind, _term(loss, references, kind)) if kind else None
+    return (kind, loss.first(references, lambda n: _kind(loss, n) == kind)) if kind else None
 
 
 def _kind(loss: LossView, node: int) -> str:
@@ -54,36 +53,13 @@ def _kind(loss: LossView, node: int) -> str:
     if not all(math.isfinite(slope) for slope in at.values()):
         return ""
     change = {d: at[d] - at[0.0] for d in DISTANCES}
+    if abs(at[0.0] + change[1.0] / (1 - math.exp(-1.0))) < 1e-6 * abs(at[0.0]):
+        return ""  # slope -exp(-d): the forward KL itself, by weights of the reference
     if all(abs(c) < 1e-9 for c in change.values()):
-        return "k1" if abs(at[0.0]) > 1e-9 else ""
+        return "k1" if at[0.0] > 1e-9 else ""  # below 0: to learn what the reference wrote
     forward = [c / (1 - math.exp(-d)) for d, c in change.items()]
-    spread = max(forward) - min(forward)
-    return "k3" if spread < 1e-6 * max(abs(f) for f in forward) else ""
-
-
-def _term(loss: LossView, references: list[str], kind: str) -> int:
-    """The first value through which all of the reference reaches the loss, of this kind."""
-    tree, end = loss.tree, loss.tree.output("loss")
-    starts = [
-        n
-        for n in loss.objective
-        if tree.values[n].op == "input" and tree.values[n].attr in references
-    ]
-    for node in sorted(loss.objective):
-        if node in starts or not _reaches(tree, starts, node, -1):
-            continue
-        if not _reaches(tree, starts, end, node) and _kind(loss, node) == kind:
-            return node
-    return end
-
-
-def _reaches(tree: Tree, starts: list[int], end: int, without: int) -> bool:
-    """Whether `end` depends on one of `starts` by a way around the value `without`."""
-    reached = set(starts)
-    for node, value in enumerate(tree.values[: end + 1]):
-        if node != without and not reached.isdisjoint(value.args):
-            reached.add(node)
-    return end in reached
+    spread = max(forward) - min(forward)  # one of a negative weight is L420
+    return "k3" if min(forward) > 0 and spread < 1e-6 * max(forward) else ""
 
 
 def _report(loss: LossView, kind: str, spot: Spot) -> Diagnostic:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView
+from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
 from forgedsl.losses.points import Point
 
@@ -42,6 +43,8 @@ def check(view: View) -> Iterator[Diagnostic]:
 
 def _one_sided(loss: LossView) -> int | None:
     """The clip that alone stops the gradient of a token that moved the wrong way."""
+    if loss.once(l410.wrong_at) is not None:
+        return None  # one mistake, one message
     if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
         return None
     clips = (_cut(loss, adv, ratio) for adv, ratio in WRONG_WAY)

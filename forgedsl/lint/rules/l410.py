@@ -1,14 +1,16 @@
-"""L410 inverted-objective: training would make good tokens less likely.
+"""L410 inverted-objective: training would make good tokens less likely, or bad ones likelier.
 
-At ratio 1 and advantage 1, raising the log-prob of a token must lower the loss:
-d loss / d logprob < 0. A lost minus sign trains the policy away from its rewards, and every metric
-looks plausible until it does not.
+At ratio 1, raising the log-prob of a token must lower the loss where the advantage is 1, and raise
+it where the advantage is -1. A lost minus sign trains the policy away from its rewards, and every
+metric looks plausible until it does not (OPTIMATE #250).
 
     minimize token_mean(ratio * adv, mask)            # fires
+    minimize token_mean(-ratio * abs(adv), mask)      # fires: bad answers are pushed up too
     minimize token_mean(-ratio * adv, mask)           # silent
     minimize token_mean(logprob, mask)                # fires: supervised, upside down
 
-Decided on the derivative of the loss for a token.
+Decided on the derivative of the loss for a token. Unlearning by ascent is written with a reason:
+`# forge: allow[L410] unlearning`.
 """
 
 from __future__ import annotations
@@ -20,27 +22,34 @@ from forgedsl.lint.finding import rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
-finding = rule(__doc__, "E")
+finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        if "logprob" in loss.read and loss.once(_slope) > 1e-9:
-            what = "a chosen token" if loss.is_pairs else "a token with a positive advantage"
-            if not loss.is_pairs and not loss.fields("weight"):
-                what = "a token to be learned"
-            yield finding(
-                f"this loss grows with the log-prob of {what}",
-                loss.spot(loss.tree.output("loss")),
-                notes=("d loss / d logprob is positive at ratio 1 and advantage 1",),
-                help="a loss is minimized: is a minus sign missing?",
-            )
+        advantage = loss.once(wrong_at)
+        if advantage is None:
+            continue
+        what, at = "a chosen token" if loss.is_pairs else "a token to be learned", ""
+        if not loss.is_pairs and loss.fields("weight"):
+            sign = "positive" if advantage > 0 else "negative"
+            what, at = f"a token with a {sign} advantage", f" and advantage {advantage:g}"
+        verb, slope = ("grows", "positive") if advantage > 0 else ("falls", "negative")
+        yield finding(
+            f"this loss {verb} with the log-prob of {what}",
+            loss.spot(loss.tree.output("loss")),
+            notes=(f"d loss / d logprob is {slope} at ratio 1{at or ' and advantage 1'}",),
+            help="a loss is minimized: is a minus sign missing?"
+            if advantage > 0
+            else "the sign of the advantage must reach the gradient",
+        )
 
 
-def _slope(loss: LossView) -> float:
-    """What an advantage of 1, or the data itself, adds to d loss / d logprob."""
-    if loss.is_pairs:
-        return loss.slope(side="chosen")  # type: ignore[arg-type]
-    if any(name in loss.read for name in loss.fields("weight")):
-        return loss.slope(weight=1.0) - loss.slope(weight=0.0)
-    return 0.0 if loss.fields("reference") else loss.slope()
+def wrong_at(loss: LossView) -> float | None:
+    """The advantage, 1 or -1, at which the gradient points the wrong way."""
+    if "logprob" not in loss.read:
+        return None
+    if loss.gain() > 1e-9:
+        return 1.0
+    signed = not loss.is_pairs and any(name in loss.read for name in loss.fields("weight"))
+    return -1.0 if signed and loss.gain(weight=-1.0) < -1e-9 else None

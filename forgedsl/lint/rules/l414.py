@@ -1,89 +1,73 @@
-"""L414 non-finite-behavior: sampler log-probs outside the rollout's mask may not be finite.
+"""L414 wide-mask: a mask that holds for tokens which the policy did not write.
 
-vLLM reports -inf or NaN for some tokens; the generator takes those out of `mask`. A reduction under
-another mask still sees them, and one such token makes the loss NaN.
+The rollout's `mask` is true for what the policy wrote and the sampler gave a finite log-prob for.
+A mask of one's own that can hold elsewhere trains on prompts and on what tools answered (TRL #3279,
+open-r1 #652, open-instruct #1041), and one -inf of the sampler there makes the loss NaN.
 
-    loss pg(..., behavior: [B, T] f32, keep: [B, T] bool) {
-      minimize token_mean(-ratio * adv, keep)                              # fires
-    }
+    minimize token_mean(-ratio * adv, not mask)                              # fires
+    minimize token_mean(-ratio * adv, is_finite(behavior))                   # fires
+    minimize token_mean(-ratio * adv, mask and behavior > -9.0)              # silent
 
-Use `mask`, or add the guard: `keep and is_finite(behavior)`.
+Decided by evaluating the mask where `mask` is false.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.lint.finding import rule
-from forgedsl.lint.losses import LossView, Spot, conjuncts
+from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
-from forgedsl.losses.tree import reachable
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-finding = rule(__doc__, "I")
+finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
     for loss in view.losses:
-        node = loss.once(_unguarded)
+        node = loss.once(_wide)
         if node is not None:
-            yield _report(loss, loss.spot(node))
+            spot = loss.spot(node)
+            yield finding(
+                "this mask holds for tokens that the policy did not write",
+                spot,
+                notes=("prompts, and what tools answered, would be trained on",),
+                help="use the rollout's `mask`, or add it to this one: `mask and ...`",
+                fix=_add(spot),
+            )
 
 
-def _unguarded(loss: LossView) -> int | None:
-    """The first reduction that reads `behavior` outside of the rollout's mask."""
-    for node, value in enumerate(loss.tree.values):
-        if value.op not in MASKED or len(value.args) < 2 or not _reads(loss, value.args[0]):
-            continue
-        if not loss.is_pairs and not _is_guarded(loss, value.args[1]):
+def _wide(loss: LossView) -> int | None:
+    """The first reduction over tokens of the loss whose mask does not imply the rollout's."""
+    values = loss.tree.values
+    for node in sorted(loss.objective):
+        value = values[node]
+        over_tokens = value.op in MASKED and values[value.args[-1]].type.tokens
+        if over_tokens and _lets_in(loss, value.args[-1]):
             return node
     return None
 
 
-def _reads(loss: LossView, node: int) -> bool:
-    """Whether a value depends on `behavior` by something else than a reduction already made."""
-    values, pending = loss.tree.values, [node]
-    while pending:
-        value = values[pending.pop()]
-        if value.op == "input" and value.attr == "behavior":
-            return True
-        if value.op == "where" and _tests_finite(loss, value.args[0]):
-            continue
-        if value.op not in MASKED and value.op != "is_finite":
-            pending += value.args
-    return False
-
-
-def _is_guarded(loss: LossView, mask: int) -> bool:
-    parts = [loss.tree.values[n] for n in conjuncts(loss.tree, mask)]
-    if any(p.op == "valid" or (p.op == "input" and p.attr == "mask") for p in parts):
-        return True
-    return _tests_finite(loss, mask)
-
-
-def _tests_finite(loss: LossView, condition: int) -> bool:
-    values = loss.tree.values
-    tests = [n for n in conjuncts(loss.tree, condition) if values[n].op == "is_finite"]
-    return any(values[i].attr == "behavior" for t in tests for i in reachable(values, [t]))
-
-
-def _report(loss: LossView, spot: Spot) -> Diagnostic:
-    return finding(
-        "sampler log-probs may not be finite outside `mask`",
-        spot,
-        help="use the rollout's `mask`, or add `and is_finite(behavior)` to this one",
-        fix=_guard(spot),
+def _lets_in(loss: LossView, mask: int) -> bool:
+    """Whether a mask can hold where `mask` is false."""
+    value = loss.tree.values[mask]
+    if value.attr == "mask" or value.type.dtype != "bool":
+        return False
+    places = product((-1.0, 1.0), (0.5, 1.0, 2.0), (-1.0, 1.0), (-1.0, -3.0))
+    return any(
+        loss.point(masked=True, weight=w, ratio=r, distance=d, level=level)(mask).value
+        for w, r, d, level in places
     )
 
 
-def _guard(spot: Spot) -> Fix | None:
+def _add(spot: Spot) -> Fix | None:
     node = spot.node
     if not isinstance(node, ast.Call) or not isinstance(node.args[-1].value, ast.Path):
         return None
     span = node.args[-1].value.span
     end = Span(span.file, span.end, span.end)
-    edits = (Edit(text=" and is_finite(behavior)", span=end),)
-    return Fix(message="add the guard", edits=edits, safe=False)
+    return Fix(message="add `mask`", edits=(Edit(text=" and mask", span=end),), safe=False)

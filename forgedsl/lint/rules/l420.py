@@ -1,0 +1,96 @@
+"""L420 reversed-regularizer: the KL or the entropy pulls the wrong way.
+
+A KL to the reference is charged and an entropy is paid for: the loss must grow as the policy leaves
+the reference, and fall as its entropy grows. A term of the other sign runs away from the reference
+(Logic-RL #58), or collapses the policy. With its sides exchanged, k3(ref, logprob), the pull grows
+exponentially instead of ending (NeMo-RL #2506, Marin #1708).
+
+    minimize token_mean(pg - beta * ratio * rl.k3(logprob, ref), mask)       # fires
+    minimize token_mean(pg + beta * rl.k3(ref, logprob), mask)               # fires
+    minimize token_mean(pg + 0.001 * entropy, mask)                          # fires
+    minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref) - 0.001 * entropy, mask)   # silent
+
+Each term is probed on its own: the derivative for a token at advantage 0, as its distance to the
+reference or its entropy changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+ENTROPIES = (0.05, 0.5, 2.0)
+FAR = 12.0
+"""a pull that doubles distance and grows so many times is an exponential"""
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        if "entropy" in loss.read and loss.once(_charges) is not None:
+            yield finding(
+                "this loss charges for entropy: it drives the policy to one answer",
+                loss.spot(loss.once(_charges)),  # type: ignore[arg-type]
+                notes=("d loss / d entropy is positive",),
+                help="a bonus is subtracted: `- 0.001 * entropy`",
+            )
+        found = loss.once(reversed_kl)
+        if found is not None:
+            node, swapped = found
+            yield finding(
+                "the sides of this KL estimate are swapped"
+                if swapped
+                else "this loss falls as the policy leaves the reference",
+                loss.spot(node),
+                notes=(
+                    "its pull grows exponentially with the distance"
+                    if swapped
+                    else "d loss / d logprob falls as logprob grows above the reference",
+                ),
+                help="`rl.k3(logprob, ref)`: the policy comes first"
+                if swapped
+                else "a KL is charged: add it with a positive weight",
+            )
+
+
+def _charges(loss: LossView) -> int | None:
+    """The value by which entropy is charged."""
+
+    def positive(node: int) -> bool:
+        at = [loss.point(weight=0.0, entropy=e, wrt="entropy")(node).slope for e in ENTROPIES]
+        return all(slope > 1e-12 for slope in at)
+
+    end = loss.tree.output("loss")
+    if not positive(end):
+        return None
+    # the entropy alone is positive too: what is meant is the first value that is added to others
+    sums = [n for n in loss.objective if loss.tree.values[n].op in ("add", "sub") and positive(n)]
+    return min(sums, default=end)
+
+
+def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
+    """The KL term that points the wrong way, and whether its sides are swapped."""
+    references = [name for name in loss.fields("reference") if name in loss.read]
+    if not references or loss.is_pairs or "logprob" not in loss.read:
+        return None
+    for test, swapped in ((_falls, False), (_explodes, True)):
+        if test(loss, loss.tree.output("loss")):
+            return loss.first(references, lambda n: test(loss, n)), swapped  # noqa: B023
+    return None
+
+
+def _pull(loss: LossView, node: int, distance: float) -> float:
+    slopes = [loss.point(weight=0.0, distance=d)(node).slope for d in (distance, 0.0)]
+    return slopes[0] - slopes[1]
+
+
+def _falls(loss: LossView, node: int) -> bool:
+    return all(_pull(loss, node, d) < _pull(loss, node, -d) - 1e-12 for d in (0.5, 1.0, 2.0))
+
+
+def _explodes(loss: LossView, node: int) -> bool:
+    return _pull(loss, node, 6.0) > FAR * _pull(loss, node, 3.0) > 0

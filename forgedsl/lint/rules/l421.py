@@ -1,0 +1,61 @@
+"""L421 dead-term: a KL or an entropy is part of the loss, and of no gradient.
+
+Under `stop` a term moves the number that is logged and nothing else: the policy is not held to its
+reference. The estimate must depend on `logprob` itself.
+
+    minimize token_mean(pg + beta * stop(kl), mask)                          # fires
+    kl = rl.k3(stop(logprob), ref)                                           # fires
+    ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
+    minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
+
+Decided on the derivative for a token at many points: it never depends on the reference (or on the
+entropy), and the loss does. To watch a KL and not train on it, `report` it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        for what, node in loss.once(_dead):
+            yield finding(
+                f"the {what} in this loss has no gradient",
+                loss.spot(node),
+                notes=("it changes what is logged and not what is learned",),
+                help="take it out of `stop`, or `report` it",
+            )
+
+
+def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
+    """What the loss reads and its gradient does not, and where."""
+    found = []
+    references = [name for name in loss.fields("reference") if name in loss.read]
+    if references and not loss.is_pairs and _is_dead(loss, "logprob", "distance", (-1.0, 0.5, 2.0)):
+        found.append(("KL", loss.first(references, lambda n: not loss.tree.values[n].type.diff)))
+    if "entropy" in loss.read and _is_dead(loss, "entropy", "entropy", (0.1, 0.5, 2.0)):
+        stopped = loss.first(["entropy"], lambda n: not loss.tree.values[n].type.diff)
+        found.append(("entropy", stopped))
+    return tuple(found)
+
+
+def _is_dead(loss: LossView, wrt: str, name: str, values: tuple[float, ...]) -> bool:
+    """Whether no derivative depends on a number, where one on the entropy must not be 0."""
+    for weight, ratio in product((0.0, 1.0, -1.0), (1.0, 0.7, 1.6)):
+        slopes = [
+            loss.slope(weight=weight, ratio=ratio, wrt=wrt, **{name: number}) for number in values
+        ]
+        if max(slopes) - min(slopes) > 1e-12 or (wrt == "entropy" and max(map(abs, slopes)) > 0):
+            return False
+        if weight == 0.0 and ratio == 1.0 and abs(slopes[0]) > 1e-12:
+            return False  # an estimate of constant slope is L408
+    return True

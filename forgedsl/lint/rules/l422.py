@@ -1,0 +1,54 @@
+"""L422 live-weight: an importance weight that is to be a number carries gradient.
+
+In `weight * adv * logprob` the weight only says how much a token counts; if the gradient flows into
+it too, d loss / d logprob is weight * adv * (1 + logprob): of the wrong sign for every token that
+is less likely than 1 / e, and larger the rarer the token (open-instruct #1269).
+
+    minimize token_mean(-min(ratio, 5.0) * adv * logprob, mask)              # fires
+    minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)        # silent
+    minimize token_mean(-exp(logprob) * logprob, mask)                       # fires: DFT has a stop
+
+Decided on the derivative for tokens of different likelihood at ratio 1: its sign must not depend on
+how likely a token is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.rules import l410
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+LEVELS = (-0.1, -0.5, -3.0, -6.0)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        node = loss.once(_live)
+        if node is not None:
+            yield finding(
+                "this weight carries gradient: what is learned depends on the sign of 1 + logprob",
+                loss.spot(node),
+                notes=("d loss / d logprob changes its sign with the log-prob itself",),
+                help="a weight is a number: `stop(weight) * adv * logprob`",
+            )
+
+
+def _live(loss: LossView) -> int | None:
+    """The product of a weight with gradient and a log-prob."""
+    if loss.is_pairs or "logprob" not in loss.read or loss.once(l410.wrong_at) is not None:
+        return None
+    gains = [loss.gain(level=level) for level in LEVELS]
+    if not (max(gains) > 1e-9 and min(gains) < -1e-9):
+        return None
+    values = loss.tree.values
+    products = (
+        node
+        for node in sorted(loss.objective)
+        if values[node].op == "mul" and all(values[arg].type.diff for arg in values[node].args)
+    )
+    return next(products, loss.tree.output("loss"))

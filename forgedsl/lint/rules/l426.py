@@ -1,0 +1,53 @@
+"""L426 ignored-advantage: the flow makes an advantage, and the gradient does not depend on it.
+
+The score is then computed, shown and plotted, and nothing is learned from it (skrl #357).
+
+    batch = replay(rollout, adv = group_norm(score))
+    loss pg(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
+      ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
+      minimize token_mean(-ratio, mask)                                # fires: without adv
+    }
+
+A report that reads it does not count. Decided on the derivative of the loss for a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+from forgedsl.losses.intervals import MASKED
+from forgedsl.losses.tree import reachable
+
+finding = rule(__doc__, "D")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for loss in view.losses:
+        made = {name: step for name, step in loss.bound.items() if step.op == "call"}
+        if not made or loss.once(_depends):
+            continue
+        name, step = next(iter(made.items()))
+        yield finding(
+            f"what `{loss.name}` learns does not depend on `{name}`",
+            loss.spot(loss.tree.output("loss")),
+            related=(Label(text="the advantage that nothing learns from", span=step.span),),
+            help=f"multiply by it: `-ratio * {name}`",
+        )
+
+
+def _depends(loss: LossView) -> bool:
+    """Whether the gradient depends on a number of the flow, as a factor or in a mask."""
+    values, weights = loss.tree.values, loss.fields("weight")
+    masks = [values[n].args[-1] for n in loss.objective if values[n].op in MASKED]
+    if any(values[n].attr in weights for n in reachable(values, masks)):
+        return True
+    for ratio, level in product((1.0, 0.8, 1.3), (-1.0, -3.0)):
+        slopes = [loss.slope(weight=w, ratio=ratio, level=level) for w in (-1.0, 0.0, 1.0, 2.0)]
+        if max(slopes) - min(slopes) > 1e-12:
+            return True
+    return False
