@@ -19,7 +19,7 @@ from forgedsl.graph import ir as graph
 from forgedsl.hir import ir
 from forgedsl.hir.evaluate import Bytes, Seconds
 from forgedsl.records import fields
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 

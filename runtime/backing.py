@@ -10,13 +10,12 @@ from typing import Any, Protocol
 
 from forgedsl import transports
 from forgedsl.errors import LaunchError
+from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.hosts.registry import num_hosts
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.schema import SERVICES
-
-ALLOCATIONS = {"slurm": "SLURM_JOB_ID", "kubernetes": "KUBERNETES_SERVICE_HOST"}
-"""what the environment holds inside an allocation, where a job runs as on any host"""
 
 
 class Backing(Protocol):
@@ -87,20 +86,20 @@ def check_supported(job: spec.Job) -> None:
 
 
 def _check_hosts(job: spec.Job) -> None:
-    meshes = [service.mesh for service in job.services.values()]
-    hosts = max([1, *(m.hosts for m in meshes), *(p.host + 1 for m in meshes for p in m.places)])
-    kind = job.launcher.kind
-    if hosts > 1:
+    try:
+        facts = registry.launcher(job.launcher.kind)
+    except LookupError as error:
+        raise LaunchError(f"{error}") from error
+    hosts = num_hosts(job)
+    if facts.most is not None and hosts > facts.most:
         raise LaunchError(
             f"the plan uses {hosts} hosts: this version launches on one host only; choose a "
             "profile that fits on one"
         )
-    if kind != "local" and not os.environ.get(ALLOCATIONS.get(kind, "")):
-        emit = {"slurm": "sbatch", "kubernetes": "k8s"}.get(kind)
-        remedy = (
-            f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or " if emit else ""
-        )
+    if facts.allocation and not os.environ.get(facts.allocation):
+        emit = facts.manifest.emit if facts.manifest is not None else ""
+        remedy = f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or "
         raise LaunchError(
-            f"launcher {kind}: this version starts nothing on other machines by itself; {remedy}"
-            "choose a profile with `launcher = local`"
+            f"launcher {facts.name}: this version starts nothing on other machines by itself; "
+            f"{remedy if emit else ''}choose a profile with `launcher = local`"
         )

@@ -282,6 +282,7 @@ async def _stop(this: Run, fleet: Any) -> None:
             this.events.emit(
                 "warning", service=mesh.service, text=f"did not stop by itself: {result!r:.200}"
             )
+    fleet.hosts.stop()
 
 
 def kill_children(others: frozenset[int] = frozenset()) -> None:

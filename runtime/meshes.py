@@ -13,7 +13,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
 from forgedsl.runtime.endpoints import ServiceError
+from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
@@ -38,6 +39,7 @@ class Placement:
 
     threads: int
     gpus: tuple[int, ...]
+    hosts: range = range(1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,6 +50,7 @@ class Fleet:
     titans: dict[str, Mesh]
     rewards: dict[str, Mesh]
     """by reward name; several may share a mesh"""
+    hosts: Hosts = field(default_factory=Hosts)
 
     def all(self) -> list[Mesh]:
         """Every mesh once."""
@@ -63,10 +66,16 @@ class Fleet:
             self.rewards[name] = fresh if mesh is dead else mesh
 
 
-def spawn(job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str]) -> Fleet:
+def spawn(
+    job: spec.Job,
+    run_dir: Path,
+    job_dir: Path,
+    shared: dict[str, str],
+    hosts: Hosts | None = None,
+) -> Fleet:
     """Start the processes of every service; returns before they are ready.
 
-    `shared` is for the environment of all of them.
+    `shared` is for the environment of all of them, `hosts` are those of the run (none: this one).
 
     Raises:
         LaunchError: the host lacks what the job needs, or a model cannot be found.
@@ -74,13 +83,13 @@ def spawn(job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str]) -
     placements = place(job)
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
-    fleet = Fleet(generators={}, titans={}, rewards={})
+    fleet = Fleet(generators={}, titans={}, rewards={}, hosts=hosts or Hosts())
     for name, service in job.services.items():
         folder = str(resolve_model(job, service.model, job_dir, run_dir))
         spots = placements[name]
         if isinstance(service, spec.VllmService):
             fleet.generators[name] = [
-                _mesh(job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
+                _mesh(fleet, job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
                       Generator, (job, name, folder),
                       {"threads": spot.threads, "token": secrets.token_hex(4)}, logs, shared)
                 for i, spot in enumerate(spots)
@@ -90,8 +99,8 @@ def spawn(job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str]) -
             world = service.mesh.hosts * service.mesh.procs
             options = {"world": world, "threads": spots[0].threads, **_rendezvous()}
             fleet.titans[name] = _mesh(
-                job, name, service.mesh.name, spots[0], actor, (job, name, folder), options, logs,
-                shared,
+                fleet, job, name, service.mesh.name, spots[0], actor, (job, name, folder), options,
+                logs, shared,
             )  # fmt: skip
     _spawn_pools(job, fleet, job_dir, logs, shared)
     return fleet
@@ -164,7 +173,11 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         mesh = service.mesh
         gpus = {spot.replica: spot.gpus for spot in mesh.places}
         found[name] = [
-            Placement(threads=mesh.cpus or threads, gpus=gpus.get(replica, ()))
+            Placement(
+                threads=mesh.cpus or threads,
+                gpus=gpus.get(replica, ()),
+                hosts=range(mesh.hosts),
+            )
             for replica in range(mesh.replicas)
         ]
     needed = {gpu for spots in found.values() for spot in spots for gpu in spot.gpus}
@@ -177,6 +190,7 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
 
 
 def _mesh(
+    fleet: Fleet,
     job: spec.Job,
     service: str,
     name: str,
@@ -198,6 +212,7 @@ def _mesh(
         kwargs=kwargs,
         start=bootstrap(_environment(spot) | shared, logs / name, mesh.device),
         logs=logs / name,
+        hosts=fleet.hosts.attach(spot.hosts),
     )
 
 
@@ -224,6 +239,7 @@ def _spawn_pools(
             kwargs={},
             start=bootstrap(environment, logs / mesh_name, "cpu"),
             logs=logs / mesh_name,
+            hosts=fleet.hosts.attach(range(1)),
         )
         for name in names:
             fleet.rewards[name] = mesh

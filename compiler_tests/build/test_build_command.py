@@ -9,8 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from forgedsl.build.artifacts import EMITS
-from forgedsl.build.launchers import _clock
 from forgedsl.cli.app import app
+from forgedsl.launchers.slurm import clock
 
 ROOT = Path(__file__).parents[2]
 GRPO = str(ROOT / "pipelines" / "grpo_math.forge")
@@ -148,8 +148,8 @@ def test_launcher_settings_reach_the_manifest(tmp_path):
 
 
 def test_times_as_slurm_takes_them():
-    assert _clock(59) == "00:00:59"
-    assert _clock(36 * 3600 + 61) == "1-12:01:01"
+    assert clock(59) == "00:00:59"
+    assert clock(36 * 3600 + 61) == "1-12:01:01"
 
 
 def test_names_reach_scripts_as_words(tmp_path):

@@ -16,7 +16,7 @@ from forgedsl.lower.job import Spec
 from forgedsl.plan.text import render_plan
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.schema.kinds import SYNC
-from forgedsl.schema.types import Limit
+from forgedsl.settings import Limit
 
 ROOT = Path(__file__).parents[2]
 EVALUATED = changed(GRPO, ("sync trainer -> generator { every = 1 }", "sync trainer -> generator"))

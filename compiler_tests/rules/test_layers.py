@@ -6,7 +6,7 @@ import pytest
 
 from forgedsl import api
 from forgedsl.hir.ir import Constructor, Ref
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 NO_GPU = api.Host(gpus=0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.backing import check_supported
 from forgedsl.runtime.launch import run
+
+PIPELINE = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 
 
 def test_a_scheduler_is_served_inside_its_allocation(
@@ -46,3 +50,46 @@ def test_a_mesh_placed_on_another_host_is_refused(make_job: Any, make_titan: Any
     far = service.model_copy(update={"mesh": service.mesh.model_copy(update={"places": places})})
     with pytest.raises(LaunchError, match="the plan uses 2 hosts"):
         check_supported(make_job(services={"t": far}))
+
+
+def test_a_launcher_that_is_not_here_is_refused(make_job: Any, make_titan: Any) -> None:
+    job = make_job(services={"t": make_titan()}, launcher=spec.Launcher(kind="pbs"))
+    with pytest.raises(LaunchError, match="no launcher pbs; there are local, "):
+        check_supported(job)
+
+
+TOY = """
+from forgedsl.launchers import base, registry
+from forgedsl.runtime.hosts import registry as hosts
+from forgedsl.settings import STR, Parameter
+
+class Toy(hosts.Hosts):
+    def start(self, count, settings, logs):
+        print(f"toy starts {count} for {settings['who']}", flush=True)
+
+    def stop(self):
+        print("toy stops", flush=True)
+
+who = Parameter(name="who", type=STR)
+toy = base.Launcher(signature=base.signature("toy", "of a test", who), one_machine=True)
+registry.LAUNCHERS += (toy,)
+hosts.HOSTS += (("toy", Toy),)
+from forgedsl.cli.main import main
+main()
+"""
+
+
+@pytest.mark.timeout(300)
+def test_a_launcher_from_outside_runs_a_flow(tmp_path: Path) -> None:
+    """As docs/design/launchers.md says to add one; the flow is rehearsed on its hosts."""
+    words = (
+        "run", "--stub", str(PIPELINE), "--profile", "cpu", "--set", 'launcher=toy("me")',
+        "schedule.steps=2", "prompts=2", "group=2", "held_out.limit=2",
+    )  # fmt: skip
+    command = [sys.executable, "-c", TOY, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stdout.splitlines() if "toy" in line] == [
+        "toy starts 1 for me",
+        "toy stops",
+    ]

@@ -10,16 +10,25 @@ sbatch k8s                  the same plan for schedulers
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from forgedsl.launchers.base import Allocation, Manifest
+from forgedsl.launchers.registry import LAUNCHERS
 from forgedsl.passes import PASSES
 from forgedsl.passes.state import State
 from forgedsl.records import dataclass
 
+if TYPE_CHECKING:
+    from forgedsl.lower.build import Lowered
+    from forgedsl.plan.plan import Plan
+
 Files = dict[str, str]
+MANIFESTS = [(each.name, each.manifest) for each in LAUNCHERS if each.manifest is not None]
 DEFAULT = ("graph", "plan", "job", "python", "math")
-READS_INPUTS = frozenset({"job", "plan", "python", "sbatch", "k8s"})
+READS_INPUTS = frozenset({"job", "plan", "python", *(m.emit for _, m in MANIFESTS)})
 """what is run beside the files that the job reads"""
 
 
@@ -113,15 +122,39 @@ def _math(state: State) -> Files:
     }
 
 
-def _launcher(name: str, file: str) -> Callable[[State], Files]:
-    def files(state: State) -> Files:
-        from forgedsl.build import launchers
+def _manifest(launcher: str, manifest: Manifest) -> Callable[[State], Files]:
+    """A program with another launcher gets what the plan knows."""
 
+    def files(state: State) -> Files:
         assert state.job is not None
-        make = launchers.sbatch_text if name == "sbatch" else launchers.k8s_text
-        return {file: make(state.job.job, state.job.plan)} | _text_of("job", "job.json")(state)
+        chosen = state.job.job.launcher
+        args = chosen.args if chosen.kind == launcher else {}
+        text = manifest.text(_allocation(state.job), args)
+        return {manifest.file: text} | _text_of("job", "job.json")(state)
 
     return files
+
+
+def _allocation(lowered: Lowered) -> Allocation:
+    """The hosts and GPUs that the plan places processes on, and what `cluster` says of a host."""
+    job, plan = lowered.job, lowered.plan
+    places = [place for service in job.services.values() for place in service.mesh.places]
+    return Allocation(
+        name=re.sub(r"[^A-Za-z0-9_.-]+", "-", job.name).strip("-") or "forge",
+        title=" ".join(job.summary[0].split()),
+        compiler=job.compiler,
+        services=tuple(f"{mesh.service}: {mesh.text} on {mesh.device}" for mesh in plan.meshes),
+        hosts=1 + max((place.host for place in places), default=0),
+        gpus=max((1 + max(place.gpus) for place in places), default=0),
+        cpus=_declared(plan, "cpus"),
+        memory=_declared(plan, "memory"),
+    )
+
+
+def _declared(plan: Plan, name: str) -> int | None:
+    """What `cluster` says of a host; None where the plan took an assumed one."""
+    setting = plan.request.program.singletons["cluster"].settings[name]
+    return None if setting.origin.layer == "default" else int(setting.value)
 
 
 EMITS: tuple[Emit, ...] = (
@@ -136,6 +169,5 @@ EMITS: tuple[Emit, ...] = (
     Emit(name="triton", what="losses as Triton kernels", files=_loss_files("_kernels.py")),
     Emit(name="torch", what="losses as torch modules", files=_loss_files(".py")),
     Emit(name="math", what="losses and gradients as mathematics", files=_math),
-    Emit(name="sbatch", what="a script for Slurm", files=_launcher("sbatch", "job.sbatch")),
-    Emit(name="k8s", what="manifests for Kubernetes", files=_launcher("k8s", "k8s.yaml")),
+    *(Emit(name=m.emit, what=m.what, files=_manifest(name, m)) for name, m in MANIFESTS),
 )  # fmt: skip

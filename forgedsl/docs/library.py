@@ -9,7 +9,7 @@ from forgedsl.docs.module import Page
 from forgedsl.docs.settings import default_text, type_text
 from forgedsl.hir.modules import Loader
 from forgedsl.schema.constructors import STANDARD_REWARDS
-from forgedsl.schema.types import Signature
+from forgedsl.settings import Signature
 from forgedsl.syntax import ast
 
 INTRODUCTION = """\

@@ -19,7 +19,7 @@ from forgedsl.losses.infer import infer
 from forgedsl.losses.render_math import render
 from forgedsl.records import dataclass, field
 from forgedsl.schema.kinds import KINDS, SERVICES, SINGLETONS
-from forgedsl.schema.types import Kind
+from forgedsl.settings import Kind
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, trivia
 

@@ -6,7 +6,7 @@ from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.hir.evaluate import show
 from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
-from forgedsl.schema.types import Auto, Derived, Kind, Parameter, Required, Setting, Signature, Type
+from forgedsl.settings import Auto, Derived, Kind, Parameter, Required, Setting, Signature, Type
 
 INTRODUCTION = """\
 What can be set, kind by kind. `a.b` is written `a { b = ... }` or `a.b = ...`. From outside, a

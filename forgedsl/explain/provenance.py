@@ -16,7 +16,7 @@ from forgedsl.hir.ir import Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.schema.kinds import KINDS, SERVICES
-from forgedsl.schema.types import Auto, Derived, Kind, Required, Setting
+from forgedsl.settings import Auto, Derived, Kind, Required, Setting
 from forgedsl.source import SourceFile
 
 

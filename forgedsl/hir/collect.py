@@ -15,7 +15,7 @@ from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES
-from forgedsl.schema.types import Kind
+from forgedsl.settings import Kind
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.hir.context import ERROR, under
 from forgedsl.hir.file import File
 from forgedsl.hir.ir import Constructor, Origin, Value
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:
     from forgedsl.hir.table import Declared
-    from forgedsl.schema.types import Setting
+    from forgedsl.settings import Setting
 
 
 DEFAULT = Origin(layer="default", detail="default", span=None)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.ir import Constructor
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 from forgedsl.syntax import ast
 
 

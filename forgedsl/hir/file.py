@@ -17,7 +17,7 @@ from forgedsl.hir.modules import Loader
 from forgedsl.hir.params import Params
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Declared, Entry
-from forgedsl.schema.types import Setting
+from forgedsl.settings import Setting
 from forgedsl.shipped import SHIPPED
 from forgedsl.syntax import ast
 

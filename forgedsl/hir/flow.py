@@ -27,7 +27,7 @@ from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import SYNC
-from forgedsl.schema.types import COUNT
+from forgedsl.settings import COUNT
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -15,7 +15,7 @@ from forgedsl.hir.ir import Origin, Scope, Value
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Entry
 from forgedsl.records import replace
-from forgedsl.schema.types import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
+from forgedsl.settings import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

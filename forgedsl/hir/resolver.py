@@ -24,7 +24,7 @@ from forgedsl.hir.overlay import Overlay, Override
 from forgedsl.hir.pyimport import python_scope
 from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, part_span
-from forgedsl.schema.types import Auto, Derived, Required, Setting
+from forgedsl.settings import Auto, Derived, Required, Setting
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 

@@ -12,7 +12,7 @@ from forgedsl.hir.ir import Constructor, Decl, Function, PythonFunction, RewardD
 from forgedsl.hir.table import part_span
 from forgedsl.records import replace
 from forgedsl.schema.constructors import STANDARD_REWARDS
-from forgedsl.schema.types import ANY, REQUIRED, Parameter, Signature
+from forgedsl.settings import ANY, REQUIRED, Parameter, Signature
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

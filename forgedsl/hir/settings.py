@@ -16,7 +16,7 @@ from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show
 from forgedsl.hir.habits import one_by_one
 from forgedsl.hir.ir import Constructor, Deferred, Ref, Scope
 from forgedsl.hir.table import Declared, part_span
-from forgedsl.schema.types import Auto, Parameter, Required, Signature, Type
+from forgedsl.settings import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from forgedsl.hir.ir import Origin, Value
 from forgedsl.records import dataclass, field
-from forgedsl.schema.types import Kind
+from forgedsl.settings import Kind
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

@@ -12,7 +12,7 @@ from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
 from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 from forgedsl.source import Span
 
 CALL_TIMEOUT = 300.0

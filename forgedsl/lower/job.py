@@ -268,7 +268,7 @@ class Logging(Spec):
 
 
 class Launcher(Spec):
-    kind: Literal["local", "slurm", "kubernetes"] = "local"
+    kind: str = "local"
     args: dict[str, Any] = Field(default_factory=dict)
 
 

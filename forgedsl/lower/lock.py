@@ -163,7 +163,7 @@ def defaults() -> dict[str, dict[str, str]]:
 
 def _default(value: Any) -> str:
     """A default in the words of the language."""
-    from forgedsl.schema.types import Auto, Derived, Required
+    from forgedsl.settings import Auto, Derived, Required
 
     match value:
         case None:

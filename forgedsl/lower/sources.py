@@ -10,7 +10,7 @@ from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, Ref, Value, mo
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 
 
 def lower_models(

@@ -14,6 +14,7 @@ from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
+from forgedsl.launchers import registry
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
 from forgedsl.schema import SERVICES
 from forgedsl.source import Span
@@ -231,15 +232,16 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
-    """P209: the local launcher reaches one host. P216: the others do not start several yet."""
+    """P209: the launcher reaches one host. P216: its scheduler's several are not run on yet."""
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
-    if hosts < 2:
+    launcher = program.singletons["launcher"].settings["value"]
+    facts = registry.launcher(launcher.value.name)
+    if facts.most is None or hosts <= facts.most:
         return []
     decl = program.services[(wide or list(meshes))[0].service]
-    launcher = program.singletons["launcher"].settings["value"]
-    if launcher.value.name != "local":
+    if facts.manifest is not None:
         return [
             Diagnostic(
                 code="P216",

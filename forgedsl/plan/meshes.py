@@ -17,7 +17,7 @@ from forgedsl.graph.ir import Node
 from forgedsl.hir.ir import Decl, Value
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace
-from forgedsl.schema.types import Auto, Derived
+from forgedsl.settings import Auto, Derived
 from forgedsl.source import Span
 from forgedsl.transports import Spot, choose
 

@@ -15,7 +15,7 @@ from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, Program
 from forgedsl.plan.staleness import Staleness, bound, plan_async
 from forgedsl.records import dataclass
-from forgedsl.schema.types import Auto
+from forgedsl.settings import Auto
 from forgedsl.source import Span
 
 

@@ -1,7 +1,7 @@
 """What can be declared: kinds, settings, constructors, built-in functions. Data only."""
 
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SINGLETONS
-from forgedsl.schema.types import Derived, Kind, Required, Setting, Signature, Type
+from forgedsl.settings import Derived, Kind, Required, Setting, Signature, Type
 
 __all__ = [
     "ALL_KINDS",

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from forgedsl.families.base import Family
 from forgedsl.families.registry import FAMILIES
 from forgedsl.records import replace
-from forgedsl.schema.types import (
+from forgedsl.settings import (
     BOOL,
     COUNT,
-    DURATION,
     FLOAT,
     INT,
     NATURAL,
@@ -105,29 +104,6 @@ DATA_SOURCES = _group(
 
 SEED = _group(_signature("seed", "shuffled in an order of its own", _param("seed", NATURAL)))
 EXPORTS = _group(_signature("hf", "a folder in Hugging Face layout", _param("path", STR)))
-
-LAUNCHERS = _group(
-    _signature("local", "processes of this host"),
-    _signature(
-        "slurm",
-        "a Slurm allocation",
-        _param("partition", STR),
-        _param("time", replace(DURATION, optional=True), None, keyword=True),
-        _param("account", _OPTIONAL_STR, None, keyword=True),
-        _param("qos", _OPTIONAL_STR, None, keyword=True),
-        _param("constraint", _OPTIONAL_STR, None, keyword=True),
-        _param("exclusive", BOOL, True, keyword=True),
-        _param("options", Type(base="list", item=STR, optional=True), None, keyword=True),
-    ),
-    _signature(
-        "kubernetes",
-        "pods of a Kubernetes cluster",
-        _param("namespace", STR),
-        _param("image", STR),
-        _param("service_account", _OPTIONAL_STR, None, keyword=True),
-        _param("labels", Type(base="list", item=STR, optional=True), None, keyword=True),
-    ),
-)
 
 STANDARD_REWARDS = _group(
     _signature(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl import transports
+from forgedsl.launchers.registry import Signatures
 from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.schema.services import TITAN, VLLM
-from forgedsl.schema.types import (
+from forgedsl.settings import (
     AUTO,
     BOOL,
     BYTES,
@@ -79,7 +80,7 @@ LAUNCHER = Kind(
     single=True,
     doc="how processes start",
     settings=rows(
-        ("value", Type(base="ctor", ctors=c.LAUNCHERS), Derived("local"), PLACE, "how to start"),
+        ("value", Type(base="ctor", ctors=Signatures()), Derived("local"), PLACE, "how to start"),
     ),
 )
 COLOCATE = Kind(

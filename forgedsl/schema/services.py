@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.schema.types import (
+from forgedsl.settings import (
     AUTO,
     BOOL,
     COUNT,

@@ -177,7 +177,7 @@ class Program:
 
     def launcher(self, kind: str, /, **args: Any) -> None:
         """What starts the processes."""
-        self._rest["launcher"] = spec.Launcher(kind=kind, args=args)  # type: ignore[arg-type]
+        self._rest["launcher"] = spec.Launcher(kind=kind, args=args)
 
     def places(self, places: Mapping[str, str]) -> None:
         """Where declarations stand that have no object of their own here."""

@@ -7,6 +7,7 @@ import asyncio
 from forgedsl.errors import LaunchError
 from forgedsl.runtime import meshes, sandbox
 from forgedsl.runtime.backing import Run, check_supported
+from forgedsl.runtime.hosts.registry import started
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.models import resolve_path
 from forgedsl.runtime.services.build import Data, build_endpoints, open_data
@@ -34,7 +35,13 @@ class Real:
 
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)
-        return meshes.spawn(this.job, this.run_dir, this.job_dir, this.scratch.environment())
+        environment = this.scratch.environment()
+        hosts = started(this.job, this.run_dir)
+        try:
+            return meshes.spawn(this.job, this.run_dir, this.job_dir, environment, hosts)
+        except BaseException:
+            hosts.stop()
+            raise
 
     async def prepare(self, this: Run, fleet: Fleet) -> Data:
         """Set all meshes up, report every process, and open the data meanwhile."""

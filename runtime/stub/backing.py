@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from forgedsl.launchers import registry
 from forgedsl.runtime.backing import Run
+from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.hosts.registry import started
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.stub import endpoints, meshes
 from forgedsl.runtime.stub.rehearsal import Rehearsal
@@ -13,13 +16,16 @@ NOTICE = 10.0
 
 
 class Rehearsed:
-    """Implements `backing.Backing`. Nothing is asked of the host: no GPU, no model, no data."""
+    """Implements `backing.Backing`. Nothing is asked of the host: no GPU, no model, no data, and of
+    the launcher only what it starts on this machine."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
 
     def spawn(self, this: Run) -> Fleet:
-        return meshes.spawn(this.job, self.rehearsal, this.run_dir)
+        here = registry.launcher(this.job.launcher.kind).one_machine
+        hosts = started(this.job, this.run_dir) if here else Hosts()
+        return meshes.spawn(this.job, self.rehearsal, this.run_dir, hosts)
 
     async def prepare(self, this: Run, fleet: Fleet) -> None:
         await meshes.setup(fleet, this.run_dir, this.tell)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.meshes import POOL, Fleet, set_up
 from forgedsl.runtime.stub.actors import StubGenerator, StubRewards, StubTitan
 from forgedsl.runtime.stub.rehearsal import Rehearsal
@@ -16,23 +17,25 @@ from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "FORGEDSL_ACTOR": "1"}
 
 
-def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path) -> Fleet:
+def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> Fleet:
     """Start a process for every replica and every process of a reward pool."""
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
     model = rehearsal.latencies
-    fleet = Fleet(generators={}, titans={}, rewards={})
+    fleet = Fleet(generators={}, titans={}, rewards={}, hosts=hosts)
+    there = hosts.attach(range(1))
     for name, service in job.services.items():
         first = service.mesh.name
         if isinstance(service, spec.VllmService):
             names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]
             args: tuple[Any, ...] = (model.engines[name],)
             fleet.generators[name] = [
-                _mesh(job, name, mesh, StubGenerator, args, logs) for mesh in names
+                _mesh(there, job, name, mesh, StubGenerator, args, logs) for mesh in names
             ]
         else:
             lr = service.optimizer.lr if service.optimizer is not None else 0.0
-            fleet.titans[name] = _mesh(job, name, first, StubTitan, (model.titans[name], lr), logs)
+            args = (model.titans[name], lr)
+            fleet.titans[name] = _mesh(there, job, name, first, StubTitan, args, logs)
     pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
     pools = [(POOL, pure)] if pure else []
     pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if reward.kind == "python"]
@@ -43,12 +46,13 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path) -> Fleet:
         owner = names_[0] if len(names_) == 1 else mesh_name
         places = max(job.rewards[name].concurrency or 1 for name in names_)
         arguments = (times, limits, rehearsal.seed, places)
-        mesh = _mesh(job, owner, mesh_name, StubRewards, arguments, logs, size=size)
+        mesh = _mesh(there, job, owner, mesh_name, StubRewards, arguments, logs, size=size)
         fleet.rewards.update(dict.fromkeys(names_, mesh))
     return fleet
 
 
 def _mesh(
+    there: Any,
     job: spec.Job,
     service: str,
     name: str,
@@ -61,6 +65,7 @@ def _mesh(
     return Mesh.spawn(
         service=service, origin=job.origins.get(service, ""), name=name, size=size, actor=actor,
         args=args, kwargs={}, start=bootstrap(ENVIRONMENT, logs / name, "cpu"), logs=logs / name,
+        hosts=there,
     )  # fmt: skip
 
 

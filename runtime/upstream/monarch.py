@@ -24,7 +24,15 @@ from monarch.actor import ActorError, Channel, Port, PortReceiver, this_host
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 
-__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "install_fault_hook"]
+__all__ = [
+    "Channel",
+    "Mesh",
+    "Port",
+    "PortReceiver",
+    "bootstrap",
+    "install_fault_hook",
+    "this_host",
+]
 
 SETUP_GC = (100_000, 20, 100)
 """while thousands of modules are imported, nearly nothing that is made is garbage"""
@@ -99,14 +107,16 @@ class Mesh:
         kwargs: dict[str, Any],
         start: Callable[[], None],
         logs: Path,
+        hosts: Any = None,
         deaths: int = 0,
     ) -> Mesh:
-        """Start `size` processes on this host and the actor in each."""
+        """Start `size` processes on each of `hosts` (none: on this one) and the actor in each."""
         unique = f"{name}_{deaths}" if deaths else name
-        procs = this_host().spawn_procs(per_host={"procs": size}, bootstrap=start, name=unique)
+        there = this_host() if hosts is None else hosts
+        procs = there.spawn_procs(per_host={"procs": size}, bootstrap=start, name=unique)
         recipe: dict[str, Any] = {
             "service": service, "origin": origin, "name": name, "size": size, "actor": actor,
-            "args": args, "kwargs": kwargs, "start": start, "logs": logs,
+            "args": args, "kwargs": kwargs, "start": start, "logs": logs, "hosts": hosts,
         }  # fmt: skip
         return cls(
             service=service,

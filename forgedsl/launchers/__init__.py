@@ -1,0 +1,1 @@
+"""Launchers: one module of facts each, found through `registry`."""

@@ -1,0 +1,94 @@
+"""What a launcher is to the compiler: its settings, how far it reaches, what it submits.
+
+How it starts hosts is `runtime/hosts/NAME.py`. To add one: docs/design/launchers.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from forgedsl.records import dataclass
+from forgedsl.settings import Parameter, Signature, Type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """What a plan asks for: hosts, GPUs of the fullest of them, and what `cluster` says of a host
+    (None: nothing). `title`, `compiler` and `services` are for people."""
+
+    name: str
+    title: str
+    compiler: str
+    services: tuple[str, ...]
+    hosts: int
+    gpus: int
+    cpus: int | None
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a scheduler takes: `emit` names it in `forgec build --emit`, `text` writes it from an
+    allocation and the settings of the launcher (none where the program has another)."""
+
+    emit: str
+    file: str
+    what: str
+    text: Callable[[Allocation, Mapping[str, Any]], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launcher:
+    """One way to start processes.
+
+    most         hosts that this version starts processes on; None: as many as the plan uses
+    one_machine  its hosts are parts of the machine that `forgec run` runs on
+    allocation   what the environment holds where the scheduler has started us: there a job runs
+    manifest     what is submitted to the scheduler; several hosts are planned and built for it
+    """
+
+    signature: Signature
+    most: int | None = 1
+    one_machine: bool = False
+    allocation: str = ""
+    manifest: Manifest | None = None
+
+    @property
+    def name(self) -> str:
+        return self.signature.name
+
+
+def signature(name: str, doc: str, *params: Parameter) -> Signature:
+    """How it is written: `name(...)`."""
+    return Signature(name=name, params=params, doc=doc)
+
+
+def keyword(name: str, type_: Type, default: object = None) -> Parameter:
+    """A setting that has a default."""
+    return Parameter(name=name, type=type_, default=default, keyword=True)
+
+
+def rendered(template: str, asked: Allocation, **more: Any) -> str:
+    """A template of this folder, filled in."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("forgedsl.launchers"),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.get_template(template).render(
+        title=asked.title, compiler=asked.compiler, name=asked.name, hosts=asked.hosts,
+        gpus=asked.gpus, services=asked.services, port=PORT, worker=WORKER, **more,
+    )  # fmt: skip
+
+
+GIB = 2**30
+PORT = 26600
+WORKER = (
+    'python -c "from socket import getfqdn; from monarch.actor import run_worker_loop_forever as '
+    f'run; run(address=\\"tcp://\\" + getfqdn() + \\":{PORT}\\", ca=\\"trust_all_connections\\")"'
+)

@@ -1,0 +1,66 @@
+"""Launcher `kubernetes`: a Job with one pod a host that runs job.json, and a Service for names.
+
+With several hosts each starts one Monarch worker, whose addresses are in FORGE_WORKERS.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from forgedsl.launchers.base import (
+    GIB,
+    PORT,
+    Allocation,
+    Launcher,
+    Manifest,
+    keyword,
+    rendered,
+    signature,
+)
+from forgedsl.records import replace
+from forgedsl.settings import STR, Parameter, Type
+
+IMAGE = "forgedsl:latest"
+CLAIM = "forge-runs"
+MOUNT = "/forge"
+
+
+def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
+    """What `kubectl apply` takes."""
+    pod = re.sub(r"[^a-z0-9]+", "-", asked.name.lower()).strip("-")[:50] or "forge"
+    return rendered(
+        "k8s.yaml.j2",
+        asked,
+        pod=pod,
+        namespace=args.get("namespace", "default"),
+        image=args.get("image", IMAGE),
+        account=args.get("service_account"),
+        labels=[tuple(label.split("=", 1)) for label in args.get("labels") or ()],
+        limits=_limits(asked),
+        claim=CLAIM,
+        mount=MOUNT,
+        workers=",".join(f"tcp://{pod}-{i}.{pod}:{PORT}" for i in range(asked.hosts)),
+    )
+
+
+def _limits(asked: Allocation) -> list[tuple[str, Any]]:
+    """What a pod may use."""
+    memory = None if asked.memory is None else f"{asked.memory // GIB}Gi"
+    found = [("nvidia.com/gpu", asked.gpus or None), ("cpu", asked.cpus), ("memory", memory)]
+    return [(name, value) for name, value in found if value is not None]
+
+
+LAUNCHER = Launcher(
+    signature=signature(
+        "kubernetes",
+        "pods of a Kubernetes cluster",
+        Parameter(name="namespace", type=STR),
+        Parameter(name="image", type=STR),
+        keyword("service_account", replace(STR, optional=True)),
+        keyword("labels", Type(base="list", item=STR, optional=True)),
+    ),
+    allocation="KUBERNETES_SERVICE_HOST",
+    manifest=Manifest(emit="k8s", file="k8s.yaml", what="manifests for Kubernetes", text=manifests),
+)

@@ -1,0 +1,7 @@
+"""Launcher `local`: processes of this host, started by `forgec run` itself."""
+
+from __future__ import annotations
+
+from forgedsl.launchers.base import Launcher, signature
+
+LAUNCHER = Launcher(signature=signature("local", "processes of this host"), one_machine=True)

@@ -1,0 +1,70 @@
+"""Launcher `slurm`: a script for sbatch, which runs job.json in the allocation it asks for.
+
+With several hosts each starts one Monarch worker, whose addresses are in FORGE_WORKERS.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from forgedsl.launchers.base import (
+    GIB,
+    Allocation,
+    Launcher,
+    Manifest,
+    keyword,
+    rendered,
+    signature,
+)
+from forgedsl.records import replace
+from forgedsl.settings import BOOL, DURATION, STR, Parameter, Type
+
+_TEXT = replace(STR, optional=True)
+WORDS = ("partition", "account", "qos", "constraint")
+
+
+def script(asked: Allocation, args: Mapping[str, Any]) -> str:
+    """The script for `sbatch`."""
+    options: list[tuple[str, Any]] = [(name, args[name]) for name in WORDS if name in args]
+    if "time" in args:
+        options.append(("time", clock(args["time"])))
+    if asked.cpus is not None:
+        options.append(("cpus-per-task", asked.cpus))
+    if args.get("exclusive", True):
+        options += [("exclusive", None), ("mem", "0")]  # 0: all of a host
+    elif asked.memory is not None:
+        options.append(("mem", f"{asked.memory // GIB}G"))
+    options += [_option(text) for text in args.get("options") or ()]
+    return rendered("job.sbatch.j2", asked, options=options)
+
+
+def clock(seconds: float) -> str:
+    """As Slurm takes it: `1-12:30:00`, days left out where there are none."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hour:02}:{minute:02}:{second:02}"
+
+
+def _option(text: str) -> tuple[str, str | None]:
+    """`--mail-type=END` or `mail-type=END`."""
+    name, equals, value = text.lstrip("-").partition("=")
+    return name, value if equals else None
+
+
+LAUNCHER = Launcher(
+    signature=signature(
+        "slurm",
+        "a Slurm allocation",
+        Parameter(name="partition", type=STR),
+        keyword("time", replace(DURATION, optional=True)),
+        keyword("account", _TEXT),
+        keyword("qos", _TEXT),
+        keyword("constraint", _TEXT),
+        keyword("exclusive", BOOL, True),
+        keyword("options", Type(base="list", item=STR, optional=True)),
+    ),
+    allocation="SLURM_JOB_ID",
+    manifest=Manifest(emit="sbatch", file="job.sbatch", what="a script for Slurm", text=script),
+)
