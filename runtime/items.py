@@ -90,6 +90,12 @@ class Batch:
 
     samples: list[Sample]
     groups: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)
+    """the group of each sample, where there are groups"""
+    epochs: int = 1
+    minibatches: int = 1
+    seed: int = 0
+    """epochs x minibatches updates, of groups in an order by the seed; see updates.py"""
     ages: list[int] = field(default_factory=list)
     """policy version of the trainer minus version_min, per rollout"""
     rewards: list[float] = field(default_factory=list)

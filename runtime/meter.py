@@ -3,7 +3,8 @@
     batch, StepResult, Meter counters --record--> one flat dict (the contract of metrics.jsonl)
 
 Fields without meaning in a graph (rewards in supervised training, ages without a weight sync) are
-None. `loss/<name>` holds the reports of the loss, `reward/<name>` the mean of each reward behind
+None. `loss/<name>` holds the reports of the loss, with several updates a step their means and in
+`loss/<name>_last` those of the last one, `reward/<name>` the mean of each reward behind
 the score, `dropped/<reason>` the groups given up since the step before, `scores_failed` the scores
 of rewards that failed after their retries (`failed/<name>` by reward), `groups_dead` the groups of
 the batch whose completions all have one score. Times are seconds: `reward_s/<name>` is the longest

@@ -80,8 +80,9 @@ def trainer_only(job: spec.Job, name: str, procs: int | None) -> spec.Job:
         mesh = service.mesh.model_copy(update={"procs": procs, "places": ()})
         parallel = service.parallel.model_copy(update={"dp_shard": procs})
         service = service.model_copy(update={"mesh": mesh, "parallel": parallel})
+    steps = tuple(node for node in job.nodes if node.op == "step" and node.target == name)
     return job.model_copy(
-        update={"services": {name: service}, "rewards": {}, "rubrics": {}, "nodes": ()}
+        update={"services": {name: service}, "rewards": {}, "rubrics": {}, "nodes": steps}
     )
 
 

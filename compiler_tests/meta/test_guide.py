@@ -264,7 +264,8 @@ def names_of_ours() -> set[str]:
 
 OTHERS = {
     "report", "sync", "draw", "replay", "k3", "titan", "vllm", "forgedsl.compat", "hf", "forgec",
-    "runs", "proximal", "generator.sample", "logprob.chosen", "logprob.rejected", "row.question",
+    "runs", "proximal", "generator.sample", "trainer.step", "minibatches", "logprob.chosen",
+    "logprob.rejected", "row.question",
     *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS,
 }  # fmt: skip
 FILES = re.compile(r".*\.(jsonl|md|html)")

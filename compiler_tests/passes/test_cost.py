@@ -36,6 +36,13 @@ def test_tokens_and_flops_of_a_step():
     assert stage(made, "step").flops == pytest.approx(flops)
 
 
+def test_a_step_of_several_updates_costs_its_passes():
+    several = changed(GRPO, ("loss = grpo)", "loss = grpo, epochs = 2, minibatches = 4)"))
+    once, often = (plan_of(text)[0] for text in (GRPO, several))
+    assert stage(often, "step").flops == pytest.approx(2 * stage(once, "step").flops)
+    assert stage(often, "step").tokens == stage(once, "step").tokens
+
+
 def test_bytes_of_a_sync_are_those_of_the_generator_s_weights():
     made, _ = plan_of(GRPO)
     assert stage(made, "sync").bytes == pytest.approx(2 * 1.7208e9, rel=1e-3)

@@ -24,6 +24,23 @@ def test_nodes_in_topological_order_with_the_nested_call_as_a_node():
     assert names(graph) == order
 
 
+@pytest.mark.parametrize(
+    ("text", "old", "new", "message", "help"),
+    [
+        (GRPO, "loss = grpo)", "loss = grpo, minibatches = 3)",
+         "`minibatches = 3` does not divide the 16 prompts of a batch",
+         "`minibatches = 2` or `minibatches = 4`"),
+        (SFT, "loss = nll)", "loss = nll, minibatches = 2)",
+         "`tulu.batches()` gives a batch without groups to divide",
+         "make its batches smaller: `batch.rows`, `batch.accumulate`"),
+    ],
+)  # fmt: skip
+def test_minibatches_divide_the_groups(text, old, new, message, help):
+    graph, diagnostics = graph_of(changed(text, (old, new)))
+    found = only(diagnostics, "F130")
+    assert (graph, found.message, found.help) == (None, message, help)
+
+
 def test_levels():
     graph, _ = graph_of(GRPO)
     levels = {node.name: node.level for node in graph.nodes}

@@ -65,7 +65,7 @@ FIELDS = {
     "mask": "tokens that carry loss: what the policy wrote",
     "num_tokens": "length of each completion",
     "truncated": "cut at its length limit",
-    "num_steps": "optimizer steps before this one, for coefficients that change over the run",
+    "num_steps": "updates of the weights before this one, for coefficients that change in a run",
 }
 
 

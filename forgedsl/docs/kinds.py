@@ -81,7 +81,8 @@ STATEMENTS = {
     "draw": "so many prompts for one optimizer step",
     "batches": "batches of the dataset's conversations, for supervised training",
     "pairs": "so many pairs of a chosen and a rejected answer",
-    "step": "one optimizer step",
+    "step": "`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "
+    "order of its own; one pass and one update where they are not given. A step makes one version",
     "logprobs": "log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
     "the start of the step",
     "sample": "`n` completions of each prompt: groups of siblings",

@@ -126,6 +126,11 @@ class Graph:
         return self.of("step")[0]
 
     @property
+    def updates(self) -> tuple[int, int]:
+        """Passes of the step over its batch, and updates in each of them."""
+        return int(self.step.settings["epochs"]), int(self.step.settings["minibatches"])
+
+    @property
     def sources(self) -> tuple[Node, ...]:
         """The nodes that draw the data of a step (draw, batches, pairs)."""
         return tuple(node for node in self.nodes if node.op in ("draw", "batches", "pairs"))

@@ -137,6 +137,7 @@ def check(
             found += _check_join(node, by_name)
             found += _check_keep(node, by_name)
         found += check_fields(nodes, loss, live)
+    found += _check_minibatches(nodes)
     syncs = [d for node in nodes for d in _check_sync(program, node, nodes)]
     found += syncs or _check_updated(program, nodes)
     for diagnostic in found:
@@ -188,6 +189,31 @@ def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
             ]
         pending += [by_name[i.edge] for i in source.inputs]
     return []
+
+
+def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
+    """The groups of a batch are dealt to its minibatches, as many to each."""
+    step = next(node for node in nodes if node.op == "step")
+    sources = [node for node in nodes if node.op in SOURCES]
+    many, drawn = int(step.settings["minibatches"]), next(iter(sources))
+    prompts = sum(int(node.settings.get("count", 0)) for node in sources)
+    if many == 1 or (prompts and prompts % many == 0):
+        return []
+    what, help = "prompts", ""
+    if prompts:
+        near = sorted((d for d in range(1, prompts + 1) if prompts % d == 0),
+                      key=lambda d: abs(d - many))[:2]  # fmt: skip
+        help = " or ".join(f"`minibatches = {d}`" for d in sorted(near))
+        what = "pairs" if drawn.op == "pairs" else "prompts"
+        message = f"`minibatches = {many}` does not divide the {prompts} {what} of a batch"
+    else:
+        message = f"`{drawn.target}.batches()` gives a batch without groups to divide"
+        help = "make its batches smaller: `batch.rows`, `batch.accumulate`"
+    related = (Label(text=f"{prompts or 'the'} {what} are drawn here", span=drawn.span),)
+    return [
+        error("F130", "flow-shape", message, step.span,
+              related=related if prompts else (), help=help)
+    ]  # fmt: skip
 
 
 def _check_fields_join(node: Node, sources: list[Node]) -> list[Diagnostic]:

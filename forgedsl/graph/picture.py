@@ -123,7 +123,10 @@ def call_text(node: Node) -> str:
     if node.op == "sample":
         return f"{node.target}.sample(n = {settings['n']})"
     if node.op == "step":
-        return f"{node.target}.step({settings['loss']})"
+        updates = "".join(
+            f", {key} = {settings[key]}" for key in ("epochs", "minibatches") if settings[key] > 1
+        )
+        return f"{node.target}.step({settings['loss']}{updates})"
     if node.op in ("batches", "logprobs"):
         return f"{node.target}.{node.op}"
     return node.target or node.op

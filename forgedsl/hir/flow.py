@@ -5,7 +5,8 @@ defined would be a data cycle (F105). A call inside a call becomes a step of its
 `<statement>.<argument>`. What streams carry, and whether they may meet, is checked on the graph
 (forgedsl.graph).
 
-FlowStep.settings: draw and pairs {count}, sample {n}, step {loss: Ref}, sync {target: Ref, every,
+FlowStep.settings: draw and pairs {count}, sample {n}, step {loss: Ref, epochs,
+minibatches}, sync {target: Ref, every,
 overlap, reset_prefix_cache, transport, timeout}, call {constant arguments by name}.
 """
 
@@ -25,7 +26,7 @@ from forgedsl.hir.specialize import incomplete_step, resolve_loss
 from forgedsl.hir.streams import named_step, not_a_stream
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
-from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
+from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import SYNC
 from forgedsl.settings import COUNT
 from forgedsl.source import Span
@@ -199,12 +200,20 @@ class FlowResolver:
         if loss is None or not rest:
             incomplete_step(call, self.ctx)
             return False
-        arguments = self._arguments(None, replace(call, args=rest), ("batch",))
+        params = tuple(p for p in PARAMETERS["step"] if p != "loss")
+        arguments = self._arguments(None, replace(call, args=rest), params)
         name = resolve_loss(loss.value, self.resolver, self.functions)
         if name is None or arguments is None:
             return False
+        inputs, given = arguments
+        if not inputs:
+            incomplete_step(replace(call, args=(loss,)), self.ctx)
+            return False
         settings = {"loss": _written(Ref(name=name), loss.value.span)}
-        self._emit(None, "step", declared.name, arguments[0], settings, span)
+        for key in params[1:]:
+            written = given.get(key, Value(value=1, origin=_DEFAULT))
+            settings[key] = self._count(written, call, key)
+        self._emit(None, "step", declared.name, inputs, settings, span)
         return True
 
     def _apply(self, name: str | None, call: ast.Call, function: Function, span: Span) -> bool:
@@ -281,7 +290,7 @@ class FlowResolver:
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"
-                known = ("batch", "loss") if params == ("batch",) else params
+                known = PARAMETERS["step"] if params[:1] == ("batch",) else params
                 self.ctx.unknown("F114", what, argument, span, known)
             elif argument in settings or any(i.argument == argument for i in inputs):
                 self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
@@ -299,7 +308,7 @@ class FlowResolver:
         settings: dict[str, Value],
     ) -> bool:
         value = arg.value
-        if isinstance(value, ast.Call) and argument not in {"n", "count"}:
+        if isinstance(value, ast.Call) and argument not in COUNTS:
             inner = self._inner_name(name, arg.name or value.function.parts[-1])
             if not self._call(inner, value, value.span):
                 return False
@@ -308,6 +317,10 @@ class FlowResolver:
             inputs.append(source)
             return True
         if isinstance(value, ast.Path) and self._is_stream(value.parts[0]):
+            if argument in COUNTS and value.parts[0] in self.edges:
+                message = f"`{argument}` is a number, not a stream"
+                self.ctx.error("F109", message, value.span)
+                return False
             if value.parts[0] not in self.edges:
                 self._undefined(value)
                 return False

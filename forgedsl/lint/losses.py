@@ -69,6 +69,14 @@ class LossView:
     def name(self) -> str:
         return self.function.name
 
+    @property
+    def updates(self) -> int:
+        """Updates of a step, 0 where no step minimizes this loss."""
+        if self.step is None:
+            return 0
+        settings = self.step.settings
+        return int(settings["epochs"].value) * int(settings["minibatches"].value)
+
     # ---- fields
 
     @cached_property
@@ -101,6 +109,11 @@ class LossView:
 
     def fields(self, role: str) -> list[str]:
         return [name for name, found in self.roles.items() if found == role]
+
+    @property
+    def older(self) -> list[str]:
+        """The fields it reads that are log-probs of older weights of what it trains."""
+        return [name for name in self.fields("sampler") if name in self.read]
 
     @property
     def is_pairs(self) -> bool:

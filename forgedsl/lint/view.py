@@ -185,6 +185,14 @@ class View:
         for name in names:
             yield self.program.services[name]
 
+    @property
+    def stale(self) -> Span | None:
+        """The schedule, where it lets rollouts be older than the weights that learn from them."""
+        schedule = self.program.schedule
+        if schedule is None or schedule.label != "async" or not any(self.samplers()):
+            return None
+        return schedule.name_span if schedule.settings["max_policy_age"].value != 0 else None
+
     @cached_property
     def max_tokens(self) -> int | None:
         """The longest completion of the flow's sampler."""

@@ -47,6 +47,8 @@ def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
         count=settings["count"] if node.op in ("draw", "pairs") else None,
         n=settings["n"] if node.op == "sample" else None,
         loss=settings["loss"] if node.op == "step" else None,
+        epochs=settings.get("epochs", 1),
+        minibatches=settings.get("minibatches", 1),
         to=settings["target"] if node.op == "sync" else None,
         every=settings.get("every", 1),
         overlap=settings.get("overlap", True),

@@ -183,7 +183,7 @@ class Node(Spec):
     mask      program function   any                       keep? (group): filter
     keep      -                  edge, mask                the edge, or the group is dropped
     replay    -                  rollout + named fields    batch (batch)
-    step      titan service      batch                     new version; loss
+    step      titan service      batch                     new version; loss, epochs, minibatches
     sync      titan service      -                         weights to `to`
     """
 
@@ -203,6 +203,10 @@ class Node(Spec):
     n: int | None = None
     """sample: completions per prompt"""
     loss: str | None = None
+    epochs: int = 1
+    """step: passes over the batch"""
+    minibatches: int = 1
+    """step: updates in each of them"""
     to: str | None = None
     every: int = 1
     overlap: bool = True

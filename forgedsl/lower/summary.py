@@ -28,6 +28,9 @@ def _rates(graph: Graph, plan: Plan) -> str:
     prompts = schedule.staleness.prompts
     for node in graph.of("sample"):
         parts.append(f"{prompts} prompts x {node.settings['n']} completions a step")
+    epochs, many = graph.updates
+    if epochs * many > 1:
+        parts.append(f"{epochs} x {many} updates a step")
     if schedule.every is not None:
         parts.append(f"policy age <= {schedule.staleness.age_bound}")
     return ", ".join(parts)

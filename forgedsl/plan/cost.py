@@ -217,12 +217,14 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     assert dims is not None
     tokens = step_tokens(request, graph, schedule)
     rows, seq_len = request.rows[node.target]
-    passes = 1.0
+    passes, epochs, many = 1.0, 1, 1
     if node.op == "step":
         passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))]
+        epochs, many = graph.updates
+    passes *= epochs
     flops = passes * tokens * forward_flops(dims, seq_len)
     rates = rates_of(request, mesh)
-    micros = -(-tokens // (rows * seq_len * data_ranks(mesh)))
+    micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
     return Stage(
         node=node.name,
         service=node.target,
@@ -231,7 +233,8 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         flops=flops,
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
         seconds=flops / (rates.train * mesh.world) + micros * passes * rates.launch,
-        detail=f"{micros} x {rows} rows of {seq_len}"
+        detail=(f"{epochs} x {many} updates, " if epochs * many > 1 else "")
+        + f"{micros // many} x {rows} rows of {seq_len}"
         + (f" on each of {data_ranks(mesh)}" if data_ranks(mesh) > 1 else ""),
     )
 

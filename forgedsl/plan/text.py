@@ -32,7 +32,7 @@ def render_plan(
         ("placement", placement_lines(plan)),
         ("memory", list(_memory(plan))),
         ("queues", _queues(graph, plan)),
-        ("policy age", _age(plan)),
+        ("policy age", _age(graph, plan)),
         ("liveness", list(_liveness(graph, plan))),
         ("cost of a step, at most", list(_cost(plan))),
         ("dead groups", list(_dead(plan))),
@@ -200,16 +200,25 @@ def _why(plan: Plan, capacity: int) -> str:
     return "= credits" if capacity == plan.schedule.staleness.credits > 1 else ""
 
 
-def _age(plan: Plan) -> list[str]:
+def _age(graph: Graph, plan: Plan) -> list[str]:
     schedule = plan.schedule
     if schedule.every is None:
         return ["no weight sync, so nothing is ever stale"]
     staleness = schedule.staleness
     later = " + every - 1" if staleness.every > 1 else ""
     allowed = "" if schedule.max_policy_age is None else f", allowed {schedule.max_policy_age}"
+    epochs, many = graph.updates
+    updates, within = epochs * many, []
+    if updates > 1:
+        last = updates * staleness.age_bound + updates - 1
+        within = [
+            f"in updates {updates} x {staleness.age_bound} + {updates} - 1 = {last} at the last of "
+            f"the {epochs} x {many} of a step"
+        ]
     return [
         f"worst age  (B + W - 2) // P{later} = {staleness.formula} step"
         f"{'' if staleness.age_bound == 1 else 's'}{allowed}",
+        *within,
         f"credits    B = (S + 1) P = ({staleness.lag} + 1) x {staleness.prompts} = "
         f"{staleness.credits} groups alive, {staleness.prompts} a step, lag S = {staleness.lag}",
         f"window     W = {staleness.window}"

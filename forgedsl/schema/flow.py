@@ -14,8 +14,9 @@ PARAMETERS = {
     "batches": (),
     "sample": ("prompt", "n"),
     "logprobs": ("rollout",),
-    "step": ("batch", "loss"),
+    "step": ("batch", "loss", "epochs", "minibatches"),
     "score": ("rollout", "target"),
     "keep": ("mask",),
 }
+COUNTS = frozenset({"n", "count", "epochs", "minibatches"})
 STREAMS = frozenset({"prompt", "rollout", "batch", "mask"})

@@ -169,12 +169,13 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     token = forward_flops(dims, seq_len) / (rates.train * mesh.world)
     each = rows * seq_len * data_ranks(mesh)
     passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))] if trained else 1.0
+    epochs, many = graph.updates
     token += rates.launch / each
     size = itemsize(request.program, decl) * num_params(dims)
     synced = _is_synced(graph.syncs, name)
     return Titan(
-        step=rates.launch * passes if trained else 0.0,
-        token=passes * token if trained else 0.0,
+        step=epochs * many * rates.launch * passes if trained else 0.0,
+        token=epochs * passes * token if trained else 0.0,
         logprobs=rates.launch,
         logprobs_token=token,
         publish=PUBLISH * size / RATES["shm"] if synced else 0.0,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.transports.base import Manifest, Probe, Sender
 from forgedsl.runtime.transports.registry import transport
+from forgedsl.runtime.updates import parts, summary
 from forgedsl.runtime.upstream import titan
 from forgedsl.runtime.upstream.titan_attention import Stretches
 
@@ -142,7 +144,7 @@ class ReferenceModel(TitanActor):
 
 
 class TitanTrainer(TitanActor):
-    """A model that is trained. `version` counts optimizer steps."""
+    """A model that is trained. `version` counts steps, however many updates each has."""
 
     version = 0
     _publications = 0
@@ -178,7 +180,7 @@ class TitanTrainer(TitanActor):
         torch.set_num_threads(self._threads)
         self._build()
         assert self.service.optimizer is not None
-        steps = self.job.schedule.steps or 10**9
+        steps = (self.job.schedule.steps or 10**9) * self._updates()
         self.optimizers, self.schedulers = titan.build_optimizer(
             self.titan, self.service.optimizer, steps, self.parts
         )
@@ -206,6 +208,11 @@ class TitanTrainer(TitanActor):
             "version": self.version,
         }
 
+    def _updates(self) -> int:
+        """Of a step, at most."""
+        mine = (n for n in self.job.nodes if n.op == "step" and n.target == self.name)
+        return max((node.epochs * node.minibatches for node in mine), default=1)
+
     def _generator_dtype(self) -> str:
         targets = [n.to for n in self.job.nodes if n.op == "sync" and n.target == self.name]
         return self.job.services[targets[0]].dtype if targets and targets[0] else self.service.dtype
@@ -222,10 +229,22 @@ class TitanTrainer(TitanActor):
         self.version = int(state["version"])
 
     def _step(self, batch: Batch, loss_name: str) -> StepResult:
-        loss = self.losses[loss_name]
         opt = self.service.optimizer
         assert opt is not None
-        packed = self._pack(batch.samples, pairs=loss.paired)
+        results: list[StepResult] = []
+        stopped = False
+        for samples in parts(batch):
+            results.append(self._update(self.losses[loss_name], samples, opt))
+            if stopped := results[-1].skipped and opt.on_nan == "stop":
+                break
+        self.version += any(not result.skipped for result in results)
+        return replace(summary(results, batch, stopped=stopped), version=self.version)
+
+    def _update(
+        self, loss: LossFunction, samples: Sequence[Sample], opt: spec.Optimizer
+    ) -> StepResult:
+        """One pass of the optimizer; left out where loss or gradient is no number."""
+        packed = self._pack(samples, pairs=loss.paired)
         micros = [micro.to(self.titan.device) for micro in packed]
         totals = self._totals(loss, micros)
         sums: dict[str, Tensor] = {}
@@ -247,7 +266,6 @@ class TitanTrainer(TitanActor):
         if finite:
             self.optimizers.step()
             self.schedulers.step()
-            self.version += 1
         self.optimizers.zero_grad()
         return StepResult(
             version=self.version,
@@ -261,7 +279,7 @@ class TitanTrainer(TitanActor):
         )
 
     def _totals(self, loss: LossFunction, micros: Sequence[Microbatch]) -> dict[str, Tensor]:
-        """The loss's counts over the whole step: all microbatches of all ranks."""
+        """The loss's counts over the whole update: all microbatches of all ranks."""
         sums: dict[str, Tensor] = {}
         for micro in micros:
             counts = loss.totals(labels=micro.labels, seq_id=micro.seq_id, **_inputs(loss, micro))

@@ -106,7 +106,7 @@ class Titan:
         )
 
     def step(self, name: str, batch: Edge, loss: Loss, **node: Any) -> None:
-        """One optimizer step on `batch`."""
+        """One optimizer step on `batch`, of `epochs` passes in `minibatches` updates each."""
         self.program.node(
             name, "step", self.name, {"batch": batch}, level="batch", loss=loss.name, **node
         )

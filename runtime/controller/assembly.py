@@ -62,6 +62,7 @@ async def _add(
             value = column[row] if isinstance(column, list) else column
             _set(sample, given.argument, value, flow.edges[given.edge].node)
         out.batch.samples.append(sample)
+        out.batch.members.append(unit.group)
         if sibling in ages:
             out.batch.ages.append(ages[sibling])
         if sibling in primary:

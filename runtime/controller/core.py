@@ -30,7 +30,7 @@ from forgedsl.runtime.controller.intake import Intake, Pool
 from forgedsl.runtime.controller.lanes import Lanes
 from forgedsl.runtime.controller.records import Records
 from forgedsl.runtime.controller.unit import Unit
-from forgedsl.runtime.endpoints import CheckpointError, Endpoints
+from forgedsl.runtime.endpoints import CheckpointError, Endpoints, seed_of
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import (
     FAILURE_SECONDS,
@@ -227,6 +227,8 @@ class Controller:
         for sample in batch.samples:
             sample.sequence_fields.setdefault("num_steps", float(self._state.step))
         step, service = self._state.step + 1, node.target
+        batch.epochs, batch.minibatches = node.epochs, node.minibatches
+        batch.seed = seed_of(self._job.seed, step)
         examples = spread(batch.examples, self._job.logging.samples)
         batch.examples = []  # for people: the trainer has no use for them
         before = self._versions.trained[service]

@@ -24,17 +24,14 @@ finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Iterator[Diagnostic]:
-    schedule = view.program.schedule
-    if schedule is None or schedule.label != "async" or not any(view.samplers()):
-        return
-    if schedule.settings["max_policy_age"].value == 0:
+    if view.stale is None:
         return
     for loss in view.losses:
-        if loss.step is None or "behavior" in loss.read:
-            continue
+        if loss.step is None or "behavior" in loss.read or (loss.updates > 1 and not loss.older):
+            continue  # the last of them is L431, which says more
         yield finding(
             f"loss `{loss.name}` ignores that rollouts may be older than the weights",
             loss.step.settings["loss"].origin.span or loss.step.span,
-            related=(Label(text="rollouts may be stale", span=schedule.name_span),),
+            related=(Label(text="rollouts may be stale", span=view.stale),),
             help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or write `schedule sync`",
         )

@@ -1,0 +1,224 @@
+"""Several updates a step: which samples each sees, and that a trainer's agree with a plain loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from forgedsl import api
+from forgedsl.diagnostics import Reporter
+from forgedsl.lower import job as spec
+from forgedsl.lower.loss import lower_loss
+from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.updates import parts, summary
+
+EPOCHS, MINIBATCHES = 2, 4
+LOW, HIGH = 0.8, 1.2
+
+
+def batch_of(groups: int, siblings: int = 2, **updates: int) -> Batch:
+    draw = random.Random(5)
+    samples, members = [], []
+    for group in range(groups):
+        for _ in range(siblings):
+            prompt, length = draw.randint(3, 8), draw.randint(2, 14)
+            old = [-1.5 + draw.gauss(0, 0.3) for _ in range(length)]
+            samples.append(
+                Sample(
+                    token_ids=[draw.randint(3, 40) for _ in range(prompt + length)],
+                    num_prompt=prompt,
+                    mask=[draw.random() > 0.1 for _ in range(length)],
+                    token_fields={"behavior": old},
+                    sequence_fields={"adv": draw.gauss(0, 1), "num_steps": 3.0},
+                )
+            )
+            members.append(100 + group)
+    return Batch(samples=samples, members=members, **updates)
+
+
+def result(value: float, *, skipped: bool = False, metric: float = 0.0) -> StepResult:
+    return StepResult(version=0, loss=value, grad_norm=2 * value, lr=0.1, tokens=10,
+                      metrics={"clip_frac": metric}, kernel="torch", skipped=skipped)  # fmt: skip
+
+
+# ---- which samples
+
+
+def test_one_update_is_the_batch_itself() -> None:
+    batch = batch_of(4)
+    assert [part is batch.samples for part in parts(batch)] == [True]
+
+
+def test_one_result_is_that_of_the_step() -> None:
+    only = result(1.0)
+    assert summary([only], batch_of(4)) is only
+
+
+def test_every_pass_sees_every_group_once_and_whole() -> None:
+    batch = batch_of(8, epochs=2, minibatches=4, seed=1)
+    texts = {tuple(s.token_ids): m for s, m in zip(batch.samples, batch.members, strict=True)}
+    seen = [[texts[tuple(s.token_ids)] for s in part] for part in parts(batch)]
+    passes = [sorted(chain.from_iterable(seen[i : i + 4])) for i in (0, 4)]
+    assert passes == [sorted(batch.members)] * 2
+    assert all(len(part) == 4 and len(set(part)) == 2 for part in seen)
+
+
+def dealt(batch: Batch) -> list[list[tuple[int, ...]]]:
+    return [[tuple(sample.token_ids) for sample in part] for part in parts(batch)]
+
+
+def test_the_order_is_of_the_seed_and_the_pass() -> None:
+    orders = [dealt(batch_of(8, epochs=2, minibatches=4, seed=seed)) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert orders[0][:4] != orders[0][4:]
+
+
+def test_steps_are_counted_as_updates() -> None:
+    found = parts(batch_of(4, epochs=2, minibatches=2))
+    assert [part[0].sequence_fields["num_steps"] for part in found] == [12.0, 13.0, 14.0, 15.0]
+
+
+def test_a_batch_that_lost_groups_has_no_empty_update() -> None:
+    batch = batch_of(3, epochs=1, minibatches=4)
+    assert [len(part) for part in parts(batch)] == [2, 2, 2]
+
+
+# ---- what a step says of them
+
+
+def test_a_step_reports_means_and_the_last_clip_fraction() -> None:
+    batch = batch_of(4, epochs=2, minibatches=1)
+    found = summary([result(1.0, metric=0.0), result(3.0, metric=0.5)], batch)
+    assert (found.loss, found.grad_norm, found.tokens) == (2.0, 4.0, 10)
+    assert found.metrics == {"clip_frac": 0.25, "clip_frac_last": 0.5}
+
+
+def test_an_update_that_is_no_number_does_not_spoil_the_means() -> None:
+    batch = batch_of(4, epochs=1, minibatches=3)
+    found = summary([result(1.0), result(math.nan, skipped=True), result(3.0)], batch)
+    assert (found.loss, found.skipped) == (2.0, True)
+
+
+def test_the_update_that_stops_the_run_is_what_is_shown() -> None:
+    batch = batch_of(4, epochs=1, minibatches=3)
+    found = summary([result(1.0), result(math.nan, skipped=True)], batch, stopped=True)
+    assert math.isnan(found.loss)
+
+
+# ---- PPO with 2 x 4 updates against a loop written by hand
+
+PPO = """
+forge 1
+loss ppo(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
+  ratio = exp(clamp(logprob - behavior, -20.0, 20.0))
+  minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)
+  report clip_frac = token_mean(abs(ratio - 1) > 0.2, mask)
+}
+"""
+
+
+def recorded(step: int) -> Batch:
+    """The batch of one step: other advantages each time."""
+    batch = batch_of(8, epochs=EPOCHS, minibatches=MINIBATCHES, seed=step)
+    draw = random.Random(step)
+    samples = [
+        replace(s, sequence_fields={"adv": draw.gauss(0, 1), "num_steps": float(step)})
+        for s in batch.samples
+    ]
+    return replace(batch, samples=samples)
+
+
+async def trained(job: spec.Job, folder: Path) -> list[tuple[StepResult, dict[str, Any]]]:
+    """Three steps of a real trainer: results, and the weights after each."""
+    from forgedsl.runtime.actors.trainer import TitanTrainer
+    from forgedsl.runtime.meshes import _rendezvous, place
+    from forgedsl.runtime.models import resolve_model
+    from forgedsl.runtime.transports.registry import open_weights
+    from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+
+    model = resolve_model(job, "policy", folder, folder)
+    mesh = Mesh.spawn(
+        service="trainer",
+        origin="x.forge:1:1",
+        name="trainer",
+        size=1,
+        actor=TitanTrainer,
+        args=(job, "trainer", str(model)),
+        kwargs={"world": 1, "threads": place(job)["trainer"][0].threads, **_rendezvous()},
+        start=bootstrap({"OMP_NUM_THREADS": "1"}, folder / "logs", "cpu"),
+        logs=folder / "logs",
+    )
+    try:
+        await mesh.first("setup", str(folder), "updates", None)
+        found = []
+        for step in range(3):
+            result = await mesh.first("step", recorded(step), "ppo")
+            manifest = await mesh.first("publish")
+            found.append((result, {name: v.clone() for name, v in open_weights(manifest)}))
+        await mesh.call("close")
+        return found
+    finally:
+        await mesh.stop()
+
+
+def by_hand(opt: spec.Optimizer) -> list[tuple[list[float], dict[str, torch.Tensor]]]:
+    """The same three steps: one sequence at a time, no packing, no kernels, no FSDP."""
+    from transformers import AutoModelForCausalLM
+
+    folder = Path(api.__file__).parent / "pipelines/models/tiny_math"
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    adam = torch.optim.AdamW(
+        model.parameters(), lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
+        weight_decay=opt.weight_decay,
+    )  # fmt: skip
+    found = []
+    for step in range(3):
+        losses = []
+        for samples in parts(recorded(step)):
+            count = sum(sum(sample.mask) for sample in samples)
+            total = 0.0
+            for sample in samples:
+                ids = torch.tensor(sample.token_ids)
+                logits = model(ids[None]).logits[0, sample.num_prompt - 1 : -1]
+                logprob = logits.log_softmax(-1).gather(1, ids[sample.num_prompt :, None])[:, 0]
+                adv = sample.sequence_fields["adv"]
+                ratio = (logprob - torch.tensor(sample.token_fields["behavior"])).exp()
+                gain = torch.minimum(ratio * adv, ratio.clamp(LOW, HIGH) * adv)
+                loss = -(gain * torch.tensor(sample.mask)).sum() / count
+                loss.backward()
+                total += float(loss.detach())
+            torch.nn.utils.clip_grad_norm_(model.parameters(), opt.max_norm)
+            adam.step()
+            adam.zero_grad()
+            losses.append(total)
+        found.append((losses, {name: v.clone() for name, v in model.state_dict().items()}))
+    return found
+
+
+@pytest.mark.timeout(240)
+def test_ppo_with_two_passes_of_four_agrees_with_a_plain_loop(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    functions, sources = api.load_functions(PPO)
+    loss = lower_loss(functions["ppo"], Reporter(), sources)
+    # eps above the rounding of gradients, which Adam would blow up to whole steps
+    adam = spec.Optimizer(lr=1e-4, eps=1e-4)
+    service = make_titan().model_copy(update={"optimizer": adam})
+    step = spec.Node(
+        id="step", name="step", op="step", target="trainer", level="batch", loss="ppo",
+        epochs=EPOCHS, minibatches=MINIBATCHES, origin="x.forge:1:1",
+    )  # fmt: skip
+    job = make_job(services={"trainer": service}, losses={"ppo": loss}, nodes=(step,))
+    ours = asyncio.run(trained(job, tmp_path))
+    for (result, weights), (losses, theirs) in zip(ours, by_hand(adam), strict=True):
+        assert result.loss == pytest.approx(sum(losses) / len(losses), abs=1e-6)
+        for name, value in weights.items():
+            torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-6)

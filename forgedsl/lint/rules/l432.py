@@ -1,0 +1,38 @@
+"""L432 ratio-is-one: the ratio to the weights of the step, in a step of one update.
+
+`proximal = trainer.logprobs(rollout)` is computed under the weights that the step starts from. With
+one update these are the weights that learn: the ratio is 1 for every token whatever the policy, its
+clip never acts, and a whole pass over the batch was for nothing (DAPO #11).
+
+    batch = replay(rollout, adv = adv, proximal = trainer.logprobs(rollout))
+    trainer.step(batch, loss = clipped_around_proximal)                          # fires
+
+Give the step `epochs` or `minibatches`, or take the ratio to `behavior`. A loss that reads both
+corrects the sampler's mismatch by them (`rl.tis_ppo`), and is silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    if view.stale is not None or not any(view.samplers()):
+        return  # A303: the loss has to read `behavior`; L427 speaks of pairs
+    for loss in view.losses:
+        bound = [name for name in loss.older if name in loss.bound]
+        if loss.step is None or loss.updates != 1 or not bound or "behavior" in loss.read:
+            continue
+        source = loss.bound[bound[0]]
+        yield finding(
+            f"the ratio to `{bound[0]}` is 1 for every token: the step has one update",
+            loss.step.settings["loss"].origin.span or loss.step.span,
+            related=(Label(text="log-probs under the weights before the step", span=source.span),),
+            help="`epochs = 2, minibatches = 4` in the step, or a ratio to `behavior`",
+        )

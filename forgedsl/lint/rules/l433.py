@@ -1,0 +1,46 @@
+"""L433 clip-around-sampler: several updates a step, clipped around weights that are older than it.
+
+With `schedule async` the ratio to `behavior` has moved before the first update of a step: by the
+age of the sample and by what sampler and trainer compute differently. That uses up a clip which is
+to bound the updates of this step, and tokens outside it learn nothing.
+
+    schedule async { steps = 100, max_policy_age = 1 }
+    trainer.step(batch, loss = rl.ppo, epochs = 2, minibatches = 4)              # fires
+
+Clip around the start of the step and weigh by the rest: `proximal = trainer.logprobs(rollout)` in
+the batch and `rl.tis_ppo` (decoupled PPO, 2110.00641).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+FAR = 8.0
+"""a ratio behind every clip in use"""
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    if view.stale is None:
+        return
+    for loss in view.losses:
+        if loss.step is None or loss.updates < 2 or loss.older != ["behavior"]:
+            continue
+        if loss.once(_clips):
+            yield finding(
+                f"the clip of {loss.updates} updates a step is around the sampler's weights",
+                loss.step.settings["loss"].origin.span or loss.step.span,
+                related=(Label(text="which may be older than the step", span=view.stale),),
+                help="`proximal = trainer.logprobs(rollout)` in the batch, and `rl.tis_ppo`",
+            )
+
+
+def _clips(loss: LossView) -> bool:
+    """Whether a token that is far from the sampler's log-prob learns nothing."""
+    near, far = loss.slope(weight=1.0), loss.slope(weight=1.0, ratio=FAR)
+    return abs(near) > 1e-12 and abs(far) < 1e-12
