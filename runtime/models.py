@@ -30,6 +30,10 @@ TOKENIZER_FILES = (
 HF_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
+class NotHere(LaunchError):
+    """What reads it, or the thing itself, is not on this machine, and was not to be downloaded."""
+
+
 def resolve_path(path: str, job_dir: Path) -> Path:
     """A path of the job: shipped with the package (`forgedsl:...`) or beside job.json."""
     if path.startswith(SHIPPED):
@@ -51,32 +55,38 @@ def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pat
     return _folder(model.source, job_dir, origin)
 
 
-def tokenizer_folder(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
-    """The folder whose tokenizer files model `name` uses."""
+def tokenizer_folder(
+    job: spec.Job, name: str, job_dir: Path, run_dir: Path, *, offline: bool = False
+) -> Path:
+    """The folder whose tokenizer files model `name` uses; `offline`: nothing is downloaded."""
     model = job.models[name]
-    if model.tokenizer is not None:
-        return _folder(model.tokenizer, job_dir, job.origins.get(name, ""))
-    return resolve_model(job, name, job_dir, run_dir)
+    source = model.tokenizer or model.source
+    if isinstance(source, spec.RandomModel):
+        return resolve_model(job, name, job_dir, run_dir)
+    return _folder(source, job_dir, job.origins.get(name, ""), offline)
 
 
-def _folder(source: Any, job_dir: Path, origin: str) -> Path:
+def _folder(source: Any, job_dir: Path, origin: str, offline: bool = False) -> Path:
     if isinstance(source, spec.HfSource):
-        return _snapshot(source, origin)
+        return _snapshot(source, origin, offline)
     if isinstance(source, spec.RandomModel):
         raise LaunchError(f"{origin}: random(...) has no files; name a tokenizer source")
     folder = resolve_path(source.path, job_dir)
     if not folder.is_dir():
-        raise LaunchError(f"{origin}: model folder {source.path} does not exist")
+        raise NotHere(f"{origin}: model folder {source.path} does not exist")
     return folder
 
 
-def _snapshot(source: spec.HfSource, origin: str) -> Path:
+def _snapshot(source: spec.HfSource, origin: str, offline: bool) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(source.id, revision=source.revision))
+        revision = source.revision
+        return Path(snapshot_download(source.id, revision=revision, local_files_only=offline))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        if offline:
+            raise NotHere(f'hf("{source.id}") is not in the cache of the hub') from error
         raise LaunchError(
             f"{origin}: cannot load {source.id} from the Hugging Face hub: {error}"
         ) from error

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from forgedsl.rows import kind_of
 from forgedsl.types.ops import BY_NAME
 
 
@@ -57,13 +58,6 @@ def _part(value: Any, key: Any, name: str) -> Any:
         raise RowError(f"{name} has no [{key}]: its length is {len(value)}")
     shown = f"[{key}]" if is_index else f"`{key}`"
     raise RowError(f"{name} is {kind_of(value)} and has no {shown}")
-
-
-def kind_of(value: Any) -> str:
-    """A value of a row in words."""
-    names = {"NoneType": "null", "str": "text", "int": "a number", "float": "a number"}
-    names |= {"bool": "true or false", "dict": "a record", "list": "a list"}
-    return names.get(type(value).__name__, f"a {type(value).__name__}")
 
 
 # ---- text

@@ -51,7 +51,8 @@ def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):
     )
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
-    assert "rewards     FAILED  the process of the reward ended while it was loading" in done.stdout
+    assert "rewards     FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
+    assert "): the process ended while it was loading: " in done.stdout
 
 
 def test_gpus_that_are_not_there(folder, monkeypatch):
@@ -71,6 +72,6 @@ def test_rows_that_would_be_left_out_are_said(folder):
     rows.append({"question": "1+" * 300, "answer": "#### 4"})
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = dry("--set", f'gsm8k.source=jsonl("{folder / "rows.jsonl"}")')
-    assert "gsm8k: 11 rows, 2 left out (bad row: 1, too long: 1)" in done.stdout
+    assert "gsm8k: 11 rows, 2 of 11 rows left out (bad row: 1, too long: 1)" in done.stdout
     assert "rows.jsonl:10: " in done.stdout
     assert "rows.jsonl:11: " in done.stdout

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from forgedsl import api
+from forgedsl.cli.outside import Eyes
 from forgedsl.diagnostics import Reporter
 from forgedsl.explain.codes import pages
 from forgedsl.graph.dataflow import build
 from forgedsl.hir.context import Host
-from forgedsl.lint.engine import lint_file, lint_source
+from forgedsl.lint.engine import Deep, lint_file, lint_source
 from forgedsl.lint.suppress import CODES
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.plan import advice, plan
@@ -76,7 +77,7 @@ def columns(name):
     def run(folder):
         (folder / "sums.jsonl").write_text('{"question": "1 + 1", "answer": "2"}\n', "utf-8")
         text = BASE.replace("row.question", f"row.{name}")
-        return linted(text, folder, deep=Host())
+        return linted(text, folder, deep=DEEP)
 
     return run
 
@@ -99,6 +100,7 @@ def file(name):
     return run
 
 
+DEEP = Deep(host=Host(), outside=Eyes())
 SCORE = "def score(prompt, response, target):\n    return 1.0\n"
 SFT_EVAL = """\
 import "std/rl" as rl
@@ -141,7 +143,7 @@ APART = {
     "A308": (lambda f: planned(ref_lp=7), lambda f: planned()),
     "D611": (columns("quest"), columns("question")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
-    "X804": (python("import nowhere_to_be_found\n" + SCORE, Host()), python(SCORE, Host())),
+    "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),
 }  # fmt: skip
 """code: (firing, silent); both take a folder to write into"""
 WRITTEN = [page for page in pages().values() if page.bad]

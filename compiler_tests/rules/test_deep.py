@@ -1,20 +1,28 @@
-"""`--deep`: Python rewards imported in a subprocess, local files read, this host looked at."""
+"""`--deep`: rewards loaded and rows read as a run does, this host looked at."""
 
 import json
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
+import huggingface_hub
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from forgedsl.cli.outside import Eyes
 from forgedsl.families.qwen3 import FAMILY
 from forgedsl.hir.context import Host
-from forgedsl.lint.engine import lint_source
+from forgedsl.lint.engine import Deep, lint_source
 from forgedsl.source import SourceFile
 
 from .conftest import BASE
 
+TOKENIZER_FOLDER = Path(__file__).parents[2] / "pipelines" / "tokenizers" / "arithmetic"
 ROWS = [{"question": "1 + 1", "answer": "2"}]
-TOKENIZER = {"added_tokens_decoder": {"7": {"content": "<end>"}, "9": {"content": "<stop>"}}}
-PYTHON = BASE.replace('import "std/rl" as rl', 'import python "p.py" as p')
+SHIPPED = BASE.replace('local("t")', 'local("forgedsl:tokenizers/arithmetic")')
+END_TOKENS = {"added_tokens_decoder": {"7": {"content": "<end>"}, "9": {"content": "<stop>"}}}
+PYTHON = SHIPPED.replace('import "std/rl" as rl', 'import python "p.py" as p')
 PYTHON = PYTHON.replace("reward correct = rl.exact", "reward correct = p.score")
 
 
@@ -23,15 +31,18 @@ def deep(tmp_path):
     """Lint deeply in a folder with the data of BASE; (code, text at its place)."""
     for name in ("sums.jsonl", "test.jsonl"):
         (tmp_path / name).write_text("\n".join(json.dumps(row) for row in ROWS), "utf-8")
-    (tmp_path / "t").mkdir()
-    (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(TOKENIZER), "utf-8")
+    shutil.copytree(TOKENIZER_FOLDER, tmp_path / "t")
 
     def run(text, host=None):
-        source = SourceFile("t.forge", text)
-        result = lint_source(source, tmp_path, deep=host or Host())
-        return [(d.code, text[d.span.start : d.span.end]) for d in result.diagnostics]
+        found = look(text, tmp_path, host).diagnostics
+        return [(d.code, text[d.span.start : d.span.end]) for d in found]
 
     return run
+
+
+def look(text, folder, host=None):
+    outside = Deep(host=host or Host(), outside=Eyes())
+    return lint_source(SourceFile("t.forge", text), folder, deep=outside)
 
 
 def test_a_program_with_its_files_is_clean(deep):
@@ -77,9 +88,10 @@ def test_a_reward_that_imports_is_silent(deep, tmp_path):
 
 def test_end_tokens_are_those_of_the_model(deep, tmp_path):
     (tmp_path / "t" / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
+    (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(END_TOKENS))
     text = BASE.replace("source = random(1), arch", 'source = local("t"), arch')
     text = text.replace("max_tokens = 16 }", 'max_tokens = 16, stop = ["<end>"] }')
-    assert deep(text) == [("D607", '["<end>"]')]
+    assert ("D607", '["<end>"]') in deep(text)
 
 
 def test_the_plan_is_checked_on_this_host(deep):
@@ -89,7 +101,7 @@ def test_the_plan_is_checked_on_this_host(deep):
     assert [code for code, _ in deep(text, bare)] == ["P203"]
 
 
-NESTED = BASE.replace("row.question", "row.messages[-1].content").replace(
+NESTED = SHIPPED.replace("row.question", "row.messages[-1].content").replace(
     "row.answer", 'row["meta"].answer'
 )
 
@@ -112,21 +124,21 @@ def test_nested_columns_are_looked_for(deep, tmp_path):
 
 def test_every_row_is_looked_at_and_the_first_bad_one_named(tmp_path):
     write(tmp_path, [*[nested()] * 150, "", {"messages": [], "meta": {"answer": "2"}}])
-    result = lint_source(SourceFile("t.forge", NESTED), tmp_path, deep=Host())
-    (found,) = (d for d in result.diagnostics if d.code == "D611")
-    assert (found.severity.value, found.message) == (
+    result = look(NESTED, tmp_path)
+    found = next(d for d in result.diagnostics if d.code == "D611")
+    assert (found.severity.value, found.message, found.notes) == (
         "warning",
-        "of 151 rows of `sums` 1 cannot be used: the first, line 152, has no "
-        "`messages[-1].content`",
+        "dataset sums: 1 of 151 rows left out (bad row: 1)",
+        ("sums.jsonl:152: `messages` has no [-1]: its length is 0 (at t.forge:11:12)",),
     )
-    assert "151 rows of sums.jsonl looked at" in result.looked
+    assert "151 rows of sums looked at" in result.looked
 
 
 def test_more_bad_rows_than_the_budget_are_an_error(tmp_path):
     write(tmp_path, [*[nested()] * 100, *["{"] * 6])
-    result = lint_source(SourceFile("t.forge", NESTED), tmp_path, deep=Host())
-    (found,) = (d for d in result.diagnostics if d.code == "D611")
+    found = next(d for d in look(NESTED, tmp_path).diagnostics if d.code == "D611")
     assert found.severity.value == "error"
+    assert "more than max_bad_rows = 0.05 allows" in found.message
 
 
 def test_what_one_case_reads_the_rows_of_the_other_need_not_have(deep, tmp_path):
@@ -136,3 +148,51 @@ def test_what_one_case_reads_the_rows_of_the_other_need_not_have(deep, tmp_path)
         "prompt = row.messages[0].content if row.easy else row.question",
     )
     assert deep(text) == []
+
+
+def test_parquet_is_read_too(tmp_path):
+    table = pyarrow.Table.from_pylist([{"question": "1+1", "answer": "2"}, {"question": " "}])
+    pyarrow.parquet.write_table(table, tmp_path / "sums.parquet")
+    write(tmp_path, ROWS)
+    result = look(SHIPPED.replace('jsonl("sums.jsonl")', 'parquet("sums.parquet")'), tmp_path)
+    (found,) = (d for d in result.diagnostics if d.code == "D611")
+    assert found.notes == ("sums.parquet row 1: the prompt is empty",)
+
+
+def test_rows_that_are_too_long_are_said(tmp_path):
+    write(tmp_path, [*ROWS, {"question": "1+" * 40, "answer": "2"}])
+    found = next(d for d in look(SHIPPED, tmp_path).diagnostics if d.code == "D611")
+    assert (found.severity.value, found.notes) == (
+        "info",
+        ("sums.jsonl:2: the prompt has 80 tokens, more than max_prompt_tokens = 48",),
+    )
+
+
+def test_what_is_not_here_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    write(tmp_path, ROWS)
+    text = SHIPPED.replace('local("forgedsl:tokenizers/arithmetic")', 'hf("some/tokenizer")')
+    text = text.replace('jsonl("sums.jsonl")', 'hf("some/rows")')
+    assert look(text, tmp_path).looked == (
+        'rows of sums not looked at: hf("some/rows") is not in the cache of the hub',
+        "1 rows of sums.held_out looked at",
+        "lengths of sums.held_out not looked at: the tokenizer of policy: hf("
+        '"some/tokenizer") is not in the cache of the hub',
+    )
+
+
+def test_a_parameter_that_no_row_has_as_a_column_is_found(deep, tmp_path):
+    (tmp_path / "p.py").write_text("def score(response, target, levle):\n    return 1.0\n")
+    assert deep(PYTHON) == [("D611", "correct")]
+
+
+def test_a_reward_that_cannot_be_made_is_named_as_in_the_file(tmp_path):
+    write(tmp_path, ROWS)
+    (tmp_path / "p.py").write_text(
+        "class Judge:\n    def __init__(self): raise OSError('no weights')\n"
+        "    def __call__(self, response): return 1.0\n"
+    )
+    found = look(PYTHON.replace("p.score", "p.Judge"), tmp_path).diagnostics
+    assert [d.message for d in found] == [
+        "reward correct (Judge of p.py, t.forge:20:8): Judge() failed: OSError: no weights"
+    ]

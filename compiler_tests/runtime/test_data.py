@@ -301,7 +301,7 @@ def test_prompts_carry_the_columns_and_messages_that_rewards_ask_for(
     inputs = {"messages": "messages", "level": "column level", "bonus": "column? bonus"}
     reward = job.Reward(kind="python", function="f", inputs=inputs)
     data = reader(tokenizer, [SUMS[0] | {"level": 3}], prompt="ask")
-    data.wanted = Wanted.by(make_job(rewards={"r": reward}))
+    data.wanted = Wanted.by(make_job(rewards={"r": reward}), "sums")
     prompt = data.next_prompt()
     assert prompt.columns == {"level": 3}
     assert prompt.messages == [{"role": "user", "content": "0+0="}]

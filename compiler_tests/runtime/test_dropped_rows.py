@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from forgedsl.errors import GuardError
+from forgedsl.errors import GuardError, RunError
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
-from forgedsl.runtime.data import DatasetReader, open_dataset
-from forgedsl.runtime.data.drops import DroppedRow
-from forgedsl.runtime.data.reader import _messages
+from forgedsl.rows import DroppedRow, messages, sides
+from forgedsl.runtime.data import ChatTokenizer, DatasetReader, open_dataset
+from forgedsl.runtime.data.reader import Wanted
 from forgedsl.runtime.modules import load_module
 
 PROGRAM = """
@@ -72,15 +72,27 @@ def test_a_bad_row_is_left_out_and_named(opened: Any, bad: Any, why: str) -> Non
     assert dropped["message"].startswith(why)
 
 
+def turns(**message: Any) -> dict[str, Any]:
+    return {"question": [message]}
+
+
 @pytest.mark.parametrize(
     ("row", "columns", "why"),
     [
         ({"question": 5}, {"prompt": "raw"}, "`prompt` is a number, neither text nor messages"),
         ({"question": []}, {"prompt": "raw"}, "`prompt` has no messages"),
-        ({"question": [{"role": "user"}]}, {"prompt": "raw"}, "`prompt` has an entry without"),
+        (turns(role="user"), {"prompt": "raw"}, "message 0 of `prompt` has no `content`"),
+        (turns(**{"from": "human", "value": "1"}), {"prompt": "raw"},
+         "message 0 of `prompt` has no `role` and no `content`; it has from, value"),
+        (turns(role="human", content="1"), {"prompt": "raw"},
+         "message 0 of `prompt` has the role `human`, which is none of system, developer, user"),
+        (turns(role="user", content=[{"type": "text", "text": "1"}]), {"prompt": "raw"},
+         "message 0 of `prompt` has content that is a list of parts, not text"),
+        (turns(role="user", content=3), {"prompt": "raw"},
+         "message 0 of `prompt` has content that is a number, not text"),
         ({"question": None}, {"prompt": "raw"}, "`prompt` is null"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_prompt_is_said(opened: Any, row: Any, columns: Any, why: str) -> None:
     data, events = opened(row, GOOD, target=None, **columns)
     assert data.next_prompt().row == 1
@@ -89,7 +101,7 @@ def test_what_is_no_prompt_is_said(opened: Any, row: Any, columns: Any, why: str
 
 def test_text_is_no_chat() -> None:
     with pytest.raises(DroppedRow, match=r"`chat` is text, not messages$"):
-        _messages("`chat`", "hi")
+        messages("`chat`", "hi")
 
 
 def test_a_row_counts_once_however_often_it_is_passed(opened: Any) -> None:
@@ -162,3 +174,43 @@ def test_supervised_rows_are_left_out_too(opened: Any) -> None:
     data, _ = opened(*rows, prompt=None, target=None, chat="messages", learn="assistant_turns")
     assert len(data.next_batch(2, 64, pack=False)) == 2
     assert data.dropped == {"bad row": 3}
+
+
+def test_a_role_that_the_chat_template_names_is_one(opened: Any) -> None:
+    data, _ = opened(GOOD)
+    template = "{{ messages | selectattr('role', '==', 'human') }}"
+    assert "human" in ChatTokenizer(data.tokenizer.tokenizer, template).roles
+
+
+def test_an_answer_of_a_pair_is_by_the_assistant() -> None:
+    chat = [{"role": "user", "content": "1"}, {"role": "user", "content": "2"}]
+    with pytest.raises(DroppedRow, match="`chosen` ends with a message of `user`"):
+        sides(None, (chat, chat))
+
+
+def test_a_dataset_of_which_nothing_can_be_used_is_refused_at_the_start(opened: Any) -> None:
+    row = {"messages": [{"role": "user", "content": "1+1="}]}
+    data, _ = opened(row, row, prompt=None, target=None, chat="messages", learn="assistant_turns")
+    with pytest.raises(RunError, match=r"none of 2 rows .* \(nothing to learn: 2\)"):
+        data.check(lambda row_id, row: data.sample(row_id, row, 64), seconds=60.0)
+
+
+def test_a_row_without_a_column_that_a_reward_takes_is_a_bad_row(
+    opened: Any, make_job: Any
+) -> None:
+    inputs = {"response": "response", "level": "column level", "bonus": "column? bonus"}
+    draw = {"id": "1", "name": "p", "op": "draw", "target": "rows", "level": "group"}
+    score = {"id": "2", "name": "s", "op": "score", "target": "r", "level": "rollout"}
+    score["inputs"] = (spec.Input(argument="rollout", edge="p"),)
+    job = make_job(
+        rewards={"r": spec.Reward(kind="python", function="f", inputs=inputs)},
+        nodes=tuple(spec.Node(origin="", **node) for node in (draw, score)),
+        origins={"r": "t.forge:9:8"},
+    )
+    data, events = opened(GOOD, {**GOOD, "level": 3})
+    data.wanted = Wanted.by(job, "rows")
+    assert data.next_prompt().columns == {"level": 3}
+    assert events[0]["message"] == (
+        "the row has no column `level`, a parameter of reward r (at t.forge:9:8); its columns are "
+        "answer, question"
+    )

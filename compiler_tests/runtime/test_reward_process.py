@@ -176,7 +176,7 @@ def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path:
         ("import sys\nsys.exit(2)\n", r"importing rewards.py failed: SystemExit: 2"),
         (
             "import time\ntime.sleep(600)\n",
-            "f: not loaded within 6 s; what runs on import must",
+            r"reward f \(f of rewards.py\): not loaded within 6 s; what runs on import must",
         ),
     ],
 )

@@ -98,39 +98,25 @@ def _models(job: Job, folder: Path) -> str:
 
 
 def _data(job: Job, folder: Path) -> str:
-    import asyncio
+    from forgedsl.cli.outside import look_at_data
 
-    from forgedsl.runtime.events import EventLog
-    from forgedsl.runtime.services.build import open_data
-
-    readers = asyncio.run(open_data(job, folder, folder, EventLog())).readers
+    looks = look_at_data(job, folder, job.datasets, offline=False)
+    problems = [look.refused for look in looks.values() if look.refused]
+    if problems:
+        raise LaunchError("\n".join(problems))
     found = []
-    for name, reader in readers.items():
-        rows = "streamed" if reader.num_rows is None else str(reader.num_rows)
-        out = reader.dropped.total()
-        left = (
-            f", {out} left out ({reader.drops.summary()}){reader.drops.examples()}" if out else ""
-        )
-        found.append(f"{name}: {rows} rows{left}")
+    for name, look in looks.items():
+        text = f"{name}: {'streamed' if look.rows is None else look.rows} rows"
+        found.append(f"{text}, {look.left_out}{look.examples}" if look.left_out else text)
     return ", ".join(found)
 
 
 def _rewards(job: Job, folder: Path) -> str:
-    """Loaded as a run does, in a process of theirs: code of the user may hang, or end it."""
-    import asyncio
+    from forgedsl.cli.outside import look_at_rewards
 
-    from forgedsl.runtime.rewards.process import RewardProcess
-    from forgedsl.runtime.rewards.worker import Recipe
-
-    async def load() -> None:
-        recipe = Recipe(rewards=job.rewards, program=job.program, job_dir=str(folder))
-        process = RewardProcess(recipe)
-        try:
-            await process.start()
-        finally:
-            process.close()
-
-    asyncio.run(load())
+    problems = look_at_rewards(job, folder, job.rewards)
+    if problems:
+        raise LaunchError("\n".join(problems.values()))
     return ", ".join(job.rewards) or "none"
 
 

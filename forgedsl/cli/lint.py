@@ -60,7 +60,7 @@ def _parser() -> Parser:
     add("--fix", action="store_true", help="apply the safe fixes")
     add("--unsafe-fixes", action="store_true", help="with --fix or --diff: all fixes")
     add("--diff", action="store_true", help="print what --fix would change, change nothing")
-    add("--deep", action="store_true", help="also import Python rewards, read local metadata, "
+    add("--deep", action="store_true", help="also load rewards, read data and local metadata, "
         "look at this host")  # fmt: skip
     return parser
 
@@ -131,8 +131,8 @@ def _run(options: argparse.Namespace) -> int:
     if options.diff:
         return 1 if changed else 0
     _print(diagnostics, sources, options.format, len(paths))
-    if options.format == "full" and looked:
-        print("\n".join(looked))
+    if looked:  # of what a program reads on stdout it is no part
+        print("\n".join(looked), file=sys.stdout if options.format == "full" else sys.stderr)
     if options.deep:
         _tell_sandbox(sources)
     if any(d.code == UNREADABLE for d in diagnostics):
@@ -176,12 +176,14 @@ def _codes(text: str) -> tuple[str, ...]:
 def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
     from forgedsl.lint.engine import lint_file
 
-    host = None
+    deep = None
     if options.deep:
         from forgedsl.cli.host import detect_host
+        from forgedsl.cli.outside import Eyes
         from forgedsl.hir.context import Host
+        from forgedsl.lint.engine import Deep
 
-        host = Host(**detect_host())
+        deep = Deep(host=Host(**detect_host()), outside=Eyes())
     layers = {"overrides": options.set, "set_files": options.set_file}
     if options.stdin:
         from forgedsl.diagnostics import Reporter
@@ -194,10 +196,10 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
             return Linted(diagnostics=tuple(reporter), sources={})
         config = config.for_file(path)
         return lint_source(
-            source, path.parent, profile=options.profile, config=config, deep=host, on_disk=True,
+            source, path.parent, profile=options.profile, config=config, deep=deep, on_disk=True,
             **layers,
         )  # fmt: skip
-    return lint_file(path, profile=options.profile, config=config, deep=host, **layers)
+    return lint_file(path, profile=options.profile, config=config, deep=deep, **layers)
 
 
 def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:

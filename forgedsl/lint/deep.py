@@ -1,51 +1,43 @@
 """`lint --deep`: what the file refers to, outside of it.
 
-    D611 missing-column   `row.x`, where rows of a local dataset have no `x`, nested ones too
+    D611 unusable-rows    rows that the run would leave out, or that would end it
     D607 stop-tokens      the end tokens that a local model's own metadata names
-    X804 python-import    a Python reward that cannot be imported, in a subprocess
+    X804 reward-loading   a Python reward that cannot be loaded, in a process of its own
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     any code of the plan  under the profile and with the hardware of this host
 
-Nothing is downloaded; code of the user runs only in a subprocess, with a time limit.
+Rows and rewards are read by the code of the run: the job of a view is handed to `Outside`, which
+the command line brings along. Nothing is downloaded; code of the user runs only in a subprocess,
+with a time limit.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-from forgedsl.diagnostics import Diagnostic, Label, Severity, error
-from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, PythonFunction
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
+from forgedsl.graph.ir import Graph
+from forgedsl.hir.ir import Decl, Deferred, Program
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
+from forgedsl.lower.build import Lowered, lower_planned
+from forgedsl.lower.job import Dataset
 from forgedsl.plan.archs import check_family
-from forgedsl.shipped import locate
+from forgedsl.plan.plan import Plan
+from forgedsl.records import dataclass
 from forgedsl.source import Span
-from forgedsl.syntax import ast
-from forgedsl.syntax.walk import Keys, reads, walk
+from forgedsl.syntax.walk import reads
 
 SECONDS = 120
-LOOK_SECONDS = 2.0
-"""for the rows of one file"""
-FEW = 100
-"""as in runtime/data/drops.py"""
-IMPORT = """
-import importlib.util, sys
-spec = importlib.util.spec_from_file_location("forge_reward", sys.argv[1])
-module = importlib.util.module_from_spec(spec)
-sys.modules["forge_reward"] = module
-spec.loader.exec_module(module)
-if not callable(getattr(module, sys.argv[2], None)):
-    raise ImportError(f"{sys.argv[2]} is not a function after the import")
-"""
+PLACE = re.compile(r"\(at [\w.+-]+\.forge:(\d+):(\d+)\)")
 ENGINE = """
 import dataclasses, json
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -53,119 +45,149 @@ print("ARGS" + json.dumps([field.name for field in dataclasses.fields(AsyncEngin
 """
 
 
-def check(view: View) -> Iterator[Diagnostic]:
-    """The findings of one view."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a run would say of a dataset at its start. `rows` is None where they are streamed;
+    `refused` says why the run would not start, `unread` why no row was looked at and `unmeasured`
+    why no tokens were counted."""
+
+    rows: int | None = None
+    checked: int = 0
+    bad: int = 0
+    """rows that are somebody's mistake"""
+    left_out: str = ""
+    """`2 of 11 rows left out (bad row: 1, too long: 1)`, or nothing"""
+    examples: str = ""
+    refused: str = ""
+    unread: str = ""
+    unmeasured: str = ""
+
+
+Outside = Callable[[Lowered], tuple[Mapping[str, Look], Mapping[str, str]]]
+"""a job -> looks at its datasets, and what keeps rewards from being loaded, by name"""
+
+
+def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> Iterator[Diagnostic]:
+    """The findings of one view; `planned` is None where it has mistakes, or no flow."""
     if view.folder is None:
         return
-    program = view.program
-    for dataset in program.datasets.values():
-        for source in _sources(dataset.settings["source"].value):
-            path = locate(str(source.args.get("path", "")), view.folder)
-            if source.name == "jsonl" and path.is_file():
-                yield from _columns(view, dataset, source, path)
-    for model in program.models.values():
+    for model in view.program.models.values():
         yield from check_family(model, view.folder, cache=True)
     yield from _stop_tokens(view, view.folder)
-    yield from _rewards(view, view.folder)
-    yield from _engines(program)
+    yield from _engines(view.program)
+    reporter = Reporter()
+    lowered = None
+    if planned is not None:
+        lowered = lower_planned(
+            view.program, *planned, reporter=reporter, sources=view.sources, base_dir=view.folder,
+            allow=("P210",),
+        )  # fmt: skip
+    yield from (d for d in reporter if d.code != "P210")  # which is a rule, and a warning
+    if lowered is None:
+        if view.program.datasets or view.program.rewards:
+            why = "no flow uses them" if not view.program.flow else "mend what is said above first"
+            _tell(view, f"data and rewards not looked at: {why}")
+        return
+    looks, problems = outside(lowered)
+    columns: set[Span] = set()
+    for name, look in looks.items():
+        _say(view, lowered.job.datasets[name], name, look)
+        found = _rows(view, name, look)
+        if found is not None and found.span not in columns:  # a dataset and its eval share columns
+            yield found
+        if found is not None and found.related:
+            columns.add(found.span)
+    for name, problem in problems.items():
+        yield error(
+            "X804",
+            "reward-loading",
+            problem,
+            place_of(view.program.rewards[name], view),
+            help="it is loaded like this on the workers, with the packages they have",
+        )
 
 
-# ---- files
+# ---- rows
 
 
-def _sources(value: Any) -> Iterator[Constructor]:
-    if isinstance(value, Constructor):
-        if value.name == "mixture":
-            for item in value.args["sources"]:
-                yield from _sources(item)
-        else:
-            yield value
+def _say(view: View, dataset: Dataset, name: str, look: Look) -> None:
+    """What was looked at, and what was not."""
+    if look.unread:
+        _tell(view, f"rows of {name} not looked at: {look.unread}")
+    elif look.checked:
+        part = "" if look.checked == look.rows else f" of {look.rows:,}"
+        why = ", then the time was up" if part and not look.refused else ""
+        _tell(view, f"{look.checked:,}{part} rows of {name} looked at{why}")
+        if look.unmeasured:
+            whose = f"the tokenizer of {dataset.tokenizer}"
+            _tell(view, f"lengths of {name} not looked at: {whose}: {look.unmeasured}")
 
 
-def _columns(view: View, dataset: Decl, source: Constructor, path: Path) -> Iterator[Diagnostic]:
-    """What the dataset reads of its rows, and rows lack; lines that are no rows."""
-    rows = _rows(view, path)
-    exprs = [s.value.expr for s in dataset.settings.values() if isinstance(s.value, Deferred)]
-    read = {keys: node.span for expr in exprs for keys, node in reads(expr, "row") if keys}
-    maybe = {span for expr in exprs for span in _of_branches(expr)}
-    columns = tuple(dict.fromkeys(str(name) for _, row in rows for name in row or ()))
-    broken = [number for number, row in rows if row is None]
-    if broken:
-        yield _lack(dataset, source, source.span, broken, len(rows), "is", "JSON object")
-    for keys, span in read.items():
-        lines = [number for number, row in rows if row is not None and not _has(row, keys)]
-        if lines and (len(lines) == len(rows) or span not in maybe):
-            name = "".join(f"[{k}]" if isinstance(k, int) else f".{k}" for k in keys)[1:]
-            close = did_you_mean(nearest(str(keys[0]), columns)) if keys[0] not in columns else ""
-            close = close or f"columns are {', '.join(f'`{name}`' for name in columns)}"
-            yield _lack(dataset, source, span, lines, len(rows), "has", f"`{name}`", close)
+def _tell(view: View, text: str) -> None:
+    view.shared.looked.setdefault(text, []).append(view.program.profile or "")
 
 
-def _of_branches(expr: ast.Expr) -> Iterator[Span]:
-    """What is read in one case only: rows of the other case need not have it."""
-    for node in walk(expr):
-        if isinstance(node, ast.Conditional):
-            for branch in (node.then, node.otherwise):
-                yield from (read.span for _, read in reads(branch, "row"))
-
-
-def _lack(
-    dataset: Decl, source: Constructor, span: Span, lines: list[int], looked: int, verb: str,
-    what: str, close: str = "",
-) -> Diagnostic:  # fmt: skip
-    """An error where the run would not start, else a warning."""
-    count = len(lines)
-    budget = dataset.settings["max_bad_rows"].value
-    stops = count == looked or count > budget * max(looked, FEW)
-    message = f"of {looked} rows of `{dataset.name}` {count} cannot be used: the first, line "
-    message += f"{lines[0]}, {verb} no {what}"
-    if count == looked:
-        message = f"no row of `{dataset.name}`, of {looked} looked at, {verb} {what}"
+def _rows(view: View, name: str, look: Look) -> Diagnostic | None:
+    """An error where the run would not start, else what it would leave out."""
+    if not (look.refused or look.left_out):
+        return None
+    own = view.program.evals.get(name.rpartition(".")[2])
+    dataset = view.program.datasets[name.partition(".")[0]]
+    source = own.settings["source"] if own is not None else dataset.settings["source"]
+    if source.value is None:
+        source = dataset.settings["source"]
+    at = place(source, dataset)
+    text = look.refused or f"dataset {name}: {look.left_out}{look.examples}"
+    message, *examples = text.split("\n")
+    span = _written(view, dataset, examples[0] if examples else "") or at
+    severity = Severity.WARNING if look.bad else Severity.INFO
     return Diagnostic(
         code="D611",
-        name="missing-column",
-        severity=Severity.ERROR if stops else Severity.WARNING,
+        name="unusable-rows",
+        severity=Severity.ERROR if look.refused else severity,
         message=message,
         span=span,
-        related=(Label(text="its rows", span=source.span),) if span != source.span else (),
-        help=close if stops else "the run leaves them out; more than `max_bad_rows` would end it",
+        related=(Label(text="its rows", span=at),) if span != at else (),
+        notes=tuple(line.strip() for line in examples),
+        help=_help(look, _close(view, dataset, examples)),
     )
 
 
-def _rows(view: View, path: Path) -> list[tuple[int, dict[str, Any] | None]]:
-    """Rows of a file with their lines, as many as there is time for; None is a line that is none.
-    Views share them."""
-    known = view.shared.rows
-    if path not in known:
-        began, found = time.monotonic(), []
-        with path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                if time.monotonic() - began > LOOK_SECONDS:
-                    break
-                if line.strip():
-                    found.append((number, _row(line)))
-            whole = not file.read(1)
-        known[path] = found
-        rest = "" if whole else ", then the time was up"
-        view.shared.looked.append(f"{len(found):,} rows of {path.name} looked at{rest}")
-    return known[path]
+def _help(look: Look, close: str) -> str:
+    if look.refused:
+        return close
+    rest = "; more than `max_bad_rows` would end it" if look.bad else ""
+    return close or f"the run leaves them out{rest}"
 
 
-def _row(line: bytes) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except ValueError:
+def _written(view: View, dataset: Decl, example: str) -> Span | None:
+    """The place in the file that a bad row is said to come from; what reads a missing column."""
+    found = PLACE.search(example)
+    source = view.sources.get(dataset.span.file)
+    if found is None or source is None:
         return None
-    return row if isinstance(row, dict) else None
+    start = source.line_starts[int(found[1]) - 1] + int(found[2]) - 1
+    lacks = _lacking(example)
+    for value in (s.value for s in dataset.settings.values()):
+        if not isinstance(value, Deferred) or not value.expr.span.start <= start:
+            continue
+        if start < value.expr.span.end:
+            named = (node.span for keys, node in reads(value.expr, "row") if lacks in keys)
+            return next(named, value.expr.span)
+    reward = next((n for n, r in view.program.rewards.items() if f"reward {n} (at" in example), "")
+    return view.program.spans.get(reward)
 
 
-def _has(row: Any, keys: Keys) -> bool:
-    for key in keys:
-        try:
-            row = row[key]
-        except (LookupError, TypeError):
-            return False
-    return row is not None
+def _lacking(example: str) -> str:
+    """The column that a bad row is said to lack."""
+    return example.partition("no column `")[2].partition("`")[0]
+
+
+def _close(view: View, dataset: Decl, examples: list[str]) -> str:
+    """The column that may have been meant."""
+    lacks = _lacking(examples[0]) if examples else ""
+    known = examples[0].partition("its columns are ")[2].partition(" (at")[0] if lacks else ""
+    return did_you_mean(nearest(lacks, known.split(", "))) if lacks else ""
 
 
 def _stop_tokens(view: View, folder: Path) -> Iterator[Diagnostic]:
@@ -196,27 +218,7 @@ def end_tokens(folder: Path) -> tuple[str, ...]:
     return tuple(added[str(i)]["content"] for i in ids if str(i) in added)
 
 
-# ---- code
-
-
-def _rewards(view: View, folder: Path) -> Iterator[Diagnostic]:
-    for reward in view.program.rewards.values():
-        if isinstance(reward.body, PythonFunction):
-            problem = _import(str(folder / reward.body.module), reward.body.name)
-            if problem:
-                yield error(
-                    "X804",
-                    "python-import",
-                    f"`{reward.body.module}` cannot be imported: {problem}",
-                    place_of(reward, view),
-                    help="it must import on the workers, with the packages they have",
-                )
-
-
-@cache
-def _import(path: str, function: str) -> str:
-    """Why a file cannot be imported; "" if it can."""
-    return _run([sys.executable, "-c", IMPORT, path, function])[1]
+# ---- the engine
 
 
 def _run(command: list[str]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
@@ -29,9 +30,22 @@ from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 
+if TYPE_CHECKING:
+    from forgedsl.graph.ir import Graph
+    from forgedsl.lint.deep import Outside
+    from forgedsl.plan.plan import Plan
+
 AS_WRITTEN = "none"
 HERE = "this host"
 """the view that --deep adds"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deep:
+    """What --deep looks at besides the text: this host, and by `outside` data and rewards."""
+
+    host: Host
+    outside: Outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,10 +65,10 @@ def lint_file(
     overrides: Iterable[str] = (),
     set_files: Iterable[str | Path] = (),
     config: Config = DEFAULT,
-    deep: Host | None = None,
+    deep: Deep | None = None,
 ) -> Linted:
-    """Check the file at `path`; `profile` restricts it to one view, `deep`, this
-    host, looks at it and at what the file refers to."""
+    """Check the file at `path`; `profile` restricts it to one view, `deep`
+    looks at this host and at what the file refers to."""
     reporter = Reporter()
     source = read_source(path, str(path), reporter)
     if source is None:
@@ -79,7 +93,7 @@ def lint_source(
     overrides: Iterable[str] = (),
     set_files: Iterable[str | Path] = (),
     config: Config = DEFAULT,
-    deep: Host | None = None,
+    deep: Deep | None = None,
     on_disk: bool = False,
 ) -> Linted:
     """Check a text whose imports are found in `folder`; `on_disk`: it stands there, with its data
@@ -105,21 +119,29 @@ def lint_source(
             found = View(
                 program, views[view], file=file, folder=folder, sources=sources, shared=shared
             )
-            _check(found, views[view], config, deep=deep is not None)
+            _check(found, views[view], config, deep)
 
     look(profile or AS_WRITTEN)
     profiles = _profiles((file, *(module.file for module in modules.values())))
     for name in profiles if profile is None else ():
         look(name)
     if deep is not None and profile is None:
-        _check_host(file, source.name, folder, layered, loader(HERE), deep)
+        _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
     # what is suppressed here may occur under a profile that was not looked at, or without overrides
     whole = not layered and (profile is None or not profiles)
     known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
     merged = suppress((*reporter, *_merge(views)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
     found = _ordered(d for d in configured if d is not None)
-    return Linted(diagnostics=found, sources=sources, looked=tuple(shared.looked))
+    return Linted(diagnostics=found, sources=sources, looked=_looked(shared))
+
+
+def _looked(shared: Shared) -> tuple[str, ...]:
+    """What --deep has looked at, with the profiles unless it is of the file as written too."""
+    return tuple(
+        text if "" in profiles else f"{text} (profile {', '.join(profiles)})"
+        for text, profiles in shared.looked.items()
+    )
 
 
 def _resolved(
@@ -157,23 +179,26 @@ def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _check(view: View, reporter: Reporter, config: Config, *, deep: bool) -> None:
+def _check(view: View, reporter: Reporter, config: Config, deep: Deep | None) -> None:
     """Run the rules, and the checks of later stages if all losses are sound."""
-    legal = True
+    legal, planned = True, None
     if not reporter.has_errors and not is_module(view.file):
-        legal = _plan(view.program, view.folder, reporter)
+        graph, made = _plan(view.program, view.folder, reporter)
+        legal = graph is not None
+        planned = (graph, made) if graph is not None and made is not None else None
     if legal and not reporter.has_errors:
         _check_bodies(view.program, reporter)
+    sound = None if reporter.has_errors else planned  # rules may be suppressed
     for rule in RULES:
         if rule.finding.code == f104.finding.code and not legal:
             continue  # what the flow lacks may be what reads it
         if config.runs(rule.finding.code):
             for diagnostic in rule.check(view):
                 reporter.report(diagnostic)
-    if deep:
+    if deep is not None:
         from forgedsl.lint.deep import check as look_outside
 
-        for diagnostic in look_outside(view):
+        for diagnostic in look_outside(view, sound, deep.outside):
             reporter.report(diagnostic)
 
 
@@ -200,18 +225,18 @@ def _check_host(
 
 def _plan(
     program: Program, folder: Path | None, reporter: Reporter, host: Host | None = None
-) -> bool:
-    """The checks of the later stages: the graph, whose legality is the result, and the plan."""
+) -> tuple[Graph | None, Plan | None]:
+    """The checks of the later stages: what they make, the graph if it is legal and the plan."""
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.cost import check_bottleneck
     from forgedsl.plan.plan import plan
 
-    graph = build(program, reporter=reporter)
+    made, graph = None, build(program, reporter=reporter)
     if graph is not None:
         made = plan(program, graph, reporter=reporter, host=host, base_dir=folder)
         for diagnostic in check_bottleneck(program, made.cost) if made is not None else ():
             reporter.report(diagnostic)
-    return graph is not None
+    return graph, made
 
 
 def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:

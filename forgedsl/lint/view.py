@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.hir.ir import Constant, Decl, FlowStep, Function, Program, Value
@@ -32,9 +31,8 @@ class Shared:
 
     def __init__(self, *, on_disk: bool) -> None:
         self.on_disk = on_disk
-        self.rows: dict[Path, list[tuple[int, dict[str, Any] | None]]] = {}
-        self.looked: list[str] = []
-        """what --deep says that it has looked at"""
+        self.looked: dict[str, list[str]] = {}
+        """what --deep says that it has looked at, each with the profiles"""
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
         self._intervals: dict[tuple[Located, Interval], Analysis] = {}

@@ -8,7 +8,7 @@ returns None when there is no legal job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +68,14 @@ def lower_planned(
     reporter: Reporter,
     sources: Mapping[str, SourceFile],
     base_dir: Path,
+    allow: Collection[str] = (),
 ) -> Lowered | None:
-    """Lower a program whose graph and plan are made."""
-    before = sum(d.severity == "error" for d in reporter)
+    """Lower a program whose graph and plan are made; `allow` names errors that end nothing."""
+    before = frozenset(reporter)
     files = InputFiles(base_dir, reporter)
     job = _job(program, graph, planned, files, reporter, sources)
-    if sum(d.severity == "error" for d in reporter) > before:
+    found = frozenset(reporter) - before
+    if any(d.severity == "error" and d.code not in allow for d in found):
         return None
     return Lowered(job=job.sealed(), files=files.copies, graph=graph, plan=planned)
 

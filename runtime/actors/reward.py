@@ -22,8 +22,7 @@ class RewardPool(ForgeActor):
 
     def __init__(self, job: spec.Job, names: tuple[str, ...], job_dir: str) -> None:
         super().__init__()
-        rewards = {name: job.rewards[name] for name in names}
-        self._recipe = Recipe(rewards=rewards, program=job.program, job_dir=job_dir)
+        self._recipe = Recipe.of(job, job_dir, names)
 
     @concurrent_endpoint
     async def setup(self) -> dict[str, Any]:

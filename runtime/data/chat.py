@@ -10,11 +10,13 @@ token: exactly what the model writes when it is sampled.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Literal
 
 from forgedsl.errors import RunError
+from forgedsl.rows import ROLES
 
 Message = dict[str, Any]
 Learn = Literal["assistant_turns", "last_turn", "all"]
@@ -30,6 +32,12 @@ class ChatTokenizer:
         if chat_template is not None:
             tokenizer.chat_template = chat_template
         self._specials = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of messages: the usual ones, and words that the template has in quotes."""
+        template = str(self.tokenizer.chat_template or "")
+        return tuple(dict.fromkeys((*ROLES, *re.findall(r"[\"'](\w+)[\"']", template))))
 
     @classmethod
     def load(cls, folder: str, chat_template: str | None = None) -> ChatTokenizer:

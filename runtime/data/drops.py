@@ -14,11 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from forgedsl.errors import ForgeError, GuardError
+from forgedsl.rows import BAD, DroppedRow
 from forgedsl.runtime.places import described, placed
 from forgedsl.runtime.program import RowError
 
-BAD = "bad row"
-TOO_LONG = "too long"
 FEW = 100
 """the budget is a share of the rows looked at, or of this number while they are fewer"""
 SHOWN = 5
@@ -28,14 +27,6 @@ MAX_EVENTS = 100
 
 Tell = Callable[..., Any]
 """`EventLog.emit`, callable from any thread"""
-
-
-class DroppedRow(Exception):
-    """The row is left out, for a reason that is counted and with words that say what is wrong."""
-
-    def __init__(self, why: str, reason: str = BAD) -> None:
-        self.reason = reason
-        super().__init__(why)
 
 
 class Drops:
@@ -93,12 +84,17 @@ class Drops:
             seconds=round(seconds, 3),
         )  # fmt: skip
         if counts:
-            text = f"{counts.total()} of {checked} rows left out ({self.summary()})"
-            self._emit("warning", text=f"dataset {self.dataset}: {text}{self.examples()}")
+            text = f"dataset {self.dataset}: {self.left_out(checked)}{self.examples()}"
+            self._emit("warning", text=text)
 
     def summary(self) -> str:
         """`bad row: 3, too long: 12`."""
         return ", ".join(f"{reason}: {count}" for reason, count in sorted(self.counts.items()))
+
+    def left_out(self, checked: int) -> str:
+        """`2 of 11 rows left out (bad row: 1, too long: 1)`, or nothing."""
+        total = self.counts.total()
+        return f"{total} of {checked} rows left out ({self.summary()})" if total else ""
 
     def examples(self) -> str:
         """The first bad rows, and one of every other reason, one a line."""

@@ -12,22 +12,28 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from forgedsl.errors import RunError
+from forgedsl import rows
+from forgedsl.errors import LaunchError, RunError
+from forgedsl.lower import asked
 from forgedsl.lower import job as spec
+from forgedsl.rows import NOTHING, TOO_LONG, DroppedRow
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data.drops import TOO_LONG, DroppedRow, Drops
+from forgedsl.runtime.data.drops import Drops
 from forgedsl.runtime.data.sources import Source, Unreadable, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
-from forgedsl.runtime.program import Row, item, kind_of
+from forgedsl.runtime.program import Row, item
 
 T = TypeVar("T")
+SECONDS = 4.0
+"""for a look at the rows before a run; the others are looked at when they are drawn"""
 MAX_DROPPED = 10_000
 """rows dropped in a row before a dataset of unknown length counts as having no usable one"""
 
@@ -44,16 +50,55 @@ def open_dataset(
     Raises:
         LaunchError: its data or its tokenizer cannot be loaded.
     """
+    tokenizer = load_tokenizer(job, job.datasets[name].tokenizer, job_dir, run_dir)
+    return reader_of(job, name, tokenizer, program=program, job_dir=job_dir)
+
+
+def load_tokenizer(
+    job: spec.Job, model: str, job_dir: Path, run_dir: Path, *, offline: bool = False
+) -> ChatTokenizer:
+    """The tokenizer of a model, with the model's chat template.
+
+    Raises:
+        LaunchError: it cannot be loaded; with `offline`, nothing is downloaded for it.
+    """
+    folder = tokenizer_folder(job, model, job_dir, run_dir, offline=offline)
+    try:
+        return ChatTokenizer.load(str(folder), job.models[model].chat_template)
+    except (OSError, ValueError) as error:
+        origin = job.origins.get(model, "")
+        why = str(error).strip().partition("\n")[0]
+        raise LaunchError(f"{origin}: the tokenizer of model {model}: {why}") from error
+
+
+def reader_of(
+    job: spec.Job, name: str, tokenizer: ChatTokenizer | None, *, program: ModuleType,
+    job_dir: Path, offline: bool = False,
+) -> DatasetReader:  # fmt: skip
+    """The reader of dataset `name`; without a tokenizer its rows can be checked only.
+
+    Raises:
+        LaunchError: its data cannot be loaded; with `offline`, nothing is downloaded.
+    """
     dataset = job.datasets[name]
-    folder = tokenizer_folder(job, dataset.tokenizer, job_dir, run_dir)
-    tokenizer = ChatTokenizer.load(str(folder), job.models[dataset.tokenizer].chat_template)
     source = open_source(
-        dataset.source, shuffle=dataset.shuffle, streaming=dataset.streaming, job_dir=job_dir
-    )
-    origin = job.origins.get(name, "")
+        dataset.source, shuffle=dataset.shuffle, streaming=dataset.streaming, job_dir=job_dir,
+        offline=offline,
+    )  # fmt: skip
+    origin = job.origins.get(name) or job.origins.get(name.partition(".")[0], "")
     return DatasetReader(
-        dataset, source, tokenizer, program, name=name, origin=origin, wanted=Wanted.by(job)
+        dataset, source, tokenizer, program, name=name, origin=origin, wanted=Wanted.by(job, name)
     )
+
+
+def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
+    """What the flow makes of a row of dataset `name`; without a tokenizer, as far as that goes."""
+    op, seq_len = asked.read_by(job, name)
+    if not reader.measures:
+        return {"batches": reader.chat, "pairs": reader.sides}.get(op, reader.question)
+    if op == "draw":
+        return reader.prompt
+    return partial(reader.sample if op == "batches" else reader.pair, seq_len=seq_len)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +107,27 @@ class Wanted:
 
     columns: frozenset[str] | None = frozenset()
     messages: bool = False
+    needed: Mapping[str, str] = field(default_factory=dict)
+    """columns without which a reward cannot be called, each with that reward and its place"""
 
     @classmethod
-    def by(cls, job: spec.Job) -> Wanted:
-        rewards = job.rewards.values()
-        sources = [source for reward in rewards for source in reward.inputs.values()]
-        named = frozenset(s.partition(" ")[2] for s in sources if s.startswith("column"))
-        return cls(
-            columns=None if "row" in sources else named,
-            messages="messages" in sources or any(reward.lists for reward in rewards),
-        )
+    def by(cls, job: spec.Job, dataset: str) -> Wanted:
+        """What the rewards of a job ask for, and those that score this dataset need."""
+        asks = any("messages" in r.inputs.values() or r.lists for r in job.rewards.values())
+        needed = asked.needed(job, dataset)
+        return cls(columns=asked.columns_of(job), messages=asks, needed=needed)
 
     def of(self, row: Row) -> dict[str, Any]:
         """The columns, as far as the row has them."""
         if self.columns is not None and not self.columns:
             return {}
         record: dict[str, Any] = item(row)
+        for column, reward in self.needed.items():
+            if column not in record:
+                what = (
+                    f"the row has no column `{column}`, a parameter of {reward}; its columns are "
+                )
+                raise DroppedRow(what + (", ".join(sorted(map(str, record))) or "none"))
         return {k: v for k, v in record.items() if self.columns is None or k in self.columns}
 
 
@@ -88,7 +138,7 @@ class DatasetReader:
         self,
         dataset: spec.Dataset,
         source: Source,
-        tokenizer: ChatTokenizer,
+        tokenizer: ChatTokenizer | None,
         program: ModuleType,
         *,
         name: str,
@@ -98,7 +148,9 @@ class DatasetReader:
         self.wanted = wanted or Wanted()
         self.dataset = dataset
         self.source = source
-        self.tokenizer = tokenizer
+        self.tokenizer = cast(ChatTokenizer, tokenizer)
+        self.measures = tokenizer is not None  # else rows can be checked only, see maker
+        self.roles = rows.ROLES if tokenizer is None else tokenizer.roles
         self.program = program
         self.name = name
         self.origin = origin
@@ -133,6 +185,7 @@ class DatasetReader:
 
         Raises:
             GuardError: there are more bad rows than `max_bad_rows` allows.
+            RunError: no row can be used.
         """
         began = time.monotonic()
         self.drops.told_by_hand = True
@@ -143,6 +196,8 @@ class DatasetReader:
         self.drops.told_by_hand = False
         if self.num_rows:
             self.drops.say(self.checked, self.num_rows, time.monotonic() - began)
+            if self.dropped.total() == self.num_rows:
+                raise self._unusable(self.num_rows)
 
     def next_prompt(self) -> Prompt | None:
         """The next prompt that fits; its `cursor` is the position after it. None at the end."""
@@ -191,7 +246,10 @@ class DatasetReader:
             self.cursor += 1
             if item is not None:
                 return item
-        raise self._error(
+        raise self._unusable(patience)
+
+    def _unusable(self, patience: int) -> RunError:
+        return self._error(
             f"none of {patience} rows in a row can be used ({self.drops.summary()})"
             f"{self.drops.examples()}",
             remedy="mend the rows or columns; for rows that are too long raise max_prompt_tokens "
@@ -215,12 +273,19 @@ class DatasetReader:
 
     def prompt(self, row_id: int, row: Row) -> Prompt:
         """The prompt of a row."""
-        return self._prompt_item(row_id, row, self._column("prompt", row))
+        return self._prompt_item(row_id, row, *self.question(row_id, row))
 
-    def _prompt_item(self, row_id: int, row: Row, prompt: Any) -> Prompt:
-        last = prompt if isinstance(prompt, str) else _messages("`prompt`", prompt)[-1]["content"]
-        if isinstance(last, str) and not last.strip():
-            raise DroppedRow("the prompt is empty")
+    def question(self, row_id: int, row: Row) -> tuple[Any, Any, dict[str, Any]]:
+        """What is asked, what rewards compare with, and the columns they take."""
+        prompt = rows.prompt(self._column("prompt", row), self.roles)
+        return prompt, self._target(row), self.wanted.of(row)
+
+    def _target(self, row: Row) -> Any:
+        return None if self.dataset.target is None else self._column("target", row)
+
+    def _prompt_item(
+        self, row_id: int, row: Row, prompt: Any, target: Any, columns: dict[str, Any]
+    ) -> Prompt:
         tokens, text = self.tokenizer.prompt_tokens(prompt), self.tokenizer.prompt_text(prompt)
         limit = self.dataset.max_prompt_tokens
         if limit is not None and len(tokens) > limit:
@@ -229,48 +294,46 @@ class DatasetReader:
             text = self.tokenizer.decode(tokens)
         if not tokens:
             raise DroppedRow("the prompt has no tokens")
-        target = None if self.dataset.target is None else self._column("target", row)
         return Prompt(
             group=0, row=row_id, text=text, token_ids=tokens, target=target, cursor=self.cursor + 1,
             messages=prompt if self.wanted.messages and not isinstance(prompt, str) else None,
-            columns=self.wanted.of(row),
+            columns=columns,
         )  # fmt: skip
 
     def sample(self, row_id: int, row: Row, seq_len: int) -> Sample:
         """The conversation of a row, to learn from."""
-        messages = _messages("`chat`", self._column("chat", row))
-        tokens, mask = self.tokenizer.conversation(
-            messages, self.dataset.learn or "assistant_turns"
-        )
+        learn = self.dataset.learn or "assistant_turns"
+        tokens, mask = self.tokenizer.conversation(self.chat(row_id, row), learn)
         if len(tokens) > seq_len:
             self._cut(f"the chat has {len(tokens)} tokens", "batch.seq_len", seq_len)
             tokens, mask = tokens[:seq_len], mask[:seq_len]
         if not any(mask):
-            raise DroppedRow("no token of the chat carries loss", "nothing to learn")
+            raise DroppedRow("no token of the chat carries loss", NOTHING)
         start = mask.index(True)
         return Sample(token_ids=tokens, num_prompt=start, mask=mask[start:])
 
     def pair(self, row_id: int, row: Row, seq_len: int) -> tuple[Rollout, Rollout]:
         """`chosen` and `rejected` are answers to `prompt`, or whole chats that end in them."""
-        sides = [self._column(name, row) for name in ("chosen", "rejected")]
-        chats: list[Any] = [
-            side if isinstance(side, str) else _messages("an answer", side) for side in sides
-        ]
-        if self.dataset.prompt is not None:
-            prompt = self._column("prompt", row)
-        elif isinstance(chats[0], str) or isinstance(chats[1], str):
-            raise DroppedRow("`chosen` and `rejected` are texts, and the dataset has no `prompt`")
-        else:
-            prompt = chats[0][:-1]
-            if chats[1][:-1] != prompt:
-                raise DroppedRow("chosen and rejected answer different prompts")
-        item = self._prompt_item(row_id, row, prompt)
-        answers = [chat if isinstance(chat, str) else chat[-1]["content"] for chat in chats]
+        prompt, answers = self.sides(row_id, row)
+        item = self._prompt_item(row_id, row, prompt, self._target(row), self.wanted.of(row))
         chosen, rejected = (
             self._answer(item, i, prompt, answer) for i, answer in enumerate(answers)
         )
         self._fit((chosen, rejected), seq_len)
         return chosen, rejected
+
+    def chat(self, row_id: int, row: Row) -> list[Any]:
+        """The messages to learn from, of which some turn must be learned."""
+        chat = rows.messages("`chat`", self._column("chat", row), self.roles)
+        if self.dataset.learn != "all" and all(m["role"] != "assistant" for m in chat):
+            raise DroppedRow("the chat has no message of `assistant`", NOTHING)
+        return chat
+
+    def sides(self, row_id: int, row: Row) -> tuple[Any, list[str]]:
+        """The prompt and the answers, chosen first."""
+        answers = self._column("chosen", row), self._column("rejected", row)
+        asked = None if self.dataset.prompt is None else self._column("prompt", row)
+        return rows.sides(asked, answers, self.roles)
 
     def _fit(self, sides: tuple[Rollout, Rollout], seq_len: int) -> None:
         """Answers that are too long are cut, if `on_long` says so."""
@@ -319,21 +382,6 @@ class DatasetReader:
 
     def _error(self, message: str, *, remedy: str = "") -> RunError:
         return RunError(f"dataset {self.name}: {message}", origin=self.origin, remedy=remedy)
-
-
-def _messages(what: str, value: Any) -> Sequence[Any]:
-    """The value, if it is a list of chat messages."""
-    if not isinstance(value, list):
-        wanted = "not messages" if isinstance(value, str) else "neither text nor messages"
-        raise DroppedRow(f"{what} is {kind_of(value)}, {wanted}")
-    if not value:
-        raise DroppedRow(f"{what} has no messages")
-    for message in value:
-        if not isinstance(message, dict) or not {"role", "content"} <= message.keys():
-            raise DroppedRow(f"{what} has an entry without `role` and `content`")
-        if message["content"] is None and not message.get("tool_calls"):
-            raise DroppedRow(f"{what} has a message whose content is null")
-    return value
 
 
 def _rows_needed(samples: Sequence[Sample], seq_len: int, *, pack: bool) -> int:

@@ -13,12 +13,13 @@ import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.models import resolve_path
+from forgedsl.runtime.models import NotHere, resolve_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,21 +142,22 @@ class Stream:
 
 
 def open_source(
-    spec: job.DataSource, *, shuffle: int | None, streaming: bool, job_dir: Path
-) -> Source:
-    """The stream of a declared source.
+    spec: job.DataSource, *, shuffle: int | None, streaming: bool, job_dir: Path,
+    offline: bool = False,
+) -> Source:  # fmt: skip
+    """The stream of a declared source; `offline`: nothing is downloaded.
 
     Raises:
         LaunchError: the data is missing, unreadable, empty, or not what the job was built with.
     """
     if isinstance(spec, job.MixtureSource):
-        parts = [
-            open_source(part, shuffle=shuffle, streaming=streaming, job_dir=job_dir)
-            for part in spec.sources
-        ]
+        open_ = partial(
+            open_source, shuffle=shuffle, streaming=streaming, job_dir=job_dir, offline=offline
+        )
+        parts = [open_(part) for part in spec.sources]
         return Mixture(parts, spec.weights)
     if isinstance(spec, job.HfSource):
-        rows = _hub_rows(spec, streaming, job_dir)
+        rows = _hub_rows(spec, streaming, job_dir, offline)
         if streaming:
             return Stream(rows, shuffle, spec.id)
         name = spec.id
@@ -167,18 +169,18 @@ def open_source(
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
-    path = resolve_path(spec.path, job_dir)
+    path, name = resolve_path(spec.path, job_dir), spec.path.removeprefix("inputs/")
     if not path.is_file():
-        raise LaunchError(f"the data file {spec.path} is missing")
+        raise NotHere(f"the data file {name} is missing")
     content = path.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     if digest != spec.sha256:
         raise LaunchError(
-            f"{spec.path} is not the file the job was built with (sha256 {digest[:12]}, expected "
+            f"{name} is not the file the job was built with (sha256 {digest[:12]}, expected "
             f"{spec.sha256[:12]}); restore it, build the job again, or continue a run with it by "
             "`forgec run --resume RUN --allow data`"
         )
-    return _JsonlRows(content) if spec.kind == "jsonl" else _ParquetRows(path, spec.path)
+    return _JsonlRows(content) if spec.kind == "jsonl" else _ParquetRows(path, name)
 
 
 def _numbered(name: str, row_id: int) -> str:
@@ -186,18 +188,18 @@ def _numbered(name: str, row_id: int) -> str:
 
 
 class _JsonlRows(Sequence[Row]):
-    """Rows of a file of JSON lines; `lines` are their numbers in the file."""
+    """Rows of a file of JSON lines, decoded one by one; `lines` are their numbers in the file."""
 
     def __init__(self, content: bytes) -> None:
         whole = [(n, line) for n, line in enumerate(content.split(b"\n"), 1) if line.strip()]
         self.lines = [number for number, _ in whole]
-        self._rows = [_json_row(line) for _, line in whole]
+        self._rows = [line for _, line in whole]
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        return self._rows[index]
+        return _json_row(self._rows[index])
 
 
 def _json_row(line: bytes) -> Row:
@@ -218,7 +220,8 @@ class _ParquetRows(Sequence[Row]):
         try:
             self.table = parquet.read_table(path)
         except pyarrow.ArrowInvalid as error:
-            raise LaunchError(f"{name}: not a parquet file: {error}") from error
+            why = str(error).replace(str(path), name)
+            raise LaunchError(f"{name}: not a parquet file: {why}") from error
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -227,18 +230,21 @@ class _ParquetRows(Sequence[Row]):
         return self.table.slice(index, 1).to_pylist()[0]
 
 
-def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path) -> Any:
+def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool) -> Any:
     """Rows of a hub dataset; `id` may also name a folder in hub layout beside the job."""
     try:
         from datasets import load_dataset
         from huggingface_hub import constants
     except ImportError as error:
-        raise LaunchError(f'hf("{spec.id}") needs the package `datasets`') from error
+        raise NotHere(f'hf("{spec.id}") needs the package `datasets`') from error
     where, revision = spec.id, spec.revision
     if (job_dir / spec.id).is_dir():
         where, revision = str(job_dir / spec.id), None
-    elif constants.HF_HUB_OFFLINE and (snapshot := _local_snapshot(spec)) is not None:
-        where, revision = snapshot, None
+    elif offline or constants.HF_HUB_OFFLINE:
+        snapshot = _local_snapshot(spec)
+        if snapshot is None and offline:
+            raise NotHere(f'hf("{spec.id}") is not in the cache of the hub')
+        where, revision = (where, revision) if snapshot is None else (snapshot, None)
     try:
         return load_dataset(
             where, spec.config, split=spec.split or "train", revision=revision, streaming=streaming

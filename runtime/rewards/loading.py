@@ -100,9 +100,7 @@ def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
         made: Callable[..., Any] = user(**spec.args)
     except (Exception, SystemExit) as error:
         given = ", ".join(f"{name} = {value!r}" for name, value in spec.args.items())
-        raise LaunchError(
-            f"reward {spec.function}: {spec.function}({given}) failed: {described(error)}"
-        ) from error
+        raise LaunchError(f"{spec.function}({given}) failed: {described(error)}") from error
     return made
 
 
@@ -173,19 +171,19 @@ def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
     assert spec.path is not None
     path = resolve_path(spec.path, job_dir)
     if not path.is_file():
-        raise LaunchError(f"reward {spec.function}: the file {spec.path} is missing from the job")
+        raise LaunchError(f"the file {spec.path} is missing from the job")
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if digest != spec.sha256:
         raise LaunchError(
-            f"reward {spec.function}: {spec.path} is not the file the job was built with "
+            f"{spec.path} is not the file the job was built with "
             f"(sha256 {digest[:12]}, expected {(spec.sha256 or 'none')[:12]}); build the job again"
         )
     module = _import_file(path, f"forge_reward_{digest[:16]}", spec)
-    try:
-        function: Callable[..., Any] = getattr(module, spec.function)
-        return function
-    except AttributeError:
-        raise LaunchError(f"reward {spec.function}: {spec.path} defines no such name") from None
+    function: Callable[..., Any] | None = getattr(module, spec.function, None)
+    if not callable(function):
+        what = "no such name" if function is None else f"`{spec.function}`, which cannot be called"
+        raise LaunchError(f"{spec.path} defines {what}")
+    return function
 
 
 def _import_file(path: Path, name: str, spec: job.Reward) -> ModuleType:
@@ -202,7 +200,7 @@ def _import_file(path: Path, name: str, spec: job.Reward) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise LaunchError(
-            f"reward {spec.function}: importing {spec.path} failed: {type(error).__name__}: {error}"
+            f"importing {path.name} failed: {type(error).__name__}: {error}"
         ) from error
     return module
 

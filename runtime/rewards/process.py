@@ -99,16 +99,16 @@ class _Incarnation:
                 start_new_session=True,
             )
         made = cls(process, recipe.memory)
+        named = ", ".join(map(recipe.named, recipe.rewards))
         made._reader, made._writer = await asyncio.open_connection(sock=ours)
         try:
             made._write(recipe)
             async with asyncio.timeout(LOADING):
                 problem = await made._read()
         except TimeoutError:
-            names = ", ".join(recipe.rewards)
-            problem = f"{names}: not loaded within {LOADING:g} s; what runs on import must end"
+            problem = f"{named}: not loaded within {LOADING:g} s; what runs on import must end"
         except (asyncio.IncompleteReadError, ConnectionError):
-            problem = f"the process of the reward ended while it was loading: {await made._cause()}"
+            problem = f"{named}: the process ended while it was loading: {await made._cause()}"
         if problem:
             made.kill("")
             process.wait()

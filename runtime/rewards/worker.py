@@ -22,8 +22,8 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -53,11 +53,25 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a process serves: rewards of a job by name, and the job's module."""
+    """What a process serves: rewards of a job by name, and the job's module. `origins`: where
+    they are declared."""
 
     rewards: Mapping[str, spec.Reward]
     program: str
     job_dir: str
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: spec.Job, job_dir: str, names: Collection[str]) -> Recipe:
+        rewards = {name: job.rewards[name] for name in names}
+        return cls(rewards=rewards, program=job.program, job_dir=job_dir, origins=job.origins)
+
+    def named(self, name: str) -> str:
+        """A reward as messages name it: `reward tests (grade of grading.py, t.forge:12:8)`."""
+        reward = self.rewards[name]
+        path = (reward.path or "").removeprefix("inputs/")
+        where = (f"{reward.function} of {path}" if path else "", self.origins.get(name, ""))
+        return f"reward {name} ({', '.join(filter(None, where))})" if any(where) else name
 
     @property
     def memory(self) -> int | None:
@@ -105,8 +119,13 @@ def load(recipe: Recipe) -> dict[str, Function]:
     from forgedsl.runtime.rewards.loading import load_reward
 
     program = load_module("program", recipe.program)
-    folder = Path(recipe.job_dir)
-    return {name: load_reward(reward, program, folder) for name, reward in recipe.rewards.items()}
+    found: dict[str, Function] = {}
+    for name, reward in recipe.rewards.items():
+        try:
+            found[name] = load_reward(reward, program, Path(recipe.job_dir))
+        except LaunchError as error:
+            raise LaunchError(f"{recipe.named(name)}: {error}") from error
+    return found
 
 
 def send(stream: socket.socket, value: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,14 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data import DatasetReader, open_dataset
+from forgedsl.runtime.data.reader import SECONDS, maker
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.program import Row
-from forgedsl.runtime.services.endpoints import MonarchEndpoints, step_shape
+from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
-
-CHECK_SECONDS = 4.0
-"""for a look at the rows of a dataset before the run; the others are looked at when drawn"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +47,9 @@ async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLo
         epochs = job.schedule.epochs
         if epochs is not None and reader.num_rows and name in {n.target for n in job.nodes}:
             reader.end = math.ceil(epochs * reader.num_rows)
-        await asyncio.to_thread(reader.check, _maker(job, name, reader), CHECK_SECONDS)
+        await asyncio.to_thread(reader.check, maker(job, name, reader), SECONDS)
         readers[name] = reader
     return Data(program=program, readers=readers)
-
-
-def _maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
-    """What the flow makes of a row of the dataset; an eval reads prompts."""
-    op = next((node.op for node in job.nodes if node.target == name), "draw")
-    if op == "draw":
-        return reader.prompt
-    make = reader.sample if op == "batches" else reader.pair
-    return partial(make, seq_len=step_shape(job)[0].seq_len)
 
 
 async def build_endpoints(

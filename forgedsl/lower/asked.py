@@ -1,0 +1,46 @@
+"""What a job asks of the rows of its datasets: columns that rewards take, and what reads them.
+
+Job, dataset --> rewards that judge answers to it, columns that those cannot do without
+"""
+
+from __future__ import annotations
+
+from forgedsl.lower.job import Job, TitanService
+
+
+def read_by(job: Job, dataset: str) -> tuple[str, int]:
+    """The operation that reads a dataset, and the tokens of a row of the trainer; an eval draws."""
+    op = next((node.op for node in job.nodes if node.target == dataset), "draw")
+    step = next((node.target for node in job.nodes if node.op == "step"), "")
+    service = job.services.get(step)
+    return op, service.batch.seq_len if isinstance(service, TitanService) else 0
+
+
+def columns_of(job: Job) -> frozenset[str] | None:
+    """The columns that rewards take if a row has them; None for whole rows."""
+    sources = {source for reward in job.rewards.values() for source in reward.inputs.values()}
+    named = frozenset(s.partition(" ")[2] for s in sources if s.startswith("column"))
+    return None if "row" in sources else named
+
+
+def needed(job: Job, dataset: str) -> dict[str, str]:
+    """The columns without which a reward cannot be called, each with that reward and its place."""
+    return {
+        source.removeprefix("column "): f"reward {name} (at {job.origins.get(name, '')})"
+        for name in sorted(_judges(job, dataset))
+        for source in (*job.rewards[name].inputs.values(), *job.rewards[name].positional)
+        if source.startswith("column ")
+    }
+
+
+def _judges(job: Job, dataset: str) -> set[str]:
+    """The rewards of answers to prompts of a dataset."""
+    drawn: set[str] = set()
+    scores = {e.score for e in job.evals.values() if e.dataset == dataset}
+    for node in job.nodes:  # in topological order
+        if (node.op == "draw" and node.target == dataset) or drawn & {i.edge for i in node.inputs}:
+            drawn.add(node.name)
+            if node.op == "score":
+                scores.add(node.target)
+                scores |= {name for name, reward in job.rewards.items() if reward.monitor}
+    return {r for s in scores for r in (job.rubrics[s].rewards if s in job.rubrics else (s,))}

@@ -1,0 +1,91 @@
+"""What a row of a dataset must hold, before there are tokens: a prompt, a chat, two answers.
+
+value of a column --messages | prompt | sides--> text or chat messages | DroppedRow
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+BAD = "bad row"
+TOO_LONG = "too long"
+NOTHING = "nothing to learn"
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+class DroppedRow(Exception):
+    """The row is left out, for a reason that is counted and with words that say what is wrong."""
+
+    def __init__(self, why: str, reason: str = BAD) -> None:
+        self.reason = reason
+        super().__init__(why)
+
+
+def kind_of(value: Any) -> str:
+    """A value of a row in words."""
+    names = {"NoneType": "null", "str": "text", "int": "a number", "float": "a number"}
+    names |= {"bool": "true or false", "dict": "a record", "list": "a list"}
+    return names.get(type(value).__name__, f"a {type(value).__name__}")
+
+
+def prompt(value: Any, roles: Collection[str] = ROLES) -> Any:
+    """The value, if it is text or messages to answer."""
+    last = value if isinstance(value, str) else messages("`prompt`", value, roles)[-1]["content"]
+    if isinstance(last, str) and not last.strip():
+        raise DroppedRow("the prompt is empty")
+    return value
+
+
+def sides(question: Any, answers: Any, roles: Collection[str] = ROLES) -> tuple[Any, list[str]]:
+    """The prompt and the two answers of a pair; `question` is None where it is in the chats."""
+    both = dict(zip(("`chosen`", "`rejected`"), answers, strict=True))
+    chats = [v if isinstance(v, str) else messages(name, v, roles) for name, v in both.items()]
+    if question is None:
+        if isinstance(chats[0], str) or isinstance(chats[1], str):
+            raise DroppedRow("`chosen` and `rejected` are texts, and the dataset has no `prompt`")
+        question = chats[0][:-1]
+        if chats[1][:-1] != question:
+            raise DroppedRow("chosen and rejected answer different prompts")
+    texts = [v if isinstance(v, str) else _answer(name, v) for name, v in both.items()]
+    return prompt(question, roles), texts
+
+
+def _answer(what: str, chat: list[Any]) -> str:
+    """The last turn, which the model is to write."""
+    last = chat[-1]
+    if last["role"] != "assistant":
+        raise DroppedRow(f"{what} ends with a message of `{last['role']}`, not of `assistant`")
+    if last["content"] is None:
+        raise DroppedRow(f"{what} ends with a call of tools, which is not learned yet")
+    return str(last["content"])
+
+
+def messages(what: str, value: Any, roles: Collection[str] = ROLES) -> list[Any]:
+    """The value, if it is a list of chat messages; `roles` are those that a template knows."""
+    if not isinstance(value, list):
+        wanted = "not messages" if isinstance(value, str) else "neither text nor messages"
+        raise DroppedRow(f"{what} is {kind_of(value)}, {wanted}")
+    if not value:
+        raise DroppedRow(f"{what} has no messages")
+    for index, message in enumerate(value):
+        problem = _problem(message, roles)
+        if problem:
+            raise DroppedRow(f"message {index} of {what} {problem}")
+    return value
+
+
+def _problem(message: Any, roles: Collection[str]) -> str:
+    """What keeps a chat template from showing a message as it is meant; "" if nothing."""
+    if not isinstance(message, dict):
+        return f"is {kind_of(message)}, not a record with `role` and `content`"
+    lacks = [f"`{key}`" for key in ("role", "content") if key not in message]
+    if lacks:
+        return f"has no {' and no '.join(lacks)}; it has {', '.join(message) or 'nothing'}"
+    role, content = message["role"], message["content"]
+    if not isinstance(role, str) or role not in roles:
+        return f"has the role `{role}`, which is none of {', '.join(ROLES)}"
+    if isinstance(content, str) or (content is None and message.get("tool_calls")):
+        return ""
+    what = "a list of parts" if isinstance(content, list) else kind_of(content)
+    return f"has content that is {what}, not text"
