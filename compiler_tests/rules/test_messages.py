@@ -24,7 +24,7 @@ service trainer : titan(policy) {
 service generator : vllm(policy)  { device = cpu, sampling { max_tokens = 16 } }
 service reference : titan(policy) { device = cpu }
 reward correct = rl.math_equal()
-reward length(r: Rollout) -> f32 = -clamp(r.num_tokens / 16, 0.0, 1.0)
+reward length(r: Rollout) -> f32 = -clamp(r.num_tokens / 16 * 4 - 3, 0.0, 1.0)
 rubric grade { score = correct + 0.1 * length, on_truncated = -0.5 }
 advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / (std(r, G) + 1e-6)
 filter mixed(score: [G] f32) -> bool = std(score, G) > 0.0

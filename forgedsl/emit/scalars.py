@@ -7,6 +7,7 @@ through the function's scope; functions of the file are inlined as Python functi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -192,9 +193,21 @@ class Scalars:
             elif name not in ("len", "chat", "record"):
                 self._expect(type_, (wanted,), arg.value.span)
             values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
+        if name == "matches" and (problem := self._bad_pattern(node.args[-1].value)):
+            return problem
         python = "clamp" if name == "clip" else name
         result = RESULT.get(name, "number" if name in NUMERIC else "str")
         return Text(f"{python}({', '.join(values)})"), result
+
+    def _bad_pattern(self, node: ast.Expr) -> tuple[Text, str] | None:
+        if not isinstance(node, ast.String):
+            return None
+        try:
+            re.compile(node.value)
+        except re.error as error:
+            message = f"`{node.value}` is no regular expression: {error}"
+            return self.error("F113", "bad-value", message, node.span)
+        return None
 
     def _unary(self, node: ast.Unary) -> tuple[Text, str]:
         text, type_ = self.expr(node.operand)

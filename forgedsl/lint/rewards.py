@@ -6,7 +6,9 @@ rubric     -> {reward: weight}    its score as a sum of weighted rewards; None i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
@@ -14,6 +16,7 @@ from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
 from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 
@@ -31,6 +34,8 @@ OPERATORS = {
 }  # fmt: skip
 TEXT_RESULTS = {"len": COUNT, "matches": BOOL}
 DEPTH = 32
+MOST = 6
+"""rewards of a rubric whose bounds are all tried together"""
 
 
 def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
@@ -44,8 +49,79 @@ def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None
-    rollout = {"num_tokens": interval(1.0, longest), "truncated": BOOL, "turns": point(1.0)}
+    return _value(body, interval(1.0, longest))
+
+
+def _value(body: Function, num_tokens: Interval) -> Interval:
+    rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": point(1.0)}
     return _Body(rollout, 0).function(body, {})
+
+
+LENGTHS = 8
+
+
+def varies_with_length(reward: RewardDecl, view: View) -> bool:
+    """Whether answers of different length score differently, nearly always."""
+    body, longest = reward.body, view.max_tokens
+    if not isinstance(body, Function) or longest is None or longest < LENGTHS:
+        return False
+    lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
+    values = [_value(body, length) for length in lengths]
+    exact = {value.lo for value in values if value.is_point}
+    return len(exact) >= LENGTHS - 2
+
+
+def score_interval(name: str, view: View) -> Interval | None:
+    """The values that a rubric or a reward can have, if that is known."""
+    if name in view.program.rewards:
+        return reward_interval(view.program.rewards[name], view)
+    corners = [*Score(view, view.program.rubrics[name]).corners()]
+    if not corners:
+        return None
+    return interval(min(v for _, v in corners), max(v for _, v in corners))
+
+
+class Score:
+    """The score of a rubric as a function of its rewards. `ranges` are theirs; None: not known."""
+
+    def __init__(self, view: View, rubric: Decl) -> None:
+        self.score = rubric.settings["score"].value
+        named = {".".join(parts) for parts in names(self.score.expr)}
+        rewards = {n: r for n, r in view.program.rewards.items() if n in named}
+        self.rewards = rewards
+        self.ranges = {name: reward_interval(reward, view) for name, reward in rewards.items()}
+
+    @property
+    def is_known(self) -> bool:
+        return all(found is not None and found.is_bounded for found in self.ranges.values())
+
+    def at(self, values: Mapping[str, float]) -> float:
+        """The score for these rewards."""
+        body = _Body({}, 0)
+        body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
+        found = body.expr(self.score.expr)
+        return found.lo if found.is_point else math.nan
+
+    def corners(self, without: str = "") -> Iterator[tuple[dict[str, float], float]]:
+        """The score at the bounds of all rewards, at 0 and 1 where they are not known; nothing
+        where a bound is missing and `without` names no reward."""
+        if not (without or self.is_known) or len(self.ranges) > MOST:
+            return
+        others = {n: r or BOOL for n, r in self.ranges.items() if n != without}
+        for bounds in itertools.product(*((r.lo, r.hi) for r in others.values())):
+            values = dict(zip(others, bounds, strict=True))
+            if all(map(math.isfinite, bounds)):
+                yield values, math.nan if without else self.at(values)
+
+    def effects(self, name: str) -> list[float]:
+        """What raising one reward from its least to its greatest value adds to the score."""
+        found = self.ranges[name] or BOOL
+        if not found.is_bounded:
+            return []
+        return [
+            self.at({**others, name: found.hi}) - self.at({**others, name: found.lo})
+            for others, _ in self.corners(without=name)
+        ]
 
 
 class _Body:
@@ -85,10 +161,10 @@ class _Body:
                 return self._path(node)
             case ast.Unary():
                 operand = self.expr(node.operand)
-                names = {"-": "neg", "not": "not"}
-                return (
-                    TRANSFER[names[node.operator]](operand) if node.operator in names else operand
-                )
+                operators = {"-": "neg", "not": "not"}
+                if node.operator not in operators:
+                    return operand
+                return TRANSFER[operators[node.operator]](operand)
             case ast.Binary() if node.operator in OPERATORS:
                 args = self.expr(node.left), self.expr(node.right)
                 return TRANSFER[OPERATORS[node.operator]](*args)
@@ -117,8 +193,8 @@ class _Body:
         args = [self.expr(arg.value) for arg in node.args]
         found = self.scope.lookup(node.function.parts)
         if isinstance(found, Function) and self.depth < DEPTH:
-            names = [field.name for field in found.fields]
-            keys = [arg.name or names[i] for i, arg in enumerate(node.args)]
+            order = [field.name for field in found.fields]
+            keys = [arg.name or order[i] for i, arg in enumerate(node.args)]
             inner = _Body(self.rollout, self.depth + 1)
             return inner.function(found, dict(zip(keys, args, strict=True)))
         return TRANSFER[name](*args) if name in TRANSFER else ANY

@@ -1,0 +1,90 @@
+"""Advantages and filters as rules probe them: on small groups of scores.
+
+GroupView -> Probe: scores of a group -> advantages of its siblings, or whether it is kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forgedsl.hir.ir import FlowStep
+from forgedsl.lint.view import GroupView, View
+from forgedsl.losses.reductions import over_step
+from forgedsl.losses.siblings import evaluate
+from forgedsl.records import dataclass
+
+SIBLINGS = 8, 64
+"""where the flow does not say how many; and the most that are tried"""
+TOKENS = 100.0
+"""what other inputs are: lengths"""
+Scores = list[float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """A function of a group with its siblings; scores are 0 and 1, `others` between."""
+
+    group: GroupView
+    size: int
+    scores: frozenset[str]
+    """the parameters that are scores"""
+
+    def __call__(self, scores: Scores) -> Scores:
+        tree = self.group.located.tree
+        inputs = {
+            field.name: scores if field.name in self.scores else [TOKENS] * len(scores)
+            for field in tree.fields
+        }
+        return evaluate(tree, inputs or {"": scores}, self.size) if scores else []
+
+    @property
+    def mixed(self) -> Mapping[str, Scores]:
+        """Groups that teach something, by what they are."""
+        n = self.size
+        return {
+            "one answer is right": [1.0] + [0.0] * (n - 1),
+            "half of the answers are right": [1.0] * (n // 2) + [0.0] * (n - n // 2),
+            "all answers but one are right": [1.0] * (n - 1) + [0.0],
+        }
+
+    @property
+    def dead(self) -> Mapping[str, Scores]:
+        return {"all are wrong": [0.0] * self.size, "all are right": [1.0] * self.size}
+
+    @property
+    def others(self) -> Mapping[str, Scores]:
+        n = self.size
+        near = [0.5] * (n - 1) + [0.501]
+        graded = [i / max(1, n - 1) for i in range(n)]
+        return {**self.dead, "all but one score alike": near, "scores rise evenly": graded}
+
+
+def probe(view: View, group: GroupView) -> Probe:
+    """A function as the flow calls it."""
+    found = view.group_size
+    step = call(view, group)
+    size = int(found.lo) if found.is_point else SIBLINGS[0]
+    names = [field.name for field in group.function.fields]
+    scores = {i.argument for i in step.inputs if _is_score(view, i.edge)} if step else set()
+    wanted = frozenset(scores or names[:1])
+    least = 2 if over_step(group.function) and size == 1 else size
+    return Probe(group=group, size=min(least, SIBLINGS[1]), scores=wanted)
+
+
+def call(view: View, group: GroupView) -> FlowStep | None:
+    """The statement of the flow that calls a function."""
+    functions = view.program.functions
+    calls = (step for step in view.program.flow if step.op == "call")
+    return next((s for s in calls if functions[s.receiver] is group.function), None)
+
+
+def _is_score(view: View, edge: str) -> bool:
+    return any(step.name == edge and step.op == "score" for step in view.program.flow)
+
+
+def score_of(view: View, group: GroupView) -> str:
+    """The rubric or reward whose scores the flow gives to a function; "" if there is none."""
+    step = call(view, group)
+    edges = [i.edge for i in step.inputs] if step is not None else []
+    scores = [s.receiver for s in view.program.flow if s.op == "score" and s.name in edges]
+    return scores[0] if scores else ""

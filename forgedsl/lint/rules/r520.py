@@ -1,0 +1,62 @@
+"""R520 advantage-direction: an advantage that does not follow the score.
+
+Of two siblings the better one must not have the lower advantage; a group of equals must not be
+blown up; and no score between 0 and 1 should make an advantage of hundreds. Such advantages train
+away from the reward, or on the rounding of a division (Alpamayo #29, NeMo-RL #1518 and #4161).
+
+    advantage norm(r: [G] f32) -> [G] f32 = (mean(r, G) - r) / (std(r, G) + 1e-6)        # fires
+    advantage norm(r: [G] f32) -> [G] f32 = abs(r - mean(r, G))                          # fires
+    advantage loo(r: [G] f32) -> [G] f32 = (r - others) / (spread_of_the_others + 1e-6)  # fires
+    advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / (std(r, G) + 1e-6)        # silent
+
+Decided by evaluating it on groups: one sibling right, half of them, all but one, all alike, graded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.groups import Probe, probe
+from forgedsl.lint.losses import STANDARD
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+HUGE = 100.0
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for group in view.groups:
+        if group.function.kind != "advantage" or group.located.tree.span.file.startswith(STANDARD):
+            continue
+        what = _wrong(probe(view, group))
+        if what:
+            yield finding(
+                what,
+                view.program.spans.get(group.function.name, group.function.span),
+                help="`(r - mean(r, G)) / (std(r, G) + 1e-6)`: above 0 for what is better than "
+                "its siblings",
+            )
+
+
+def _wrong(advantage: Probe) -> str:
+    """What is wrong with an advantage; "" if nothing is."""
+    if advantage.size < 2:
+        return ""
+    follows = False
+    for name, scores in advantage.mixed.items():
+        found = advantage(scores)
+        good = found[scores.index(1.0)]
+        bad = found[scores.index(0.0)]
+        if good < bad - 1e-9:
+            return f"where {name}, the better answer has the lower advantage: {good:.3g}, {bad:.3g}"
+        follows = follows or good > bad + 1e-9
+    if not follows:
+        return "this advantage is the same for good and bad answers"
+    for name, scores in {**advantage.mixed, **advantage.others}.items():
+        largest = max(map(abs, filter(math.isfinite, advantage(scores))), default=0.0)
+        if largest > HUGE:
+            return f"where {name}, an advantage is {largest:.3g}"
+    return ""

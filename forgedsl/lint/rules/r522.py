@@ -1,0 +1,62 @@
+"""R522 inverted-reward: the score falls where a reward of the library says: a better answer.
+
+`math_equal`, `exact`, `contains` a target and `think_tags` are 1 for what is wanted; `overlong` is
+a penalty already, at most 0, and is added. With the other sign the policy learns the opposite, at
+full speed and with a rising score (Alpamayo #29, open-r1 #312, verl #2107).
+
+    score = 1.0 - correct                                        # fires
+    score = correct - overlong                                   # fires: pays for length
+    reward overlong = rl.overlong(soft = max_new - 4096, hard = max_new)      # fires: soft below 0
+    score = correct + overlong                                   # silent
+
+Decided by evaluating the score at the bounds of all its rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.hir.ir import Constructor, RewardDecl
+from forgedsl.lint.finding import rule
+from forgedsl.lint.rewards import Score, place_of
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for rubric in view.program.rubrics.values():
+        score = Score(view, rubric)
+        for name in inverted(score):
+            yield finding(
+                f"the score falls as `{name}` rises",
+                score.score.expr.span,
+                help="`overlong` is negative already: add it"
+                if getattr(score.rewards[name].body, "name", "") == "overlong"
+                else f"`{name}` is 1 for what is wanted: give it a positive weight",
+            )
+    for reward in view.program.rewards.values():
+        body = reward.body
+        if isinstance(body, Constructor) and body.name == "overlong" and body.args["soft"] <= 0:
+            yield finding(
+                f"`{reward.name}` begins at {body.args['soft']} tokens: every answer pays",
+                place_of(reward, view),
+                help="`soft` is the length from which on an answer is too long",
+            )
+
+
+def inverted(score: Score) -> list[str]:
+    """The rewards of the library that a score falls with."""
+    found = []
+    for name, reward in score.rewards.items():
+        effects = score.effects(name) if _is_directed(reward) else []
+        if effects and max(effects) <= 0 and min(effects) < 0:
+            found.append(name)
+    return found
+
+
+def _is_directed(reward: RewardDecl) -> bool:
+    body = reward.body
+    return isinstance(body, Constructor) and body.name in DIRECTED and body.args.get("text") is None

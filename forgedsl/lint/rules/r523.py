@@ -1,0 +1,41 @@
+"""R523 failure-pays: a cut or failed answer scores more than a finished wrong one.
+
+Whatever scores above a wrong answer is what the policy does when it does not know: it rambles to
+the limit, or writes what makes the reward fail (TRL #3248 and #3229, open-r1 #159, NeMo-RL #431).
+
+    rubric grade { score = 2.0 * correct - 1.0, on_truncated = 0.0 }        # fires: wrong is -1
+    rubric grade { score = correct, on_truncated = 0.0, on_error = 1.0 }    # fires
+    rubric grade { score = 2.0 * correct - 1.0, on_truncated = -1.0 }       # silent
+
+It fires from a quarter of the score's range on, so that a small penalty is no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.rewards import Score, score_interval
+from forgedsl.lint.rules import r522
+from forgedsl.lint.view import View, place
+
+finding = rule(__doc__, "D")
+PART = 0.25
+WHAT = {"on_truncated": "a cut answer", "on_error": "an answer whose reward failed"}
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for rubric in view.program.rubrics.values():
+        score = Score(view, rubric)
+        found = None if r522.inverted(score) else score_interval(rubric.name, view)
+        for key, what in WHAT.items():
+            value = rubric.settings[key].value
+            if found is None or not isinstance(value, int | float):
+                continue
+            if found.hi > found.lo and value >= found.lo + PART * (found.hi - found.lo):
+                yield finding(
+                    f"{what} scores {value:g}, a finished one from {found.lo:g} to {found.hi:g}",
+                    place(rubric.settings[key], rubric),
+                    help=f"`{key} = {found.lo:g}`, the score of the worst",
+                )

@@ -1,0 +1,53 @@
+"""R524 format-pays: the form of an answer pays at least as much as its being right.
+
+The form is the easier part: it is learned in a few steps, and where it pays as much as the answer,
+nothing is left to learn the answer for.
+
+    score = 0.1 * correct + 0.9 * thinking           # fires
+    score = thinking + 0.1 * brevity                 # fires: nothing looks at the target
+    score = 0.9 * correct + 0.1 * thinking           # silent
+
+Compared are rewards of the library: what reads the target against tags and patterns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.hir.ir import Constructor, RewardDecl
+from forgedsl.lint.finding import rule
+from forgedsl.lint.rewards import Score
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+ANSWER, FORM = ("math_equal", "exact", "contains"), ("think_tags", "format_regex")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    used = {step.receiver for step in view.program.flow if step.op == "score"}
+    for rubric in view.program.rubrics.values():
+        score = Score(view, rubric)
+        if rubric.name not in used or not score.is_known:
+            continue
+        parts = {name: _part(reward) for name, reward in score.rewards.items()}
+        pay = {"answer": 0.0, "form": 0.0, "": 0.0}
+        for name, part in parts.items():
+            pay[part] += max(score.effects(name), default=0.0)
+        if pay["form"] > 0 and pay["form"] >= pay["answer"] and pay["answer"] >= 0:
+            what = f"{pay['form']:g} for the form, {pay['answer']:g} for the answer"
+            yield finding(
+                f"a form without an answer pays: {what}",
+                score.score.expr.span,
+                help="let the answer weigh several times as much as the form",
+            )
+
+
+def _part(reward: RewardDecl) -> str:
+    body = reward.body
+    if not isinstance(body, Constructor):
+        reads = len(getattr(body, "fields", ())) > 1  # a reward of one's own that has a target
+        return "answer" if reads else ""
+    if body.name in FORM:
+        return "form"
+    return "answer" if body.name in ANSWER and body.args.get("text") is None else ""

@@ -1,0 +1,57 @@
+"""R525 characters-for-tokens: a length in characters is compared with a limit in tokens.
+
+`len(r.response)` counts characters, of which a token has about four: a bonus for brevity that is
+meant up to `max_tokens` is gone at a quarter of it (ms-swift #3353).
+
+    reward short(r: Rollout) -> f32 = clamp(1.0 - len(r.response) / max_new, 0.0, 1.0)     # fires
+    reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)        # silent
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.hir.ir import Constant, Function, Scope
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for reward in view.program.rewards.values():
+        body = reward.body
+        if not isinstance(body, Function) or view.max_tokens is None:
+            continue
+        for node in walk(body.statements):
+            if not isinstance(node, ast.Binary):
+                continue
+            for one, other in ((node.left, node.right), (node.right, node.left)):
+                length = _length(one)
+                if length is not None and _number(other, body.scope) == view.max_tokens:
+                    edit = Edit(text=f"{length}.num_tokens", span=one.span)
+                    yield finding(
+                        f"characters are compared with {view.max_tokens} tokens",
+                        node.span,
+                        help=f"`{length}.num_tokens` counts tokens",
+                        fix=Fix(message="count tokens", edits=(edit,), safe=False),
+                    )
+
+
+def _length(node: ast.Expr) -> str | None:
+    """The rollout whose response is measured."""
+    if not isinstance(node, ast.Call) or node.function.text != "len" or len(node.args) != 1:
+        return None
+    text = node.args[0].value
+    is_response = isinstance(text, ast.Path) and text.parts[1:] == ("response",)
+    return text.parts[0] if is_response and isinstance(text, ast.Path) else None
+
+
+def _number(node: ast.Expr, scope: Scope) -> object:
+    if isinstance(node, ast.Integer):
+        return node.value
+    found = scope.lookup(node.parts) if isinstance(node, ast.Path) else None
+    return found.value if isinstance(found, Constant) else None

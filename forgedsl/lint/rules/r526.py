@@ -1,0 +1,45 @@
+"""R526 filter-on-shaped-score: the filter looks at a score in which no two answers are alike.
+
+Dynamic sampling drops groups that are all right or all wrong. With a term for length in the score,
+their siblings differ by a token, the filter keeps every group, and a normalised advantage blows the
+difference up to the size of right against wrong (verl-recipe #125).
+
+    reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 512, 0.0, 1.0)
+    rubric score { score = correct + 0.1 * brevity, on_truncated = 0.0 }
+    kept = rollout.keep(mixed(score(rollout, prompt.target)))                # fires
+
+Filter on the correctness, `mixed(right)` with `right = correct(rollout, prompt.target)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import rule
+from forgedsl.lint.groups import call, probe, score_of
+from forgedsl.lint.rewards import Score, place_of, varies_with_length
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for group in view.groups:
+        name, step = score_of(view, group), call(view, group)
+        if group.function.kind != "filter" or step is None or name not in view.program.rubrics:
+            continue
+        rewards = Score(view, view.program.rubrics[name]).rewards
+        shaped = [reward for reward in rewards.values() if varies_with_length(reward, view)]
+        keeper = probe(view, group)
+        near = keeper.others["all but one score alike"]
+        if keeper.size < 2 or len(rewards) < 2 or not shaped:
+            continue
+        if keeper([0.0] * len(near))[0] or not keeper(near)[0]:
+            continue
+        yield finding(
+            f"by `{shaped[0].name}` no two answers score alike: this filter drops nothing",
+            step.span,
+            related=(Label(text="differs with every length", span=place_of(shaped[0], view)),),
+            help="filter on the reward for correctness alone",
+        )

@@ -1,0 +1,59 @@
+"""R527 unasked-form: a reward for tags that the prompt never asks for.
+
+A model that was not told about `<answer>` does not write it: the reward is 0 for every sibling, and
+teaches nothing (open-rs #2, verifiers #763).
+
+    dataset sums { system = "Solve the problem.", prompt = chat(system, row.question), ... }
+    reward thinking = rl.think_tags                              # fires
+
+Name the tags in `system`, in the prompt, or in the model's `chat_template`. Silent where another
+profile asks, and where the prompt comes from a file or a column only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.hir.ir import Constant, Constructor, Decl, Deferred
+from forgedsl.lint.finding import rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
+
+finding = rule(__doc__, "W", everywhere=True)
+TAG = "<answer>"
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    program = view.program
+    for reward in program.rewards.values():
+        body = reward.body
+        wanted = isinstance(body, Constructor) and (
+            body.name == "think_tags" or TAG in str(body.args.get("pattern"))
+        )
+        drawn = [program.datasets[s.receiver] for s in program.flow if s.op == "draw"]
+        if wanted and drawn and not any(_asks(view, dataset) for dataset in drawn):
+            yield finding(
+                f"`{reward.name}` wants `{TAG}`, and the prompt never asks for it",
+                place_of(reward, view),
+                help="say in `system` which tags to write",
+            )
+
+
+def _asks(view: View, dataset: Decl) -> bool:
+    """Whether the text around the rows names the tag, or cannot be read here."""
+    templates = [model.settings["chat_template"].value for model in view.program.models.values()]
+    texts = [dataset.settings["system"].value, *templates]
+    prompt = dataset.settings["prompt"].value
+    if isinstance(prompt, Deferred):
+        for node in walk(prompt.expr):
+            if isinstance(node, ast.String):
+                texts.append(node.value)
+            elif isinstance(node, ast.Call) and node.function.text == "file":
+                return True
+            elif isinstance(node, ast.Path):
+                found = prompt.scope.lookup(node.parts)
+                texts.append(found.value if isinstance(found, Constant) else None)
+    return any(TAG in text for text in texts if isinstance(text, str))
