@@ -1,10 +1,16 @@
-"""Output that cannot be written: exit 2 with the place and the cause, and no word of a bug."""
+"""Output that cannot be written: exit 2 with the place and the cause, and no word of a bug; a
+reader that has gone and Ctrl-C have codes of their own."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from forgedsl.cli.main import main
+from forgedsl.source import SourceFile
 
 FORGEC = f"{sys.executable} -m forgedsl.cli.main"
 SUMS = Path(__file__).parents[2] / "pipelines" / "sft_math.forge"
@@ -36,7 +42,9 @@ def test_a_path_that_cannot_be_written_is_named(words: str, tmp_path: Path) -> N
     assert "Not a directory" in said or "File exists" in said
 
 
-@pytest.mark.parametrize("words", ["--help", f"graph {SUMS}", f"lint {SUMS} --select ALL; "])
+@pytest.mark.parametrize(
+    "words", ["--help", "fmt --help", f"graph {SUMS}", f"lint {SUMS} --select ALL; "]
+)
 def test_a_full_standard_output_is_named(words: str, tmp_path: Path) -> None:
     words = words.removesuffix("; ")
     code, said = shell(f"{words} > /dev/full", tmp_path)
@@ -45,6 +53,37 @@ def test_a_full_standard_output_is_named(words: str, tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_a_reader_that_has_gone_is_no_bug(tmp_path: Path) -> None:
-    code, said = shell(f"graph {SUMS} --format json | true", tmp_path)
-    assert (code, said) == (141, "")
+@pytest.mark.parametrize("words", ["--help", "--version", "lint --help", f"graph {SUMS}"])
+def test_a_reader_that_has_gone_is_no_bug(words: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([*FORGEC.split(), *words.split()], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_closed_standard_output_is_said(tmp_path: Path) -> None:
+    assert shell(f"lint {SUMS} >&-", tmp_path) == (
+        2, "forgec: standard output is closed; give it a file, or /dev/null\n",
+    )  # fmt: skip
+
+
+def test_messages_stay_out_of_the_output_where_standard_error_is_closed(tmp_path: Path) -> None:
+    shell("lint nothing.forge --format json > found.json 2>&-", tmp_path)
+    assert json.loads((tmp_path / "found.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "command", ["lint", "plan", "sim", "build -o x", "graph", "doc", "run", "fmt"]
+)
+def test_ctrl_c_is_said_in_one_line(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(SourceFile, "__init__", press)
+    monkeypatch.setattr("sys.argv", ["forgec", *command.split(), str(SUMS)])
+    with pytest.raises(SystemExit, match="130"):
+        main()
+    assert capsys.readouterr().err == "forgec: interrupted\n"

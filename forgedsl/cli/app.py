@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from forgedsl.cli.commands import COMMANDS, PLAIN
-from forgedsl.cli.words import Syntax, UsageError, drop_output, refuse, with_sets
+from forgedsl.cli.words import Syntax, UsageError, refuse, stopped, with_sets
 
 HABITS = {
     name: f"did you mean `{command}`?"
@@ -34,18 +36,28 @@ HABITS = {
 """what other tools call a command, and its likely slips"""
 
 
+@contextmanager
+def _stopped() -> Iterator[None]:
+    """Where click would exit with 1, as if the file had errors, or say nothing."""
+    try:
+        yield
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        raise typer.Exit(stopped(error)) from error
+
+
 class _LazyGroup(TyperGroup):
     """Knows the commands by name; imports one when it is invoked."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name, _, _ in COMMANDS]
 
+    def make_context(self, *args: Any, **given: Any) -> Any:  # prints --help and --version
+        with _stopped():
+            return super().make_context(*args, **given)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _stopped():
             return super().invoke(ctx)
-        except BrokenPipeError as error:  # click would exit with 1, as if the file had errors
-            drop_output()
-            raise typer.Exit(141) from error
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for name, module, summary in COMMANDS:

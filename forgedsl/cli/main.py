@@ -11,8 +11,10 @@ environment cannot satisfy the plan; 5 run failed; 6 stopped by a guard; 70 inte
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -21,8 +23,15 @@ from forgedsl.cli.commands import COMMANDS, PLAIN
 
 def main() -> None:
     """Entry point of `forgec`: run a command and map exceptions to exit codes."""
+    if sys.stderr is None:  # closed; what is printed to None would go to standard output
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:
+        print("forgec: standard output is closed; give it a file, or /dev/null", file=sys.stderr)
+        sys.exit(2)
     code = _ended(_call)
-    sys.exit(_ended(_flush) or code)
+    code = _ended(_flush) or code
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is said and written
+    sys.exit(code)
 
 
 def _call() -> None:
@@ -43,8 +52,7 @@ def _call() -> None:
 
 def _flush() -> None:
     """What Python would do at its exit, where nobody could tell of a failure."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    sys.stdout.flush()
 
 
 def _ended(work: Callable[[], None]) -> int:
@@ -53,13 +61,10 @@ def _ended(work: Callable[[], None]) -> int:
         work()
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        from forgedsl.cli.words import drop_output
+    except (KeyboardInterrupt, BrokenPipeError) as error:
+        from forgedsl.cli.words import stopped
 
-        drop_output()  # its reader has gone; nothing is left to say to it
-        return 141
+        return stopped(error)
     except Exception as error:
         return _exit_code(error)
     return 0

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
 
@@ -36,6 +37,10 @@ class Parser(argparse.ArgumentParser):
         }
         syntax = Syntax(command=self.command, options=options, num_words=self.num_words)
         return self.parse_args(with_sets(arguments, syntax))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """argparse would not tell of an output that cannot be written."""
+        (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         refuse(self.command, UsageError(f"{message}; see `forgec {self.command} --help`"))

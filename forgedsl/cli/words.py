@@ -36,6 +36,16 @@ def drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
+def stopped(error: BaseException) -> int:
+    """The exit code where Ctrl-C, which is said, or a reader that has gone ended a command."""
+    if isinstance(error, KeyboardInterrupt):
+        line = "\n" if sys.stderr.isatty() else ""  # behind the ^C
+        print(f"{line}forgec: interrupted", file=sys.stderr)
+        return 130
+    drop_output()  # nothing is left to say to it
+    return 141
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
     """What a command's parser knows: options (whether each takes a value), and how many words."""
