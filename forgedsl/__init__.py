@@ -22,3 +22,7 @@ def __getattr__(name: str) -> Any:
 
         return compile_loss
     raise AttributeError(f"module 'forgedsl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

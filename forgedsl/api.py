@@ -7,11 +7,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from os import PathLike
 from pathlib import Path
+from types import UnionType
+from typing import Any
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.errors import SourceError
+from forgedsl.errors import SourceError, expect
 from forgedsl.hir.context import Context, Host
 from forgedsl.hir.evaluate import Names
 from forgedsl.hir.habits import as_override
@@ -58,6 +61,7 @@ def load(
 ) -> Loaded:
     """Read, parse and resolve the file at `path`. `overrides` are texts `a.b=v`; `allow_open`: the
     parameters of a module need no values."""
+    expect(path, str | PathLike, "`path` is the path of a .forge file")
     reporter = Reporter()
     loader = Loader(reporter)
     source = read_source(Path(path), str(path), reporter)
@@ -79,6 +83,7 @@ def load_text(
     host: Host | None = None,
 ) -> Loaded:
     """Parse and resolve `text`; imports are looked up in `folder`."""
+    expect(text, str, "`text` is .forge text")
     reporter = Reporter()
     loader = Loader(reporter)
     source = decode(text.encode("utf-8", "surrogatepass"), name, reporter)
@@ -97,6 +102,10 @@ def _load(
     host: Host | None,
     allow_open: bool = False,
 ) -> Loaded:
+    expect(profile, str, '`profile` is the name of one; without one, "none"')
+    expect(host, Host | None, "`host` is a forgedsl.api.Host")
+    overrides = _listed(overrides, str | Override, 'overrides=["group=4"]')
+    set_files = _listed(set_files, str | PathLike, 'set_files=["mine.toml"]')
     reporter = loader.reporter
     loader.sources[source.name] = source
     file = parse(source, reporter)
@@ -115,6 +124,18 @@ def _load(
             allow_open=allow_open,
         )
     return Loaded(program=program, reporter=reporter, sources=loader.sources, file=file)
+
+
+def _listed(given: Iterable[Any], kinds: UnionType, example: str) -> tuple[Any, ...]:
+    """The items of a list; one text is no list of its letters, nor a mapping one of its names."""
+    said = f"write a list, {example}"
+    if isinstance(given, str | Mapping):
+        raise TypeError(f"{said}, not {given!r}")
+    expect(given, Iterable, said)
+    items = tuple(given)
+    for item in items:
+        expect(item, kinds, said)
+    return items
 
 
 def overrides_of(
@@ -151,6 +172,8 @@ def load_functions(
     ("std/rl") or of a function in one ("grpo"), or .forge text. `params` override the module's
     parameters. Raises SourceError with diagnostics.
     """
+    expect(source, str | Path, "`source` is a path, .forge text, or a name of the library")
+    expect(params, Mapping | None, "`params` are names with values: params={...}")
     reporter = Reporter()
     loader = Loader(reporter)
     module = _module(source, loader)

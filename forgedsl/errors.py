@@ -15,6 +15,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import UnionType
 
 from forgedsl.diagnostics import Diagnostic
 
@@ -73,6 +74,12 @@ def cannot_write(error: OSError) -> str:
     """`cannot write PATH: No space left on device`; empty if it may be a bug of ours."""
     known = error.filename and error.errno in REFUSED
     return f"cannot write {error.filename}: {error.strerror}" if known else ""
+
+
+def expect(given: object, kinds: type | UnionType, said: str) -> None:
+    """Raise TypeError with what is expected, unless an argument of the Python API is of `kinds`."""
+    if not isinstance(given, kinds):
+        raise TypeError(f"{said}, not {given!r}")
 
 
 @contextmanager

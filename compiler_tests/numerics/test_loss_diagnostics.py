@@ -147,3 +147,23 @@ def test_compile_loss_names_the_parameters_there_are(source, name, said):
         compile_loss(source, params={name: 0.3})
     assert f"F114: `{source}` has no parameter `{name}`" in str(refused.value)
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "params", "said"),
+    [
+        ((3,), None, "a loss is a name of the library, .forge text, or a path, not 3"),
+        (("dapo", 3), None, "`name` is the name of a loss"),
+        (("dapo",), ["clip_high"], r'`params` are names with values, params=\{"clip_high": 0.3\}'),
+        (("dapo",), {3: 1}, "`params` are names with values"),
+        (("dapo",), {"clip_high": [1]}, r"the parameter `clip_high` takes one value, not \[1\]"),
+    ],
+)
+def test_an_argument_of_another_kind(arguments, params, said):
+    with pytest.raises(TypeError, match=said):
+        compile_loss(*arguments, params=params)
+
+
+def test_a_source_that_is_nothing_is_no_text():
+    with pytest.raises(FileNotFoundError, match=r"std/rll is no .forge file and no module"):
+        compile_loss("std/rll", "dapo")

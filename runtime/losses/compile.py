@@ -9,14 +9,16 @@ Example:
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from forgedsl.api import load_functions
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
-from forgedsl.errors import SourceError
+from forgedsl.errors import SourceError, expect
 from forgedsl.hir.ir import Function
+from forgedsl.hir.modules import standard_modules
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime.losses.function import LossFunction
@@ -41,7 +43,15 @@ def compile_loss(
 
     Raises:
         SourceError: the source has mistakes; `diagnostics` holds them.
+        FileNotFoundError: the source is the path of a file that is not there.
     """
+    expect(source, str | Path, "a loss is a name of the library, .forge text, or a path")
+    expect(name, str | None, "`name` is the name of a loss of the source; its parameters: params=")
+    example = 'params={"clip_high": 0.3}'
+    expect(params, Mapping | None, f"`params` are names with values, {example}")
+    for key, value in (params or {}).items():
+        expect(key, str, f"`params` are names with values, {example}")
+        expect(value, bool | int | float | str, f"the parameter `{key}` takes one value")
     if backend not in BACKENDS:
         raise ValueError(f"backend {backend!r} is none of {', '.join(BACKENDS)}")
     return _compile(source, name, tuple(sorted((params or {}).items())), backend)
@@ -73,6 +83,11 @@ def _file_params(source: str | Path) -> frozenset[str]:
         text = Path(source).read_text("utf-8")
     elif text.isidentifier():
         return frozenset()
+    elif text not in standard_modules() and re.fullmatch(r"[^\s{]+", text):
+        modules = ", ".join(standard_modules())
+        raise FileNotFoundError(
+            f"{text} is no .forge file and no module of the library ({modules})"
+        )
     file = parse(SourceFile(str(source), text), Reporter())
     return frozenset(decl.name for decl in file.decls if isinstance(decl, ast.Param))
 

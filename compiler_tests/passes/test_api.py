@@ -1,0 +1,47 @@
+"""The Python API tells what an argument should be, with the words to write."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import forgedsl
+from forgedsl import api
+
+GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"overrides": "group=4"}, r'write a list, overrides=\["group=4"\], not \'group=4\''),
+        ({"overrides": {"group": 4}}, "write a list, overrides="),
+        ({"overrides": [4]}, "write a list, overrides=.*, not 4"),
+        ({"overrides": 4}, "write a list, overrides=.*, not 4"),
+        ({"set_files": "mine.toml"}, "write a list, set_files="),
+        ({"profile": None}, '`profile` is the name of one; without one, "none", not None'),
+        ({"host": "8xH200"}, "`host` is a forgedsl.api.Host"),
+    ],
+)
+def test_an_argument_of_another_kind(given, said):
+    with pytest.raises(TypeError, match=said):
+        api.load(GRPO, **given)
+
+
+def test_a_path_and_a_text():
+    with pytest.raises(TypeError, match=r"`path` is the path of a .forge file, not 3"):
+        api.load(3)
+    with pytest.raises(TypeError, match=r"`text` is .forge text, not 3"):
+        api.load_text(3)
+    with pytest.raises(TypeError, match=r"`source` is a path, .forge text, or a name"):
+        api.load_functions(3)
+
+
+def test_overrides_may_come_from_an_iterator():
+    program = api.load(GRPO, profile="none", overrides=(f"group={n}" for n in (4, 6))).checked
+    assert program.params["group"].value == 6
+
+
+def test_what_is_loaded_on_first_use_is_listed():
+    assert "compile_loss" in dir(forgedsl)
