@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
-from types import UnionType
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
@@ -126,7 +125,7 @@ def _load(
     return Loaded(program=program, reporter=reporter, sources=loader.sources, file=file)
 
 
-def _listed(given: Iterable[Any], kinds: UnionType, example: str) -> tuple[Any, ...]:
+def _listed(given: Iterable[Any], kinds: Any, example: str) -> tuple[Any, ...]:
     """The items of a list; one text is no list of its letters, nor a mapping one of its names."""
     said = f"write a list, {example}"
     if isinstance(given, str | Mapping):

@@ -15,7 +15,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import UnionType
+from typing import Any
 
 from forgedsl.diagnostics import Diagnostic
 
@@ -76,7 +76,7 @@ def cannot_write(error: OSError) -> str:
     return f"cannot write {error.filename}: {error.strerror}" if known else ""
 
 
-def expect(given: object, kinds: type | UnionType, said: str) -> None:
+def expect(given: object, kinds: Any, said: str) -> None:
     """Raise TypeError with what is expected, unless an argument of the Python API is of `kinds`."""
     if not isinstance(given, kinds):
         raise TypeError(f"{said}, not {given!r}")

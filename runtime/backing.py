@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -46,8 +47,8 @@ class Run:
     record_batches: int
     backing: Backing
     scratch: Scratch
-    others: frozenset[int]
-    """processes below this one that are not the run's"""
+    clean_up: Callable[[], None]
+    """kills every process of the run and removes what it keeps outside of its folder"""
     changed_data: bool = False
     """a resumed run reads other data than before, which the user has allowed"""
 

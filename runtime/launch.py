@@ -74,27 +74,32 @@ def run(
     for key in remove_dead():
         print(f"note: removed what run {key}, which was killed, left behind", file=sys.stderr)
     scratch = Scratch()
-    log, backing = _parts(run_dir, rehearsal)
     others = frozenset(child.pid for child in psutil.Process().children())
-    with log as events:
-        for reader in readers:
-            events.subscribe(reader)
-        this = Run(
-            job=job,
-            run_dir=run_dir.resolve(),
-            job_dir=(job_dir or run_dir).resolve(),
-            events=events,
-            resume=last_step(run_dir) if resume else None,
-            record_batches=record_batches,
-            backing=backing,
-            scratch=scratch,
-            others=others,
-            changed_data=changed_data,
-        )
-        outcome = _run(this)
-    kill_children(others)
-    scratch.close()
-    return outcome.code
+
+    def clean_up() -> None:
+        kill_children(others)
+        scratch.close()
+
+    try:
+        log, backing = _parts(run_dir, rehearsal)
+        with log as events:
+            for reader in readers:
+                events.subscribe(reader)
+            this = Run(
+                job=job,
+                run_dir=run_dir.resolve(),
+                job_dir=(job_dir or run_dir).resolve(),
+                events=events,
+                resume=last_step(run_dir) if resume else None,
+                record_batches=record_batches,
+                backing=backing,
+                scratch=scratch,
+                clean_up=clean_up,
+                changed_data=changed_data,
+            )
+            return _run(this).code
+    finally:  # also where Ctrl-C comes before there is a loop to take it
+        clean_up()
 
 
 def _run(this: Run) -> Outcome:
@@ -153,12 +158,7 @@ def read_state(run_dir: Path, step: int) -> dict[str, Any]:
 
 def _outcome(this: Run) -> Outcome:
     """Run to an outcome, in a thread of its own where this one runs an event loop already."""
-
-    def clean_up() -> None:
-        kill_children(this.others)
-        this.scratch.close()
-
-    interrupt = Interrupt(this.events, this.run_dir, clean_up)
+    interrupt = Interrupt(this.events, this.run_dir, this.clean_up)
     this.events.subscribe(interrupt.on_event)
     try:
         asyncio.get_running_loop()
@@ -232,12 +232,16 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     install_fault_hook(lambda text: None)  # the keeper watches every mesh
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     fleet = this.backing.spawn(this)
+    starting = False
     try:
         data = await this.backing.prepare(this, fleet)
         return await _control(this, fleet, data, interrupt)
+    except asyncio.CancelledError:
+        starting = True  # nobody listens yet, and nothing is to be kept: they are killed
+        raise
     finally:
-        this.events.emit("phase", text="stopping services")
-        await _stop(this, fleet)
+        if not starting:
+            await _stop(this, fleet)
 
 
 async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
@@ -276,6 +280,7 @@ async def _export(this: Run, endpoints: Any) -> None:
 
 async def _stop(this: Run, fleet: Any) -> None:
     """Stop all meshes; what does not stop in time is killed by `kill_children`."""
+    this.events.emit("phase", text="stopping services")
     results = await asyncio.gather(*(mesh.stop() for mesh in fleet.all()), return_exceptions=True)
     for mesh, result in zip(fleet.all(), results, strict=True):
         if isinstance(result, BaseException):

@@ -2,8 +2,9 @@
 
     Scratch() --key--> /dev/shm/forgedsl-KEY-owner   locked as long as this process lives
                   |--> /dev/shm/forgedsl-KEY-*       weights on their way, meeting points
+                  |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   `--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
-    remove_dead() --owner's lock is free--> all three are removed
+    remove_dead() --owner's lock is free--> all of it is removed
 
 A process id says nothing here: containers may share memory, and each numbers its processes anew.
 """
@@ -16,6 +17,7 @@ import os
 import shutil
 import tempfile
 import time
+from multiprocessing import process
 from pathlib import Path
 
 SHM = Path("/dev/shm")
@@ -50,10 +52,18 @@ class Scratch:
         self._owner.close()
 
 
+def own_semaphores(environment: dict[str, str]) -> None:
+    """Name the semaphores of multiprocessing in this process, and in those that it starts, after
+    the run: who is killed leaves them, and `sem.mp-xyz` would be nobody's."""
+    run = Path(environment["TMPDIR"]).name
+    process.current_process()._config["semprefix"] = f"/{run}"  # type: ignore[attr-defined]
+
+
 def remove_buffers(run_key: str) -> None:
-    """Unlink the shared memory of a run, whose trainer may have died before it could."""
-    for file in SHM.glob(f"forgedsl-{run_key}-*"):
-        file.unlink(missing_ok=True)
+    """Unlink the shared memory of a run, whose processes may have died before they could."""
+    for pattern in (f"forgedsl-{run_key}-*", f"sem.forgedsl-{run_key}-*"):
+        for file in SHM.glob(pattern):
+            file.unlink(missing_ok=True)
 
 
 def remove_dead() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,3 +60,23 @@ def test_an_owner_that_names_another_folder_does_not_get_it_removed(tmp_path: Pa
     (tmp_path / "forgedsl-1-1-owner").write_text(str(tmp_path / "precious"))
     scratch.remove_dead()
     assert list(tmp_path.iterdir()) == [tmp_path / "precious"]
+
+
+LOCKED = """
+import multiprocessing, os, signal
+from multiprocessing import resource_tracker
+from forgedsl.runtime.scratch import own_semaphores
+own_semaphores({"TMPDIR": "/tmp/forgedsl-KEY"})
+lock = multiprocessing.get_context("spawn").Lock()
+os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_semaphores_of_a_killed_process_are_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    shm, key = Path("/dev/shm"), f"test-{os.getpid()}"
+    monkeypatch.setattr(scratch, "SHM", shm)
+    subprocess.run([sys.executable, "-c", LOCKED.replace("KEY", key)])
+    left = list(shm.glob(f"sem.forgedsl-{key}-*"))
+    scratch.remove_buffers(key)
+    assert (len(left), left[0].exists()) == (1, False)

@@ -7,6 +7,8 @@ ports) is used by `runtime/actors` and `runtime/services.py` through the names r
 from __future__ import annotations
 
 import asyncio
+import atexit
+import functools
 import gc
 import io
 import os
@@ -20,9 +22,10 @@ from typing import Any
 
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
-from monarch.actor import ActorError, Channel, Port, PortReceiver, this_host
+from monarch.actor import ActorError, Channel, Port, PortReceiver
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
+from forgedsl.runtime.scratch import own_semaphores
 
 __all__ = [
     "Channel",
@@ -38,6 +41,31 @@ SETUP_GC = (100_000, 20, 100)
 """while thousands of modules are imported, nearly nothing that is made is garbage"""
 STOP_SECONDS = 8.0
 LEFT_SECONDS = 0.5
+END_SECONDS, FLUSH_SECONDS = 5.0, 0.3
+"""for the end of Monarch's client in all, and for each of the two flushes of its messages"""
+
+
+@functools.cache
+def this_host() -> Any:
+    """This host. Monarch's client, which begins here, is ours to end."""
+    found = monarch.actor.this_host()
+    atexit.register(shut_down)  # after Monarch's own hook, and so called before it
+    return found
+
+
+def shut_down() -> None:
+    """End Monarch's client, at the end of the interpreter: afterwards it cannot be had again.
+
+    The hook that Monarch registers for this waits a second, and prints a traceback on a busy
+    machine; called after this one, it finds nothing to do. Nor can the threads of its runtime print
+    any more, whose words go past Python; those of others, by `sys.stderr`, still can.
+    """
+    first: Any = sys.__stderr__
+    if sys.stderr is first:
+        sys.stderr = open(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(Exception, KeyboardInterrupt):  # the run is over, and all it had to say is said
+        monarch.actor.shutdown_context(host_timeout=FLUSH_SECONDS).get(timeout=END_SECONDS)
 
 
 def install_fault_hook(report: Callable[[str], object]) -> None:
@@ -59,6 +87,7 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
     def start() -> None:
         gc.set_threshold(*SETUP_GC)
         os.environ.update(environment)
+        own_semaphores(environment)
         stream = os.open(
             f"{log_name}-{os.getpid()}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644
         )
