@@ -23,7 +23,7 @@ PLACE = re.compile(r"""(?:#\s|at=")([\w.+-]+\.forge:\d+:\d+)""")
 
 def places_of(error: BaseException) -> tuple[str, ...]:
     """The .forge places of the frames that an error passed, the innermost first."""
-    found = (_place(file, line) for file, line in _frames(error.__traceback__))
+    found = (_place(file, line) for file, line in frames(error.__traceback__))
     return tuple(dict.fromkeys(place for place in found if place))[::-1]
 
 
@@ -52,7 +52,7 @@ def _hook(
     otherwise(kind, error, trace)
 
 
-def _frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
+def frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
     """(file, line) of each frame."""
     while trace is not None:
         yield trace.tb_frame.f_code.co_filename, trace.tb_lineno

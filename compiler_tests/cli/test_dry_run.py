@@ -52,7 +52,7 @@ def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert "rewards     FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
-    assert "): the process ended while it was loading: " in done.stdout
+    assert "): grading.py:2 ends the process while it is imported " in done.stdout
 
 
 def test_gpus_that_are_not_there(folder, monkeypatch):

@@ -173,9 +173,22 @@ def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path:
     ("source", "said"),
     [
         ("import nowhere\n", "No module named 'nowhere'"),
-        ("import sys\nsys.exit(2)\n", r"importing rewards.py failed: SystemExit: 2"),
+        ("x = 1\n1 / 0\n", r"\): importing rewards.py:2 failed: ZeroDivisionError"),
+        (
+            "import sys\nsys.exit(2)\n",
+            r"rewards.py:2 ends the process while .* \(SystemExit: 2\); .*",
+        ),
+        (
+            "import os\nos._exit(4)\n",
+            r"reward f .*: rewards.py:2 ends the process .*os._exit\(4\)\).*__main__",
+        ),
         (
             "import time\ntime.sleep(600)\n",
+            r"reward f \(f of rewards.py\): rewards.py:2 did not end .* belongs into",
+        ),
+        (
+            "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])\n"
+            "time.sleep(600)\n",
             r"reward f \(f of rewards.py\): not loaded within 6 s; what runs on import must",
         ),
     ],
@@ -190,6 +203,7 @@ def test_what_cannot_be_imported_is_said_at_the_start(
 
 
 def test_a_process_that_ends_while_loading_says_so(tmp_path: Path) -> None:
-    process = RewardProcess(recipe(tmp_path, "f", "import os\nos._exit(4)\n"))
-    with pytest.raises(LaunchError, match=r"ended while it was loading: .* exit code 4"):
+    process = RewardProcess(recipe(tmp_path, "f", "import os\nos.kill(os.getpid(), 9)\n"))
+    said = r"\(f of rewards.py\): the process ended .* loading: its process was ended by SIGKILL"
+    with pytest.raises(LaunchError, match=said):
         asyncio.run(process.start())

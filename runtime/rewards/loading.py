@@ -13,18 +13,21 @@ import hashlib
 import importlib.util
 import inspect
 import math
+import os
 import sys
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.models import resolve_path
-from forgedsl.runtime.places import described
+from forgedsl.runtime.places import described, frames
 from forgedsl.runtime.rewards import text
 from forgedsl.runtime.rewards.math_equal import math_equal
 
@@ -196,13 +199,48 @@ def _import_file(path: Path, name: str, spec: job.Reward) -> ModuleType:
     module = importlib.util.module_from_spec(found)
     sys.modules[name] = module
     try:
-        found.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+        with _exits_are_errors():
+            found.loader.exec_module(module)
+    except BaseException as error:
         del sys.modules[name]
-        raise LaunchError(
-            f"importing {path.name} failed: {type(error).__name__}: {error}"
-        ) from error
+        lines = [line for file, line in frames(error.__traceback__) if file == str(path)]
+        place = f"{path.name}:{lines[-1]}" if lines else path.name
+        raise LaunchError(_unimported(error, place)) from error
     return module
+
+
+@contextmanager
+def _exits_are_errors() -> Iterator[None]:
+    """Where a file calls `os._exit`, nobody could say which line it was."""
+    really, process = os._exit, os.getpid()
+
+    def leave(status: int) -> NoReturn:
+        here = threading.current_thread() is threading.main_thread()
+        if os.getpid() != process or not here:
+            really(status)
+        raise SystemExit(f"os._exit({status})")
+
+    os._exit = leave
+    try:
+        yield
+    finally:
+        os._exit = really
+
+
+def _unimported(error: BaseException, place: str) -> str:
+    """Why a file could not be imported, and what to do."""
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, Exception):
+        return f"importing {place} failed: {said}"
+    if isinstance(error, SystemExit | KeyboardInterrupt):
+        return (
+            f"{place} ends the process while it is imported ({said}); what the file does as a "
+            'script belongs under `if __name__ == "__main__":`'
+        )
+    return (
+        f"{place} did not end while it was imported: it was interrupted; what waits, serves or "
+        "computes for long belongs into the function, or into a class that is made once"
+    )
 
 
 def _shown(value: Any) -> str:

@@ -102,13 +102,13 @@ class _Incarnation:
         named = ", ".join(map(recipe.named, recipe.rewards))
         made._reader, made._writer = await asyncio.open_connection(sock=ours)
         try:
-            made._write(recipe)
+            made._write((recipe, max(LOADING - 5.0, LOADING / 2)))
             async with asyncio.timeout(LOADING):
                 problem = await made._read()
         except TimeoutError:
             problem = f"{named}: not loaded within {LOADING:g} s; what runs on import must end"
         except (asyncio.IncompleteReadError, ConnectionError):
-            problem = f"{named}: the process ended while it was loading: {await made._cause()}"
+            problem = f"{named}: the process ended while it was loading: {await made._cause('')}"
         if problem:
             made.kill("")
             process.wait()
@@ -158,14 +158,14 @@ class _Incarnation:
             if not future.done():
                 future.set_result(None if self._killed else cause)
 
-    async def _cause(self) -> str:
+    async def _cause(self, when: str = " in the call") -> str:
         """How the process ended."""
         code = await asyncio.to_thread(self._process.wait)
         if code >= 0:
-            return f"its process ended with exit code {code} in the call"
+            return f"its process ended with exit code {code}{when}"
         name = signal.Signals(-code).name
         hint = "" if self._memory is None else f" (`memory` is {self._memory / 2**20:.0f} MiB)"
-        return f"its process was ended by {name} in the call{hint}"
+        return f"its process was ended by {name}{when}{hint}"
 
     def _write(self, value: Any) -> None:
         body = pickle.dumps(value)

@@ -95,11 +95,15 @@ def main(number: int) -> None:
     """Serve over the inherited socket until it is closed."""
     _die_with_parent()
     stream = socket.socket(fileno=number)
-    recipe: Recipe = receive(stream)
+    recipe: Recipe
+    recipe, seconds = receive(stream)
     if recipe.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (recipe.memory, recipe.memory))
     try:
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         functions = load(recipe)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     except LaunchError as error:
         send(stream, str(error))
         return
