@@ -89,14 +89,10 @@ def run(
                 job=job,
                 run_dir=run_dir.resolve(),
                 job_dir=(job_dir or run_dir).resolve(),
-                events=events,
                 resume=last_step(run_dir) if resume else None,
-                record_batches=record_batches,
-                backing=backing,
-                scratch=scratch,
-                clean_up=clean_up,
-                changed_data=changed_data,
-            )
+                events=events, record_batches=record_batches, backing=backing,
+                scratch=scratch, clean_up=clean_up, changed_data=changed_data,
+            )  # fmt: skip
             return _run(this).code
     finally:  # also where Ctrl-C comes before there is a loop to take it
         clean_up()

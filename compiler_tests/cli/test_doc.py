@@ -104,3 +104,9 @@ def test_a_file_with_errors_is_not_documented(doc, tmp_path: Path) -> None:
     code, out, err = doc(path)
     assert (code, out) == (1, "")
     assert "F101" in err
+
+
+@pytest.mark.parametrize(("name", "begin"), [("page.md", "# std/rl"), ("page.html", "<!doctype")])
+def test_the_name_of_a_page_is_a_file(doc, tmp_path: Path, name: str, begin: str) -> None:
+    doc("std/rl", "-o", str(tmp_path / name))
+    assert (tmp_path / name).read_text().startswith(begin)

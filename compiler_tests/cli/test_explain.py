@@ -121,3 +121,31 @@ def test_a_block_of_settings():
     done = explain("trainer.optimizer", GRPO)
     assert "optimizer.kind          adamw" in done.stdout
     assert "batch." not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("titan", "| `optimizer.lr` |"),
+        ("loss", "What is minimized, per token"),
+        ("param", "param group : int = 8"),
+        ("lr", "# lr, of titan\n\n| setting |"),
+        ("optimizer", "| `optimizer.warmup` |"),
+        ("draw", "so many prompts for one optimizer step"),
+        ("token_mean", "sum over valid tokens"),
+        ("minimize", "what a loss is"),
+        ("behavior", "log-prob of each token under the weights that sampled it"),
+    ],
+)
+def test_a_word_that_is_the_same_in_all_files(word, said):
+    done = explain(word)
+    assert (done.returncode, said in done.stdout) == (0, True), done.stdout + done.stderr
+
+
+def test_the_end_of_a_setting_of_a_file():
+    done = explain("lr", GRPO)
+    assert "did you mean `trainer.optimizer.lr`" in done.stderr
+
+
+def test_a_misspelt_word():
+    assert "did you mean `titan`?" in explain("titann").stderr

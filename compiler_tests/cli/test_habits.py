@@ -222,6 +222,19 @@ def test_yaml_has_the_same_diagnostics(text, code, said, tmp_path):
     assert said in found.message
 
 
+def test_overrides_from_json(tmp_path):
+    (tmp_path / "mine.json").write_text('{"group": 4, "trainer": {"optimizer": {"lr": 1e-5}}}')
+    program = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.json"]).checked
+    assert program.params["group"].value == 4
+    assert program.services["trainer"].settings["optimizer.lr"].value == 1e-5
+
+
+def test_json_without_names_is_a_diagnostic(tmp_path):
+    (tmp_path / "mine.json").write_text("[1]")
+    (found,) = api.load(GRPO, profile="none", set_files=[tmp_path / "mine.json"]).reporter
+    assert found.message.endswith("is not JSON: its top is no mapping of names to values")
+
+
 # ---- what is not installed
 
 

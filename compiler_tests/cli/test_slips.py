@@ -38,6 +38,13 @@ def test_a_word_for_a_parameter_that_is_a_number() -> None:
         ("s/4/2/", "F121", "write `--set NAME.SETTING=VALUE`"),
         ("trainer.procs=4,generator.replicas=2", "F109", "one setting for each `--set`"),
         ("logging.console=False", "F109", "write `false`"),
+        ("grp=4", "F101", "did you mean `group`?"),
+        (
+            "sums.optimizer.decay=none",
+            "F101",
+            "did you mean `trainer.optimizer.decay` or `reference.optimizer.decay`?",
+        ),
+        ("gsm8k.source=x.jsonl", "F101", 'write `jsonl("x.jsonl")`'),
     ],
 )
 def test_what_was_meant_is_said(override: str, code: str, help_text: str) -> None:
@@ -86,3 +93,30 @@ def test_graph_of_a_missing_file_is_bad_usage(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2
+
+
+@pytest.mark.parametrize("command", ["run", "plan", "graph"])
+def test_a_folder_where_a_file_belongs(command, tmp_path, monkeypatch, capsys) -> None:
+    (tmp_path / "b.forge").write_text("forge 1\n")
+    monkeypatch.setattr("sys.argv", ["forgec", command, str(tmp_path)])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert f"help: name a file of it: {tmp_path}/b.forge" in capsys.readouterr().err
+
+
+def test_a_run_folder_where_a_file_belongs(tmp_path) -> None:
+    (tmp_path / "job.json").write_text("{}")
+    (found,) = api.load(tmp_path).reporter
+    assert found.help == (
+        f"this is a run folder: name {tmp_path}/job.json, or continue it with `--resume`"
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_text_of_windows_is_told_how_to_convert(encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "w.forge").write_text("forge 1\n", encoding=encoding)
+    (found,) = api.load(tmp_path / "w.forge").reporter
+    kind = encoding.upper().replace("-LE", "LE").replace("-BE", "BE")
+    assert (found.code, f"iconv -f {kind} -t UTF-8 {tmp_path}/w.forge" in found.help) == (
+        "S014", True,
+    )  # fmt: skip

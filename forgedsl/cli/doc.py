@@ -32,7 +32,10 @@ def command(
         str, typer.Argument(metavar="WHAT", help="a .forge file, std/rl, a name in it, a reference")
     ],
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", metavar="DIR", help="write it into a folder")
+        Path | None,
+        typer.Option(
+            "-o", "--out", metavar="PATH", help="a folder, or a file NAME.md or NAME.html"
+        ),
     ] = None,
     format_: Annotated[Format, typer.Option("--format", help="how it is written")] = (
         Format.MARKDOWN
@@ -52,7 +55,8 @@ def command(
     if isinstance(found, int):
         raise typer.Exit(found)
     name, text, drawing = found
-    if format_ is Format.HTML:
+    is_file = out is not None and out.suffix in (".md", ".html") and not out.is_dir()
+    if format_ is Format.HTML or (is_file and out is not None and out.suffix == ".html"):
         from forgedsl.docs.html import page
 
         text = page(text, drawing=drawing)
@@ -60,8 +64,8 @@ def command(
         sys.stdout.write(text)
         return
     with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        path = out / f"{name}.{'html' if format_ is Format.HTML else 'md'}"
+        path = out if is_file else out / f"{name}.{'html' if format_ is Format.HTML else 'md'}"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", newline="\n")
     print(path, file=sys.stderr)
 

@@ -4,6 +4,7 @@
     forgec explain trainer.procs FILE            layers of one value; `trainer` for all its settings
     forgec explain trainer.procs FILE --profile cpu trainer.procs=2
     forgec explain grpo [FILE]                   a loss: formula, intervals, gradient
+    forgec explain titan                         a word of the language, a kind, a setting
 
 Exit 0; 1 if the file has errors; 2 if nothing is called that.
 """
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from forgedsl.api import Loaded
 
 
+VALUES = "name the file for its values and losses: `forgec explain PATH FILE`"
+
+
 def _parser() -> Parser:
     about = "Explain a code (L405), a value (trainer.procs FILE), or a loss (grpo)."
     parser = Parser("explain", about, __doc__, num_words=2)
@@ -34,7 +38,7 @@ def _parser() -> Parser:
     add("--profile", default="none", help="with this profile")
     add("--set", action="append", default=[], metavar="a.b=v", help=SET_HELP)
     add("--set-file", action="append", default=[], type=Path, metavar="FILE",
-        help="overrides from TOML or YAML")  # fmt: skip
+        help="overrides from TOML, YAML or JSON")  # fmt: skip
     return parser
 
 
@@ -114,29 +118,47 @@ def _loss(options: argparse.Namespace) -> int:
         options.what, options.file, options.profile, options.set, options.set_file
     )
     if function is None:
-        return _nothing(options)
+        return _word(options)
     print(losses.page(function), end="")
     return 0
 
 
-def _nothing(options: argparse.Namespace) -> int:
-    """Nothing is called that."""
+def _word(options: argparse.Namespace) -> int:
+    """A word that means the same in every file."""
+    from forgedsl.docs.words import word
+
+    hint = _hint(options) if options.file is not None else ""
+    page = None if hint else word(options.what)
+    if page is None:
+        return _nothing(options, hint)
+    print(page, end="")
+    if options.file is None and "| setting |" in page:
+        print(f"\n{VALUES}", file=sys.stderr)
+    return 0
+
+
+def _hint(options: argparse.Namespace) -> str:
+    """What of the file may be meant."""
     from forgedsl import api
     from forgedsl.explain import provenance
 
-    hint = ""
+    program = api.load(
+        options.file, profile=options.profile, overrides=options.set, set_files=options.set_file
+    ).program
+    return "" if program is None else provenance.suggestions(options.what, program)
+
+
+def _nothing(options: argparse.Namespace, hint: str) -> int:
+    """Nothing is called that."""
+    where = "the standard library has"
     if options.file is not None:
-        program = api.load(
-            options.file,
-            profile=options.profile,
-            overrides=options.set,
-            set_files=options.set_file,
-        ).program
-        hint = "" if program is None else provenance.suggestions(options.what, program)
         where = f"{options.file} and the standard library have"
     else:
-        where = "the standard library has"
-        hint = "name the file for its values and losses: `forgec explain PATH FILE`"
+        from forgedsl.docs import library, words
+        from forgedsl.hir.suggest import did_you_mean, nearest
+
+        known = (*words.names(), *library.module_page("std/rl").functions)
+        hint = did_you_mean(nearest(options.what, known)) or VALUES
     print(f"forgec: {where} nothing called `{options.what}`", file=sys.stderr)
     if hint:
         print(f"  {hint}", file=sys.stderr)

@@ -53,7 +53,7 @@ def _parser() -> Parser:
         action="append",
         default=[],
         metavar="FILE",
-        help="overrides from TOML or YAML",
+        help="overrides from TOML, YAML or JSON",
     )
     add("--select", metavar="CODES", help="report these codes or prefixes, or ALL")
     add("--ignore", metavar="CODES", help="leave out these warnings and infos")

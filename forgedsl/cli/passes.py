@@ -15,7 +15,7 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", h
 SetFiles = Annotated[
     list[Path] | None,
     typer.Option(
-        "--set-file", metavar="FILE", help="overrides from TOML or YAML, before those of --set"
+        "--set-file", metavar="FILE", help="overrides from TOML, YAML or JSON, before --set"
     ),
 ]
 OnHost = Annotated[

@@ -108,7 +108,8 @@ def _split(name: str, program: Program) -> tuple[str, str]:
 def suggestions(name: str, program: Program) -> str:
     """`did you mean ...?` for a path that does not exist."""
     known = [address.path for address in addresses(program)]
-    return did_you_mean(nearest(name, [*known, *_settings(program)]))
+    whole = tuple(path for path in known if path.endswith(f".{name}"))[:4]
+    return did_you_mean(whole) or did_you_mean(nearest(name, [*known, *_settings(program)]))
 
 
 def addresses(program: Program) -> Iterator[Address]:

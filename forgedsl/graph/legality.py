@@ -40,7 +40,8 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 "flow-shape",
                 "there is nothing to run: the file has no flow",
                 Span(program.file, 0, 0),
-                help="`flow train { ... }` says what happens in a step",
+                help="`flow train { ... }` says what happens in a step; `forgec lint`, `explain` "
+                "and `doc` are for modules, too",
             )
         )
         return False

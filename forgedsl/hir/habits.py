@@ -103,12 +103,16 @@ def function_habit(name: str) -> str:
 
 def whole_addresses(end: str, declared: Mapping[str, Declared]) -> tuple[str, ...]:
     """Addresses that end in what was typed: `optimizer.lr` of the trainer."""
-    return tuple(
-        f"{name}.{setting.name}"
-        for name, entry in declared.items()
-        for setting in entry.kind.settings
-        if f".{setting.name}".endswith(f".{end}")
-    )[:4]
+    return (
+        ()
+        if not end
+        else tuple(
+            f"{name}.{setting.name}"
+            for name, entry in declared.items()
+            for setting in entry.kind.settings
+            if f".{setting.name}".endswith(f".{end}")
+        )[:4]
+    )
 
 
 def misspelt_option(name: str) -> str:

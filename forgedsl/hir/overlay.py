@@ -23,6 +23,8 @@ from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
 
+NO_MAPPING = "its top is no mapping of names to values"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
@@ -49,8 +51,9 @@ def parse_override(text: str) -> Override | None:
 
 
 def read_set_file(path: Path, name: str, ctx: Context) -> tuple[Override, ...]:
-    """The overrides of a TOML file, or of a YAML one (.yaml, .yml)."""
-    kind, read = ("YAML", _yaml) if path.suffix in (".yaml", ".yml") else ("TOML", _toml)
+    """The overrides of a TOML file, or of a YAML or JSON one (.yaml, .yml, .json)."""
+    kinds = {".yaml": ("YAML", _yaml), ".yml": ("YAML", _yaml), ".json": ("JSON", _json)}
+    kind, read = kinds.get(path.suffix.lower(), ("TOML", _toml))
     try:
         data = read(path.read_text("utf-8"))
     except OSError as error:
@@ -71,6 +74,15 @@ def _toml(text: str) -> dict[str, Any]:
     return tomllib.loads(text)
 
 
+def _json(text: str) -> dict[str, Any]:
+    import json
+
+    data: dict[str, Any] = json.loads(text)
+    if not isinstance(data, dict):
+        raise ValueError(NO_MAPPING)
+    return data
+
+
 def _yaml(text: str) -> dict[str, Any]:
     """Raises ValueError. A number may be written 1e-5, which YAML 1.1 takes for a text."""
     import re
@@ -88,7 +100,7 @@ def _yaml(text: str) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
     if not isinstance(data, dict | None):
-        raise ValueError("its top is no mapping of names to values")
+        raise ValueError(NO_MAPPING)
     return data or {}
 
 
@@ -267,7 +279,9 @@ class Overlay:
                 return None
             is_typed = span.file.startswith("<command line")
             option = misspelt_option(name) if is_typed and not habit(name) else ""
-            self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=option)
+            end = address.partition(".")[2]
+            help_text = option or did_you_mean(whole_addresses(end, self.table.declared))
+            self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=help_text)
         return declared
 
 

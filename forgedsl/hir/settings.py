@@ -158,6 +158,10 @@ class Coercer:
         signature = type_.ctors.get(name.text)
         if signature is None:
             known = (*type_.ctors, *type_.words, *(("auto",) if type_.auto else ()))
+            if "." in name.text and name.parts[-1] in type_.ctors:  # the name of a file
+                help_text = f"write `{_form_of(name.text, type_)}`"
+                message = f"{what} has no form `{name.text}`"
+                return self.ctx.error("F101", message, name.span, help=help_text)
             return self.ctx.unknown("F101", f"{what} has no form", name.text, name.span, known)
         bound = self.bind(signature, args, expr.span, scope)
         if bound is ERROR:

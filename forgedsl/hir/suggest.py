@@ -31,9 +31,15 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
         if abs(len(other) - len(folded)) > max(len(folded), 4) // 2:
             continue
         cost = distance(folded, other)
-        if cost <= max(1, max(len(folded), len(other)) // 3):
+        if cost <= max(1, max(len(folded), len(other)) // 3) or _shortens(folded, other):
             ranked.append((cost, candidate))
     return tuple(candidate for _, candidate in sorted(ranked)[:MAX_SUGGESTIONS])
+
+
+def _shortens(short: str, name: str) -> bool:
+    """`grp` for `group`: the letters in their order, the first among them."""
+    rest = iter(name)
+    return len(short) > 2 and short[0] == name[:1] and all(letter in rest for letter in short)
 
 
 def did_you_mean(names: tuple[str, ...]) -> str:

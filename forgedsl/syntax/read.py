@@ -6,6 +6,7 @@ A byte order mark is dropped; CRLF line ends are fine.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
@@ -24,9 +25,20 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        _refuse(reporter, name, "S016", "unreadable-file", f"cannot read {name}: {reason.lower()}")
+        message = f"cannot read {name}: {reason.lower()}"
+        _refuse(reporter, name, "S016", "unreadable-file", message, _inside(path))
         return None
     return decode(data, name, reporter)
+
+
+def _inside(path: Path) -> str:
+    """What may be meant by a folder."""
+    if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
+        return ""
+    if (path / "job.json").is_file():
+        return f"this is a run folder: name {path / 'job.json'}, or continue it with `--resume`"
+    files = sorted(str(file) for file in path.glob("*.forge"))
+    return f"name a file of it: {', '.join(files[:6])}" if files else ""
 
 
 def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
@@ -38,7 +50,7 @@ def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
     if b"\0" in data:
         line = data.count(b"\n", 0, data.index(b"\0")) + 1
         message = f"this is not a text file: NUL byte on line {line}"
-        _refuse(reporter, name, "S014", "binary-file", message)
+        _refuse(reporter, name, "S014", "binary-file", message, _utf_16(data, name))
         return None
     try:
         text = data.decode("utf-8")
@@ -59,6 +71,17 @@ def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
         )
         return None
     return SourceFile(name, text)
+
+
+def _utf_16(data: bytes, name: str) -> str:
+    """How to convert a text of two bytes a letter, as Windows writes it."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        kind = "UTF-16"
+    elif b"\0" in (data[:1], data[1:2]):  # `f` or `#` has one byte that is 0
+        kind = "UTF-16LE" if data[1:2] == b"\0" else "UTF-16BE"
+    else:
+        return ""
+    return f"it looks like {kind}: save it as UTF-8, or `iconv -f {kind} -t UTF-8 {name} > NEW`"
 
 
 def _size_message(size: int) -> str:

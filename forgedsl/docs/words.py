@@ -1,0 +1,51 @@
+"""What a word means that is the same in all files, for `forgec explain WORD`.
+
+A kind, a kind of service, a word of the language, a statement of a flow, something in expressions,
+or a setting, by its whole name or its end (`lr`, `optimizer`).
+"""
+
+from __future__ import annotations
+
+from forgedsl.docs import expressions, kinds
+from forgedsl.docs.markdown import block, join
+from forgedsl.docs.settings import settings_table
+from forgedsl.records import replace
+from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
+
+FLOW = kinds.STATEMENTS | {"replay": kinds.REPLAY, "sync": kinds.SYNC.partition(";")[0]}
+IN_LOSSES = {
+    "minimize": "what a loss is: one scalar, from an aggregator such as `token_mean`",
+    "report": "a scalar of a loss that becomes a column of metrics.jsonl; no gradient",
+    "diff": "marks an input of a loss that has a gradient",
+}
+EXPRESSIONS = expressions.MEANINGS | expressions.FIELDS | expressions.AXES | IN_LOSSES
+
+
+def word(what: str) -> str | None:
+    """Markdown; None if there is no such word."""
+    if what in ALL_KINDS:
+        return kinds.entry(what)
+    if what in SERVICES:
+        return join([f"# {what}", f"{SERVICES[what].doc}.", settings_table(SERVICES[what])])
+    if what in kinds.WORDS:
+        shape, text = kinds.WORDS[what]
+        return join([f"# {what}", f"{text}.", block(shape)])
+    for place, meanings in (("a flow", FLOW), ("expressions", EXPRESSIONS)):
+        if what in meanings:
+            return join([f"# {what}, in {place}", f"{meanings[what]}."])
+    return _setting(what)
+
+
+def names() -> tuple[str, ...]:
+    """The words that are explained, without settings."""
+    return (*ALL_KINDS, *SERVICES, *kinds.WORDS, *FLOW, *EXPRESSIONS)
+
+
+def _setting(what: str) -> str | None:
+    """Settings that end in `what`, or that stand in the block of this name, kind by kind."""
+    parts = []
+    for name, kind in (KINDS | SERVICES).items():
+        found = tuple(s for s in kind.settings if f".{what}." in f".{s.name}.")
+        if found and not kind.single:
+            parts += [f"# {what}, of {name}", settings_table(replace(kind, settings=found))]
+    return join(parts) if parts else None
