@@ -15,12 +15,7 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.models import (
-    HF_DTYPES,
-    TOKENIZER_FILES,
-    resolve_model,
-    tokenizer_folder,
-)
+from forgedsl.runtime.models import HF_DTYPES, TOKENIZER_FILES, resolve_model, tokenizer_folder
 
 SHARD = "5GB"
 """largest file of weights, as transformers writes them"""

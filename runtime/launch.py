@@ -223,9 +223,9 @@ def _outcome_of(error: BaseException) -> Outcome:
 
 
 async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
-    from forgedsl.runtime.upstream.monarch import install_fault_hook
+    from forgedsl.runtime.upstream.monarch import ignore_faults
 
-    install_fault_hook(lambda text: None)  # the keeper watches every mesh
+    ignore_faults()  # the keeper watches every mesh
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     fleet = this.backing.spawn(this)
     starting = False

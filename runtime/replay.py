@@ -20,7 +20,7 @@ from forgedsl.runtime import meshes
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.titan import TitanClient
-from forgedsl.runtime.upstream.monarch import install_fault_hook
+from forgedsl.runtime.upstream.monarch import ignore_faults
 
 FOLDER = "batches"
 
@@ -29,12 +29,7 @@ def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepRes
     """Write a batch and what its step returned; the file is named by the version it made."""
     folder = run_dir / FOLDER
     folder.mkdir(exist_ok=True)
-    content = {
-        "service": service,
-        "loss": loss,
-        "batch": asdict(batch),
-        "result": asdict(result),
-    }
+    content = {"service": service, "loss": loss, "batch": asdict(batch), "result": asdict(result)}
     (folder / f"step-{result.version}.json").write_text(json.dumps(content))
 
 
@@ -92,7 +87,7 @@ async def _replay(
     resume = step - 1 or None
     if resume and not (run_dir / f"checkpoints/step-{resume}/controller.json").is_file():
         raise LaunchError(f"step {step} starts from checkpoints/step-{resume}, which is not there")
-    install_fault_hook(lambda text: None)  # the calls below raise
+    ignore_faults()  # the calls below raise
     out.mkdir(parents=True, exist_ok=True)
     scratch = Scratch()
     fleet = meshes.spawn(job, out, run_dir, scratch.environment())

@@ -55,8 +55,9 @@ class Scratch:
 def own_semaphores(environment: dict[str, str]) -> None:
     """Name the semaphores of multiprocessing in this process, and in those that it starts, after
     the run: who is killed leaves them, and `sem.mp-xyz` would be nobody's."""
-    run = Path(environment["TMPDIR"]).name
-    process.current_process()._config["semprefix"] = f"/{run}"  # type: ignore[attr-defined]
+    if folder := environment.get("TMPDIR"):  # a rehearsal has none
+        config = process.current_process()._config  # type: ignore[attr-defined]
+        config["semprefix"] = f"/{Path(folder).name}"
 
 
 def remove_buffers(run_key: str) -> None:

@@ -97,11 +97,7 @@ class Intake:
         node, now = self.source.node, None if item is None else _row(item)
         text = f"dataset {node.target} changed since the checkpoint: row {entry.row} is now {now}"
         if not self._changed_data:
-            raise RunError(
-                text,
-                origin=node.origin,
-                remedy="restore the data, or start a new run",
-            )
+            raise RunError(text, origin=node.origin, remedy="restore the data, or start a new run")
         self._events.emit("warning", text=text)
 
     def drop(self, unit: Unit, reason: str) -> None:

@@ -22,7 +22,3 @@ def __getattr__(name: str) -> Any:
 
         return compile_loss
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -351,11 +351,7 @@ class LossFunction:
         return counts
 
     def _step(
-        self,
-        rows: Rows,
-        counts: Mapping[str, float | Tensor | None],
-        *,
-        clamped: bool,
+        self, rows: Rows, counts: Mapping[str, float | Tensor | None], *, clamped: bool
     ) -> SimpleNamespace:
         """The counts of the whole optimizer step, clamped to at least one."""
         given = {name: value for name, value in counts.items() if value is not None}

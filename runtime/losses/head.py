@@ -111,12 +111,7 @@ class LinearHead(Head):
     kernel = "torch/linear"
 
     def __init__(
-        self,
-        hidden: Tensor,
-        weight: Tensor,
-        rows: Rows,
-        dtype: torch.dtype,
-        chunk: int | None,
+        self, hidden: Tensor, weight: Tensor, rows: Rows, dtype: torch.dtype, chunk: int | None
     ):
         super().__init__(rows, weight.shape[0], chunk)
         if rows.index is None:  # masked rows are still there, and nothing they hold may pass
@@ -183,11 +178,7 @@ class Softmax:
         total = weights.sum(dim=1)
         log_total = total.log()
         entropy = log_total - torch.einsum("nv,nv->n", weights, z) / total
-        found = {
-            "logprob": chosen - log_total,
-            "entropy": entropy,
-            "logsumexp": peak + log_total,
-        }
+        found = {"logprob": chosen - log_total, "entropy": entropy, "logsumexp": peak + log_total}
         if mean is not None:
             found["mean_logprob"] = mean - peak - log_total
         return cls(peak, z, weights, total, log_total, entropy), found

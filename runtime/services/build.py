@@ -53,12 +53,7 @@ async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLo
 
 
 async def build_endpoints(
-    job: spec.Job,
-    fleet: Fleet,
-    run_dir: Path,
-    data: Data,
-    events: EventLog,
-    record_batches: int,
+    job: spec.Job, fleet: Fleet, run_dir: Path, data: Data, events: EventLog, record_batches: int
 ) -> MonarchEndpoints:
     """Connect a client to every mesh."""
     endpoints = MonarchEndpoints(

@@ -27,15 +27,7 @@ from monarch.actor import ActorError, Channel, Port, PortReceiver
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.scratch import own_semaphores
 
-__all__ = [
-    "Channel",
-    "Mesh",
-    "Port",
-    "PortReceiver",
-    "bootstrap",
-    "install_fault_hook",
-    "this_host",
-]
+__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "this_host"]
 
 SETUP_GC = (100_000, 20, 100)
 """while thousands of modules are imported, nearly nothing that is made is garbage"""
@@ -68,16 +60,12 @@ def shut_down() -> None:
         monarch.actor.shutdown_context(host_timeout=FLUSH_SECONDS).get(timeout=END_SECONDS)
 
 
-def install_fault_hook(report: Callable[[str], object]) -> None:
-    """Hand unhandled faults to `report` (called on a Monarch thread).
+def ignore_faults() -> None:
+    """Let nothing happen at an unhandled fault: who calls an actor, or watches it, is told.
 
     Monarch's default interrupts the main thread as if by Ctrl-C and exits with 130.
     """
-
-    def hook(failure: Any) -> None:
-        report(str(failure))
-
-    monarch.actor.unhandled_fault_hook = hook
+    monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
 def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[], None]:

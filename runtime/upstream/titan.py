@@ -23,12 +23,7 @@ from torch import Tensor, nn
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
-from forgedsl.runtime.upstream.titan_arch import (
-    HeadFn,
-    adapt_config,
-    keep_loss_whole,
-    model_spec,
-)
+from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, keep_loss_whole, model_spec
 from forgedsl.runtime.upstream.titan_attention import Stretches
 from forgedsl.syntax import cache
 
