@@ -129,15 +129,10 @@ def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, Backing]:
 
 def _announce(this: Run) -> None:
     this.events.emit(
-        "run.start",
-        name=this.job.name,
-        steps=this.job.schedule.steps,
-        profile=this.job.profile,
-        content_hash=this.job.content_hash,
-        run_dir=this.run_dir.name,
-        resumed_from=this.resume,
+        "run.start", name=this.job.name, steps=this.job.schedule.steps, profile=this.job.profile,
+        content_hash=this.job.content_hash, run_dir=this.run_dir.name, resumed_from=this.resume,
         recorded=_recorded(this.run_dir, this.resume),
-    )
+    )  # fmt: skip
 
 
 def _recorded(run_dir: Path, resume: int | None) -> int:

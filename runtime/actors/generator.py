@@ -78,12 +78,7 @@ class _Load:
     reset_prefix_cache: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Abort:
-    pass
-
-
-Action = _Add | _Load | _Abort
+Action = _Add | _Load
 
 
 class Reply(Protocol):
@@ -153,11 +148,6 @@ class Generator(ForgeActor):
         self._inbox.put((_Load(manifest, reset_prefix_cache), reply))
         return await done
 
-    @concurrent_endpoint
-    async def abort(self) -> None:
-        """Drop all requests in flight."""
-        self._inbox.put((_Abort(), _no_reply))
-
     # ---- on the worker thread
 
     def _setup(self, run_key: str) -> dict[str, Any]:
@@ -217,9 +207,6 @@ class Generator(ForgeActor):
                 self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset)
                 self._version = manifest.version
                 return self._check(manifest) if manifest.probe is not None else None
-            case _Abort():
-                self._engine.abort_all(self._in_flight)
-                self._in_flight.clear()
         return None
 
     def _add(self, requests: list[Request]) -> None:

@@ -351,19 +351,10 @@ class DatasetReader:
     def _answer(self, item: Prompt, sibling: int, prompt: Any, answer: str) -> Rollout:
         tokens = self.tokenizer.completion_tokens(prompt, answer)
         return Rollout(
-            group=0,
-            sibling=sibling,
-            prompt=item,
-            token_ids=tokens,
-            logprobs=[],
-            mask=[True] * len(tokens),
-            text=answer,
-            truncated=False,
-            version_min=0,
-            version_max=0,
-            started=0.0,
-            finished=0.0,
-        )
+            group=0, sibling=sibling, prompt=item, token_ids=tokens, logprobs=[],
+            mask=[True] * len(tokens), text=answer, truncated=False, version_min=0, version_max=0,
+            started=0.0, finished=0.0,
+        )  # fmt: skip
 
     def _column(self, column: str, row: Row) -> Any:
         value = getattr(self.program, getattr(self.dataset, column))(row)

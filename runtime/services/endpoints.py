@@ -249,20 +249,11 @@ def as_prompt(item: Prompt | Rollout) -> Prompt:
 
 def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
     return Rollout(
-        group=prompt.group,
-        sibling=sibling,
-        prompt=prompt,
-        token_ids=done.token_ids,
-        logprobs=done.logprobs,
-        mask=done.mask,
-        text=done.text,
-        truncated=done.truncated,
-        version_min=done.version_min,
-        version_max=done.version_max,
-        started=done.started,
-        finished=done.finished,
-        running=done.running,
-    )
+        group=prompt.group, sibling=sibling, prompt=prompt, token_ids=done.token_ids,
+        logprobs=done.logprobs, mask=done.mask, text=done.text, truncated=done.truncated,
+        version_min=done.version_min, version_max=done.version_max, started=done.started,
+        finished=done.finished, running=done.running,
+    )  # fmt: skip
 
 
 def _numbers(value: Any) -> bool:

@@ -125,10 +125,6 @@ class GeneratorClient:
         for owed in waiting:
             self._hand_out(owed)
 
-    async def abort(self) -> None:
-        """Drop all requests in flight, here and in the engines."""
-        await asyncio.gather(*(r.mesh.one(0, "abort") for r in self.replicas if r.alive))
-
     def close(self) -> None:
         for replica in self.replicas:
             for task in replica.tasks:

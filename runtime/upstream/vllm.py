@@ -206,10 +206,6 @@ class Engine:
                     steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
                     return [step[token].logprob for token, step in steps], others
 
-    def abort_all(self, request_ids: Iterable[str]) -> None:
-        self._watched.clear()
-        self._engine.abort_request(list(request_ids))
-
     def load_weights(self, weights: Iterable[tuple[str, Any]], *, reset_prefix_cache: bool) -> None:
         """Load new weights (Hugging Face names) in place between two steps.
 
