@@ -79,6 +79,8 @@ def _problem(message: Any, roles: Collection[str]) -> str:
     """What keeps a chat template from showing a message as it is meant; "" if nothing."""
     if not isinstance(message, dict):
         return f"is {kind_of(message)}, not a record with `role` and `content`"
+    if {"from", "value"} <= message.keys():
+        return "says `from` and `value`: `sharegpt(...)` reads such turns"
     lacks = [f"`{key}`" for key in ("role", "content") if key not in message]
     if lacks:
         return f"has no {' and no '.join(lacks)}; it has {', '.join(message) or 'nothing'}"

@@ -63,12 +63,42 @@ def _part(value: Any, key: Any, name: str) -> Any:
 # ---- text
 
 
-def chat(system: str | None, user: str) -> list[dict[str, str]]:
-    """Chat messages: the system message (none: left out) and the user's turn."""
-    if user is None:
-        raise RowError("the user's turn of `chat` is null")
-    messages = [] if system is None else [{"role": "system", "content": system}]
-    return [*messages, {"role": "user", "content": str(user)}]
+UNANSWERED = object()
+SHAREGPT = {
+    **dict.fromkeys(("human", "user"), "user"),
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
+    "system": "system",
+}
+"""who speaks in `from` -> the role"""
+
+
+def chat(system: Any = None, user: Any = None, assistant: Any = UNANSWERED) -> list[dict[str, str]]:
+    """Chat messages: the system message (none: left out), the user's turn, and an answer to it."""
+    turns = [("user", user), *([] if assistant is UNANSWERED else [("assistant", assistant)])]
+    for role, text in turns:
+        if text is None:
+            raise RowError(f"the {role}'s turn of `chat` is null")
+    first = [] if system is None else [{"role": "system", "content": str(system)}]
+    return [*first, *({"role": role, "content": str(text)} for role, text in turns)]
+
+
+def sharegpt(turns: Any) -> list[dict[str, str]]:
+    """Chat messages of turns that say `from` and `value`."""
+    if not isinstance(turns, Sequence) or isinstance(turns, str):
+        raise RowError(f"`sharegpt` reads a list of turns, this is {kind_of(turns)}")
+    found = []
+    for number, turn in enumerate(turns):
+        who, text = item(turn, "from"), item(turn, "value")
+        if who not in SHAREGPT or not isinstance(text, str):
+            what = f"is from {who!r}" if who not in SHAREGPT else f"says {kind_of(text)}"
+            raise RowError(f"turn {number} {what}; known are {', '.join(SHAREGPT)}, with text")
+        found.append({"role": SHAREGPT[who], "content": text})
+    return found
+
+
+def paragraphs(*texts: Any) -> str:
+    """The texts that are there and not empty, a blank line between."""
+    return "\n\n".join(_text(s, "paragraphs") for s in texts if s is not None and s != "")
 
 
 def after(s: str, sep: str) -> str:

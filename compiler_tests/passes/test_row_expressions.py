@@ -33,6 +33,9 @@ ROW = {
     "choices": ["3", "4"],
     "label": 1,
     "items": "columns may be called like methods",
+    "said": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "ho"}],
+    "odd": [{"from": "narrator", "value": "once"}],
+    "nothing": None,
 }
 
 
@@ -61,6 +64,51 @@ def module_of(prompt="row.meta.q", target="row", reward="1.0"):
 )
 def test_nested_columns_and_indices(expression, value):
     assert module_of(prompt=expression).dataset_sums_prompt(Row(ROW)) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("chat(none, row.meta.q)", [("user", "1+1=")]),
+        ("chat(user = row.meta.q)", [("user", "1+1=")]),
+        ('chat(user = row.meta.q, assistant = "2", system = "s")',
+         [("system", "s"), ("user", "1+1="), ("assistant", "2")]),
+        ("sharegpt(row.said)", [("user", "hi"), ("assistant", "ho")]),
+        ('chat("s", paragraphs(row.meta.q, row.nothing, "", "b"))',
+         [("system", "s"), ("user", "1+1=\n\nb")]),
+    ],
+)  # fmt: skip
+def test_messages_of_columns(expression, value):
+    found = module_of(prompt=expression).dataset_sums_prompt(Row(ROW))
+    assert [(message["role"], message["content"]) for message in found] == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("chat(user = row.nothing)", "the user's turn of `chat` is null"),
+        ("chat(user = row.meta.q, assistant = row.nothing)", "the assistant's turn of `chat`"),
+        ("sharegpt(row.meta.q)", "`sharegpt` reads a list of turns, this is text"),
+        ("sharegpt([row.said[1], row.meta])", "has no `from`; it has q, tags"),
+        ("sharegpt(row.odd)", "turn 0 is from 'narrator'; known are human, user, gpt"),
+    ],
+)
+def test_turns_that_cannot_be_read(expression, why):
+    with pytest.raises(RowError, match=why):
+        module_of(prompt=expression).dataset_sums_prompt(Row(ROW))
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ('chat(assistant = "2")', "`chat` needs its `user`"),
+        ("chat(row.meta.q)", "`chat` needs its `user`"),
+        ("paragraphs(row.meta.q)", "`paragraphs` takes 2 arguments, not 1"),
+    ],
+)
+def test_arguments_of_messages(expression, message):
+    loaded = load_text(TEXT.replace("PROMPT", expression).replace("TARGET", "row"), "sums.forge")
+    assert [d.message for d in loaded.reporter if d.code == "F114"] == [message]
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,11 @@ MEANINGS = {
     "seq_sum": "mean over sequences of the sum over their tokens",
     "fixed_horizon": "sum over valid tokens / (sequences x horizon)",
     "pair_mean": "mean over pairs",
-    "chat": "messages: a system message, or `none`, and a user message",
+    "chat": "messages: a system message, or `none`, a user message, and in `chat` of a dataset the "
+    "answer to it: `chat(user = row.question, assistant = row.answer)`",
+    "sharegpt": "messages of turns that say `from` (human, gpt, system) and `value`",
+    "paragraphs": "the texts that are not empty or null, a blank line between: "
+    "`paragraphs(row.instruction, row.input)`",
     "after": "what follows the first `sep` in `s`; all of `s` without one",
     "before": "what precedes the first `sep` in `s`; all of `s` without one",
     "strip": "`s` without blanks around it",
@@ -103,8 +107,9 @@ def _parameters(names: tuple[str, ...]) -> str:
     text = ""
     for name in names:
         bare = name.removesuffix("?")
-        comma = ", " if text else ""
-        text += f"[{comma}{bare}]" if name != bare else comma + bare
+        comma = "" if not text or text.endswith(", ]") else ", "
+        optional = f"[{comma}{bare}]" if text else f"[{bare}, ]"
+        text += optional if name != bare else comma + bare
     return text
 
 

@@ -35,8 +35,9 @@ from forgedsl.types.ops import BY_NAME
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = sorted((
-    "after", "before", "chat", "clamp", "env", "item", "lower", "matches", "record", "sibling_max",
-    "sibling_min", "sibling_sum", "strip", *(name for name in BY_NAME if name != "abs"),
+    "after", "before", "chat", "clamp", "env", "item", "lower", "matches", "paragraphs", "record",
+    "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip",
+    *(name for name in BY_NAME if name != "abs"),
 ))  # fmt: skip
 
 

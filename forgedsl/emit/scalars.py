@@ -29,7 +29,9 @@ CONDITIONAL, OR_ELSE, AND_THEN, NOT = -4, -3, -2, -1
 
 NUMERIC = (*BY_NAME, "clamp", "clip", "min", "max")
 TEXTUAL = {
-    "chat": ("system", "user"),
+    "chat": ("system", "user", "assistant"),
+    "sharegpt": ("turns",),
+    "paragraphs": ("s",),
     "after": ("s", "sep"),
     "before": ("s", "sep"),
     "strip": ("s",),
@@ -39,7 +41,9 @@ TEXTUAL = {
     "env": ("name",),
     "record": (),
 }
-RESULT = {"record": "any", "len": "number", "matches": "bool", "is_finite": "bool", "chat": "any"}
+ANY = ("record", "chat", "sharegpt")
+"""they take and give values of any type"""
+RESULT = {"len": "number", "matches": "bool", "is_finite": "bool", **dict.fromkeys(ANY, "any")}
 ROLLOUT = {
     "prompt": "str", "response": "str", "target": "any", "num_tokens": "number",
     "truncated": "bool", "turns": "number",
@@ -183,15 +187,13 @@ class Scalars:
         return code if arg.name is None else f"{arg.name}={code}"
 
     def _builtin(self, node: ast.Call, name: str) -> tuple[Text, str]:
-        names = TEXTUAL.get(name, ())
         values = []
-        for position, arg in enumerate(node.args):
+        for arg in node.args:
             text, type_ = self.expr(arg.value)
-            wanted = "str" if names and names[position % len(names)] != "user" else "number"
             if name in NUMERIC:
                 self._expect(type_, ("number",), arg.value.span)
-            elif name not in ("len", "chat", "record"):
-                self._expect(type_, (wanted,), arg.value.span)
+            elif name != "len" and name not in ANY:
+                self._expect(type_, ("str",), arg.value.span)
             values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
         if name == "matches" and (problem := self._bad_pattern(node.args[-1].value)):
             return problem

@@ -246,9 +246,10 @@ class BodyChecker:
         if name == "record":
             self._fields(call)
             return
-        names = [p.removesuffix("?") for p in params]
-        least = sum(not p.endswith("?") for p in params)
-        given = len(call.args)
+        variadic = params[-1:] == ("...",)
+        names = [p.removesuffix("?") for p in params if p != "..."]
+        needed = [p for p in params if p in names]
+        least, given = len(needed), len(call.args)
         for arg in call.args:
             if arg.name is not None and arg.name not in names:
                 span = part_span(ast.Path(parts=(arg.name,), span=arg.span), 0)
@@ -257,12 +258,17 @@ class BodyChecker:
                 return
         if given == 1 and name in builtins.REDUCTIONS and names[1] == "axis":
             self.ctx.error("F114", f"`{name}` needs an axis", call.span, help=self._over(name))
-        elif not least <= given <= len(names):
+        elif not least <= given <= (given if variadic else len(names)):
             wanted = str(len(names)) if least == len(names) else f"{least} to {len(names)}"
             plural = "" if wanted == "1" else "s"
             message = f"`{name}` takes {wanted} argument{plural}, not {given}"
             shown = f"{name}({', '.join(names)})"
             self.ctx.error("F114", message, call.span, help=f"`{shown}`")
+        else:
+            by_name = {arg.name for arg in call.args}
+            first = names[: sum(arg.name is None for arg in call.args)]
+            if missing := [p for p in needed if p not in first and p not in by_name]:
+                self.ctx.error("F114", f"`{name}` needs its `{missing[0]}`", call.span)
 
     def _fields(self, call: ast.Call) -> None:
         """The fields of a record have names, each its own."""

@@ -33,7 +33,9 @@ AGGREGATORS = {
 }
 
 TEXT = {
-    "chat": ("system", "user"),
+    "chat": ("system?", "user", "assistant?"),
+    "sharegpt": ("turns",),
+    "paragraphs": ("s", "t", "..."),
     "after": ("s", "sep"),
     "before": ("s", "sep"),
     "strip": ("s",),
