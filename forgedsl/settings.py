@@ -48,6 +48,9 @@ class Type:
     item       list: type of the elements
     optional   `none` is accepted and means None
     auto       `auto` is accepted
+    above      values are larger than it, where `minimum` is one itself; so `below` and `maximum`
+    usual      the smallest and largest value that is no mistake (N906 warns of others)
+    size       list: how many elements
     """
 
     base: str
@@ -59,6 +62,29 @@ class Type:
     auto: bool = False
     minimum: float | None = None
     maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    usual: tuple[float, float] | None = None
+    size: int | None = None
+
+    def refuses(self, value: Any) -> str:
+        """What a value of the base has to be and is not: `at least 1`; "" if it is accepted."""
+        if isinstance(value, list):
+            if self.size is not None and len(value) != self.size:
+                return f"a list of {self.size}"
+            problems = (self.item.refuses(item) for item in value) if self.item else ()
+            return next(filter(None, problems), "")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return ""
+        if self.minimum is not None and value < self.minimum:
+            return f"at least {self.minimum:g}"
+        if self.maximum is not None and value > self.maximum:
+            return f"at most {self.maximum:g}"
+        if self.above is not None and value <= self.above:
+            return f"more than {self.above:g}"
+        if self.below is not None and value >= self.below:
+            return f"less than {self.below:g}"
+        return ""
 
     @property
     def text(self) -> str:
@@ -182,12 +208,16 @@ ANY = Type(base="any")
 STR = Type(base="str")
 BOOL = Type(base="bool")
 INT = Type(base="int")
-COUNT = Type(base="int", minimum=1)
-NATURAL = Type(base="int", minimum=0)
+LARGEST = 1e12
+"""more of anything is a slip of the keyboard"""
+COUNT = Type(base="int", minimum=1, maximum=LARGEST)
+NATURAL = Type(base="int", minimum=0, maximum=2.0**63)
 FLOAT = Type(base="float")
 POSITIVE = Type(base="float", minimum=0.0)
+SOME = Type(base="float", above=0.0)
 FRACTION = Type(base="float", minimum=0.0, maximum=1.0)
-DURATION = Type(base="duration", minimum=0.0)
+PART = Type(base="float", above=0.0, maximum=1.0)
+DURATION = Type(base="duration", above=0.0)
 INTERVAL = Type(base="interval", minimum=1)
 BYTES = Type(base="bytes", minimum=0)
 EXPRESSION = Type(base="deferred")

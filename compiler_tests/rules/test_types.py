@@ -106,3 +106,25 @@ EVERY = KINDS + AXES + DTYPES + GRADIENT + MEASURES + VERSIONS + INTERVALS + SHA
 def test_one_mistake_gives_one_message(findings, edits, code, where):
     ((found, text),) = findings(*edits)
     assert (found, text) == (code, where or text)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place"),
+    [
+        ("steps = 10", "steps = 1e23", "1e23"),
+        ("lr = 1e-4", "betas = [0.9]", "[0.9]"),
+        ("lr = 1e-4", "betas = [0.9, 1.0]", "1.0"),
+        ("temperature = 1.0", "top_p = 0.0", "0.0"),
+        ("max_tokens = 16", "max_tokens = 16, min_tokens = 17", "17"),
+        ("starve_timeout = 1min", "starve_timeout = 0s", "0s"),
+        ("rl.exact", "rl.exact { timeout = 0s }", "0s"),
+        ('jsonl("sums.jsonl")', 'mixture([hf("a/b")], weights = [0.0])', "0.0"),
+        (
+            'jsonl("sums.jsonl")',
+            'mixture([hf("a/b")], weights = [1.0, 2.0])',
+            'mixture([hf("a/b")], weights = [1.0, 2.0])',
+        ),
+    ],
+)
+def test_a_value_without_a_meaning_is_refused(findings, old, new, place):
+    assert ("F113", place) in findings((old, new))

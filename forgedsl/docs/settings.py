@@ -6,7 +6,17 @@ from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.hir.evaluate import show
 from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
-from forgedsl.settings import Auto, Derived, Kind, Parameter, Required, Setting, Signature, Type
+from forgedsl.settings import (
+    LARGEST,
+    Auto,
+    Derived,
+    Kind,
+    Parameter,
+    Required,
+    Setting,
+    Signature,
+    Type,
+)
 
 INTRODUCTION = """\
 What can be set, kind by kind. `a.b` is written `a { b = ... }` or `a.b = ...`. From outside, a
@@ -63,7 +73,9 @@ def type_text(type_: Type) -> str:
     limits = []
     if type_.base in ("int", "float") and type_.minimum is not None:
         limits.append(f">= {type_.minimum:g}")
-    if type_.base in ("int", "float") and type_.maximum is not None:
+    if type_.base in ("int", "float") and type_.above is not None:
+        limits.append(f"> {type_.above:g}")
+    if type_.base in ("int", "float") and type_.maximum is not None and type_.maximum < LARGEST:
         limits.append(f"<= {type_.maximum:g}")
     item = type_.item
     if item is None:

@@ -57,6 +57,9 @@ class Coercer:
         if type_.base == "list" and isinstance(expr, ast.List):
             assert type_.item is not None
             items = [self.value(item, type_.item, scope, what) for item in expr.items]
+            if ERROR not in items and (refused := type_.refuses(items)):
+                message = f"{what} is {refused}, not of {len(items)}"
+                return self.ctx.error("F113", message, expr.span)
             return ERROR if ERROR in items else items
         if type_.base == "word" and isinstance(expr, ast.Path):
             what = f"{what} is one of {', '.join(f'`{w}`' for w in type_.words)}, not"
@@ -100,16 +103,9 @@ class Coercer:
             one = one_by_one(value) if isinstance(value, str) else ""
             help_text = one or _unit_help(value, type_)
             return self.ctx.error("F109", message, span, help=help_text)
-        low, high = type_.minimum, type_.maximum
-        if isinstance(result, int | float) and not isinstance(result, bool):
-            if low is not None and result < low:
-                return self.ctx.error(
-                    "F113", f"{what} is at least {low:g}, not {show(value)}", span
-                )
-            if high is not None and result > high:
-                return self.ctx.error(
-                    "F113", f"{what} is at most {high:g}, not {show(value)}", span
-                )
+        refused = type_.refuses(result)
+        if refused:
+            return self.ctx.error("F113", f"{what} is {refused}, not {show(value)}", span)
         if type_.base == "str" and type_.words and result not in type_.words:
             return self.ctx.unknown("F113", f"{what} has no", str(result), span, type_.words)
         return result
@@ -166,6 +162,12 @@ class Coercer:
         bound = self.bind(signature, args, expr.span, scope)
         if bound is ERROR:
             return ERROR
+        if name.text == "mixture":
+            sources, weights = len(bound["sources"]), len(bound["weights"])
+            if not sources or sources != weights:
+                message = f"`mixture` has {sources} sources and {weights} weights"
+                help_text = "each source has a weight"
+                return self.ctx.error("F113", message, expr.span, help=help_text)
         if isinstance(bound.get("path"), str):
             bound["path"] = self.rebase(bound["path"])
         return Constructor(name=signature.name, args=bound, span=expr.span)

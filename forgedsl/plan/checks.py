@@ -87,6 +87,22 @@ def check_batch(decl: Decl) -> list[Diagnostic]:
     ]
 
 
+def check_sampling(decl: Decl) -> list[Diagnostic]:
+    """F113: a completion that must be longer than it may be."""
+    least, most = (decl.settings[f"sampling.{key}_tokens"] for key in ("min", "max"))
+    if not isinstance(most.value, int) or int(least.value) <= most.value:
+        return []
+    return [
+        error(
+            "F113",
+            "bad-value",
+            f"`sampling.min_tokens = {least.value}` is more than `max_tokens = {most.value}`",
+            written_at(decl, "sampling.min_tokens"),
+            related=setting_label(decl, "sampling.max_tokens"),
+        )
+    ]
+
+
 def check_adapters(decl: Decl) -> list[Diagnostic]:
     """F113: alpha scales adapters, and without a rank there are none."""
     alpha = decl.settings["lora.alpha"]

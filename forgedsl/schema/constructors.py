@@ -18,6 +18,7 @@ from forgedsl.settings import (
     INT,
     NATURAL,
     REQUIRED,
+    SOME,
     STR,
     Parameter,
     Signature,
@@ -98,7 +99,7 @@ DATA_SOURCES = _group(
         "mixture",
         "rows drawn from several sources",
         _param("sources", Type(base="list", item=Type(base="ctor", ctors=_group(*_ROWS)))),
-        _param("weights", Type(base="list", item=FLOAT), keyword=True),
+        _param("weights", Type(base="list", item=SOME), keyword=True),
     ),
 )
 

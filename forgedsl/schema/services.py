@@ -9,7 +9,9 @@ from forgedsl.settings import (
     COUNT,
     FRACTION,
     NATURAL,
+    PART,
     POSITIVE,
+    SOME,
     STR,
     Derived,
     Impact,
@@ -23,7 +25,8 @@ from forgedsl.settings import (
 _NUM: Impact = "numerics"
 _PLACE: Impact = "placement"
 _COUNT = replace(COUNT, optional=True)
-_RATE = Type(base="float", minimum=0.0)
+_TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
+_BETA = Type(base="float", minimum=0.0, below=1.0)
 
 
 def _row(name: str, type_: Type, default: object, impact: Impact, doc: str) -> Setting:
@@ -66,7 +69,7 @@ TITAN = Kind(
     settings=(
         *_COMMON,
         _row("procs", COUNT, 1, _PLACE, "processes per host"),
-        _row("temperature", _RATE, 1.0, _NUM, "divides the logits before every log-prob"),
+        _row("temperature", _TEMPERATURE, 1.0, _NUM, "divides the logits before every log-prob"),
         _row("compile", replace(BOOL, auto=True), AUTO, _PLACE, "torch.compile the model"),
         _row("parallel.dp_shard", replace(COUNT, auto=True), AUTO, _PLACE,
              "sharded data parallel; auto is hosts x procs over the others"),
@@ -76,20 +79,22 @@ TITAN = Kind(
         _row("parallel.pp", COUNT, 1, _PLACE, "pipeline parallel"),
         _row("parallel.ep", COUNT, 1, _PLACE, "expert parallel"),
         _row("optimizer.kind", word("adamw", "adam"), "adamw", _NUM, "optimizer"),
-        _row("optimizer.lr", POSITIVE, 1e-6, _NUM, "learning rate"),
-        _row("optimizer.betas", Type(base="list", item=FRACTION), [0.9, 0.95], _NUM,
+        _row("optimizer.lr", replace(POSITIVE, usual=(1e-10, 0.1)), 1e-6, _NUM, "learning rate"),
+        _row("optimizer.betas", Type(base="list", item=_BETA, size=2), [0.9, 0.95], _NUM,
              "decay of the moments"),
-        _row("optimizer.eps", POSITIVE, 1e-8, _NUM, "added to the denominator"),
-        _row("optimizer.weight_decay", POSITIVE, 0.1, _NUM, "weight decay"),
+        _row("optimizer.eps", replace(POSITIVE, usual=(0.0, 1e-2)), 1e-8, _NUM,
+             "added to the denominator"),
+        _row("optimizer.weight_decay", replace(POSITIVE, usual=(0.0, 1.0)), 0.1, _NUM,
+             "weight decay"),
         _row("optimizer.warmup", NATURAL, 0, _NUM, "steps of linear warm-up"),
         _row("optimizer.decay", word("none", "linear", "cosine"), "none", _NUM,
              "decay of the learning rate"),
         _row("optimizer.max_norm", POSITIVE, 1.0, _NUM, "gradients are clipped to it"),
         _row("optimizer.on_nan", word("stop", "skip"), "stop", _NUM,
              "what a non-finite gradient does"),
-        _row("lora.rank", _COUNT, None, _NUM,
+        _row("lora.rank", replace(_COUNT, usual=(1, 2048)), None, _NUM,
              "train adapters of this rank on every linear layer instead of the weights"),
-        _row("lora.alpha", POSITIVE, 32.0, _NUM, "adapters are scaled by alpha / rank"),
+        _row("lora.alpha", SOME, 32.0, _NUM, "adapters are scaled by alpha / rank"),
         _row("batch.seq_len", replace(COUNT, auto=True), AUTO, _NUM,
              "tokens per packed row; auto is the model's context"),
         _row("batch.rows", _COUNT, None, _NUM, "rows per rank and microbatch"),
@@ -141,8 +146,9 @@ VLLM = Kind(
         _row("parallel.tp", COUNT, 1, _PLACE, "tensor parallel"),
         _row("parallel.pp", COUNT, 1, _PLACE, "pipeline parallel"),
         _row("parallel.dp", COUNT, 1, _PLACE, "data parallel"),
-        _row("sampling.temperature", POSITIVE, 1.0, _NUM, "divides the logits"),
-        _row("sampling.top_p", FRACTION, 1.0, _NUM, "keep the likeliest tokens of this mass"),
+        _row("sampling.temperature", replace(POSITIVE, usual=(0.0, 5.0)), 1.0, _NUM,
+             "divides the logits"),
+        _row("sampling.top_p", PART, 1.0, _NUM, "keep the likeliest tokens of this mass"),
         _row("sampling.top_k", _COUNT, None, _NUM, "keep so many tokens"),
         _row("sampling.min_p", FRACTION, 0.0, _NUM, "keep tokens this likely against the best"),
         _row("sampling.max_tokens", replace(COUNT, optional=True), None, _NUM,
@@ -150,7 +156,7 @@ VLLM = Kind(
         _row("sampling.min_tokens", NATURAL, 0, _NUM, "shortest completion"),
         _row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, _NUM,
              "strings that end a completion; auto is the model's"),
-        _row("engine.gpu_memory", replace(FRACTION, auto=True), AUTO, _PLACE,
+        _row("engine.gpu_memory", replace(PART, auto=True), AUTO, _PLACE,
              "part of the device it may use"),
         _row("engine.prefix_caching", BOOL, True, _PLACE, "reuse the KV of shared prefixes"),
         _row("engine.cuda_graphs", BOOL, True, _PLACE, "replay recorded kernels"),
