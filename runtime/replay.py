@@ -11,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import asdict
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepRes
 def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[str, Any]:
     """Repeat recorded step `step` on `procs` ranks (None: as in the run); weights go to `out`.
 
-    Returns the recorded and the repeated result, and which settings were changed in between.
+    Returns the recorded and the repeated result, and which settings were changed after it.
 
     Raises:
         LaunchError: the batch, or the checkpoint it starts from, is not there.
@@ -48,7 +50,8 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
             f"{file} does not exist (recorded: {there}); record more with --record-batches N"
         )
     content = json.loads(file.read_text())
-    job = spec.read_job(run_dir)
+    changes = changed_since(run_dir, step)
+    job = as_it_was(spec.read_job(run_dir), changes)
     batch = Batch(
         **content["batch"] | {"samples": [Sample(**s) for s in content["batch"]["samples"]]}
     )
@@ -56,15 +59,24 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
     alone = trainer_only(job, content["service"], procs)
     result = asyncio.run(_replay(alone, run_dir, step, batch, content["loss"], out))
     found = {"recorded": content["result"], "replayed": asdict(result)}
-    since = changed_since(run_dir, step)
-    return found | ({"changed_since": since} if since else {})
+    return found | ({"changed_since": changes} if changes else {})
 
 
-def changed_since(run_dir: Path, step: int) -> list[str]:
-    """Settings that `--resume --allow` changed after a step: it is repeated with the new ones."""
+def changed_since(run_dir: Path, step: int) -> list[dict[str, Any]]:
+    """Settings that `--resume --allow` changed after a step, with what was in force before."""
     file = run_dir / "changes.jsonl"
     entries = map(json.loads, file.read_text().splitlines()) if file.is_file() else ()
-    return [line for entry in entries if entry["after_step"] >= step for line in entry["changes"]]
+    return [each for entry in entries if entry["after_step"] >= step for each in entry["changes"]]
+
+
+def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
+    """The job with the settings of its services before they were changed, the last change first."""
+    values = job.model_dump(mode="json")
+    for change in reversed(changes):
+        *path, last = change["setting"].split(".")
+        if path[:1] == ["services"]:
+            reduce(getitem, path, values)[last] = change["before"]
+    return spec.Job.model_validate(values)
 
 
 def trainer_only(job: spec.Job, name: str, procs: int | None) -> spec.Job:

@@ -15,6 +15,7 @@ from forgedsl.cli import inputs
 from forgedsl.cli import run as command
 from forgedsl.cli.host import detect_gpus, detect_host
 from forgedsl.cli.resuming import (
+    Difference,
     differences,
     load_run_job,
     note_changes,
@@ -203,7 +204,7 @@ def test_resume_may_change_data_when_it_is_allowed(tmp_path: Path) -> None:
     old = with_data(tmp_path, "{")
     new = with_data(tmp_path, "{}")
     (found,) = differences(old, new)
-    assert found.startswith("datasets.sums.source.sha256: ")
+    assert found.setting == "datasets.sums.source.sha256"
     assert split([found], "numerics") == ([found], [])
     assert split([found], "data") == ([], [found])
     assert with_changes(old, new).datasets == old.datasets
@@ -221,7 +222,8 @@ def test_a_line_that_moved_is_no_difference() -> None:
 def test_resume_may_not_change_what_is_trained() -> None:
     job = make_job()
     other = job.model_copy(update={"seed": 3, "params": job.params | {"eps": 0.3}})
-    assert differences(job, other) == ["params.eps: 0.2 -> 0.3", "seed: 17 -> 3"]
+    said = [str(found) for found in differences(job, other)]
+    assert said == ["params.eps: 0.2 -> 0.3", "seed: 17 -> 3"]
 
 
 def faster(job: Job) -> Job:
@@ -234,11 +236,12 @@ def faster(job: Job) -> Job:
 def test_resume_changes_the_optimizer_when_that_is_said(tmp_path: Path) -> None:
     job = make_job()
     found = differences(job, faster(job))
-    assert split(found, "") == (["services.trainer.optimizer.lr: 0.0002 -> 0.001"], [])
+    change = {"setting": "services.trainer.optimizer.lr", "before": 0.0002, "after": 0.001}
+    assert split(found, "") == ([Difference(**change)], [])
     left, taken = split(found, "numerics")
     note_changes(tmp_path, taken)
     assert (left, (tmp_path / "changes.jsonl").read_text()) == ([], json.dumps(
-        {"after_step": 0, "changes": ["services.trainer.optimizer.lr: 0.0002 -> 0.001"]}
+        {"after_step": 0, "changes": [change]}
     ) + "\n")  # fmt: skip
     changed = with_changes(job, faster(job), allowed="numerics")
     assert changed.services["trainer"].optimizer.lr == 1e-3
@@ -247,7 +250,7 @@ def test_resume_changes_the_optimizer_when_that_is_said(tmp_path: Path) -> None:
 def test_resume_changes_nothing_else_even_then() -> None:
     job = make_job()
     other = faster(job).model_copy(update={"seed": 3})
-    assert split(differences(job, other), "numerics")[0] == ["seed: 17 -> 3"]
+    assert split(differences(job, other), "numerics")[0] == [Difference("seed", 17, 3)]
 
 
 def test_an_optimizer_takes_on_what_the_job_says_after_a_load() -> None:

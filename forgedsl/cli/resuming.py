@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgedsl.cli.words import UsageError
 from forgedsl.runs.checkpoints import last_step
@@ -20,6 +20,17 @@ CHANGEABLE = ("schedule.steps", "schedule.epochs", "evals", "checkpoint", "loggi
 DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
 """text that follows from the rest"""
 PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
+
+
+class Difference(NamedTuple):
+    """What a setting of a job was and is; a time in seconds, a size in bytes, as the job has it."""
+
+    setting: str
+    before: Any
+    after: Any
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {short(self.before)} -> {short(self.after)}"
 
 
 def load_run_job(run_dir: Path) -> Job:
@@ -42,35 +53,36 @@ def load_run_job(run_dir: Path) -> Job:
     return job
 
 
-def split(found: list[str], allowed: str) -> tuple[list[str], list[str]]:
+def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:
     """(differences that stop a resume, differences that `--allow` takes on: settings of optimizers,
     or data; what else a param changes is a difference of its own)."""
     takes = {"numerics": _of_optimizer, "data": _of_data}
-    taken = [line for line in found if allowed and takes[allowed](line)]
+    taken = [each for each in found if allowed and takes[allowed](each)]
     if not taken:
         return found, []
-    taken += [line for line in found if line.startswith("params.")]
-    return [line for line in found if line not in taken], taken
+    taken += [each for each in found if each.setting.startswith("params.")]
+    return [each for each in found if each not in taken], taken
 
 
-def _of_optimizer(line: str) -> bool:
-    path = line.partition(":")[0].split(".")
+def _of_optimizer(found: Difference) -> bool:
+    path = found.setting.split(".")
     return path[0] == "services" and path[2:3] == ["optimizer"] and path[3:4] != ["kind"]
 
 
-def _of_data(line: str) -> bool:
-    return line.startswith("datasets.")
+def _of_data(found: Difference) -> bool:
+    return found.setting.startswith("datasets.")
 
 
-def note_changes(run_dir: Path, taken: list[str]) -> None:
+def note_changes(run_dir: Path, taken: list[Difference]) -> None:
     """Say what the run goes on with, and keep it in RUN/changes.jsonl."""
     if not taken:
         return
     step = last_step(run_dir)
-    for line in taken:
-        print(f"from step {step + 1} on: {line}", file=sys.stderr)
+    for each in taken:
+        print(f"from step {step + 1} on: {each}", file=sys.stderr)
+    changes = [each._asdict() for each in taken]
     with (run_dir / "changes.jsonl").open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"after_step": step, "changes": taken}) + "\n")
+        file.write(json.dumps({"after_step": step, "changes": changes}) + "\n")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -85,16 +97,16 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-def differences(old: Job, new: Job) -> list[str]:
-    """`path: before -> after` for every difference that a resume may not make. Where a statement
-    stands in its file is none, nor how many bad rows are too many."""
+def differences(old: Job, new: Job) -> list[Difference]:
+    """Every difference that a resume may not make. Where a statement stands in its file is none,
+    nor how many bad rows are too many."""
     before, after = (
         {path: PLACE.sub("", value) if isinstance(value, str) else value for path, value in found}
         for found in (leaves(job.model_dump(mode="json")) for job in (old, new))
     )
     skip = CHANGEABLE + DERIVED
     return [
-        f"{path}: {short(before.get(path))} -> {short(after.get(path))}"
+        Difference(path, before.get(path), after.get(path))
         for path in sorted(before.keys() | after.keys())
         if before.get(path) != after.get(path)
         and not path.endswith(".max_bad_rows")

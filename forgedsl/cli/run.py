@@ -35,6 +35,7 @@ from forgedsl.errors import writing
 from forgedsl.records import replace
 
 if TYPE_CHECKING:
+    from forgedsl.cli.resuming import Difference
     from forgedsl.lower.job import Job
 
 File = Annotated[
@@ -226,7 +227,7 @@ def _resume(request: Request) -> int:
     return launch(job, run_dir, resume=True, request=request, changed_data=changed)
 
 
-def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Job, list[str]] | int:
+def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Job, list[Difference]] | int:
     """The job of a resumed run, and what `--allow` let it change; or an exit code."""
     from forgedsl.cli.resuming import differences, rehashed, split, with_changes
 
