@@ -342,6 +342,20 @@ def test_a_checkpoint_that_cannot_be_written_is_not_tried_again():
     assert len(tries) == 1
 
 
+@pytest.mark.parametrize("pressed", [12.0, 25.0, 39.0])
+def test_an_interrupt_while_a_checkpoint_is_written_lets_it_become_whole(pressed):
+    the_job = job(steps=8, checkpoint={"every": 1})
+    first = FakeEndpoints(the_job, latency=lambda op: 30.0 if op == "save" else 1.0)
+    outcome, _ = drive(the_job, first, prepare=later(pressed, lambda c: c.interrupt()))
+    state = first.saved[-1]
+    assert (outcome.ended, outcome.checkpoint) == (
+        "interrupted",
+        f"checkpoints/step-{state['step']}",
+    )
+    resumed, _ = drive(the_job, first.restarted(state), state=state)
+    assert (resumed.step, outcome.step) == (8, state["step"])
+
+
 def test_an_interrupt_before_the_first_step_saves_what_was_drawn():
     the_job = job()
     endpoints = FakeEndpoints(the_job, latency=lambda op: 0.0 if op == "draw" else 5.0)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from forgedsl.errors import RunError
-from forgedsl.runs.checkpoints import drop_partial, resume_command
+from forgedsl.runs.checkpoints import drop_partial, last_step, resume_command
 from forgedsl.runtime import interrupt as module
 from forgedsl.runtime.endpoints import CheckpointError, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
@@ -118,6 +121,32 @@ def test_a_full_disk_is_named_with_what_is_safe(
     assert not (tmp_path / "checkpoints/step-5").exists()
 
 
+class SlowTrainer(FullTrainer):
+    """A trainer that has written half of it when the process ends."""
+
+    async def save(self, step: int) -> str:
+        with contextlib.suppress(ServiceError):
+            await super().save(step)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_stop_while_a_checkpoint_is_written_leaves_the_one_before(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    endpoints = MonarchEndpoints(
+        make_job(services={"trainer": make_titan()}), tmp_path, datasets={}, generators={},
+        titans={"trainer": SlowTrainer(tmp_path)}, rewards=None, program=None, record_batches=0,
+    )  # fmt: skip
+    whole(tmp_path, 2)
+    with pytest.raises(TimeoutError):
+        asyncio.run(asyncio.wait_for(endpoints.save(5, {}), 0.05))
+    assert (tmp_path / "checkpoints/step-5/half").exists()
+    assert (last_step(tmp_path), resume_command(tmp_path)) == (2, f"forgec run --resume {tmp_path}")
+    drop_partial(tmp_path)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-2"]
+
+
 def test_events_that_cannot_be_written_end_the_run_once() -> None:
     log, seen = EventLog(Path("/dev/full")), []
     log.subscribe(lambda event: seen.append(event["kind"]))
@@ -134,3 +163,41 @@ def test_a_resumed_run_does_not_write_on_after_half_a_line(tmp_path: Path) -> No
     with EventLog(path) as log:
         log.emit("c")
     assert [json.loads(line)["kind"] for line in path.read_text().splitlines()] == ["a", "c"]
+
+
+PRESSED = """
+import asyncio, os, signal
+from forgedsl.runtime import launch
+
+class Pressed:
+    count = 0
+    def __call__(self):
+        self.count += 1
+        self.act()
+
+async def run(interrupt):
+    done = asyncio.Event()
+    interrupt.act = done.set
+    os.kill(os.getpid(), signal.SIGINT)  # the user interrupts the cell
+    await done.wait()
+    return interrupt.count
+
+async def cell():
+    interrupt = Pressed()
+    return launch._beside(run(interrupt), interrupt)
+
+async def notebook():
+    print([await cell(), await cell()], signal.getsignal(signal.SIGINT) is before)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+before = signal.getsignal(signal.SIGINT)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(notebook())
+"""
+
+
+def test_a_cell_that_is_interrupted_ends_its_run_and_the_kernel_lives() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PRESSED], capture_output=True, text=True, timeout=60
+    )
+    assert (done.stdout, done.returncode) == ("[1, 1] True\n", 0), done.stderr
