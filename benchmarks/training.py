@@ -16,7 +16,6 @@ import argparse
 import json
 import math
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -80,18 +79,17 @@ def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
 def trainer(job: spec.Job, folder: Path) -> Any:
     """The trainer's actor, without a mesh around it."""
     from forgedsl.runtime.actors.trainer import TitanTrainer
+    from forgedsl.runtime.upstream.titan import meeting
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
     actor = TitanTrainer.__new__(TitanTrainer)
     service = job.services["trainer"]
     assert isinstance(service, spec.TitanService)
     actor.rank, actor.job, actor.name, actor.service = 0, job, "trainer", service
     actor.model_spec, actor.world = job.models["policy"], 1
     actor.folder = resolve_model(job, "policy", folder / "b", folder)
-    actor._rendezvous, actor._threads = ("127.0.0.1", port), torch.get_num_threads()
-    actor._setup(folder, f"training-{port}", None)
+    met = meeting()
+    actor._meeting, actor._threads = (met.host, met.port), torch.get_num_threads()
+    actor._setup(folder, f"training-{met.port}", None)
     return actor
 
 

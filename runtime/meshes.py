@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+from forgedsl.runtime.upstream.titan import meeting
 
 SETUP_SECONDS = 600.0
 POOL = "rewards"
@@ -51,6 +51,8 @@ class Fleet:
     rewards: dict[str, Mesh]
     """by reward name; several may share a mesh"""
     hosts: Hosts = field(default_factory=Hosts)
+    meetings: list[Any] = field(default_factory=list)
+    """held for the ranks of trainers"""
 
     def all(self) -> list[Mesh]:
         """Every mesh once."""
@@ -97,7 +99,9 @@ def spawn(
         else:
             actor = TitanTrainer if service.optimizer is not None else ReferenceModel
             world = service.mesh.hosts * service.mesh.procs
-            options = {"world": world, "threads": spots[0].threads, **_rendezvous()}
+            met = meeting()
+            fleet.meetings.append(met)
+            options = {"world": world, "threads": spots[0].threads, "meeting": (met.host, met.port)}
             fleet.titans[name] = _mesh(
                 fleet, job, name, service.mesh.name, spots[0], actor, (job, name, folder), options,
                 logs, shared,
@@ -263,12 +267,6 @@ def visible(gpus: tuple[int, ...]) -> list[str]:
 def _masked() -> str:
     mask = gpu_mask()
     return "" if mask is None else f" (CUDA_VISIBLE_DEVICES={','.join(mask)})"
-
-
-def _rendezvous() -> dict[str, Any]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return {"addr": "127.0.0.1", "port": probe.getsockname()[1]}
 
 
 def _num_gpus() -> int:

@@ -7,7 +7,6 @@ loaded by torchtitan, compared, exported by the trainer's own way, and loaded ag
 """
 
 import json
-import socket
 import sys
 from pathlib import Path
 
@@ -88,10 +87,8 @@ def logits(built: titan.TitanModel) -> torch.Tensor:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    parts = titan.init_distributed("cpu", 0, 0, 1, "127.0.0.1", port)
+    met = titan.meeting()
+    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     found = {}
     for label, (family, changes) in request["models"].items():
         folder = Path(request["folder"]) / label

@@ -1,7 +1,6 @@
 """Prints what adapters do to tiny models in the folder named; test_lora runs it by itself."""
 
 import json
-import socket
 import sys
 from pathlib import Path
 
@@ -59,10 +58,8 @@ def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    parts = titan.init_distributed("cpu", 0, 0, 1, "127.0.0.1", port)
+    met = titan.meeting()
+    parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     found = {}
     for family in ("qwen2", "llama3", "qwen3_moe"):
         place = folder / family

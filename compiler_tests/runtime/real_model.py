@@ -101,7 +101,6 @@ def decoded(engine: Any, upstream: Any) -> list[dict[str, Any]]:
 
 
 def titan(request: dict[str, Any]) -> dict[str, Any]:
-    import socket
 
     import torch
     from transformers import AutoModelForCausalLM
@@ -110,10 +109,8 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
     from forgedsl.runtime.upstream import titan as upstream
 
     folder, out = Path(request["folder"]), Path(request["out"])
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    parts = upstream.init_distributed("cpu", 0, 0, 1, "127.0.0.1", port)
+    met = upstream.meeting()
+    parts = upstream.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     service = spec.TitanService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32",
         batch=spec.BatchShape(seq_len=CONTEXT, rows=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,13 @@ def recorded_batch() -> Batch:
 async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None = None) -> Any:
     """Results, weights after each step and the versions, from a trainer on `procs` ranks."""
     from forgedsl.runtime.actors.trainer import TitanTrainer
-    from forgedsl.runtime.meshes import _rendezvous, place
+    from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
     from forgedsl.runtime.transports.registry import open_weights
+    from forgedsl.runtime.upstream import titan
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
+    met = titan.meeting()
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(
         service="trainer",
@@ -74,7 +77,11 @@ async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None 
         size=procs,
         actor=TitanTrainer,
         args=(job, "trainer", str(model)),
-        kwargs={"world": procs, "threads": place(job)["trainer"][0].threads, **_rendezvous()},
+        kwargs={
+            "world": procs,
+            "threads": place(job)["trainer"][0].threads,
+            "meeting": (met.host, met.port),
+        },
         start=bootstrap({"OMP_NUM_THREADS": "1"}, folder / f"trainer{procs}", "cpu"),
         logs=folder / f"trainer{procs}",
     )
@@ -120,3 +127,11 @@ def test_one_and_two_ranks_agree_and_resume_continues(
     assert facts["version"] == 2
     assert [result.version for result, _ in more] == [3, 4]
     assert more[0][0].loss != one[1][0].loss
+
+
+def test_nobody_else_gets_the_port_where_ranks_meet() -> None:
+    from forgedsl.runtime.upstream.titan import meeting
+
+    met = meeting()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((met.host, met.port))

@@ -49,8 +49,7 @@ class TitanActor(ForgeActor):
         *,
         world: int,
         threads: int,
-        addr: str,
-        port: int,
+        meeting: tuple[str, int],
     ) -> None:
         super().__init__()
         self.job = job
@@ -61,7 +60,7 @@ class TitanActor(ForgeActor):
         self.model_spec = job.models[service.model]
         self.folder = Path(folder)
         self.world = world
-        self._rendezvous = (addr, port)
+        self._meeting = meeting
         self._threads = threads
 
     @concurrent_endpoint
@@ -85,7 +84,7 @@ class TitanActor(ForgeActor):
     def _build(self) -> None:
         local = self.rank % self.service.mesh.procs
         self.parts = titan.init_distributed(
-            self.service.mesh.device, self.rank, local, self.world, *self._rendezvous
+            self.service.mesh.device, self.rank, local, self.world, *self._meeting
         )
         self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
         self.classes = self.titan.classes

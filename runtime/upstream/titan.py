@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
@@ -119,16 +120,25 @@ def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
     return cast.to_local() if cast.device_mesh.size() == 1 else cast.full_tensor()
 
 
+def meeting() -> TCPStore:
+    """Where the ranks of a process group find each other, as long as it is held.
+
+    It listens itself: a port that is looked up and let go of may be another's before a rank binds.
+    """
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
 def init_distributed(
     device: str, rank: int, local_rank: int, world: int, addr: str, port: int
 ) -> SimpleNamespace:
-    """Join this service's process group through torchtitan."""
+    """Join this service's process group, which meets at a `meeting`, through torchtitan."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(local_rank),
         WORLD_SIZE=str(world),
         MASTER_ADDR=addr,
         MASTER_PORT=str(port),
+        TORCHELASTIC_USE_AGENT_STORE="True",  # rank 0 listens nowhere itself
     )
     # its own habit is the temporary folder, which goes with the run
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
