@@ -205,12 +205,9 @@ def _outcome_of(error: BaseException) -> Outcome:
         return Outcome(code=EXIT_LAUNCH, status="not launched", message=str(error))
     if isinstance(error, RunError):
         guard = isinstance(error, GuardError)
+        code, status = (EXIT_GUARD, "stopped by a guard") if guard else (EXIT_FAILED, "failed")
         return Outcome(
-            code=EXIT_GUARD if guard else EXIT_FAILED,
-            status="stopped by a guard" if guard else "failed",
-            message=str(error),
-            origin=error.origin,
-            remedy=error.remedy,
+            code=code, status=status, message=str(error), origin=error.origin, remedy=error.remedy
         )
     if isinstance(error, OSError) and (words := cannot_write(error)):
         return Outcome(code=EXIT_FAILED, status="failed", message=words)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.errors import LaunchError, RunError
+from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.plan.host import gpu_mask
 from forgedsl.runtime.actors.generator import Generator
@@ -166,8 +167,9 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     """
     services = job.services.values()
     sampled = any(isinstance(service, spec.VllmService) for service in services)
+    here = registry.launcher(job.launcher.kind).one_machine
     busy = sum(
-        s.mesh.procs * s.mesh.replicas
+        s.mesh.procs * s.mesh.replicas * (s.mesh.hosts if here else 1)
         for s in services  # beside a generator a frozen model has little to do
         if not (sampled and isinstance(s, spec.TitanService) and s.optimizer is None)
     )
@@ -217,6 +219,7 @@ def _mesh(
         start=bootstrap(_environment(spot) | shared, logs / name, mesh.device),
         logs=logs / name,
         hosts=fleet.hosts.attach(spot.hosts),
+        on=spot.hosts,
     )
 
 

@@ -141,6 +141,18 @@ def test_mesh_name():
     assert only(plan_of(text)[1], "P207").message == "mesh name `my mesh` is not an identifier"
 
 
+def test_hosts_of_one_machine_share_it():
+    host = Host(gpus=0, gpu=None, gpu_memory=0, cpus=8, memory=512 << 30)
+    words = ("launcher=process", "cluster.hosts=2", "trainer.hosts=2")
+    plan, _ = plan_of(changed(GRPO, ("procs = 4,", "")), *words, host=host)
+    assert (plan.request.host.cpus, plan.request.host.memory) == (4, 256 << 30)
+
+
+def test_hosts_of_one_machine_have_no_gpus_of_their_own():
+    _, diagnostics = plan_of(GRPO, "launcher=process", "cluster.hosts=2", "trainer.hosts=2")
+    assert only(diagnostics, "P216").severity == "error"
+
+
 def test_several_hosts_need_a_launcher():
     text = changed(GRPO, ("schedule async", "cluster { hosts = 2 }\nschedule async"))
     found = only(plan_of(text, "trainer.hosts=2")[1], "P209")

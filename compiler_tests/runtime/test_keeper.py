@@ -77,3 +77,15 @@ def test_a_pool_that_dies_for_ever_ends_the_run() -> None:
     pool, _, endpoints, _ = kept(DEATHS + 1)
     assert pool.calls.count("lost") == DEATHS
     assert endpoints.failures.get_nowait() == FAILURE
+
+
+def test_a_host_that_is_gone_fails_what_was_on_it() -> None:
+    here, far = FakeMesh(0, 1), FakeMesh(0, 1)
+    here.on, far.on = range(1), range(1, 2)
+    meshes: Any = {"here": here, "far": far}
+    fleet = Fleet(generators={}, titans=meshes, rewards={})
+    fleet.hosts.lost = lambda: {1: "its process 17 ended with -9"}  # type: ignore[method-assign]
+    said: list[Any] = []
+    endpoints: Any = SimpleNamespace(report_failure=lambda *failure: said.append(failure))
+    asyncio.run(Keeper(fleet, endpoints, EventLog(), None)._watch_hosts())  # type: ignore[arg-type]
+    assert said == [(far, "host 1 is gone: its process 17 ended with -9")]

@@ -64,7 +64,7 @@ from forgedsl.runtime.hosts import registry as hosts
 from forgedsl.settings import STR, Parameter
 
 class Toy(hosts.Hosts):
-    def start(self, count, settings, logs):
+    def start(self, count, settings, temp, logs):
         print(f"toy starts {count} for {settings['who']}", flush=True)
 
     def stop(self):
@@ -93,3 +93,34 @@ def test_a_launcher_from_outside_runs_a_flow(tmp_path: Path) -> None:
         "toy starts 1 for me",
         "toy stops",
     ]
+
+
+WIDE = (
+    "launcher=process", "cluster.hosts=2", "trainer.hosts=2", "trainer.procs=1",
+    "reference.hosts=2", "reference.procs=1", "schedule.steps=2", "prompts=4", "group=4",
+    "held_out.limit=4",
+)  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_a_run_over_two_hosts(tmp_path: Path) -> None:
+    """Trainer and reference have a rank on each, and train as two processes of one host would."""
+    command = [sys.executable, "-m", "forgedsl.cli.main", "run", str(PIPELINE), "--profile", "cpu"]
+    done = subprocess.run(
+        [*command, *WIDE, "--run-dir", "run"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, timeout=570,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [1, 2]
+    logs = (tmp_path / "run/logs").glob("host*")
+    assert {path.name for path in logs} == {"host0.log", "host1.log"}
+
+
+def test_hosts_of_one_machine_have_no_gpus_of_their_own(make_job: Any, make_titan: Any) -> None:
+    service = make_titan()
+    mesh = service.mesh.model_copy(update={"hosts": 2, "gpus": 1, "device": "gpu"})
+    wide = service.model_copy(update={"mesh": mesh})
+    job = make_job(services={"t": wide}, launcher=spec.Launcher(kind="process"))
+    with pytest.raises(LaunchError, match="one machine, whose GPUs they share"):
+        check_supported(job)

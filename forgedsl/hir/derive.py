@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.hir.context import ERROR, under
 from forgedsl.hir.file import File
 from forgedsl.hir.ir import Constructor, Origin, Value
+from forgedsl.launchers import registry
 from forgedsl.settings import Auto
 from forgedsl.source import NO_SPAN
 
@@ -37,6 +38,9 @@ def _host(name: str) -> Callable[[File, Declared], Any]:
         sizes = [key for key in ("hosts", "gpus", "gpu") if key in declared.entries]
         given: dict[str, Any] = {key: resolver.setting(declared, key).value for key in sizes}
         known = {key: found for key, found in given.items() if found is not ERROR}
+        launcher = resolver.setting(resolver.table.declared["launcher"], "value").value
+        if isinstance(launcher, Constructor) and registry.launcher(launcher.name).splits:
+            known.pop("hosts", None)
         return getattr(under(known, resolver.host), name)
 
     return value

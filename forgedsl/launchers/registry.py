@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from forgedsl.launchers import kubernetes, local, slurm
+from forgedsl.launchers import kubernetes, local, process, slurm
 from forgedsl.launchers.base import Launcher
 from forgedsl.settings import Signature
 
-LAUNCHERS: tuple[Launcher, ...] = (local.LAUNCHER, slurm.LAUNCHER, kubernetes.LAUNCHER)
+LAUNCHERS: tuple[Launcher, ...] = (
+    local.LAUNCHER,
+    process.LAUNCHER,
+    slurm.LAUNCHER,
+    kubernetes.LAUNCHER,
+)
 
 
 def launcher(name: str) -> Launcher:

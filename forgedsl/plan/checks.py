@@ -14,10 +14,11 @@ from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
-from forgedsl.launchers import registry
+from forgedsl.plan.host import launcher_of
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
+from forgedsl.records import replace
 from forgedsl.schema import SERVICES
-from forgedsl.source import Span
+from forgedsl.source import NO_SPAN, Span
 from forgedsl.transports import TRANSPORTS, choose
 
 
@@ -208,6 +209,8 @@ def check_transports(
     for sync in graph.syncs:
         written = sync.settings.get("transport", "auto")
         ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
+        if launcher_of(program).one_machine:
+            ends = replace(ends[0], host=0), tuple(replace(spot, host=0) for spot in ends[1])
         way = next((each for each in TRANSPORTS if each.name == written), None)
         if way is None or way.serves(*ends):
             continue
@@ -252,8 +255,12 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
-    launcher = program.singletons["launcher"].settings["value"]
-    facts = registry.launcher(launcher.value.name)
+    launcher, facts = program.singletons["launcher"].settings["value"], launcher_of(program)
+    if why := facts.shares_gpus(hosts, sum(mesh.total_gpus for mesh in meshes)):
+        return [
+            error("P216", "not-carried-out", why, launcher.origin.span or NO_SPAN,
+                  help="`device = cpu` for its services, or one host")
+        ]  # fmt: skip
     if facts.most is None or hosts <= facts.most:
         return []
     decl = program.services[(wide or list(meshes))[0].service]

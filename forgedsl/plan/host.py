@@ -12,6 +12,8 @@ from typing import Any
 
 from forgedsl.hir.context import GPU_GIB, Host, gpu_bytes, under
 from forgedsl.hir.ir import Program
+from forgedsl.launchers import registry
+from forgedsl.launchers.base import Launcher
 from forgedsl.records import fields, replace
 
 __all__ = ["Host", "described_host", "gpu_mask", "host_text", "resolve_host"]
@@ -39,6 +41,11 @@ def gpu_mask() -> list[str] | None:
     return words[:end]
 
 
+def launcher_of(program: Program) -> Launcher:
+    """What starts the processes."""
+    return registry.launcher(program.singletons["launcher"].settings["value"].value.name)
+
+
 def resolve_host(program: Program, detected: Host | None) -> Host:
     """The program's own `cluster` over what was detected, over the assumed host."""
     base = detected or Host()
@@ -56,7 +63,13 @@ def resolve_host(program: Program, detected: Host | None) -> Host:
     origins = [declared.settings[key].origin for key in given]
     details = {"`cluster` of the file" if o.span is not None and o.layer in ("file", "module")
                else o.detail for o in origins}  # fmt: skip
-    return replace(under(given, base), **given, said=f"assumed: {', '.join(sorted(details))}")
+    splits = launcher_of(program).splits
+    sizes = {key: size for key, size in given.items() if not (splits and key == "hosts")}
+    found = replace(under(sizes, base), **given, said=f"assumed: {', '.join(sorted(details))}")
+    if not splits:
+        return found
+    shared = {name: getattr(found, name) // found.hosts for name in ("cpus", "memory")}
+    return replace(found, **{k: max(1, part) for k, part in shared.items() if k not in given})
 
 
 def described_host(text: str) -> Host | str:

@@ -1,7 +1,7 @@
 """What a launcher does: it makes hosts be there, tells Monarch of them, and ends them.
 
     start(count) --> attach(which) --> Monarch's mesh of these hosts, to spawn processes on
-                     lost()        --> which are gone, in words            stop()
+                     lost()        --> which are gone, and what is known of it       stop()
 
 To add a launcher: docs/design/launchers.md.
 """
@@ -18,9 +18,11 @@ from forgedsl.runtime.upstream.monarch import this_host
 class Hosts:
     """This host, as it is; a launcher overrides what it does otherwise."""
 
-    def start(self, count: int, settings: Mapping[str, Any], logs: Path) -> None:
-        """Make so many hosts be there; `settings` are what the launcher is written with, `logs` is
-        the folder for what hosts print.
+    def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
+        """Make so many hosts be there.
+
+        `settings` are what the launcher is written with, `temp` is a folder that only this run
+        uses and that goes with it, `logs` is for what hosts print.
 
         Raises:
             LaunchError: it cannot; with place and remedy.
@@ -30,9 +32,9 @@ class Hosts:
         """Monarch's mesh of these hosts, for process meshes to be spawned on."""
         return this_host()
 
-    def lost(self) -> str:
-        """Which hosts are gone and what is known of their end; "" while all are there."""
-        return ""
+    def lost(self) -> dict[int, str]:
+        """The hosts that are gone, each with what is known of its end."""
+        return {}
 
     def stop(self) -> None:
         """End what `start` started; everything on it has ended, or is to."""

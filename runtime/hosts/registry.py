@@ -7,28 +7,28 @@ from pathlib import Path
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.hosts.process import ProcessHosts
 
 HOSTS: tuple[tuple[str, type[Hosts]], ...] = (
     ("local", Hosts),
+    ("process", ProcessHosts),
     ("slurm", Hosts),  # it has started us on the host
     ("kubernetes", Hosts),
 )
 
 
-def started(job: spec.Job, run_dir: Path) -> Hosts:
+def started(job: spec.Job, temp: Path, logs: Path) -> Hosts:
     """The hosts of a run, started by its launcher.
 
     Raises:
         LaunchError: there is no such launcher, or it cannot start them.
     """
-    launcher = job.launcher
-    for name, found in HOSTS:
-        if name == launcher.kind:
-            hosts = found()
-            hosts.start(num_hosts(job), launcher.args, run_dir / "logs")
-            return hosts
-    names = ", ".join(name for name, _ in HOSTS)
-    raise LaunchError(f"this version starts nothing by `launcher = {launcher.kind}`; {names} work")
+    kind, known = job.launcher.kind, dict(HOSTS)
+    if kind not in known:
+        raise LaunchError(f"nothing carries `launcher = {kind}` out; {', '.join(known)} work")
+    hosts = known[kind]()
+    hosts.start(num_hosts(job), job.launcher.args, temp, logs)
+    return hosts
 
 
 def num_hosts(job: spec.Job) -> int:

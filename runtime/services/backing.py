@@ -36,7 +36,7 @@ class Real:
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)
         environment = this.scratch.environment()
-        hosts = started(this.job, this.run_dir)
+        hosts = started(this.job, this.scratch.temp, this.run_dir / "logs")
         try:
             return meshes.spawn(this.job, this.run_dir, this.job_dir, environment, hosts)
         except BaseException:

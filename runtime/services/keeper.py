@@ -24,6 +24,8 @@ from forgedsl.runtime.upstream.monarch import Mesh
 DEATHS = 3
 """of one replica; one more ends the run: what kills it is no accident"""
 
+HOSTS_SECONDS = 1.0
+
 Restart = Callable[[Mesh], Awaitable[Mesh]]
 
 
@@ -42,10 +44,20 @@ class Keeper:
     def start(self) -> None:
         """One task per mesh."""
         self._tasks = [asyncio.create_task(self._keep(mesh)) for mesh in self._fleet.all()]
+        self._tasks.append(asyncio.create_task(self._watch_hosts()))
 
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
+
+    async def _watch_hosts(self) -> None:
+        """The launcher sees at once that a host is gone, and what was on it cannot start there."""
+        while not (lost := self._fleet.hosts.lost()):
+            await asyncio.sleep(HOSTS_SECONDS)
+        for index, why in lost.items():
+            for mesh in self._fleet.all():
+                if index in mesh.on:
+                    self._endpoints.report_failure(mesh, f"host {index} is gone: {why}")
 
     async def _keep(self, mesh: Mesh) -> None:
         while True:

@@ -24,7 +24,8 @@ class Rehearsed:
 
     def spawn(self, this: Run) -> Fleet:
         here = registry.launcher(this.job.launcher.kind).one_machine
-        hosts = started(this.job, this.run_dir) if here else Hosts()
+        logs = this.run_dir / "logs"
+        hosts = started(this.job, this.scratch.temp, logs) if here else Hosts()
         return meshes.spawn(this.job, self.rehearsal, this.run_dir, hosts)
 
     async def prepare(self, this: Run, fleet: Fleet) -> None:

@@ -14,7 +14,7 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +22,12 @@ from typing import Any
 
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
-from monarch.actor import ActorError, Channel, Port, PortReceiver
+from monarch.actor import ActorError, Channel, Port, PortReceiver, attach_to_workers
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.scratch import own_semaphores
 
-__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "bootstrap", "this_host"]
+__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap", "this_host"]
 
 SETUP_GC = (100_000, 20, 100)
 """while thousands of modules are imported, nearly nothing that is made is garbage"""
@@ -66,6 +66,12 @@ def ignore_faults() -> None:
     Monarch's default interrupts the main thread as if by Ctrl-C and exits with 130.
     """
     monarch.actor.unhandled_fault_hook = lambda failure: None
+
+
+def attach_hosts(addresses: Sequence[str]) -> Any:
+    """Monarch's mesh of the hosts whose workers listen at these addresses; they may start later."""
+    this_host()  # the client begins
+    return attach_to_workers(name="hosts", ca="trust_all_connections", workers=addresses)
 
 
 def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[], None]:
@@ -107,6 +113,8 @@ class Mesh:
     logs: Path
     recipe: dict[str, Any] = field(default_factory=dict)
     """the arguments of `spawn`"""
+    on: range = range(1)
+    """hosts of the run"""
     deaths: int = 0
     """of processes that had its place before"""
     members: list[dict[str, Any]] = field(default_factory=list)
@@ -125,27 +133,19 @@ class Mesh:
         start: Callable[[], None],
         logs: Path,
         hosts: Any = None,
+        on: range = range(1),
         deaths: int = 0,
     ) -> Mesh:
-        """Start `size` processes on each of `hosts` (none: on this one) and the actor in each."""
+        """Start `size` processes on each of `hosts` (none: this one) and the actor in each; in the
+        run they are hosts `on`."""
+        recipe = {key: value for key, value in locals().items() if key not in ("cls", "deaths")}
         unique = f"{name}_{deaths}" if deaths else name
         there = this_host() if hosts is None else hosts
         procs = there.spawn_procs(per_host={"procs": size}, bootstrap=start, name=unique)
-        recipe: dict[str, Any] = {
-            "service": service, "origin": origin, "name": name, "size": size, "actor": actor,
-            "args": args, "kwargs": kwargs, "start": start, "logs": logs, "hosts": hosts,
-        }  # fmt: skip
         return cls(
-            service=service,
-            origin=origin,
-            name=name,
-            size=size,
-            procs=procs,
-            actor=procs.spawn(unique, actor, *args, **kwargs),
-            logs=logs,
-            recipe=recipe,
-            deaths=deaths,
-        )
+            service=service, origin=origin, name=name, size=size, procs=procs, logs=logs, on=on,
+            actor=procs.spawn(unique, actor, *args, **kwargs), recipe=recipe, deaths=deaths,
+        )  # fmt: skip
 
     def again(self, **kwargs: Any) -> Mesh:
         """Start the same anew; `kwargs` replace those that the actor was made with."""
@@ -175,8 +175,10 @@ class Mesh:
 
     async def one(self, rank: int, endpoint: str, *args: Any) -> Any:
         """Call an endpoint on one rank."""
+        host, proc = divmod(rank, self.size)
+        at = {"hosts": host} if "hosts" in self.actor.extent else {}
         with self._named():
-            return await getattr(self.actor.slice(procs=rank), endpoint).call_one(*args)
+            return await getattr(self.actor.slice(**at, procs=proc), endpoint).call_one(*args)
 
     @contextmanager
     def _named(self) -> Iterator[None]:
