@@ -52,3 +52,32 @@ def test_a_broken_declaration_is_one_message(old: str, new: str, code: str, prof
 
 def test_the_text_itself_is_right() -> None:
     assert list(api.load_text(TEXT, profile="x").reporter) == []
+
+
+@pytest.mark.parametrize(
+    ("edit", "found"),
+    [
+        (("model policy", "model polcy"), ("F101", "policy")),
+        (("dataset sums {", "dataset sum {"), ("F101", "sums")),
+        (("service generator", "service sampler"), ("F101", "generator")),
+        (("reward correct", "reward corect"), ("F101", "correct")),
+        (("score   = points", "scor   = points"), ("F101", "score")),
+        (("{ dataset = sums", "{ data = sums"), ("F103", "data")),
+        (("prompt = row", "promt = row"), ("F103", "promt")),
+        (("norm(r: [G] f32)", "norm(r: float)"), ("F114", "float")),
+        (("behavior: [B", "behaviour: [B"), ("F101", "behavior")),
+        (('as rl', "as rl (grup = 4)"), ("F103", "grup")),
+    ],
+)  # fmt: skip
+def test_one_slip_gives_one_message(findings, edit, found):
+    assert findings(edit) == [found]
+
+
+def test_functions_that_only_call_each_other_are_unused(findings):
+    fns = "fn f(x: f32) -> f32 = g(x)\nfn g(x: f32) -> f32 = f(x)\nfilter mixed"
+    assert findings(("filter mixed", fns)) == [("F104", "f"), ("F104", "g")]
+
+
+def test_a_function_that_a_loss_calls_is_used_with_those_it_calls(findings):
+    fns = "fn f(x: f32) -> f32 = g(x)\nfn g(x: f32) -> f32 = 2.0 * x\nfilter mixed"
+    assert findings(("filter mixed", fns), ("-ratio * adv", "-f(ratio) * adv")) == []

@@ -314,6 +314,9 @@ class Collector:
             self.ctx.broken.add(f"{declared.name}.{elsewhere[0]}")
             self.ctx.error("F103", f"{what} `{leaf}`", word, help=help_text)
             return
+        meant = nearest(leaf, siblings) or siblings  # which may be one that is needed
+        prefix = f"{declared.name}.{block}." if block else f"{declared.name}."
+        self.ctx.broken |= {prefix + name for name in meant}
         self.ctx.unknown("F103", what, leaf, word, siblings)
 
     def _top_assign(self, item: ast.Assign) -> None:

@@ -91,6 +91,8 @@ class Context:
 
     reporter: Reporter
     broken: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
+    """undefined names, each of which is told once"""
 
     def error(
         self,
@@ -130,6 +132,10 @@ class Context:
         """Report an unknown name with the nearest known ones."""
         if name in self.broken or name.partition(".")[0] in self.broken:
             return ERROR
+        if code == "F101":
+            if name in self.missing:
+                return ERROR
+            self.missing.add(name)
         known = tuple(candidates)
         close = (name.lower(),) if name in ("True", "False", "None") else nearest(name, known)
         if close:

@@ -51,8 +51,27 @@ class File(ABC):
         self.params = Params(self.table.params, self.table.param_entries, self, self.home, self.ctx)
         self.coercer = Coercer(self.ctx, self, self.table.declared, self.rebase)
         self.used = self.coercer.used
+        self.used_by: dict[str, set[str]] = {}
+        """the names that each function of the file uses"""
 
     # ---- names
+
+    def in_use(self) -> set[str]:
+        """What is used, in the end; functions that only use each other are not."""
+        found = set(self.used)
+        for name in self.used_by:
+            found |= {used for used in self.used_by[name] if name not in self._within(used)}
+        return found | {used for name in self._within(*self.used) for used in self.used_by[name]}
+
+    def _within(self, *names: str) -> set[str]:
+        """The functions that some call, themselves and through others, and those among them."""
+        seen: set[str] = set()
+        pending = [*names]
+        while pending:
+            if (name := pending.pop()) in self.used_by and name not in seen:
+                seen.add(name)
+                pending += self.used_by[name]
+        return seen
 
     def knows(self, name: str) -> bool:
         """Whether `name` is declared, whatever it is."""

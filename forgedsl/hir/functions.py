@@ -308,6 +308,15 @@ def check_function(function: Function, ctx: Context, known: Checked) -> set[str]
 
 def _check_names(function: Function, ctx: Context) -> set[str]:
     checker = BodyChecker(ctx=ctx, scope=function.scope, locals={}, used=set(), kind=function.kind)
+    first = function.fields[0] if function.fields else None
+    if function.kind in ("advantage", "filter") and not isinstance(
+        first and first.type, ast.TensorType
+    ):
+        article = "an advantage" if function.kind == "advantage" else "a filter"
+        span = first.type.span if first is not None else function.span
+        help_text = f"`{first.name if first is not None else 'score'}: [G] f32`"
+        message = f"the first parameter of {article} has one entry for each completion of a prompt"
+        ctx.error("F114", message, span, help=help_text)
     for field in function.fields:
         if field.name in checker.locals:
             message = f"`{field.name}` is declared twice"

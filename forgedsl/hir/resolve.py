@@ -109,5 +109,5 @@ def _assembled(
         singletons=of(*singletons),
         spans=table.spans | imported,
         scope=resolver.scope,
-        used=frozenset(resolver.used.union(imported)),
+        used=frozenset(resolver.in_use().union(imported)),
     )

@@ -278,9 +278,9 @@ class Resolver(File):
         return functions
 
     def check_bodies(self, functions: dict[str, Function]) -> None:
-        for function in functions.values():
+        for name, function in functions.items():
             if function.scope is self.scope:
-                self.used |= check_function(function, self.ctx, self.loader.checked)
+                self.used_by[name] = check_function(function, self.ctx, self.loader.checked)
 
     def decls(self) -> list[Decl]:
         """The declarations of the file; an import leaves what says what happens in a run."""

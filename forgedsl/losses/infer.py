@@ -192,6 +192,8 @@ class Inference(Walk):
         op = OPERATORS[node.operator]
         if op in ("and", "or"):
             return self.apply(op, (left, right), ("bool",), node.span)
+        if left.type.is_error or right.type.is_error:
+            return self.broken(node.span)
         constants = [self.build.values[side.value].op == "const" for side in (left, right)]
         if op in ("eq", "ne") and all(constants):
             return self.apply(op, (left, right), (*NUMBERS, "bool", "none", "str"), node.span)
@@ -199,6 +201,8 @@ class Inference(Walk):
 
     def _conditional(self, node: ast.Conditional) -> Typed:
         test = self.expr(node.test)
+        if test.type.is_error:
+            return self.broken(node.span)
         value = self.build.values[test.value]
         if test.type.dtype == "bool" and value.op == "const":
             return self.expr(node.then if value.attr else node.otherwise)
