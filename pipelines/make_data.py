@@ -8,7 +8,8 @@ Nothing enters; these files leave, beside this module:
   data/arithmetic_pairs.jsonl  preferences: the right answer over a near miss, written alike, in the
                                format of argilla/distilabel-math-preference-dpo
   data/curriculum.jsonl        questions in English, from sums of one digit over word problems to
-                               sums of two digits; curriculum_*.jsonl: held-out ones of each kind
+                               sums of two digits; curriculum_*.jsonl: held-out ones of each kind,
+                               and 500 worked examples (demos) and preferences (pairs) of all kinds
   tokenizers/arithmetic/       tokenizer files, for AutoTokenizer, and generation_config.json
 
 The demonstrations are of mixed quality on purpose: three in ten give the right answer, the rest one
@@ -35,10 +36,11 @@ DIRECT_FRACTION = 0.4
 """demonstrations that answer without a thinking step"""
 ERRORS = (-10, -2, -1, 1, 2, 10)
 
-STAGES = ((("one_digit",), 640), (("one_digit", "words"), 800),
-          (("one_digit", "words", "two_digits"), 960))  # fmt: skip
+STAGES = ((("one_digit",), 960), (("one_digit", "words"), 1_440),
+          (("one_digit", "words", "two_digits"), 2_400))  # fmt: skip
 """kinds of questions and how many rows of them, in the order of learning"""
-NUM_HELD_OUT = 24
+NUM_HELD_OUT = {"one_digit": 24, "words": 24, "two_digits": 96}
+NUM_WORKED = 500
 NAMES = ("Tom", "Anna", "Sam", "Maria", "Ben", "Lily")
 THINGS = ("apples", "books", "coins", "pencils", "shells", "cards")
 STORIES = (
@@ -144,13 +146,37 @@ def curriculum() -> dict[str, list[dict[str, object]]]:
     for kind, numbers in pairs.items():
         shuffled = [(a, b) for a in numbers for b in numbers]
         rng.shuffle(shuffled)
-        train[kind] = shuffled[NUM_HELD_OUT:]
-        held_out = shuffled[:NUM_HELD_OUT]
+        train[kind] = shuffled[NUM_HELD_OUT[kind] :]
+        held_out = shuffled[: NUM_HELD_OUT[kind]]
         found[f"curriculum_{kind}"] = [asked(kind, pair, rng) for pair in held_out]
     for kinds, count in STAGES:
         picked = [(kind, rng.choice(train[kind])) for kind in rng.choices(kinds, k=count)]
         found["curriculum"] += [asked(kind, pair, rng) for kind, pair in picked]
+    of_all = [(kind, rng.choice(train[kind])) for kind in rng.choices(list(train), k=NUM_WORKED)]
+    found["curriculum_demos"] = [worked(kind, pair, rng) for kind, pair in of_all]
+    found["curriculum_pairs"] = [preferred(kind, pair, rng) for kind, pair in of_all]
     return found
+
+
+def messages(question: object, answer: str) -> list[dict[str, object]]:
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def worked(kind: str, pair: Pair, rng: random.Random) -> dict[str, object]:
+    """A question of the curriculum with the sum written out: `7 + 5 = 12`."""
+    text = f"{pair[0]} + {pair[1]} = {sum(pair)}"
+    return {"messages": messages(asked(kind, pair, rng)["question"], text)}
+
+
+def preferred(kind: str, pair: Pair, rng: random.Random) -> dict[str, object]:
+    """A question, a worked answer, and one that is wrong."""
+    sides = (sum(pair), near_miss(sum(pair), rng))
+    chosen, rejected = (f"{pair[0]} + {pair[1]} = {value}" for value in sides)
+    return {
+        "question": asked(kind, pair, rng)["question"],
+        "chosen": chosen,
+        "rejected": rejected,
+    }
 
 
 def tokenizer_files() -> dict[str, str]:

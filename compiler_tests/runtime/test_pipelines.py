@@ -22,17 +22,20 @@ from forgedsl.lower.build import lower
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "cispo_math", "dapo_code", "dapo_math", "distill_math", "dpo_math", "grpo_math", "gspo_math",
-    "reinforce_math", "rloo_math", "sapo_math", "sft_math", "smollm_math",
+    "reinforce_math", "rloo_math", "sapo_math", "sft_math", "smollm_dpo", "smollm_math",
+    "smollm_sft",
 )  # fmt: skip
 PROFILES = {
     "dapo_code": ("none",),
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "sft_math": ("none",),
-    "smollm_math": ("none", "gpu1"),  # cpu where the model is: test_real_model
+    "smollm_dpo": ("gpu1", "gpu2"),  # cpu where the model is: test_real_model
+    "smollm_math": ("none", "gpu1"),
+    "smollm_sft": ("none", "gpu1"),
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 RUNS = (
-    tuple(n for n in NAMES if n not in ("dapo_code", "smollm_math"))
+    tuple(n for n in NAMES if n != "dapo_code" and not n.startswith("smollm"))
     if DEEP
     else ("distill_math", "dpo_math")
 )
