@@ -14,6 +14,7 @@ decisions to the others before each step.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -89,7 +90,8 @@ class Engine:
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments = _arguments(service, model, folder, seed, seat)
         try:
-            self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+            with contextlib.chdir(folder.parent):
+                self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
         except TypeError as error:
             raise LaunchError(
                 f"vLLM does not know an argument of `engine.extra`: {error}"
@@ -229,10 +231,14 @@ class Engine:
 def _arguments(
     service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
 ) -> dict[str, Any]:
-    """vLLM's engine arguments, those of `engine.extra` last."""
+    """vLLM's engine arguments, those of `engine.extra` last.
+
+    The model is named relative to its parent: vLLM's key of what it compiled holds the name, and
+    a run folder in it would make every run compile anew.
+    """
     on_cpu = service.mesh.device == "cpu"
     arguments: dict[str, Any] = {
-        "model": str(folder),
+        "model": folder.name,
         "dtype": {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}[service.dtype],
         "max_model_len": model.context,
         "seed": seed % 2**31,

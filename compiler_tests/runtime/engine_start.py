@@ -1,0 +1,41 @@
+"""Prints vLLM's key of what it compiles for an engine, for each folder named.
+
+Run by test_engine_start: vLLM takes a process for itself.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream import vllm as upstream
+
+
+class Configured(Exception):
+    """Raised in place of loading a model, with vLLM's configuration."""
+
+
+def key(folder: Path) -> str:
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+    def stop(arguments: Any) -> None:
+        raise Configured(arguments.create_engine_config())
+
+    LLMEngine.from_engine_args = stop  # type: ignore[method-assign, assignment]
+    mesh = spec.Mesh(name="m", device="cpu")
+    service = spec.VllmService(
+        model="m", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=4)
+    )
+    model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
+    seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
+    try:
+        upstream.Engine(service, model, folder, 1, seat)
+    except Configured as found:
+        return str(found.args[0].compute_hash())
+    raise AssertionError("the engine was not configured")
+
+
+if __name__ == "__main__":
+    upstream.prepare_environment("cpu")
+    print("RESULT" + json.dumps([key(Path(folder)) for folder in sys.argv[1:]]))
