@@ -12,13 +12,14 @@ A process id says nothing here: containers may share memory, and each numbers it
 from __future__ import annotations
 
 import fcntl
-import getpass
 import os
 import shutil
 import tempfile
 import time
 from multiprocessing import process
 from pathlib import Path
+
+from forgedsl.syntax import cache
 
 SHM = Path("/dev/shm")
 OWNER = "-owner"
@@ -41,10 +42,9 @@ class Scratch:
         fresh.rename(SHM / f"forgedsl-{self.key}{OWNER}")
 
     def environment(self) -> dict[str, str]:
-        """For the processes of the run; what torch compiles outlives it, as it always does."""
-        name = f"torchinductor_{getpass.getuser()}"
-        cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(self.temp.parent / name))
-        return {"TMPDIR": str(self.temp), "TORCHINDUCTOR_CACHE_DIR": cache}
+        """For the processes of the run; torch would keep what it compiles in TMPDIR."""
+        kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
+        return {"TMPDIR": str(self.temp), "TORCHINDUCTOR_CACHE_DIR": kept}
 
     def close(self) -> None:
         shutil.rmtree(self.temp, ignore_errors=True)  # a process may be writing its last

@@ -37,6 +37,17 @@ def test_a_run_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_torch_compiles_is_kept_for_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", "/home/somebody/.cache")
+    run = scratch.Scratch()
+    kept = run.environment()["TORCHINDUCTOR_CACHE_DIR"]
+    run.close()
+    assert kept == "/home/somebody/.cache/forgedsl/inductor"
+
+
 def test_a_run_that_is_alive_keeps_its_own(tmp_path: Path) -> None:
     alive = scratch.Scratch()
     before = sorted(tmp_path.iterdir())
