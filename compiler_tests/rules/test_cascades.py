@@ -66,6 +66,7 @@ def test_the_text_itself_is_right() -> None:
         (("prompt = row", "promt = row"), ("F103", "promt")),
         (("norm(r: [G] f32)", "norm(r: float)"), ("F114", "float")),
         (("behavior: [B", "behaviour: [B"), ("F101", "behavior")),
+        (("behavior", "behaviour"), ("F111", "batch   = replay(kept, adv = norm(score))")),
         (('as rl', "as rl (grup = 4)"), ("F103", "grup")),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
 from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import FINDINGS, RULES
-from forgedsl.lint.rules import f104
+from forgedsl.lint.rules import a303, f104
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
 from forgedsl.records import dataclass, replace
@@ -190,8 +190,8 @@ def _check(view: View, reporter: Reporter, config: Config, deep: Deep | None) ->
         _check_bodies(view.program, reporter)
     sound = None if reporter.has_errors else planned  # rules may be suppressed
     for rule in RULES:
-        if rule.finding.code == f104.finding.code and not legal:
-            continue  # what the flow lacks may be what reads it
+        if rule.finding.code in (f104.finding.code, a303.finding.code) and not legal:
+            continue  # what the flow lacks may be what reads it, or what the loss was to read
         if config.runs(rule.finding.code):
             for diagnostic in rule.check(view):
                 reporter.report(diagnostic)
