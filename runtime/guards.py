@@ -141,8 +141,18 @@ class RewardGuard:
     ALL_AFTER = 16
     """below FailureGuard's: the better text comes first"""
 
-    def __init__(self, reward: str, limit: float, origin: str) -> None:
+    def __init__(
+        self,
+        reward: str,
+        limit: float,
+        origin: str,
+        *,
+        what: str = "reward",
+        remedy: str = "mend it: a completion that earns nothing gets 0.0; `max_failed` of the "
+        "reward is the part of its calls that may fail",
+    ) -> None:
         self._reward = reward
+        self._what, self._remedy = what, remedy
         self._limit = limit
         self._origin = origin
         self._last: deque[tuple[str, str]] = deque(maxlen=self.WINDOW)
@@ -160,11 +170,10 @@ class RewardGuard:
         (common, times), *_ = Counter(text for text, _ in failed).most_common(1)
         shown = next(example for text, example in failed if text == common)
         raise GuardError(
-            f"reward {self._reward} failed for {len(failed)} of its last {count} completions "
+            f"{self._what} {self._reward} failed for {len(failed)} of its last {count} completions "
             f"({rate:.0%}, at most {self._limit:.0%} may); {times} times: {common}\n"
             f"  for example: {shown}",
             origin=self._origin,
-            remedy="mend it: a completion that earns nothing gets 0.0; `max_failed` of the reward "
-            "is the part of its calls that may fail",
+            remedy=self._remedy,
             service=self._reward,
         )

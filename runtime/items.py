@@ -49,6 +49,18 @@ class Rollout:
     finished: float
     running: int = 0
     """requests that were being decoded when this one entered the engine"""
+    turns: int = 1
+    """answers of the policy in this conversation"""
+    ended: str = ""
+    """of a trajectory in an environment: done, turns, tokens, time or error"""
+    rewards: dict[str, float] = field(default_factory=dict)
+    """what its environment gave, by part, summed over the turns"""
+    observed: int = 0
+    """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
+    versions: tuple[tuple[int, int], ...] = ()
+    """(version, how many of the policy's tokens), in order"""
+    fixed: float | None = None
+    """the score, whatever the rewards say: the environment failed"""
 
     @property
     def response(self) -> str:
@@ -56,16 +68,16 @@ class Rollout:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        return len(self.token_ids) - self.observed
 
     @property
     def target(self) -> Any:
         return self.prompt.target
 
     @property
-    def turns(self) -> int:
-        """Answers of the policy in this conversation; it gives one."""
-        return 1
+    def play(self) -> dict[str, Any]:
+        """What events and samples say of a trajectory besides its completion."""
+        return {"turns": self.turns, "ended": self.ended} if self.ended else {}
 
 
 @dataclass(slots=True, kw_only=True)

@@ -20,6 +20,7 @@ from forgedsl.errors import LaunchError, RunError
 from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.plan.host import gpu_mask
+from forgedsl.runtime.actors.environment import EnvironmentPool
 from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
@@ -51,6 +52,7 @@ class Fleet:
     titans: dict[str, Mesh]
     rewards: dict[str, Mesh]
     """by reward name; several may share a mesh"""
+    environments: dict[str, Mesh] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
     meetings: list[Any] = field(default_factory=list)
     """held for the ranks of trainers"""
@@ -59,14 +61,15 @@ class Fleet:
         """Every mesh once."""
         pools = {id(mesh): mesh for mesh in self.rewards.values()}
         replicas = [mesh for meshes in self.generators.values() for mesh in meshes]
-        return [*self.titans.values(), *replicas, *pools.values()]
+        return [*self.titans.values(), *replicas, *pools.values(), *self.environments.values()]
 
     def replace(self, dead: Mesh, fresh: Mesh) -> None:
-        """Put a generator replica or a reward pool in the place of another."""
+        """Put a generator replica or a pool in the place of another."""
         for meshes in self.generators.values():
             meshes[:] = [fresh if mesh is dead else mesh for mesh in meshes]
-        for name, mesh in self.rewards.items():
-            self.rewards[name] = fresh if mesh is dead else mesh
+        for pools in (self.rewards, self.environments):
+            for name, mesh in pools.items():
+                pools[name] = fresh if mesh is dead else mesh
 
 
 def spawn(
@@ -126,7 +129,7 @@ async def setup(
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
-    """Start a generator replica or a reward pool anew and set it up."""
+    """Start a generator replica or a pool anew and set it up."""
     sampler = "token" in dead.recipe["kwargs"]
     fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
     await set_up(fresh, (run_key,) if sampler else (), tell)
@@ -226,7 +229,7 @@ def _mesh(
 def _spawn_pools(
     job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path, shared: dict[str, str]
 ) -> None:
-    """One mesh for all pure rewards, one for each Python reward."""
+    """One mesh for all pure rewards, one for each Python reward and each environment."""
     environment = _environment(Placement(threads=1, gpus=())) | shared
     pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
     pools = [(POOL, pure, max((job.rewards[n].procs for n in pure), default=1))] if pure else []
@@ -250,6 +253,19 @@ def _spawn_pools(
         )
         for name in names:
             fleet.rewards[name] = mesh
+    for name, played in job.environments.items():
+        mesh_name = "environment_" + name.replace(".", "_")
+        fleet.environments[name] = Mesh.spawn(
+            service=name,
+            origin=job.origins.get(name, ""),
+            name=mesh_name,
+            size=played.procs,
+            actor=EnvironmentPool,
+            args=(job, name, str(job_dir)),
+            kwargs={},
+            start=bootstrap(environment, logs / mesh_name, "cpu"),
+            logs=logs / mesh_name,
+        )
 
 
 def _environment(spot: Placement) -> dict[str, str]:

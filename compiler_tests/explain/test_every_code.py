@@ -30,6 +30,7 @@ from .test_codes import base, codes_of_the_code, program_with
 ROOT = Path(__file__).parents[2]
 PIPELINES = ROOT / "pipelines"
 GRPO = (PIPELINES / "grpo_math.forge").read_text("utf-8")
+GUESS = (PIPELINES / "guess_math.forge").read_text("utf-8")
 BASE = base()
 SECTIONS = re.compile(r"^## (fires|silent)\b", re.M)
 
@@ -141,6 +142,10 @@ APART = {
     "P214": (lambda f: linted(GRPO.replace(*IPC)), lambda f: linted(GRPO)),
     "A307": (lambda f: planned("reference.device=cpu"), lambda f: planned()),
     "A308": (lambda f: planned(ref_lp=7), lambda f: planned()),
+    "D620": (lambda f: linted(GUESS.replace(", max_turns = guesses)", ")")),
+             lambda f: linted(GUESS)),
+    "D621": (lambda f: linted(GUESS.replace("seq_len = 96", "seq_len = 64")),
+             lambda f: linted(GUESS)),
     "D611": (columns("quest"), columns("question")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),

@@ -48,10 +48,17 @@ CODE = changed(
 )
 ONE = changed(TOGETHER, ("procs = 4,", "procs = 1,"), ("replicas = 2, parallel.tp = 2,", ""))
 ONE += "colocate = [trainer, generator]\n"
+PLAYED = changed(
+    EVALUATED,
+    ("forge 1\n", 'forge 1\nimport python "grade.py" as grade\n'),
+    ("generator.sample(prompt, n = 8)", "generator.play(prompt, env = shop, n = 8, max_turns = 4)"),
+    ("filter mixed", "environment shop = grade.Shop {}\nfilter mixed"),
+)
 OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
 SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
 WANDB = EVALUATED + 'logging { wandb { project = "p" } }\n'
 PYTHON = "async def score(prompt, response, target):\n    return 1.0\n"
+PYTHON += "class Shop(Environment):\n    pass\n"
 
 CHANGES: dict[str, dict[str, object]] = {
     "run": {"seed": "3", "name": "other"},
@@ -91,6 +98,8 @@ CHANGES: dict[str, dict[str, object]] = {
         "split": '"test"', "source": 'hf("c/d")', "score": "correct", "every": "20", "limit": "9",
         "sample.temperature": "0.5", "sample.top_p": "0.5", "sample.top_k": "5",
         "sample.min_p": "0.1", "sample.max_tokens": "99", "sample.n": "2",
+        "env": (PLAYED, ["held.env=shop", "held.max_turns=3"]),
+        "max_turns": (changed(PLAYED, ("every = 10", "every = 9, env = shop, max_turns = 3")), "2"),
     },
     "checkpoint": {"every": "7", "keep": "5", "export": 'hf("out")'},
     "logging": {
@@ -98,6 +107,10 @@ CHANGES: dict[str, dict[str, object]] = {
         "wandb.entity": (WANDB, '"e"'),
         "wandb.mode": (WANDB, "offline"),
         "samples": "2",
+    },
+    "environment": {
+        "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),
+        "max_observation": (PLAYED, "64"), "on_error": (PLAYED, "0.5"),
     },
     "sync": {
         "every": (OLDER, "2"), "overlap": "false", "reset_prefix_cache": "false",
@@ -131,7 +144,8 @@ CHANGES: dict[str, dict[str, object]] = {
 }  # fmt: skip
 
 NAMES = {"model": "policy", "dataset": "gsm8k", "reward": "correct", "rubric": "total",
-         "eval": "held", "titan": "trainer", "vllm": "generator"}  # fmt: skip
+         "eval": "held", "environment": "shop", "titan": "trainer",
+         "vllm": "generator"}  # fmt: skip
 """what the base program declares; singletons are addressed by their kind"""
 RULES = {"reward.effects"}
 """what the rules about rewards read, and nobody else (X803, R510)"""

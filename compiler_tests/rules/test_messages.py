@@ -182,7 +182,7 @@ MISTAKES = [
      "write `trainer.step(...)` alone; `report` in the loss gives metrics"),
     ("-> generator", "-> generator { interval = 2 }", "F103", "interval",
      "known are `every`, `overlap`, `reset_prefix_cache`, `timeout`, `transport`"),
-    ("trainer.step(", "generator.step(", "F101", "step", "known are `sample`"),
+    ("trainer.step(", "generator.step(", "F101", "step", "known are `play`, `sample`"),
     (MINIMIZE, "minimize mean(-gain)", "F114", "mean(-gain)",
      "`mean(x, T, mask)` is within a sequence, `token_mean(x, mask)` over the step"),
     (MINIMIZE, "minimize sum(-gain * mask) / sum(mask)", "F114", "sum(-gain * mask) / sum(mask)",

@@ -52,9 +52,7 @@ def kept(lives: int) -> tuple[FakePool, Fleet, Any, list[Any]]:
         return FakeMesh(dead.deaths + 1, lives)
 
     async def main() -> Any:
-        endpoints = SimpleNamespace(
-            generators={}, rewards=SimpleNamespace(pool=lambda mesh: pool), failures=asyncio.Queue()
-        )
+        endpoints = SimpleNamespace(generators={}, pool=lambda mesh: pool, failures=asyncio.Queue())
         events = EventLog()
         events.subscribe(seen.append)
         keeper = Keeper(fleet, endpoints, events, restart)  # type: ignore[arg-type]

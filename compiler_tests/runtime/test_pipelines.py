@@ -22,12 +22,13 @@ from forgedsl.lower.build import lower
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "cispo_math", "dapo_code", "dapo_math", "distill_math", "dpo_math", "grpo_math", "gspo_math",
-    "reinforce_math", "rloo_math", "sapo_math", "sft_math", "smollm_dpo", "smollm_math",
-    "smollm_sft",
+    "guess_math", "reinforce_math", "rloo_math", "sapo_math", "sft_math", "smollm_dpo",
+    "smollm_math", "smollm_sft",
 )  # fmt: skip
 PROFILES = {
     "dapo_code": ("none",),
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
+    "guess_math": ("none",),
     "sft_math": ("none",),
     "smollm_dpo": ("gpu1", "gpu2"),  # cpu where the model is: test_real_model
     "smollm_math": ("none", "gpu1"),

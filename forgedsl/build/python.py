@@ -79,6 +79,7 @@ class _Main:
             ("Models and data", [*self.models(), *self.datasets()]),
             ("Services: each is a mesh of processes", self.services()),
             ("Rewards", self.scores()),
+            ("Environments: what is played in", self.environments()),
             ("Losses: generated and differentiated, in losses/", self.losses()),
             ("The flow: every call is a node, every name an edge", self.nodes()),
             ("Schedule and what goes with it", self.rest()),
@@ -229,6 +230,14 @@ class _Main:
             ]  # fmt: skip
             yield statement(f"{self.variable('score', name)} = ", Call("program.rubric", args))
 
+    def environments(self) -> Iterator[str]:
+        for name, played in self.job.environments.items():
+            args = [
+                (None, name), (None, played.function), ("file", played.path),
+                *self.fields(played, "function", "path", "sha256"), *self.at(name),
+            ]  # fmt: skip
+            yield statement(f"{self.variable('env', name)} = ", Call("program.environment", args))
+
     def losses(self) -> Iterator[str]:
         for name, loss in self.job.losses.items():
             reads = {field.name: _type(field) for field in loss.fields}
@@ -274,6 +283,8 @@ class _Main:
             found.append(("to", self.raw("service", node.to)))
         if node.count is not None:
             found.append((None, node.count))
+        if node.env is not None:
+            found.append(("env", self.raw("env", node.env)))
         return found
 
     def edge(self, read: spec.Input) -> Raw:
@@ -283,7 +294,7 @@ class _Main:
     def extra(self, node: spec.Node) -> list[tuple[str | None, Any]]:
         """Settings that have a default, then identity and place."""
         but = ("id", "name", "op", "target", "inputs", "level", "count", "loss", "to", "at_step",
-               "origin")  # fmt: skip
+               "env", "origin")  # fmt: skip
         place = [("at", node.origin)] if node.origin else []
         if self.job.origins.get(node.name) == node.origin:
             self.placed.add(node.name)

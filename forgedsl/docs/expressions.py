@@ -88,7 +88,12 @@ def page() -> str:
     parts += ["## Fields of a loss", "A loss names what it needs; any other name is given by "
               "`replay(..., NAME = ...)`.", _fields()]  # fmt: skip
     names = ", ".join(f"`r.{name}`" for name in builtins.ROLLOUT_ATTRIBUTES)
-    parts += ["## A rollout in a reward", f"`reward f(r: Rollout)` reads {names}.", "## Types"]
+    played = (
+        "In an environment `r.ended` is done, turns, tokens, time or error, and "
+        "`r.rewards.NAME` the sum of a part that its steps gave."
+    )
+    parts += ["## A rollout in a reward", f"`reward f(r: Rollout)` reads {names}. {played}"]
+    parts.append("## Types")
     dtypes = ", ".join(code(name) for name in builtins.DTYPES)
     parts.append(
         f"`[B, T] f32` is a tensor, `diff [B, T] f32` one with a gradient; types of elements are "

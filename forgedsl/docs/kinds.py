@@ -45,6 +45,7 @@ SHAPES = {
     "reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)\n"
     "reward tests = grading.run_tests { procs = 4, timeout = 20s, effects = [exec] }",
     "rubric": "rubric grade { score = 0.9 * correct + 0.1 * short, on_truncated = 0.0 }",
+    "environment": "environment shop = desk.Desk(rows = 40) { procs = 2, tool_timeout = 5s }",
     "schedule": "schedule sync { steps = 100 }\nschedule async { steps = 100, max_policy_age = 1 }",
     "eval": "eval held_out { dataset = sums, score = correct, every = 50 }",
     "checkpoint": "checkpoint { every = 100, keep = 3 }",
@@ -86,6 +87,8 @@ STATEMENTS = {
     "logprobs": "log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
     "the start of the step",
     "sample": "`n` completions of each prompt: groups of siblings",
+    "play": "`n` trajectories of each prompt in an environment, of several turns each; a rollout "
+    "whose completion is all behind the first prompt, masked to what the policy wrote",
     "score": "a rubric or a reward is called by its name: `grade(rollout, prompt.target)`",
     "keep": "the groups of a stream for which a filter holds",
 }

@@ -46,7 +46,7 @@ ANY = ("record", "chat", "sharegpt")
 RESULT = {"len": "number", "matches": "bool", "is_finite": "bool", **dict.fromkeys(ANY, "any")}
 ROLLOUT = {
     "prompt": "str", "response": "str", "target": "any", "num_tokens": "number",
-    "truncated": "bool", "turns": "number",
+    "truncated": "bool", "turns": "number", "ended": "str", "rewards": "parts",
 }  # fmt: skip
 ROLLOUT_CODE = {"prompt": "prompt.text"}
 """attributes that have another name at runtime"""
@@ -135,6 +135,8 @@ class Scalars:
         code, type_ = f"{code}.{ROLLOUT_CODE.get(rest[0], rest[0])}", ROLLOUT[rest[0]]
         if len(rest) == 1:
             return Text(code), type_
+        if type_ == "parts":
+            return Text(f"{code}[{quoted(rest[1])}]"), "number"
         if type_ != "any":
             self.error("F101", "undefined", f"`{rest[0]}` is a {type_} and has no parts", node.span)
         return item(code, [quoted(key) for key in rest[1:]]), "any"

@@ -142,7 +142,7 @@ def _content(
 ) -> str:
     """What a node is, as text: names only, so that a change of a size changes no id."""
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
-    names = ",".join(f"{k}={settings[k]}" for k in ("loss", "target") if k in settings)
+    names = ",".join(f"{k}={settings[k]}" for k in ("loss", "target", "env") if k in settings)
     return f"{name}:{op}:{target}:{reads}:{names}"
 
 

@@ -93,6 +93,9 @@ class Collector:
     def _function(self, decl: ast.FnDecl | ast.BindDecl) -> None:
         if not self._known_kind(decl.kind, decl.kind_span, decl.name):
             return
+        if decl.kind == "environment" and isinstance(decl, ast.BindDecl):
+            self._environment(decl)
+            return
         if decl.kind not in FUNCTION_KINDS:
             message = f"a {decl.kind} is declared with a block: `{decl.kind} {decl.name} {{ ... }}`"
             self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
@@ -108,6 +111,13 @@ class Collector:
                 self.fill(declared, decl.settings.items, self.origin)
         elif decl.settings is not None:
             self.ctx.error("F119", f"a {decl.kind} has no settings", decl.settings.span)
+
+    def _environment(self, decl: ast.BindDecl) -> None:
+        if self._new_name(decl.name, decl.name_span):
+            declared = Declared(kind=KINDS["environment"], name=decl.name, node=decl)
+            self.table.declared[decl.name] = declared
+            if decl.settings is not None:
+                self.fill(declared, decl.settings.items, self.origin)
 
     def _block(self, decl: ast.BlockDecl) -> None:
         if not self._known_kind(decl.kind, decl.kind_span, decl.name):
@@ -169,6 +179,11 @@ class Collector:
         if decl.name is None or decl.name_span is None:
             example = f"`{decl.kind} NAME {{ ... }}`"
             self.ctx.error("F119", f"a {decl.kind} has a name: {example}", decl.kind_span)
+            return None
+        if decl.kind == "environment":
+            message = "an environment has a class: `environment NAME = FILE.CLASS(...) { ... }`"
+            self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
+            self.ctx.broken.add(decl.name)
             return None
         if decl.kind == "reward":
             message = f"a reward has a value or a body: `reward {decl.name} = ...`"

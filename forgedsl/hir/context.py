@@ -35,6 +35,7 @@ NAMES = {
     "F121": "bad-override",
     "S018": "reserved-word",
     "X801": "python-symbol",
+    "X802": "signature",
 }
 
 

@@ -5,9 +5,9 @@ defined would be a data cycle (F105). A call inside a call becomes a step of its
 `<statement>.<argument>`. What streams carry, and whether they may meet, is checked on the graph
 (forgedsl.graph).
 
-FlowStep.settings: draw and pairs {count}, sample {n}, step {loss: Ref, epochs,
-minibatches}, sync {target: Ref, every,
-overlap, reset_prefix_cache, transport, timeout}, call {constant arguments by name}.
+FlowStep.settings: draw and pairs {count}, sample {n, env: Ref, max_turns}, step {loss: Ref, epochs,
+minibatches}, sync {target: Ref, every, overlap, reset_prefix_cache, transport, timeout}, call
+{constant arguments by name}.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import SYNC
-from forgedsl.settings import COUNT
+from forgedsl.settings import COUNT, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -149,9 +149,28 @@ class FlowResolver:
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)
         for column in COLUMNS.get(method, ()):
             self.resolver.need(declared.name, column, f"`{method}` reads it")
-        if method == "sample":
+        if method in ("sample", "play"):
             self.resolver.need(declared.name, "sampling.max_tokens", "it samples")
+        if method == "play":
+            return self._play(name, call, declared, span)
         return self._simple(name, method, declared.name, call, PARAMETERS[method], span)
+
+    def _play(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
+        """A sampling in an environment; `env` names a declaration, all else is as of `sample`."""
+        env = next((arg for arg in call.args if arg.name == "env"), None)
+        if env is None:
+            shown = f"`{call.function.text}(prompt, env = NAME, n = 8, max_turns = 6)`"
+            message = f"`{call.function.text}` needs its env"
+            self.ctx.error("F114", message, call.span, help=shown)
+            return False
+        meant = self.resolver.coercer.value(env.value, _ENV, self.resolver.scope, "`env`")
+        rest = replace(call, args=tuple(arg for arg in call.args if arg is not env))
+        params = tuple(p for p in PARAMETERS["play"] if p != "env")
+        if meant is ERROR or not self._simple(name, "sample", declared.name, rest, params, span):
+            return False
+        settings = {**self.steps[-1].settings, "env": _written(meant, env.value.span)}
+        self.steps[-1] = replace(self.steps[-1], settings=settings)
+        return True
 
     def _keep(self, name: str | None, call: ast.Call, span: Span) -> bool:
         path = call.function
@@ -188,7 +207,7 @@ class FlowResolver:
             return False
         if op == "sample":
             settings.setdefault("n", Value(value=1, origin=_DEFAULT))
-        for key in ("n", "count"):
+        for key in ("n", "count", "max_turns"):
             if key in settings:
                 settings[key] = self._count(settings[key], call, key)
         self._emit(name, op, receiver, inputs, settings, span)
@@ -388,6 +407,7 @@ class FlowResolver:
         self.steps.append(step)
 
 
+_ENV = Type(base="ref", kinds=("environment",))
 _DEFAULT = Origin(layer="default", detail="default", span=None)
 
 

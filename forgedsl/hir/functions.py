@@ -187,6 +187,9 @@ class BodyChecker:
             if name not in builtins.ROLLOUT_ATTRIBUTES:
                 what = "a rollout has no attribute"
                 self.ctx.unknown("F101", what, name, span, builtins.ROLLOUT_ATTRIBUTES)
+            elif name == "rewards" and len(path.parts) != 3:
+                message = f"`{path.text}` is no number; it has a part for each name"
+                self.ctx.error("F109", message, path.span, help=f"`{path.parts[0]}.rewards.NAME`")
         elif name not in {"chosen", "rejected"}:
             what = f"`{path.parts[0]}` has no attribute"
             self.ctx.unknown("F101", what, name, span, ("chosen", "rejected"))

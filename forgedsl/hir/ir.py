@@ -76,6 +76,7 @@ class PythonParameter:
     required: bool
     keyword: bool = False
     by_position: bool = False
+    annotation: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,29 @@ class PythonFunction:
     any_number: bool = False
     any_name: bool = False
     asynchronous: bool = False
+    args: Mapping[str, Any] = field(default_factory=dict)
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonTool:
+    """A method marked `@tool`; `problem` says why no model could call it."""
+
+    name: str
+    params: tuple[PythonParameter, ...]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonEnvironment:
+    """An environment class of `import python`; `parts` are the names of its reward parts, `args`
+    the given arguments of `init`."""
+
+    module: str
+    name: str
+    init: tuple[PythonParameter, ...]
+    tools: tuple[PythonTool, ...]
+    parts: tuple[str, ...]
     args: Mapping[str, Any] = field(default_factory=dict)
     span: Span
 
@@ -120,11 +144,13 @@ class Scope:
     """Free names of one module: params, functions and imported modules ("rl.k3")."""
 
     module: str = ""
-    names: MutableMapping[str, Constant | Function | PythonFunction | Decl | Scope] = field(
-        default_factory=dict
-    )
+    names: MutableMapping[
+        str, Constant | Function | PythonFunction | PythonEnvironment | Decl | Scope
+    ] = field(default_factory=dict)
 
-    def lookup(self, parts: tuple[str, ...]) -> Constant | Function | PythonFunction | Decl | None:
+    def lookup(
+        self, parts: tuple[str, ...]
+    ) -> Constant | Function | PythonFunction | PythonEnvironment | Decl | None:
         """Resolve a dotted name; None if a part is unknown."""
         found: Any = self
         for part in parts:
@@ -160,11 +186,22 @@ class RewardDecl:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentDecl:
+    """An environment: the class and the arguments that its objects are made with."""
+
+    name: str
+    body: PythonEnvironment
+    settings: Mapping[str, Value]
+    span: Span
+    name_span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FlowStep:
     """One statement of the flow, resolved: `name = receiver.method(args)` or `function(args)`.
 
     draw, batches, pairs   receiver: dataset
-    sample, logprobs       receiver: service
+    sample, logprobs       receiver: service; settings["env"], ["max_turns"] of a `play`
     score                  receiver: rubric or reward  (`score = math_score(rollout, ...)`)
     call                   receiver: advantage or filter function
     keep                   receiver: the edge that is filtered
@@ -203,6 +240,7 @@ class Program:
     datasets: Mapping[str, Decl]
     services: Mapping[str, Decl]
     rewards: Mapping[str, RewardDecl]
+    environments: Mapping[str, EnvironmentDecl]
     rubrics: Mapping[str, Decl]  # settings["score"].value is a Deferred over reward names
     functions: Mapping[str, Function]  # losses, advantages, filters, fns used, by flow name
     flow: tuple[FlowStep, ...]

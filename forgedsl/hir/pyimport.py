@@ -1,6 +1,7 @@
 """`import python "x.py" as x`: what can be called of it, read from the source text, never executed.
 
-functions, classes with `__call__` (made with arguments of the reward), objects of such classes
+functions, classes with `__call__` (made with arguments of the reward), objects of such classes,
+environments (hir.pyclass)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import PythonFunction, PythonParameter, Scope
+from forgedsl.hir.pyclass import environments
 from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 def python_scope(
     decl: ast.ImportPython, folder: Path | None, ctx: Context, rebase: Callable[[str], str]
 ) -> Scope | None:
-    """What a reward can be of the file, as a scope; `rebase` makes its path relative to the
-    program."""
+    """What a reward or an environment can be of the file, as a scope; `rebase` makes its path
+    relative to the program."""
     import ast as python
 
     path = Path(decl.target)
@@ -49,6 +51,7 @@ def python_scope(
         ctx.error("F115", f"`{decl.target}` is not valid Python{where}", decl.target_span)
         return None
     scope = Scope(module=decl.target)
+    scope.names.update(environments(tree, rebase(decl.target), decl.span))
     for name, found in callables(tree).items():
         arguments = found.definition.args
         scope.names[name] = PythonFunction(

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR, Host
+from forgedsl.hir.environments import resolve_environments
 from forgedsl.hir.flow import resolve_flow
-from forgedsl.hir.ir import Decl, FlowStep, Function, Program, RewardDecl
+from forgedsl.hir.ir import Decl, EnvironmentDecl, FlowStep, Function, Program, RewardDecl
 from forgedsl.hir.modules import Loader
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolver import Resolver
@@ -54,32 +55,36 @@ def _program(resolver: Resolver) -> Program:
     files = resolver.files()
     functions: list[dict[str, Function]] = []
     rewards: dict[str, RewardDecl] = {}
+    environments: dict[str, EnvironmentDecl] = {}
     for file in files:
         file.imports()
         functions.append(file.functions())
     for file in files:
         resolve_rewards(file, rewards)
+        resolve_environments(file, environments)
     decls = {decl.name: decl for file in files for decl in file.decls()}
     flow = resolve_flow(resolver, functions[-1])
     for file, bodies in zip(files, functions, strict=True):
         file.check_bodies(bodies)
         requirements.check(file)
-    return _assembled(resolver, functions[-1], rewards, decls, flow)
+    return _assembled(resolver, functions[-1], rewards, environments, decls, flow)
 
 
 def _assembled(
     resolver: Resolver,
     functions: dict[str, Function],
     rewards: dict[str, RewardDecl],
+    environments: dict[str, EnvironmentDecl],
     decls: dict[str, Decl],
     flow: tuple[FlowStep, ...],
 ) -> Program:
     """What is the program's own, and what that needs of its modules."""
     table = resolver.table
     if resolver.modules:
-        needed = imports.needed(decls, rewards, flow)
+        needed = imports.needed(decls, (*rewards, *environments), flow)
         decls = {name: decl for name, decl in decls.items() if name in needed}
         rewards = {name: reward for name, reward in rewards.items() if name in needed}
+        environments = {name: each for name, each in environments.items() if name in needed}
 
     def of(*kinds: str) -> dict[str, Decl]:
         return {name: decl for name, decl in decls.items() if decl.kind in kinds}
@@ -87,7 +92,7 @@ def _assembled(
     singletons = ("run", "cluster", "launcher", "checkpoint", "logging", "colocate")
     run_name = decls["run"].settings["name"].value
     modules = (*imports.modules(resolver),)
-    imported = imports.places(resolver, (*decls, *rewards), functions)
+    imported = imports.places(resolver, (*decls, *rewards, *environments), functions)
     return Program(
         file=resolver.name,
         name=resolver.stem if run_name is ERROR else run_name,
@@ -101,6 +106,7 @@ def _assembled(
         datasets=of("dataset"),
         services=of("service"),
         rewards=rewards,
+        environments=environments,
         rubrics=of("rubric"),
         functions=functions,
         flow=flow,

@@ -288,7 +288,7 @@ class Resolver(File):
             name: self.decl(declared)
             for name, declared in self.table.declared.items()
             if declared.owner is self
-            and declared.kind.name != "reward"
+            and declared.kind.name not in ("reward", "environment")
             and (self.parent is None or imports.is_offered(declared))
         }
         self.scope.names.update({n: d for n, d in own.items() if n not in self.scope.names})

@@ -40,7 +40,7 @@ MOST = 6
 
 def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
     """The values a reward can have."""
-    longest = float(view.max_tokens) if view.max_tokens is not None else INF
+    longest = float(view.max_tokens) * view.turns.hi if view.max_tokens is not None else INF
     body = reward.body
     if isinstance(body, Constructor):
         if body.name == "overlong":
@@ -49,11 +49,11 @@ def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None
-    return _value(body, interval(1.0, longest))
+    return _value(body, interval(1.0, longest), view.turns)
 
 
-def _value(body: Function, num_tokens: Interval) -> Interval:
-    rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": point(1.0)}
+def _value(body: Function, num_tokens: Interval, turns: Interval) -> Interval:
+    rollout = {"num_tokens": num_tokens, "truncated": BOOL, "turns": turns}
     return _Body(rollout, 0).function(body, {})
 
 
@@ -66,7 +66,7 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return False
     lengths = (point(float(longest * i // LENGTHS)) for i in range(1, LENGTHS + 1))
-    values = [_value(body, length) for length in lengths]
+    values = [_value(body, length, view.turns) for length in lengths]
     exact = {value.lo for value in values if value.is_point}
     return len(exact) >= LENGTHS - 2
 

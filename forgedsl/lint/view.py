@@ -22,7 +22,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
-from forgedsl.types.intervals import INF, Interval, point
+from forgedsl.types.intervals import INF, Interval, interval, point
 
 
 class Shared:
@@ -190,6 +190,13 @@ class View:
         if schedule is None or schedule.label != "async" or not any(self.samplers()):
             return None
         return schedule.name_span if schedule.settings["max_policy_age"].value != 0 else None
+
+    @cached_property
+    def turns(self) -> Interval:
+        """Turns of a rollout of the flow."""
+        plays = [step.settings for step in self.program.flow if "env" in step.settings]
+        most = [s["max_turns"].value if "max_turns" in s else INF for s in plays]
+        return interval(1.0, float(max(most, default=1)))
 
     @cached_property
     def max_tokens(self) -> int | None:

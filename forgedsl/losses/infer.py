@@ -159,7 +159,7 @@ class Inference(Walk):
         if isinstance(found, ir.Constant):
             return self.constant(found.value, node.span)
         if found is not None:
-            kind = "function" if isinstance(found, ir.Function | ir.PythonFunction) else found.kind
+            kind = found.kind if isinstance(found, ir.Decl) else "function"
             help_ = "call it with its arguments" if kind == "function" else ""
             message = f"`{node.text}` is a {kind}, not a value"
             return self.error("T702", "dtype", message, node.span, help=help_)

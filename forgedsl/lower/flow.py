@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from forgedsl.emit.python import call_name
 from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Decl, Program, Ref
+from forgedsl.hir.ir import Decl, Program, Ref, model_of
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
+from forgedsl.plan.environments import environment_of
 from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
 from forgedsl.settings import Auto
@@ -26,10 +28,16 @@ Place = Callable[[Span], str]
 
 def lower_nodes(program: Program, graph: Graph, plan: Plan, place: Place) -> tuple[job.Node, ...]:
     """Nodes in topological order."""
-    return tuple(_node(program, node, plan, place) for node in graph.nodes)
+    return tuple(_node(program, graph, node, plan, place) for node in graph.nodes)
 
 
-def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
+def longest(program: Program, graph: Graph, plan: Plan, service: str) -> int:
+    """Tokens of a trajectory: what the engine and a row of the trainer hold."""
+    context, row = plan.contexts[model_of(program.services[service])], plan.rows[graph.trainer]
+    return row.seq_len if context is None else min(context, row.seq_len)
+
+
+def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) -> job.Node:
     settings = node.settings
     target = node.target
     if node.op in ("call", "mask"):
@@ -46,6 +54,9 @@ def _node(program: Program, node: Node, plan: Plan, place: Place) -> job.Node:
         slots=plan.slots[node.name],
         count=settings["count"] if node.op in ("draw", "pairs") else None,
         n=settings["n"] if node.op == "sample" else None,
+        env=settings.get("env"),
+        max_turns=settings.get("max_turns"),
+        longest=longest(program, graph, plan, node.target) if "env" in settings else None,
         loss=settings["loss"] if node.op == "step" else None,
         epochs=settings.get("epochs", 1),
         minibatches=settings.get("minibatches", 1),
@@ -68,13 +79,24 @@ def _timeout(program: Program, node: Node) -> float:
         return MODEL_TIMEOUT
     if node.op == "sample":
         tokens = number(program.services[node.target], "sampling.max_tokens", 0)
-        return max(CALL_TIMEOUT, tokens / SLOWEST_TOKENS_PER_S)
+        turn = max(CALL_TIMEOUT, tokens / SLOWEST_TOKENS_PER_S)
+        return turn if "env" not in node.settings else _played(program, node.settings, turn)
     if node.op == "score":
         rewards = rubric_rewards(program, node.target)
         limits = [program.rewards[name].settings for name in rewards]
         longest = [float(s["timeout"].value * (s["retries"].value + 1)) for s in limits]
         return max(CALL_TIMEOUT, *longest)
     return CALL_TIMEOUT
+
+
+def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float:
+    """Of a whole trajectory, which may be tried twice; its driver keeps the `deadline` itself."""
+    shop = environment_of(program, settings)
+    assert shop is not None
+    deadline, turns = shop.settings["deadline"].value, settings.get("max_turns")
+    step = turn + 2 * float(shop.settings["tool_timeout"].value)
+    found = [d for d in (deadline, None if turns is None else turns * step) if d is not None]
+    return CALL_TIMEOUT + 2 * float(min(found))
 
 
 def rubric_rewards(program: Program, target: str) -> tuple[str, ...]:
@@ -124,16 +146,17 @@ def lower_schedule(plan: Plan) -> job.Schedule:
     )
 
 
-def lower_evals(program: Program, graph: Graph) -> dict[str, job.Eval]:
+def lower_evals(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Eval]:
     """Evals, sampled by the generator that the trainer updates."""
     return {
-        name: _eval(program, eval_entry(name, decl), decl, eval_service(graph))
+        name: _eval(program, graph, plan, eval_entry(name, decl), decl)
         for name, decl in program.evals.items()
     }
 
 
-def _eval(program: Program, dataset: str, decl: Decl, service: str) -> job.Eval:
-    settings = decl.settings
+def _eval(program: Program, graph: Graph, plan: Plan, dataset: str, decl: Decl) -> job.Eval:
+    settings, service = decl.settings, eval_service(graph)
+    env = settings["env"].value
     score = settings["score"].value
     sampling = lower_sampling(program.services[service])
     overrides = {
@@ -149,4 +172,7 @@ def _eval(program: Program, dataset: str, decl: Decl, service: str) -> job.Eval:
         limit=settings["limit"].value,
         sampling=sampling.model_copy(update=overrides),
         n=settings["sample.n"].value,
+        env=env.name if isinstance(env, Ref) else None,
+        max_turns=settings["max_turns"].value,
+        longest=None if env is None else longest(program, graph, plan, service),
     )

@@ -1,8 +1,9 @@
-"""Rewards, rubrics and losses of a program -> those of a job."""
+"""Rewards, rubrics, environments and losses of a program -> those of a job."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from forgedsl.diagnostics import Reporter, error
 from forgedsl.emit.python import function_name
@@ -72,6 +73,36 @@ def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
             **common,
         )
     return job.Reward(kind="program", function=function_name("reward", decl.name), **common)
+
+
+def lower_environments(
+    program: Program, graph: Graph, files: InputFiles
+) -> dict[str, job.Environment]:
+    """What the flow and the evals play in."""
+    played = {node.settings.get("env") for node in graph.of("sample")}
+    refs = [decl.settings["env"].value for decl in program.evals.values()]
+    played |= {ref.name for ref in refs if isinstance(ref, Ref)}
+    found = {}
+    for name, decl in program.environments.items():
+        if name in played:
+            path, sha256 = files.add(decl.body.module, decl.body.span)
+            found[name] = job.Environment(
+                function=decl.body.name,
+                args={key: plain_argument(value) for key, value in decl.body.args.items()},
+                path=path,
+                sha256=sha256,
+                tools=tuple(tool.name for tool in decl.body.tools),
+                parts=decl.body.parts,
+                **{key: setting.value for key, setting in decl.settings.items()},
+            )
+    return found
+
+
+def plain_argument(value: Any) -> Any:
+    """A value as Python has it: durations in seconds, sizes in bytes."""
+    if isinstance(value, list):
+        return [plain_argument(item) for item in value]
+    return float(value) if isinstance(value, float) else value
 
 
 def lower_rubrics(program: Program, graph: Graph) -> dict[str, job.Rubric]:

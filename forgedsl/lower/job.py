@@ -48,6 +48,7 @@ __all__ = [
     "Checkpoint",
     "DataSource",
     "Dataset",
+    "Environment",
     "Eval",
     "FileSource",
     "HfSource",
@@ -125,6 +126,26 @@ class Reward(Spec):
         return self.procs * (self.concurrency or 1)
 
 
+class Environment(Spec):
+    """An environment of several turns: the class `function` in the file `path`, made with `args`.
+
+    `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
+    environment failed twice is scored `on_error`, or dropped.
+    """
+
+    function: str
+    args: dict[str, Any] = Field(default_factory=dict)
+    path: str
+    sha256: str
+    tools: tuple[str, ...] = ()
+    parts: tuple[str, ...] = ()
+    procs: int = 1
+    tool_timeout: float = 10.0
+    deadline: float | None = None
+    max_observation: int = 256
+    on_error: Literal["drop"] | float = "drop"
+
+
 class Rubric(Spec):
     """`function` of Job.program maps {reward name: float} to the score of a rollout."""
 
@@ -176,7 +197,7 @@ class Node(Spec):
     draw      dataset            -                         prompt (group); count = groups a step
     batches   dataset            -                         batch (batch)
     pairs     dataset            -                         pair (group)
-    sample    generator service  prompt                    rollouts (rollout); n
+    sample    generator service  prompt                    rollouts (rollout); n; env: a play
     logprobs  titan service      rollout                   log-probs (rollout); at_step if trained
     score     rubric or reward   rollout, target           score (rollout)
     call      program function   any                       value (group): advantage
@@ -202,6 +223,11 @@ class Node(Spec):
     """draw: groups per optimizer step"""
     n: int | None = None
     """sample: completions per prompt"""
+    env: str | None = None
+    """sample: the environment that the completions are played in"""
+    max_turns: int | None = None
+    longest: int | None = None
+    """tokens that a trajectory may have, prompt included: context and row of the trainer"""
     loss: str | None = None
     epochs: int = 1
     """step: passes over the batch"""
@@ -246,6 +272,9 @@ class Eval(Spec):
     limit: int | None = None
     sampling: Sampling
     n: int = 1
+    env: str | None = None
+    max_turns: int | None = None
+    longest: int | None = None
 
 
 class Checkpoint(Spec):
@@ -296,6 +325,7 @@ class Job(Spec):
     services: dict[str, Service]
     rewards: dict[str, Reward]
     rubrics: dict[str, Rubric]
+    environments: dict[str, Environment] = Field(default_factory=dict)
     losses: dict[str, Loss]
     program: str
     nodes: tuple[Node, ...]

@@ -153,7 +153,13 @@ def _plural(count: int, what: str) -> str:
 def _hir_found(state: State) -> str:
     assert state.hir is not None
     profile = f"profile {state.hir.profile}" if state.hir.profile else "as written"
-    parts = [state.hir.models, state.hir.datasets, state.hir.services, state.hir.rewards]
+    parts = [
+        state.hir.models,
+        state.hir.datasets,
+        state.hir.services,
+        state.hir.rewards,
+        state.hir.environments,
+    ]
     return f"{_plural(sum(map(len, parts)), 'declaration')}, {profile}"
 
 

@@ -17,6 +17,7 @@ from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Program
 from forgedsl.plan.capacity import Request, itemsize
 from forgedsl.plan.devices import Rates, cpu_rates, gpu_rates
+from forgedsl.plan.environments import environment_of, longest_text
 from forgedsl.plan.freeing import freeing_parameter
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import MeshPlan, number, transport_of, value
@@ -139,12 +140,15 @@ def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
 
 
 def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
-    """(prompt, completion) tokens of a sample node, at most; a prompt without limit fills a row."""
-    service = request.program.services[node.target]
-    new = number(service, "sampling.max_tokens", 0)
+    """(prompt, completion) tokens of a sample node, at most; a prompt without limit fills a row,
+    and so does a trajectory that only a deadline ends."""
     dataset = request.program.datasets[graph.node(node.root).target]
-    room = request.rows[graph.trainer][1] - new
-    return number(dataset, "max_prompt_tokens", max(1, room)), new
+    row = request.rows[graph.trainer][1]
+    new = longest_text(request.program, node)
+    if new is None or environment_of(request.program, node.settings) is not None:
+        least = number(dataset, "max_prompt_tokens", 1)
+        new = min(row if new is None else new, max(1, row - least))
+    return number(dataset, "max_prompt_tokens", max(1, row - new)), new
 
 
 def step_tokens(request: Request, graph: Graph, schedule: SchedulePlan) -> int:

@@ -53,7 +53,9 @@ TEXT_FUNCTIONS = frozenset({*TEXT, "min", "max", "abs", "clamp", "clip", "exp", 
 AXES = frozenset("BTGVP")
 DTYPES = ("f32", "bf16", "f16", "i64", "bool")
 PARAM_TYPES = ("str", "int", "float", "bool", "duration", "bytes", "list")
-ROLLOUT_ATTRIBUTES = ("prompt", "response", "target", "num_tokens", "truncated", "turns")
+ROLLOUT_ATTRIBUTES = (
+    "prompt", "response", "target", "num_tokens", "truncated", "turns", "ended", "rewards",
+)  # fmt: skip
 
 TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob")
 ROLLOUT_FIELDS = ("behavior", "mask", "num_tokens", "truncated")

@@ -5,7 +5,7 @@ from __future__ import annotations
 METHODS = {
     "dataset": ("draw", "batches", "pairs"),
     "titan": ("step", "logprobs"),
-    "vllm": ("sample",),
+    "vllm": ("sample", "play"),
 }
 COLUMNS = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejected")}
 PARAMETERS = {
@@ -13,10 +13,11 @@ PARAMETERS = {
     "pairs": ("count",),
     "batches": (),
     "sample": ("prompt", "n"),
+    "play": ("prompt", "env", "n", "max_turns"),
     "logprobs": ("rollout",),
     "step": ("batch", "loss", "epochs", "minibatches"),
     "score": ("rollout", "target"),
     "keep": ("mask",),
 }
-COUNTS = frozenset({"n", "count", "epochs", "minibatches"})
+COUNTS = frozenset({"n", "count", "max_turns", "epochs", "minibatches"})
 STREAMS = frozenset({"prompt", "rollout", "batch", "mask"})

@@ -196,6 +196,20 @@ RUBRIC = Kind(
         ("on_error", _ON_ERROR, "drop", NUM, "score of a rollout whose reward failed"),
     ),
 )
+ENVIRONMENT = Kind(
+    name="environment",
+    doc="what a policy plays against over several turns: a Python class, in processes of its own",
+    settings=rows(
+        ("procs", COUNT, 1, PLACE, "processes of its pool; each holds many trajectories"),
+        ("tool_timeout", DURATION, 10.0, NUM,
+         "longest call of a tool or of `step`; a later one is told to the policy"),
+        ("deadline", replace(DURATION, optional=True), None, NUM,
+         "longest life of a trajectory, which then ends with the turns that it has"),
+        ("max_observation", COUNT, 256, NUM, "tokens of one observation; the rest is cut"),
+        ("on_error", _ON_ERROR, "drop", NUM,
+         "score of a trajectory whose environment failed twice"),
+    ),
+)  # fmt: skip
 SCHEDULE = Kind(
     name="schedule",
     singleton=True,
@@ -243,6 +257,14 @@ EVAL = Kind(
             ),
             ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
             ("limit", _COUNT, None, OBS, "use so many rows"),
+            (
+                "env",
+                Type(base="ref", kinds=("environment",), optional=True),
+                None,
+                OBS,
+                "play in an environment, as the flow does",
+            ),
+            ("max_turns", _COUNT, None, OBS, "turns of a trajectory, with `env`"),
         ),
         *_SAMPLE,
     ),
@@ -301,8 +323,8 @@ SERVICES = {"titan": TITAN, "vllm": VLLM}
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, SCHEDULE, EVAL,
-        CHECKPOINT, LOGGING,
+        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, ENVIRONMENT, SCHEDULE,
+        EVAL, CHECKPOINT, LOGGING,
     )
 }  # fmt: skip
 SINGLETONS = tuple(kind.name for kind in KINDS.values() if kind.singleton)

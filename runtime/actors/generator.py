@@ -57,6 +57,8 @@ class Completion:
     started: float
     finished: float
     running: int
+    versions: tuple[tuple[int, int], ...] = ()
+    """(version, tokens that it sampled), in order"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,6 +94,15 @@ class _InFlight:
     version: int
     started: float
     running: int
+    swaps: list[tuple[int, int]] = field(default_factory=list)
+    """(version, tokens that there were when newer weights came)"""
+
+    def versions(self, last: int, tokens: int) -> tuple[tuple[int, int], ...]:
+        """How many tokens each version sampled, the `last` one those since the last swap."""
+        ends = [*self.swaps, (last, tokens)]
+        begins = [0, *(end for _, end in self.swaps)]
+        runs = ((v, end - begin) for (v, end), begin in zip(ends, begins, strict=True))
+        return tuple((version, count) for version, count in runs if count)
 
 
 class Generator(ForgeActor):
@@ -204,6 +215,8 @@ class Generator(ForgeActor):
             case _Add(requests):
                 self._add(requests)
             case _Load(manifest, reset):
+                for name, written in self._engine.progress(self._in_flight).items():
+                    self._in_flight[name].swaps.append((self._version, written))
                 self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset)
                 self._version = manifest.version
                 return self._check(manifest) if manifest.probe is not None else None
@@ -257,6 +270,7 @@ class Generator(ForgeActor):
             started=entry.started,
             finished=now,
             running=entry.running,
+            versions=entry.versions(version, len(done.token_ids)),
         )
 
 

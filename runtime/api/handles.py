@@ -71,6 +71,13 @@ class Scorer:
 
 
 @dataclass(frozen=True, slots=True)
+class Env:
+    """A declared environment."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Dataset:
     """A declared dataset, and the nodes that draw from it."""
 
@@ -124,6 +131,8 @@ class Generator:
     name: str
 
     def sample(self, name: str, prompt: Edge, n: int, **node: Any) -> Edge:
-        """`n` completions for each prompt."""
+        """`n` completions for each prompt; with `env`, `max_turns` and `longest` trajectories."""
         inputs = {"prompt": prompt}
+        if isinstance(env := node.pop("env", None), Env):
+            node["env"] = env.name
         return self.program.node(name, "sample", self.name, inputs, level="rollout", n=n, **node)

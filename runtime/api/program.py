@@ -12,7 +12,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
-from forgedsl.runtime.api.handles import Dataset, Edge, Generator, Loss, Model, Scorer, Titan
+from forgedsl.runtime.api.handles import Dataset, Edge, Env, Generator, Loss, Model, Scorer, Titan
 from forgedsl.runtime.places import install_places
 from forgedsl.shipped import locate
 from forgedsl.version import VERSION
@@ -46,7 +46,7 @@ class Program:
         }  # fmt: skip
         self._parts: dict[str, Any] = {
             part: {} for part in ("params", "models", "datasets", "services", "rewards", "rubrics",
-                                  "losses", "evals", "origins")
+                                  "environments", "losses", "evals", "origins")
         }  # fmt: skip
         self._nodes: list[spec.Node] = []
         self._rest: dict[str, Any] = {
@@ -98,6 +98,15 @@ class Program:
         """These services share their GPUs."""
         shared = self._rest.get("colocate", ())
         self._rest["colocate"] = (*shared, tuple(service.name for service in services))
+
+    def environment(
+        self, name: str, function: str, *, file: str, at: str = "", **given: Any
+    ) -> Env:
+        """An environment: the name of its class in a Python file."""
+        path = self._file(file)
+        played = spec.Environment(function=function, path=file, sha256=digest(path), **given)
+        self._declare("environments", name, played, at)
+        return Env(name)
 
     def reward(
         self, name: str, function: str | Callable[..., Any], *, at: str = "", **given: Any

@@ -136,6 +136,7 @@ def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
         "tokens": rollout.num_tokens,
         "truncated": rollout.truncated,
         "parts": {} if score is None else score.parts,
+        **rollout.play,
     }
 
 

@@ -112,5 +112,6 @@ def _node(name: str, spec: Eval, job: Job, samplers: list[Node]) -> Node:
         level="rollout",
         slots=max((node.slots * (node.n or 1) for node in peers), default=MIN_RUNNING),
         timeout=max((node.timeout for node in peers), default=TIMEOUT),
+        env=spec.env,
         origin=job.origins.get(name, ""),
     )

@@ -284,6 +284,7 @@ def span_fields(rollout: Rollout) -> dict[str, Any]:
         "running": rollout.running,
         "engine_start": rollout.started,
         "engine_end": rollout.finished,
+        **rollout.play,
     }
 
 

@@ -31,7 +31,7 @@ class ChatTokenizer:
         self.tokenizer = tokenizer
         if chat_template is not None:
             tokenizer.chat_template = chat_template
-        self._specials = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
+        self.specials = sorted(tokenizer.all_special_tokens, key=len, reverse=True)
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -45,9 +45,13 @@ class ChatTokenizer:
 
         return cls(AutoTokenizer.from_pretrained(folder), chat_template)
 
-    def prompt_text(self, prompt: str | Sequence[Message]) -> str:
+    def prompt_text(
+        self, prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] = ()
+    ) -> str:
         """What the model reads before it answers. Text is taken as it is, messages are rendered."""
-        return prompt if isinstance(prompt, str) else self._render(prompt, generate=True)
+        if isinstance(prompt, str):
+            return prompt
+        return self._render(prompt, generate=True, tools=tools)
 
     def prompt_tokens(self, prompt: str | Sequence[Message]) -> list[int]:
         text = self.prompt_text(prompt)
@@ -110,7 +114,7 @@ class ChatTokenizer:
             )
         begin = _shared(before, text)
         end = len(text) - _shared(after[::-1], text[begin:][::-1])
-        ending = next((token for token in self._specials if text.startswith(token, end)), "")
+        ending = next((token for token in self.specials if text.startswith(token, end)), "")
         header = text.rfind(self._header, floor, begin) if self._header else -1
         return (header + len(self._header) if header >= 0 else begin), end + len(ending)
 
@@ -120,7 +124,13 @@ class ChatTokenizer:
         messages = [{"role": "user", "content": PROBE}]
         return self._render(messages, generate=True).removeprefix(self._render(messages))
 
-    def _render(self, messages: Sequence[Message], *, generate: bool = False) -> str:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        *,
+        generate: bool = False,
+        tools: Sequence[dict[str, Any]] = (),
+    ) -> str:
         if not self.tokenizer.chat_template:
             raise RunError(
                 "the tokenizer has no chat template",
@@ -128,7 +138,10 @@ class ChatTokenizer:
             )
         return str(
             self.tokenizer.apply_chat_template(
-                list(messages), tokenize=False, add_generation_prompt=generate
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=generate,
+                **({"tools": list(tools)} if tools else {}),
             )
         )
 

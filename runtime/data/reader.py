@@ -103,7 +103,8 @@ def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What rewards ask for besides text and target; `columns` is None for whole rows."""
+    """What rewards and environments ask for besides text and target; `columns` is None for whole
+    rows."""
 
     columns: frozenset[str] | None = frozenset()
     messages: bool = False
@@ -112,10 +113,11 @@ class Wanted:
 
     @classmethod
     def by(cls, job: spec.Job, dataset: str) -> Wanted:
-        """What the rewards of a job ask for, and those that score this dataset need."""
+        """What rewards and environments ask for, and what those that score this dataset need."""
         asks = any("messages" in r.inputs.values() or r.lists for r in job.rewards.values())
         needed = asked.needed(job, dataset)
-        return cls(columns=asked.columns_of(job), messages=asks, needed=needed)
+        messages = asks or bool(job.environments)
+        return cls(columns=asked.columns_of(job), messages=messages, needed=needed)
 
     def of(self, row: Row) -> dict[str, Any]:
         """The columns, as far as the row has them."""
@@ -164,6 +166,13 @@ class DatasetReader:
     def num_rows(self) -> int | None:
         """Rows of an epoch; None where the source is streamed."""
         return self.source.num_rows
+
+    @property
+    def is_chat(self) -> bool:
+        """Whether a prompt of its first rows is a chat; of a stream that is not known."""
+        made = (self._read(position, self.prompt) for position in range(min(8, self.num_rows or 0)))
+        first = next((prompt for prompt in made if prompt is not None), None)
+        return first is not None and first.messages is not None
 
     @property
     def dropped(self) -> Counter[str]:

@@ -9,25 +9,19 @@ python   function of the user's file, an object that is called, or one of a clas
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import inspect
 import math
-import os
-import sys
-import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.models import resolve_path
-from forgedsl.runtime.places import described, frames
+from forgedsl.runtime.modules import load_file
+from forgedsl.runtime.places import described
 from forgedsl.runtime.rewards import text
 from forgedsl.runtime.rewards.math_equal import math_equal
 
@@ -172,75 +166,12 @@ def _source(source: str, rollout: Rollout, target: Any) -> Any:
 
 def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:
     assert spec.path is not None
-    path = resolve_path(spec.path, job_dir)
-    if not path.is_file():
-        raise LaunchError(f"the file {spec.path} is missing from the job")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != spec.sha256:
-        raise LaunchError(
-            f"{spec.path} is not the file the job was built with "
-            f"(sha256 {digest[:12]}, expected {(spec.sha256 or 'none')[:12]}); build the job again"
-        )
-    module = _import_file(path, f"forge_reward_{digest[:16]}", spec)
+    module = load_file(spec.path, spec.sha256 or "", job_dir)
     function: Callable[..., Any] | None = getattr(module, spec.function, None)
     if not callable(function):
         what = "no such name" if function is None else f"`{spec.function}`, which cannot be called"
         raise LaunchError(f"{spec.path} defines {what}")
     return function
-
-
-def _import_file(path: Path, name: str, spec: job.Reward) -> ModuleType:
-    """Import once per process; two rewards of one file share its module and its state."""
-    if name in sys.modules:
-        return sys.modules[name]
-    found = importlib.util.spec_from_file_location(name, path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[name] = module
-    try:
-        with _exits_are_errors():
-            found.loader.exec_module(module)
-    except BaseException as error:
-        del sys.modules[name]
-        lines = [line for file, line in frames(error.__traceback__) if file == str(path)]
-        place = f"{path.name}:{lines[-1]}" if lines else path.name
-        raise LaunchError(_unimported(error, place)) from error
-    return module
-
-
-@contextmanager
-def _exits_are_errors() -> Iterator[None]:
-    """Where a file calls `os._exit`, nobody could say which line it was."""
-    really, process = os._exit, os.getpid()
-
-    def leave(status: int) -> NoReturn:
-        here = threading.current_thread() is threading.main_thread()
-        if os.getpid() != process or not here:
-            really(status)
-        raise SystemExit(f"os._exit({status})")
-
-    os._exit = leave
-    try:
-        yield
-    finally:
-        os._exit = really
-
-
-def _unimported(error: BaseException, place: str) -> str:
-    """Why a file could not be imported, and what to do."""
-    said = f"{type(error).__name__}: {error}"
-    if isinstance(error, Exception):
-        return f"importing {place} failed: {said}"
-    if isinstance(error, SystemExit | KeyboardInterrupt):
-        return (
-            f"{place} ends the process while it is imported ({said}); what the file does as a "
-            'script belongs under `if __name__ == "__main__":`'
-        )
-    return (
-        f"{place} did not end while it was imported: it was interrupted; what waits, serves or "
-        "computes for long belongs into the function, or into a class that is made once"
-    )
 
 
 def _shown(value: Any) -> str:

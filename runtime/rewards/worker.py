@@ -11,7 +11,6 @@ process after its answer (`last`).
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import functools
 import inspect
 import os
@@ -19,8 +18,6 @@ import pickle
 import resource
 import signal
 import socket
-import struct
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -29,12 +26,10 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.child import HEAD, Interrupted, begin, interrupt, late, loaded, receive, send
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.places import described
-
-HEAD = struct.Struct("!Q")
-PR_SET_PDEATHSIG = 1
 
 Item = tuple[tuple[str, ...], Rollout, Any]
 """names of rewards, and the rollout and target that all of them judge"""
@@ -87,27 +82,18 @@ class Recipe:
         return sum(self.rewards[name].timeout for name in item[0])
 
 
-class Interrupted(BaseException):
-    """Raised inside a reward call that has used up its time."""
-
-
 def main(number: int) -> None:
     """Serve over the inherited socket until it is closed."""
-    _die_with_parent()
-    stream = socket.socket(fileno=number)
     recipe: Recipe
-    recipe, seconds = receive(stream)
+    stream, recipe = begin(number)
     if recipe.memory is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (recipe.memory, recipe.memory))
     try:
-        signal.signal(signal.SIGALRM, _interrupt)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
         functions = load(recipe)
-        signal.setitimer(signal.ITIMER_REAL, 0)
     except LaunchError as error:
         send(stream, str(error))
         return
-    send(stream, "")
+    loaded(stream)
     if recipe.concurrency is not None:
         asyncio.run(_serve_together(stream, recipe, functions))
     else:
@@ -132,29 +118,9 @@ def load(recipe: Recipe) -> dict[str, Function]:
     return found
 
 
-def send(stream: socket.socket, value: Any) -> None:
-    body = pickle.dumps(value)
-    stream.sendall(HEAD.pack(len(body)) + body)
-
-
-def receive(stream: socket.socket) -> Any:
-    """The next value. Raises EOFError at the end."""
-    (size,) = HEAD.unpack(_exactly(stream, HEAD.size))
-    return pickle.loads(_exactly(stream, size))
-
-
-def _exactly(stream: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        if not (part := stream.recv(min(size - len(parts), 1 << 20))):
-            raise EOFError
-        parts += part
-    return bytes(parts)
-
-
 def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Function]) -> None:
     """One call after the other."""
-    signal.signal(signal.SIGALRM, _interrupt)
+    signal.signal(signal.SIGALRM, interrupt)
     while True:
         try:
             number, (names, rollout, target) = receive(stream)
@@ -173,7 +139,7 @@ def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Functi
 def _call(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
     began = time.monotonic()
     try:
-        signal.signal(signal.SIGALRM, _interrupt)  # a library may have put its own
+        signal.signal(signal.SIGALRM, interrupt)  # a library may have put its own
         signal.setitimer(signal.ITIMER_REAL, reward.timeout)
         try:
             value = function()
@@ -235,11 +201,6 @@ async def _call_together(
     return outcome
 
 
-def late(seconds: float) -> str:
-    """What is said of a call that took too long."""
-    return f"no answer within {seconds:g} s"
-
-
 def _failed(error: BaseException, reward: spec.Reward) -> Outcome:
     if isinstance(error, MemoryError):
         limit = "" if reward.memory is None else f" (`memory` is {reward.memory / 2**20:.0f} MiB)"
@@ -251,13 +212,3 @@ def _failed(error: BaseException, reward: spec.Reward) -> Outcome:
 
 def _out_of_memory(outcome: Outcome) -> bool:
     return outcome.error.startswith("MemoryError")
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise Interrupted
-
-
-def _die_with_parent() -> None:
-    """Nothing is left behind where the actor is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -17,6 +17,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
+from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
@@ -72,4 +73,24 @@ async def build_endpoints(
         client = GeneratorClient(service, meshes, endpoints.report_failure)
         await client.start()
         endpoints.generators[name] = client
+    await _environments(job, fleet, data, events, endpoints)
     return endpoints
+
+
+async def _environments(
+    job: spec.Job, fleet: Fleet, data: Data, events: EventLog, endpoints: MonarchEndpoints
+) -> None:
+    """Connect a client to every environment, and a driver for each generator that plays in it."""
+    for name, environment in job.environments.items():
+        mesh = fleet.environments[name]
+        endpoints.environments[name] = EnvironmentClient(name, environment, mesh, events)
+    roots = {node.name: node.target for node in job.nodes if node.op == "draw"}
+    plays = [(n.env, n.target, roots[n.inputs[0].edge]) for n in job.nodes if n.env is not None]
+    plays += [(e.env, e.service, e.dataset) for e in job.evals.values() if e.env is not None]
+    for env, service, dataset in plays:
+        reader = data.readers[dataset]
+        if (env, service) not in endpoints.drivers:
+            client = endpoints.environments[env]
+            endpoints.drivers[env, service] = await client.driver(reader.tokenizer)
+        if reader.is_chat:
+            endpoints.drivers[env, service].prove(job.origins.get(env, ""))

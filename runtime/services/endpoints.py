@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
 from forgedsl.runs.checkpoints import WHOLE, last_step
@@ -27,12 +27,22 @@ from forgedsl.runtime.endpoints import (
     ServiceFailure,
     SyncResult,
 )
+from forgedsl.runtime.environments.driver import Driver, Limits
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.replay import record
+from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import Mesh
+
+
+class Pool(Protocol):
+    """Processes of rewards or of an environment, which are started again when they die."""
+
+    def lost(self) -> int: ...
+
+    def restore(self, mesh: Mesh) -> None: ...
 
 
 class MonarchEndpoints:
@@ -58,6 +68,9 @@ class MonarchEndpoints:
         self.generators = generators
         self._titans = titans
         self.rewards = rewards
+        self.environments: dict[str, EnvironmentClient] = {}
+        self.drivers: dict[tuple[str, str], Driver] = {}
+        """by environment and generator"""
         self._program = program
         self._to_record = record_batches
 
@@ -86,7 +99,10 @@ class MonarchEndpoints:
 
     async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
         client = self.generators[node.target]
-        return await self._complete(client, client.service.sampling, prompt, sibling, seed)
+        if node.env is None:
+            return await self._complete(client, client.service.sampling, prompt, sibling, seed)
+        limits = _limits(client.service.sampling, node)
+        return await self._play(node.env, node.target, prompt, sibling, seed, limits)
 
     async def logprobs(
         self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
@@ -137,8 +153,11 @@ class MonarchEndpoints:
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         spec_ = self.job.evals[name]
-        client = self.generators[spec_.service]
-        return await self._complete(client, spec_.sampling, prompt, sibling, seed)
+        if spec_.env is None:
+            client = self.generators[spec_.service]
+            return await self._complete(client, spec_.sampling, prompt, sibling, seed)
+        limits = _limits(spec_.sampling, spec_)
+        return await self._play(spec_.env, spec_.service, prompt, sibling, seed, limits)
 
     async def evaluate_score(self, name: str, rollout: Rollout) -> Score:
         score = self.job.evals[name].score
@@ -201,6 +220,11 @@ class MonarchEndpoints:
         results = await asyncio.gather(*(c.close() for c in trained), return_exceptions=True)
         del results  # a service that is gone has nothing left to release
 
+    def pool(self, mesh: Mesh) -> Pool | None:
+        """The client of the pool on this mesh."""
+        played = (c for c in self.environments.values() if c.mesh is mesh)
+        return self.rewards.pool(mesh) or next(played, None)
+
     def report_failure(self, mesh: Mesh, message: str) -> None:
         """Put a dead service where the controller looks for it."""
         self.failures.put_nowait(
@@ -222,6 +246,19 @@ class MonarchEndpoints:
         asked = as_prompt(prompt)
         done = await client.sample(asked.token_ids, sampling, seed)
         return _rollout(done, asked, sibling)
+
+    async def _play(
+        self, env: str, service: str, prompt: Any, sibling: int, seed: int, limits: Limits
+    ) -> Rollout:
+        """A trajectory; each of its turns is a completion of its own."""
+        client = self.generators[service]
+        driver = self.drivers[env, service]
+        return await driver.play(client.sample, as_prompt(prompt), sibling, seed, limits)
+
+
+def _limits(sampling: spec.Sampling, of: spec.Node | spec.Eval) -> Limits:
+    assert of.longest is not None
+    return Limits(sampling=sampling, turns=of.max_turns, longest=of.longest)
 
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
@@ -252,7 +289,7 @@ def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=done.token_ids,
         logprobs=done.logprobs, mask=done.mask, text=done.text, truncated=done.truncated,
         version_min=done.version_min, version_max=done.version_max, started=done.started,
-        finished=done.finished, running=done.running,
+        finished=done.finished, running=done.running, versions=done.versions,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@
 
 A process is seen to be dead after some ten seconds. What it owed is sampled again from the start,
 with the weights of then: a completion gets younger by it, never older than the plan proved. Calls
-of a reward are made again.
+of a reward are made again, trajectories of an environment played again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from forgedsl.errors import RunError
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
-from forgedsl.runtime.services.endpoints import MonarchEndpoints
-from forgedsl.runtime.services.reward import RewardPool
+from forgedsl.runtime.services.endpoints import MonarchEndpoints, Pool
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEATHS = 3
@@ -65,7 +64,7 @@ class Keeper:
                 await mesh.call("watch")
                 return
             except ServiceError as error:
-                pool = self._endpoints.rewards.pool(mesh)
+                pool = self._endpoints.pool(mesh)
                 known = mesh.service in self._endpoints.generators or pool is not None
                 if not known or not error.died or mesh.deaths >= DEATHS:
                     self._endpoints.failures.put_nowait(error.failure)
@@ -77,7 +76,7 @@ class Keeper:
                 self._endpoints.failures.put_nowait(_hopeless(mesh, error))
                 return
 
-    async def _replace(self, dead: Mesh, message: str, pool: RewardPool | None) -> Mesh:
+    async def _replace(self, dead: Mesh, message: str, pool: Pool | None) -> Mesh:
         """Another replica or pool in the place of a dead one."""
         if pool is not None:
             owed, what, fate = pool.lost(), "calls", "wait for it"

@@ -169,6 +169,8 @@ class RewardClient:
             RewardError: a reward failed after its retries and the policy is to drop.
             GuardError: it fails too often.
         """
+        if rollout.fixed is not None:
+            return Score(value=rollout.fixed)
         rubric = self._job.rubrics.get(name)
         names = (name,) if rubric is None else rubric.rewards
         fixed = None if rubric is None or not rollout.truncated else rubric.on_truncated

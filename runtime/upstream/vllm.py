@@ -208,6 +208,13 @@ class Engine:
                     steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
                     return [step[token].logprob for token, step in steps], others
 
+    def progress(self, request_ids: Iterable[str]) -> dict[str, int]:
+        """How many tokens each of these requests has sampled so far."""
+        core: Any = self._engine.engine_core
+        requests = core.engine_core.scheduler.requests
+        found = {name: request.num_output_tokens for name, request in requests.items()}
+        return {name: found.get(name, 0) for name in request_ids}
+
     def load_weights(self, weights: Iterable[tuple[str, Any]], *, reset_prefix_cache: bool) -> None:
         """Load new weights (Hugging Face names) in place between two steps.
 

@@ -1,0 +1,130 @@
+"""Environments in the language: what is accepted, what it becomes in a job, what is refused."""
+
+from pathlib import Path
+
+import pytest
+from forge_texts import changed
+
+from forgedsl.api import load_text
+from forgedsl.lower.build import lower
+
+DESK = '''
+from forgedsl.environment import Environment, Step, tool
+
+
+class Base(Environment):
+    parts = ("found", "polite")
+
+
+class Desk(Base):
+    def __init__(self, rows: int, *, kind: str = "a") -> None:
+        pass
+
+    @tool
+    def lookup(self, key: str, many: list[str]) -> str:
+        """The price of a thing."""
+
+
+class Bare(Environment):
+    @tool
+    def lookup(self, key):
+        """The price of a thing."""
+
+
+def make():
+    raise SystemExit("the compiler executes nothing")
+
+
+raise SystemExit("the compiler executes nothing")
+'''
+SHOP = "environment shop = desk.Desk(rows = 40) { procs = 2, tool_timeout = 5s, on_error = 0.0 }"
+PLAY = "generator.play(prompt, env = shop, n = 8, max_turns = 6)"
+TEXT = f"""forge 1
+import "std/rl" as rl
+import python "desk.py" as desk
+model policy {{ source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B"), context = 4096 }}
+dataset tasks {{ source = hf("a/b"), prompt = row.question, max_prompt_tokens = 512 }}
+service trainer   : titan(policy) {{ batch {{ seq_len = 4096, rows = 4 }} }}
+service generator : vllm(policy) {{ sampling.max_tokens = 256 }}
+{SHOP}
+reward found(r: Rollout) -> f32 = clamp(r.rewards.found, 0.0, 1.0) if r.ended == "done" else 0.0
+rubric grade {{ score = found, on_truncated = 0.0 }}
+flow train {{
+  prompt  = tasks.draw(16)
+  rollout = {PLAY}
+  score   = grade(rollout)
+  batch   = replay(rollout, adv = rl.mean_baseline(score))
+  trainer.step(batch, loss = rl.dapo)
+  sync trainer -> generator
+}}
+schedule async {{ steps = 5, max_policy_age = 1 }}
+eval held {{ dataset = tasks, env = shop, max_turns = 3, score = grade, every = 5, limit = 8 }}
+"""
+
+
+def lowered(folder: Path, *edits: tuple[str, str]):
+    """(job or None, messages of errors and warnings by code)."""
+    (folder / "desk.py").write_text(DESK, encoding="utf-8")
+    found = load_text(changed(TEXT, *edits), "test.forge", folder=folder)
+    made = None
+    if not found.reporter.has_errors:
+        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
+    said = [(d.code, d.message) for d in found.reporter if d.severity in ("error", "warning")]
+    return made and made.job, said
+
+
+def test_an_environment_is_part_of_the_job(tmp_path: Path) -> None:
+    job, _ = lowered(tmp_path)
+    shop = job.environments["shop"]
+    assert (shop.function, shop.args, shop.path) == ("Desk", {"rows": 40}, "inputs/desk.py")
+    assert (shop.tools, shop.parts) == (("lookup",), ("found", "polite"))
+    assert (shop.procs, shop.tool_timeout, shop.deadline, shop.on_error) == (2, 5.0, None, 0.0)
+
+
+def test_a_play_is_a_sample_that_knows_its_environment(tmp_path: Path) -> None:
+    job, _ = lowered(tmp_path)
+    node = next(node for node in job.nodes if node.op == "sample")
+    assert (node.target, node.n) == ("generator", 8)
+    assert (node.env, node.max_turns, node.longest) == ("shop", 6, 4096)
+    held = job.evals["held"]
+    assert (held.env, held.max_turns, held.longest) == ("shop", 3, 4096)
+
+
+def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
+    job, said = lowered(tmp_path)
+    assert said == []
+    assert 'r.rewards["found"]' in job.program
+    assert 'r.ended == "done"' in job.program
+
+
+@pytest.mark.parametrize(
+    ("edit", "code", "part"),
+    [
+        (("rows = 40", 'rows = "many"'), "F109", "`rows` of `Desk` is an integer"),
+        (("desk.Desk(rows = 40)", "desk.Desk"), "F114", "`Desk` needs `rows`"),
+        (("rows = 40", "row = 40"), "F114", "no parameter `row`"),
+        (("desk.Desk(", "desk.Dusk("), "X801", "no environment `Dusk`"),
+        (("desk.Desk(rows = 40)", "desk.make"), "X801", "no environment `make`"),
+        (("desk.Desk(rows = 40)", "desk.Bare"), "X802", "parameter `key` that has no annotation"),
+        (("procs = 2", "workers = 2"), "F103", "no setting `workers`"),
+        (("env = shop,", "env = shap,"), "F101", "no environment is called"),
+        (("env = shop, n = 8", "env = policy, n = 8"), "F109", "`policy` is a model"),
+        (("env = shop, n = 8", "n = 8"), "F114", "needs its env"),
+        (("max_turns = 6)", "max_turns = 0)"), "F113", "`max_turns` is at least 1"),
+        ((", max_turns = 6", ""), "D620", "nothing ends a trajectory in `shop`"),
+        ((", max_turns = 3", ""), "D620", "nothing ends a trajectory in `shop`"),
+        (("env = shop, max_turns = 3", "max_turns = 3"), "F113", "no effect without `env`"),
+        (("max_tokens = 256", "max_tokens = 2k"), "D621", "13792 tokens"),
+        (("r.rewards.found", "r.rewards.fund"), "F101", "gives a part `fund`"),
+        (("r.rewards.found", "r.rewards"), "F109", "has a part for each name"),
+        ((PLAY, "generator.sample(prompt, n = 8)"), "F101", "gives a part `found`"),
+    ],
+)
+def test_what_is_wrong_is_told(tmp_path: Path, edit, code: str, part: str) -> None:
+    _, said = lowered(tmp_path, edit)
+    assert {found for found, message in said if part in message} == {code}, said
+
+
+def test_a_deadline_ends_an_environment_too(tmp_path: Path) -> None:
+    edits = (", max_turns = 6", ""), ("procs = 2", "procs = 2, deadline = 60s")
+    assert lowered(tmp_path, *edits)[1] == []

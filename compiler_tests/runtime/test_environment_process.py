@@ -1,0 +1,183 @@
+"""The process of an environment: state, slow tools, errors, calls that hold it, its death."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgedsl.environment import Call, Start, Step, Task, Turn
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.environments.process import EnvironmentProcess
+from forgedsl.runtime.environments.worker import Reply, Request, Served
+
+DESK = '''
+import asyncio
+import os
+import time
+
+from forgedsl.environment import Environment, Start, Step, tool
+
+
+class Desk(Environment):
+    parts = ("found",)
+
+    def __init__(self, *, rows: int = 3) -> None:
+        self.rows, self.heard = rows, []
+
+    def reset(self, task, rng):
+        self.first = rng.random()
+        return Start(f"{task.text} {self.rows}")
+
+    @tool
+    def price(self, key: str) -> str:
+        """The price of a thing."""
+        time.sleep(30 if key == "slow" else 0)
+        return f"{key} costs {len(self.heard)}"
+
+    async def step(self, turn):
+        self.heard.append(turn.text)
+        match turn.text:
+            case "tools":
+                return await self.call_tools(turn)
+            case "seed":
+                return Step(str(self.first))
+            case "sleep":
+                time.sleep(0)
+                await asyncio.sleep(30)
+            case "fail":
+                raise ValueError("no such thing")
+            case "die":
+                os._exit(7)
+            case "hold":
+                while True:
+                    pass
+            case "part":
+                return Step(rewards={"lost": 1.0})
+            case "none":
+                return None
+        return Step(" ".join(self.heard), {"found": 1.0})
+'''
+
+
+def served(folder: Path, text: str = DESK, **more: Any) -> Served:
+    (folder / "desk.py").write_text(text, encoding="utf-8")
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    given: dict[str, Any] = {"function": "Desk", "path": "desk.py", "parts": ("found",)}
+    environment = spec.Environment(sha256=sha256, tool_timeout=1.0, **given | more)
+    return Served(name="shop", environment=environment, job_dir=str(folder))
+
+
+def asked(folder: Path, *texts: str | tuple[str, ...], calls: tuple[Call, ...] = ()) -> list[Reply]:
+    """The replies to turns of one trajectory; those of a tuple are asked at once, of one each."""
+
+    async def main() -> list[Reply]:
+        process = EnvironmentProcess(served(folder))
+        try:
+            found: list[Reply] = []
+            for text in texts:
+                at_once = text if isinstance(text, tuple) else (text,)
+                keys = [
+                    f"{text}{i}" if isinstance(text, tuple) else "a" for i in range(len(at_once))
+                ]
+                for key in keys:
+                    if key != "a" or not found:
+                        await process.ask(reset(key))
+                found += await asyncio.gather(
+                    *(process.ask(step(k, t, calls)) for k, t in zip(keys, at_once, strict=True))
+                )
+            return found
+        finally:
+            process.close()
+
+    return asyncio.run(main())
+
+
+def reset(key: str, seed: int = 5) -> Request:
+    return Request(key=key, op="reset", seconds=1.0, task=Task(text="t"), seed=seed)
+
+
+def step(key: str, text: str, calls: tuple[Call, ...] = ()) -> Request:
+    return Request(key=key, op="step", seconds=1.5, turn=Turn(text=text, calls=calls))
+
+
+def test_an_object_keeps_its_state_and_trajectories_do_not_share_it(tmp_path: Path) -> None:
+    one, two, *others = asked(tmp_path, "a", "b", ("c", "d"))
+    assert [reply.value for reply in (one, two)] == [
+        Step("a", {"found": 1.0}), Step("a b", {"found": 1.0}),
+    ]  # fmt: skip
+    assert [reply.value.observation for reply in others] == ["c", "d"]
+
+
+def test_siblings_meet_the_same_game(tmp_path: Path) -> None:
+    first, second = asked(tmp_path, ("seed", "seed"))
+    assert first.value == second.value
+
+
+def test_arguments_and_the_task_reach_the_object(tmp_path: Path) -> None:
+    async def main() -> Reply:
+        process = EnvironmentProcess(served(tmp_path, args={"rows": 8}))
+        try:
+            return await process.ask(reset("a"))
+        finally:
+            process.close()
+
+    assert asyncio.run(main()).value == Start("t 8")
+
+
+def test_a_slow_step_is_late_and_holds_up_nobody(tmp_path: Path) -> None:
+    slow, quick = asked(tmp_path, ("sleep", "a"))
+    assert (slow.late, slow.error) == (True, "no answer within 1.5 s")
+    assert quick.value.observation == "a"
+
+
+def test_a_slow_tool_is_told_in_its_result_and_the_others_answer(tmp_path: Path) -> None:
+    calls = tuple(Call(name="price", arguments={"key": key}) for key in ("nail",))
+    late = (Call(name="price", arguments={"key": "slow"}),)
+    (reply,) = asked(tmp_path, "tools", calls=calls)
+    (second,) = asked(tmp_path, "tools", calls=late)
+    assert [m["content"] for m in reply.value.observation] == ["nail costs 1"]
+    assert [m["content"] for m in second.value.observation] == [
+        "error: price did not answer in time"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("fail", "ValueError: no such thing"),
+        ("part", "ValueError: step gave ['lost'], which `parts` does not name"),
+        ("none", "TypeError: step returned NoneType, expected Step"),
+    ],
+)
+def test_an_error_is_that_of_the_trajectory(tmp_path: Path, text: str, error: str) -> None:
+    (reply, other) = asked(tmp_path, (text, "a"))
+    assert error in reply.error
+    assert other.value.observation == "a"
+
+
+def test_a_process_that_dies_is_started_again_without_its_trajectories(tmp_path: Path) -> None:
+    died, after = asked(tmp_path, "die", "a")
+    assert (died.ended, died.error) == (True, "its process ended with exit code 7 in the call")
+    assert "its process was started anew" in after.error
+
+
+def test_a_call_that_holds_the_interpreter_costs_the_process(tmp_path: Path) -> None:
+    held, after = asked(tmp_path, "hold", "a")
+    assert held.ended
+    assert "the process was killed" in held.error
+    assert "its process was started anew" in after.error
+
+
+def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+    async def start(given: Served) -> None:
+        await EnvironmentProcess(given).start()
+
+    with pytest.raises(LaunchError, match=r"environment shop: Desk\(many = 1\) failed: TypeError"):
+        asyncio.run(start(served(tmp_path, args={"many": 1})))
+    with pytest.raises(LaunchError, match=r"environment shop: desk.py has no environment Dusk"):
+        asyncio.run(start(served(tmp_path, function="Dusk")))

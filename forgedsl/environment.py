@@ -1,0 +1,205 @@
+"""What a policy plays against over several turns. A class of a file of yours, without torch:
+
+    from forgedsl.environment import Environment, Start, Step, Task, Turn, tool
+
+    class Desk(Environment):
+        parts = ("found",)                             # reward parts that steps may give
+
+        def __init__(self, *, rows: int = 40) -> None: ...
+        def reset(self, task: Task, rng: Random) -> Start: ...
+
+        @tool
+        def lookup(self, key: str) -> str:
+            "The price of a thing."
+
+        def step(self, turn: Turn) -> Step: ...        # by default runs the calls of the turn
+
+One object is one trajectory. Siblings of a prompt get `rng` with the same seed. Every method may be
+`async`; the others run on threads, so that a slow one holds up no other trajectory.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+F = TypeVar("F", bound=Callable[..., Any])
+Message = Mapping[str, Any]
+MARK = "__forge_tool__"
+JSON_TYPES = {
+    str: "string", int: "integer", float: "number", bool: "boolean", list: "array", dict: "object",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a trajectory is about: one row of the dataset.
+
+    `text` is the prompt as the policy reads it, `messages` what it was made of if it is a chat.
+    """
+
+    text: str
+    messages: tuple[Message, ...] | None = None
+    target: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What stands before the first turn, behind the prompt: text, or messages of a chat."""
+
+    observation: str | Sequence[Message] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool call that the policy wrote. `status` is ok, invalid_json, unclosed or missing_name."""
+
+    name: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    status: str = "ok"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of the policy: its text, the tool calls in it, and which one it is, from 0."""
+
+    text: str
+    calls: tuple[Call, ...] = ()
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The answer to a turn: what is observed (text, or messages of a chat), parts of the reward,
+    and whether the trajectory is over, where the observation is not read any more.
+
+    Example:
+        Step("higher", rewards={"close": 0.5})
+    """
+
+    observation: str | Sequence[Message] = ""
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    done: bool = False
+
+
+def tool(function: F) -> F:
+    """Mark a method as a tool: its schema comes of its annotations and its docstring."""
+    setattr(function, MARK, True)
+    return function
+
+
+class Environment:
+    """Base of environments; `parts` names the reward parts that its steps give."""
+
+    parts: tuple[str, ...] = ()
+
+    def reset(self, task: Task, rng: Random) -> Start:
+        """Begin a trajectory."""
+        return Start()
+
+    def step(self, turn: Turn) -> Any:
+        """Answer a turn; may be `async`. By default the calls are made in order, and a turn without
+        one ends the trajectory."""
+        return self.call_tools(turn)
+
+    async def call_tools(self, turn: Turn) -> Step:
+        """The results of the turn's calls as messages of role tool; done if there is none."""
+        if not turn.calls:
+            return Step(done=True)
+        return Step([await self._result(call) for call in turn.calls])
+
+    def close(self) -> Any:
+        """End a trajectory; called once, whatever happened."""
+
+    async def _result(self, call: Call) -> Message:
+        known = tools_of(type(self))
+        if call.status != "ok":
+            text = f"error: this call is not valid ({call.status})"
+        elif call.name not in known:
+            text = f"error: there is no tool {call.name}; there are {', '.join(known)}"
+        else:
+            try:
+                text = str(await self.run(getattr(self, call.name), **call.arguments))
+            except TimeoutError:
+                text = f"error: {call.name} did not answer in time"
+            except TypeError as error:
+                text = f"error: {error}"
+        return {"role": "tool", "name": call.name, "content": text}
+
+    async def run(self, method: Callable[..., Any], **given: Any) -> Any:
+        """Call a method; where trajectories live, with the time limit of a tool."""
+        value = method(**given)
+        return await value if inspect.isawaitable(value) else value
+
+
+def tools_of(cls: type[Environment]) -> dict[str, dict[str, Any]]:
+    """The tools of a class: name -> JSON schema, in the form of chat templates.
+
+    Example:
+        tools_of(Desk)["lookup"]["function"]["parameters"]["required"] == ["key"]
+    """
+    found = {}
+    for name in dir(cls):
+        method = getattr(cls, name)
+        if getattr(method, MARK, False):
+            found[name] = _schema(name, method)
+    return found
+
+
+def _schema(name: str, method: Callable[..., Any]) -> dict[str, Any]:
+    hints = get_type_hints(method)
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    return {
+        "type": "function",
+        "function": {
+            "name": name,
+            "description": inspect.getdoc(method) or "",
+            "parameters": {
+                "type": "object",
+                "properties": {p.name: _type(hints[p.name]) for p in parameters},
+                "required": [p.name for p in parameters if p.default is p.empty],
+            },
+        },
+    }
+
+
+def _type(hint: Any) -> dict[str, Any]:
+    """`list[str]` as a JSON schema."""
+    found: dict[str, Any] = {"type": JSON_TYPES[get_origin(hint) or hint]}
+    arguments = get_args(hint)
+    if found["type"] == "array" and arguments:
+        found["items"] = _type(arguments[0])
+    return found
+
+
+def calls_in(text: str) -> tuple[Call, ...]:
+    """The calls of a turn in the form of Qwen and Hermes, `<tool_call>{JSON}</tool_call>`, behind
+    what the model thought.
+
+    Example:
+        calls_in('<tool_call>{"name": "lookup", "arguments": {"key": "k"}}</tool_call>')
+    """
+    _, _, said = text.rpartition("</think>")
+    found = []
+    for part in said.split("<tool_call>")[1:]:
+        body, closed, _ = part.partition("</tool_call>")
+        found.append(_call(body) if closed else Call(status="unclosed"))
+    return tuple(found)
+
+
+def _call(body: str) -> Call:
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError):
+        return Call(status="invalid_json")
+    name = value.get("name") if isinstance(value, dict) else None
+    if not isinstance(name, str):
+        return Call(status="missing_name")
+    arguments = value.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return Call(name=name, status="invalid_json")
+    return Call(name=name, arguments=arguments)

@@ -1,0 +1,86 @@
+"""`environment shop = desk.Desk(rows = 40) { ... }`: the class that is meant, and its arguments."""
+
+from __future__ import annotations
+
+from forgedsl.hir.context import ERROR
+from forgedsl.hir.file import File
+from forgedsl.hir.ir import EnvironmentDecl, PythonEnvironment, Scope
+from forgedsl.hir.table import Declared, part_span
+from forgedsl.records import replace
+from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
+from forgedsl.syntax import ast
+
+TYPES = {"int": INT, "float": FLOAT, "str": STR, "bool": BOOL, "list": Type(base="list")}
+
+
+def resolve_environments(resolver: File, found: dict[str, EnvironmentDecl]) -> None:
+    """Add the environments of a file to those of its modules."""
+    for declared in resolver.table.declared.values():
+        if declared.kind.name != "environment" or declared.owner is not resolver:
+            continue
+        settings = {s.name: resolver.setting(declared, s.name) for s in declared.kind.settings}
+        body = _body(resolver, declared)
+        if body is not None:
+            found[declared.name] = EnvironmentDecl(
+                name=declared.name, body=body, settings=settings, span=declared.span,
+                name_span=declared.name_span,
+            )  # fmt: skip
+
+
+def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
+    assert isinstance(declared.node, ast.BindDecl)
+    value, ctx = declared.node.value, resolver.ctx
+    call = value if isinstance(value, ast.Call) else None
+    path = call.function if call is not None else value
+    if not isinstance(path, ast.Path):
+        help_text = f"`environment {declared.node.name} = desk.Desk(rows = 40) {{ procs = 2 }}`"
+        ctx.error("F109", "the value of an environment is a class", value.span, help=help_text)
+        return None
+    resolver.used.add(path.parts[0])
+    found = resolver.scope.lookup(path.parts)
+    if not isinstance(found, PythonEnvironment):
+        _not_found(resolver, path)
+        return None
+    bad = next((tool for tool in found.tools if tool.problem), None)
+    if bad is not None:
+        message = f"tool `{bad.name}` of `{found.name}` {bad.problem}"
+        ctx.error("X802", message, value.span)
+        return None
+    args = call.args if call is not None else ()
+    bound = resolver.coercer.bind(_signature(found), args, value.span, resolver.scope)
+    if bound is ERROR:
+        return None
+    order = [param.name for param in found.init if not param.keyword]
+    given = {arg.name or order[index] for index, arg in enumerate(args)}
+    return replace(found, args={name: bound[name] for name in bound if name in given})
+
+
+def _signature(found: PythonEnvironment) -> Signature:
+    """The constructor with the types that are written at its parameters."""
+    return Signature(
+        name=found.name,
+        doc=f"`{found.name}` in {found.module}",
+        params=tuple(
+            Parameter(
+                name=param.name,
+                type=TYPES.get(param.annotation, ANY),
+                default=REQUIRED if param.required else None,
+                keyword=param.keyword,
+            )
+            for param in found.init
+        ),
+    )
+
+
+def _not_found(resolver: File, path: ast.Path) -> None:
+    module = resolver.scope.names.get(path.parts[0])
+    if not isinstance(module, Scope):
+        known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
+        resolver.ctx.unknown("F101", "undefined class", path.text, path.span, known)
+        return
+    if not module.module and not module.names:
+        return  # the import itself failed and has been reported
+    known = [n for n, each in module.names.items() if isinstance(each, PythonEnvironment)]
+    help_text = "" if known else "its class has `Environment` of forgedsl.environment as base"
+    what, name = f"`{path.parts[0]}` has no environment", ".".join(path.parts[1:])
+    resolver.ctx.unknown("X801", what, name, part_span(path, 1), known, help_text)

@@ -1,0 +1,152 @@
+"""Environment classes of `import python "x.py" as x`, read from the source text, never executed.
+
+    class Desk(Environment):     what its objects are made with (typed), its tools, its reward parts
+
+A class is one if `Environment` is among its bases, in the file or by way of a class of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from forgedsl.hir.ir import PythonEnvironment, PythonParameter, PythonTool
+from forgedsl.source import Span
+
+if TYPE_CHECKING:
+    import ast as python
+
+BASE = "Environment"
+MARK = "tool"
+TOOL_TYPES = ("str", "int", "float", "bool", "list", "dict")
+
+
+def environments(tree: python.Module, module: str, span: Span) -> dict[str, PythonEnvironment]:
+    """The environment classes of a file, by name."""
+    import ast as python
+
+    classes = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
+    found = {}
+    for name, node in classes.items():
+        chain = list(_lineage(node, classes))
+        if not any(_last(base) == BASE for each in chain for base in each.bases):
+            continue
+        items: dict[str, python.stmt] = {}
+        for each in reversed(chain):
+            items |= {key: item for item in each.body if (key := _key(item))}
+        init = items.get("__init__")
+        found[name] = PythonEnvironment(
+            module=module,
+            name=name,
+            init=tuple(_parameters(init)) if isinstance(init, python.FunctionDef) else (),
+            tools=tuple(_tools(items)),
+            parts=_parts(items.get("parts")),
+            span=span,
+        )
+    return found
+
+
+def _lineage(
+    node: python.ClassDef, classes: dict[str, python.ClassDef]
+) -> Iterator[python.ClassDef]:
+    """A class, then its bases of the same file."""
+    import ast as python
+
+    pending, seen = [node], set[str]()
+    while pending:
+        each = pending.pop(0)
+        if each.name not in seen:
+            seen.add(each.name)
+            yield each
+            named = [base.id for base in each.bases if isinstance(base, python.Name)]
+            pending += [classes[name] for name in named if name in classes]
+
+
+def _key(item: python.stmt) -> str:
+    """The name that a statement of a class body defines."""
+    import ast as python
+
+    match item:
+        case python.FunctionDef(name=name) | python.AsyncFunctionDef(name=name):
+            return name
+        case python.Assign(targets=[python.Name(id=name)]):
+            return name
+        case python.AnnAssign(target=python.Name(id=name)):
+            return name
+    return ""
+
+
+def _last(expr: python.expr) -> str:
+    """`environment.tool` is "tool"."""
+    import ast as python
+
+    match expr:
+        case python.Name(id=name) | python.Attribute(attr=name):
+            return name
+    return ""
+
+
+def _parameters(
+    function: python.FunctionDef | python.AsyncFunctionDef,
+) -> Iterator[PythonParameter]:
+    """Those behind `self`, with the types that are written at them."""
+    arguments = function.args
+    positional = [*arguments.posonlyargs, *arguments.args]
+    required = len(positional) - len(arguments.defaults)
+    rows = [(argument, index < required, False) for index, argument in enumerate(positional)]
+    keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    rows = rows[1:] + [(argument, default is None, True) for argument, default in keywords]
+    for argument, is_required, keyword in rows:
+        yield PythonParameter(
+            name=argument.arg,
+            required=is_required,
+            keyword=keyword,
+            annotation=_annotation(argument.annotation),
+        )
+
+
+def _annotation(expr: python.expr | None) -> str:
+    """`list[str]` is "list", `"int"` too is "int"; "" without one."""
+    import ast as python
+
+    match expr:
+        case python.Subscript(value=value):
+            return _last(value)
+        case python.Constant(value=str(text)):
+            return text.partition("[")[0]
+        case None:
+            return ""
+    return _last(expr)
+
+
+def _tools(items: dict[str, python.stmt]) -> Iterator[PythonTool]:
+    """Methods marked `@tool`, each with what keeps a model from calling it."""
+    import ast as python
+
+    for name, item in items.items():
+        if not isinstance(item, python.FunctionDef | python.AsyncFunctionDef):
+            continue
+        if all(_last(mark) != MARK for mark in item.decorator_list):
+            continue
+        params = tuple(_parameters(item))
+        untyped = next((p for p in params if p.annotation not in TOOL_TYPES), None)
+        problem = ""
+        if not python.get_docstring(item):
+            problem = "has no docstring, which tells the model what it does"
+        elif item.args.vararg is not None or item.args.kwarg is not None:
+            problem = "takes any arguments; a schema names each"
+        elif untyped is not None:
+            written = f"is a {untyped.annotation}" if untyped.annotation else "has no annotation"
+            listed = ", ".join(TOOL_TYPES)
+            problem = f"has a parameter `{untyped.name}` that {written}; known are {listed}"
+        yield PythonTool(name=name, params=params, problem=problem)
+
+
+def _parts(item: python.stmt | None) -> tuple[str, ...]:
+    """`parts = ("found", "polite")`: the reward parts that its steps may give."""
+    import ast as python
+
+    value = item.value if isinstance(item, python.Assign | python.AnnAssign) else None
+    entries = value.elts if isinstance(value, python.Tuple | python.List) else []
+    texts = (e.value for e in entries if isinstance(e, python.Constant))
+    return tuple(text for text in texts if isinstance(text, str))

@@ -1,0 +1,148 @@
+"""Environments against the models that play in them: ends, lengths, reward parts.
+
+D620 endless-environment, D621 turns-over-context, F101 and F113 for what is not there. A trajectory
+holds its prompt, what the policy wrote and what the environment said, so that is what has to fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from forgedsl.diagnostics import Diagnostic, Label, Severity, error
+from forgedsl.graph.ir import Graph, Node
+from forgedsl.hir.ir import Decl, EnvironmentDecl, Function, Program, Ref, model_of
+from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.plan.meshes import number
+from forgedsl.source import Span
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names, walk
+
+
+def environment_of(program: Program, settings: Mapping[str, object]) -> EnvironmentDecl | None:
+    """The environment that a node or an eval plays in."""
+    found = settings.get("env")
+    name = found.name if isinstance(found, Ref) else found
+    return program.environments[str(name)] if name is not None else None
+
+
+def longest_text(program: Program, node: Node) -> int | None:
+    """Tokens of all turns of a trajectory, at most; None: only a deadline ends it."""
+    service = program.services[node.target]
+    new = number(service, "sampling.max_tokens", 0)
+    shop = environment_of(program, node.settings)
+    if shop is None:
+        return new
+    turns = node.settings.get("max_turns")
+    if turns is None:
+        return None
+    return int(turns) * new + (int(turns) - 1) * int(shop.settings["max_observation"].value)
+
+
+def check_environments(
+    program: Program, graph: Graph, contexts: Mapping[str, int | None], seq_len: int
+) -> list[Diagnostic]:
+    """Everything that is wrong with what the flow and the evals play in."""
+    found: list[Diagnostic] = []
+    for node in graph.of("sample"):
+        shop = environment_of(program, node.settings)
+        if shop is not None:
+            found += _endless(shop, node.settings.get("max_turns"), node.span)
+            found += _too_long(program, graph, node, shop, contexts, seq_len)
+    for decl in program.evals.values():
+        found += _eval(program, decl)
+    return found + [d for node in graph.of("score") for d in _parts(program, graph, node)]
+
+
+def _endless(shop: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagnostic]:
+    if turns is None and shop.settings["deadline"].value is None:
+        yield error(
+            "D620",
+            "endless-environment",
+            f"nothing ends a trajectory in `{shop.name}` that the policy does not end",
+            span,
+            related=(Label(text="declared without `deadline`", span=shop.name_span),),
+            help="`max_turns = 6` here, or `deadline = 60s` of the environment",
+        )
+
+
+def _too_long(
+    program: Program,
+    graph: Graph,
+    node: Node,
+    shop: EnvironmentDecl,
+    contexts: Mapping[str, int | None],
+    seq_len: int,
+) -> Iterator[Diagnostic]:
+    """D621: all turns at their longest do not fit, so that the last ones end by their tokens."""
+    text = longest_text(program, node)
+    model = model_of(program.services[node.target])
+    context = contexts[model]
+    room = seq_len if context is None else min(context, seq_len)
+    prompt = max(1, number(program.datasets[graph.node(node.root).target], "max_prompt_tokens", 0))
+    if text is None or prompt + text <= room:
+        return
+    new = number(program.services[node.target], "sampling.max_tokens", 0)
+    turns, said = int(node.settings["max_turns"]), int(shop.settings["max_observation"].value)
+    where = f"the context {context} of model `{model}`"
+    if room == seq_len:
+        where = f"the {seq_len} tokens of a row of the trainer"
+    yield Diagnostic(
+        code="D621",
+        name="turns-over-context",
+        severity=Severity.WARNING,
+        message=f"{turns} turns of {new} tokens, observations of {said} and a prompt of {prompt} "
+        f"are {prompt + text} tokens; {where} hold fewer",
+        span=node.span,
+        notes=('a trajectory that fills them ends there: `r.ended` is "tokens"',),
+        help="fewer turns, a smaller `max_tokens` or `max_observation`, or a larger context",
+    )
+
+
+def _eval(program: Program, decl: Decl) -> Iterator[Diagnostic]:
+    shop = environment_of(program, {"env": decl.settings["env"].value})
+    turns = decl.settings["max_turns"]
+    if shop is not None:
+        yield from _endless(shop, turns.value, decl.settings["env"].origin.span or decl.name_span)
+    elif turns.value is not None:
+        yield error(
+            "F113",
+            "bad-value",
+            f"`max_turns` of `{decl.name}` has no effect without `env`",
+            turns.origin.span or decl.name_span,
+            help="`env = NAME`, or remove it",
+        )
+
+
+def _parts(program: Program, graph: Graph, node: Node) -> Iterator[Diagnostic]:
+    """F101: a reward reads a part that no environment of its rollouts gives."""
+    shops = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
+    known = {part for shop in shops if shop is not None for part in shop.body.parts}
+    rubric = program.rubrics.get(node.target)
+    scored = [node.target]
+    if rubric is not None:
+        scored = [".".join(parts) for parts in names(rubric.settings["score"].value.expr)]
+    for name in scored:
+        reward = program.rewards.get(name)
+        if reward is None or not isinstance(reward.body, Function):
+            continue
+        for path in _read(reward.body):
+            if path.parts[-1] not in known:
+                close = did_you_mean(nearest(path.parts[-1], known))
+                listed = ", ".join(f"`{part}`" for part in sorted(known))
+                yield error(
+                    "F101",
+                    "undefined",
+                    f"no environment of `{node.inputs[0].text}` gives a part `{path.parts[-1]}`",
+                    path.span,
+                    help=close
+                    or (f"they give {listed}" if listed else "")
+                    or 'a class names its parts: `parts = ("found",)`',
+                )
+
+
+def _read(body: Function) -> Iterator[ast.Path]:
+    """`r.rewards.NAME` in a body."""
+    for statement in body.statements:
+        for node in walk(statement.value):
+            if isinstance(node, ast.Path) and len(node.parts) == 3 and node.parts[1] == "rewards":
+                yield node

@@ -1,0 +1,35 @@
+"""EnvironmentPool: environments in processes of their own, many trajectories in each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from monarch.actor import concurrent_endpoint
+
+from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.environments.process import EnvironmentProcess
+from forgedsl.runtime.environments.worker import Reply, Request, Served
+
+
+class EnvironmentPool(ForgeActor):
+    """One process of the pool of an environment."""
+
+    def __init__(self, job: spec.Job, name: str, job_dir: str) -> None:
+        super().__init__()
+        self._served = Served(name=name, environment=job.environments[name], job_dir=job_dir)
+
+    @concurrent_endpoint
+    async def setup(self) -> dict[str, Any]:
+        """Load the class."""
+        self._process = EnvironmentProcess(self._served)
+        await self._process.start()
+        return {}
+
+    @concurrent_endpoint
+    async def ask(self, request: Request) -> Reply:
+        """Do something with the object of a trajectory, which stays in this process."""
+        return await self._process.ask(request)
+
+    def release(self) -> None:
+        self._process.close()

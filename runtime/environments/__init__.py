@@ -1,0 +1,6 @@
+"""Environments of several turns: their processes, the driver of a trajectory, its tokens.
+
+driver (controller's process) --Answer of a turn--> pool --> process (worker.py) --> one object
+   |  tokens: bridge.py         <--Reply-----------------------'        per trajectory
+   '--> engine, one request a turn
+"""

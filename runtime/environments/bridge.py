@@ -1,0 +1,120 @@
+"""From one turn to the next: the tokens of what the environment said, appended and nothing else.
+
+    prompt, start             -> tokens of the first prompt
+    turn's tokens, observation -> tokens to append, up to where the model goes on
+
+The model's tokens are final: nothing is rendered or tokenised again. In a chat, what stands between
+two turns is read off the template once, as the difference of two renderings; a template that does
+not append (it rewrites what was said before) is refused. In plain text there is nothing between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from forgedsl.environment import Message
+from forgedsl.errors import RunError
+from forgedsl.runtime.data.chat import PROBE, ChatTokenizer
+from forgedsl.runtime.items import Prompt
+
+OTHER = "\ue001"
+"""stands for an observation; as PROBE, in no conversation"""
+Said = str | Sequence[Message]
+
+
+class Bridge:
+    """The turns of one tokenizer; `tools` are schemas, shown by the template of a chat."""
+
+    def __init__(self, tokenizer: ChatTokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+        self._chat = tokenizer
+        self._tools = [dict(tool) for tool in tools]
+        self._proved = False
+
+    def first(self, prompt: Prompt, start: Said, limit: int) -> Prompt:
+        """The prompt with what the environment says before the first turn."""
+        if prompt.messages is None:
+            text = self._clean(_plain(start), limit)
+            tokens = [*prompt.token_ids, *self._ids(text)]
+            return replace(prompt, text=prompt.text + text, token_ids=tokens)
+        self.prove()
+        if not start and not self._tools:
+            return prompt
+        said = [self._short(message, limit) for message in _messages(start)]
+        text = self._chat.prompt_text([*prompt.messages, *said], tools=self._tools)
+        return replace(prompt, text=text, token_ids=self._ids(text))
+
+    def after(
+        self, turn: Sequence[int], said: Said, limit: int, *, chat: bool
+    ) -> tuple[list[int], str]:
+        """The tokens behind a turn, and their text; an observation has at most `limit`."""
+        if not chat:
+            text = self._clean(_plain(said), limit)
+            return self._ids(text), text
+        text = self._between([self._short(message, limit) for message in _messages(said)])
+        ending = next((t for t in self._chat.specials if text.startswith(t)), "")
+        written = self._ids(ending)
+        if ending and list(turn[-len(written) :]) == written:
+            text = text.removeprefix(ending)  # the model wrote it, and only once is it there
+        return self._ids(text), text
+
+    def prove(self) -> None:
+        """That the template appends: a longer conversation begins with the shorter one.
+
+        Raises:
+            RunError: it does not, so tokens that were sampled would not be those of the chat.
+        """
+        if self._proved:
+            return
+        user, answer = {"role": "user", "content": OTHER}, {"role": "assistant", "content": PROBE}
+        said = {"role": "tool" if self._tools else "user", "name": "t", "content": OTHER}
+        chats = [[user], [user, answer, said], [user, answer, said, answer, said]]
+        texts = [self._chat.prompt_text(chat, tools=self._tools) for chat in chats]
+        for shorter, longer in pairwise(texts):
+            if not longer.startswith(shorter + PROBE):
+                raise RunError(
+                    "the chat template does not append: behind a turn it writes what was said "
+                    "before in another way, so a conversation is not what the model was given",
+                    remedy="set model.chat_template to one that renders every turn as it was",
+                )
+        self._proved = True
+
+    def _between(self, said: Sequence[Message]) -> str:
+        """What the template writes behind an assistant turn: its end, messages, a new header."""
+        start = [{"role": "user", "content": OTHER}, {"role": "assistant", "content": PROBE}]
+        text = self._chat.prompt_text([*start, *map(dict, said)], tools=self._tools)
+        return text.partition(PROBE)[2]
+
+    def _short(self, message: Message, limit: int) -> dict[str, Any]:
+        return {**message, "content": self._clean(str(message["content"]), limit)}
+
+    def _clean(self, text: str, limit: int) -> str:
+        """At most `limit` tokens, and nothing that ends a turn in the name of another."""
+        for token in self._chat.specials:
+            text = text.replace(token, "")
+        tokens = self._ids(text)
+        return text if len(tokens) <= limit else self._chat.decode(tokens[:limit])
+
+    def _ids(self, text: str) -> list[int]:
+        encoded = self._chat.tokenizer(text, add_special_tokens=False, verbose=False)
+        return list(encoded["input_ids"])
+
+
+def _messages(said: Said) -> list[Message]:
+    if isinstance(said, str):
+        return [{"role": "user", "content": said}] if said else []
+    return list(said)
+
+
+def _plain(said: Said) -> str:
+    """Messages in a plain text: results of tools in the tags of Qwen and Hermes."""
+    if isinstance(said, str):
+        return said
+    return "".join(
+        f"<tool_response>\n{m['content']}\n</tool_response>\n"
+        if m.get("role") == "tool"
+        else str(m["content"])
+        for m in said
+    )

@@ -1,0 +1,262 @@
+"""One trajectory: turns of the policy and of the environment, one after the other.
+
+    reset -> [ sample a turn -> step -> append what was observed ]* -> Rollout
+
+It runs in the task that a completion has in the controller, which keeps credits and deadlines of
+the run. Engine and environment are asked through `Engine` and `Session`; between two turns nothing
+of the trajectory is in an engine, so new weights find nothing to keep.
+
+    ended   done (the environment), turns, tokens (context or row full, or a turn was cut), time
+            (`deadline`), error (the environment failed twice, and `on_error` is a score)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from forgedsl.environment import Start, Step, Task, Turn, calls_in
+from forgedsl.errors import RunError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.endpoints import RolloutError, seed_of
+from forgedsl.runtime.environments.bridge import Bridge
+from forgedsl.runtime.items import Prompt, Rollout
+
+TRIES = 2
+"""of a trajectory whose environment fails, with the same seeds"""
+
+
+class Crash(Exception):
+    """The environment of a trajectory failed; the trajectory cannot go on."""
+
+
+class Late(Exception):
+    """A step took too long; the trajectory goes on."""
+
+
+class Sampled(Protocol):
+    """What the driver reads of a completion (actors.generator.Completion)."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    mask: list[bool]
+    text: str
+    truncated: bool
+    versions: tuple[tuple[int, int], ...]
+    started: float
+    finished: float
+    running: int
+
+
+Engine = Callable[[list[int], spec.Sampling, int], Awaitable[Sampled]]
+
+
+class Session(Protocol):
+    """The object of one trajectory. Its methods raise `Crash`, `step` also `Late`."""
+
+    async def reset(self, task: Task, seed: int) -> Start: ...
+
+    async def step(self, turn: Turn) -> Step: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds a trajectory besides its environment."""
+
+    sampling: spec.Sampling
+    turns: int | None
+    longest: int
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """What has happened so far; tokens are appended and never changed."""
+
+    prompt: Prompt
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    versions: list[tuple[int, int]] = field(default_factory=list)
+    rewards: dict[str, float] = field(default_factory=dict)
+    turns: int = 0
+    observed: int = 0
+    started: float = 0.0
+    finished: float = 0.0
+    running: int = 0
+
+    @property
+    def whole(self) -> list[int]:
+        return [*self.prompt.token_ids, *self.tokens]
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt.token_ids) + len(self.tokens)
+
+    def wrote(self, done: Sampled) -> None:
+        """The policy wrote a turn."""
+        self.tokens += done.token_ids
+        self.logprobs += done.logprobs
+        self.mask += done.mask
+        self.texts.append(done.text)
+        self.versions += done.versions
+        self.started, self.running = (
+            (done.started, done.running) if not self.turns else (self.started, self.running)
+        )
+        self.finished = done.finished
+        self.turns += 1
+
+    def saw(self, tokens: list[int], text: str) -> None:
+        """The environment said something: no token of it is the policy's."""
+        self.tokens += tokens
+        self.logprobs += [0.0] * len(tokens)
+        self.mask += [False] * len(tokens)
+        self.texts.append(text)
+        self.observed += len(tokens)
+
+    def rollout(self, sibling: int, ended: str, fixed: float | None = None) -> Rollout:
+        versions = [version for version, _ in self.versions]
+        return Rollout(
+            group=self.prompt.group, sibling=sibling, prompt=self.prompt, token_ids=self.tokens,
+            logprobs=self.logprobs, mask=self.mask, text="".join(self.texts),
+            truncated=ended == "tokens", version_min=min(versions), version_max=max(versions),
+            started=self.started, finished=self.finished, running=self.running, turns=self.turns,
+            ended=ended, rewards=self.rewards, observed=self.observed,
+            versions=tuple(self.versions), fixed=fixed,
+        )  # fmt: skip
+
+
+class Driver:
+    """Plays trajectories in one environment; `failed` is told of each crash."""
+
+    def __init__(
+        self,
+        environment: spec.Environment,
+        bridge: Bridge,
+        begin: Callable[[], Session],
+        failed: Callable[[str, Prompt], None],
+    ) -> None:
+        self._spec = environment
+        self._bridge = bridge
+        self._begin = begin
+        self._failed = failed
+
+    def prove(self, origin: str) -> None:
+        """That the chat template appends.
+
+        Raises:
+            RunError: it does not.
+        """
+        try:
+            self._bridge.prove()
+        except RunError as error:
+            raise RunError(str(error), origin=origin, remedy=error.remedy) from error
+
+    async def play(
+        self, engine: Engine, prompt: Prompt, sibling: int, seed: int, limits: Limits
+    ) -> Rollout:
+        """One trajectory.
+
+        Raises:
+            RolloutError: the environment failed, and nothing can be scored for it.
+        """
+        fixed = self._spec.on_error
+        for _ in range(1 if fixed == "drop" else TRIES):  # the controller tries again by itself
+            play = _Play(self._spec, self._bridge, self._begin(), prompt, limits)
+            try:
+                ended = await play.run(engine, seed)
+            except Crash as crash:
+                cause = str(crash)
+                self._failed(cause, prompt)
+            else:
+                return play.made.rollout(sibling, ended)
+        if fixed == "drop" or not play.made.turns:
+            raise RolloutError(f"its environment failed: {cause}")
+        return play.made.rollout(sibling, "error", float(fixed))
+
+
+class _Play:
+    """One try of a trajectory."""
+
+    def __init__(
+        self,
+        environment: spec.Environment,
+        bridge: Bridge,
+        session: Session,
+        prompt: Prompt,
+        limits: Limits,
+    ) -> None:
+        self._spec, self._bridge, self._session = environment, bridge, session
+        self._limits = limits
+        self._chat = prompt.messages is not None
+        self.made = Trajectory(prompt, rewards=dict.fromkeys(environment.parts, 0.0))
+
+    async def run(self, engine: Engine, seed: int) -> str:
+        """Play to the end; how it ended.
+
+        Raises:
+            Crash: the environment failed.
+            RolloutError: the time was over before the first turn.
+        """
+        clock = asyncio.timeout(self._spec.deadline)
+        try:
+            async with clock:
+                return await self._turns(engine, seed)
+        except TimeoutError:
+            if not clock.expired():
+                raise
+        finally:
+            self._session.close()
+        if not self.made.turns:
+            raise RolloutError(f"no turn within its deadline of {self._spec.deadline:g} s")
+        return "time"
+
+    async def _turns(self, engine: Engine, seed: int) -> str:
+        prompt, made = self.made.prompt, self.made
+        task = Task(
+            text=prompt.text,
+            messages=None if prompt.messages is None else tuple(prompt.messages),
+            target=prompt.target,
+        )
+        start = await self._session.reset(task, seed_of("environment", prompt.group, prompt.row))
+        limit = self._spec.max_observation
+        made.prompt = self._bridge.first(prompt, start.observation, limit)
+        if made.length >= self._limits.longest:
+            raise RolloutError(f"its prompt has {made.length} tokens, which leave no room")
+        for number in count():
+            done = await engine(made.whole, self._turn_sampling(), seed_of(seed, number))
+            made.wrote(done)
+            if done.truncated:
+                return "tokens"
+            step = await self._step(Turn(text=done.text, calls=calls_in(done.text), number=number))
+            for name, value in step.rewards.items():
+                made.rewards[name] += float(value)
+            if step.done:
+                return "done"
+            if number + 1 == self._limits.turns:
+                return "turns"
+            seen, text = self._bridge.after(
+                done.token_ids, step.observation, limit, chat=self._chat
+            )
+            if made.length + len(seen) >= self._limits.longest:
+                return "tokens"
+            made.saw(seen, text)
+        raise AssertionError("count() has no end")
+
+    def _turn_sampling(self) -> spec.Sampling:
+        sampling, room = self._limits.sampling, self._limits.longest - self.made.length
+        most = min(sampling.max_tokens or room, room)
+        least = min(sampling.min_tokens, most)
+        return sampling.model_copy(update={"max_tokens": most, "min_tokens": least})
+
+    async def _step(self, turn: Turn) -> Step:
+        """The step; one that comes too late is told to the policy."""
+        try:
+            return await self._session.step(turn)
+        except Late as late:
+            return Step(f"error: {late}")

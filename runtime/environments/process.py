@@ -1,0 +1,48 @@
+"""EnvironmentProcess: a process of an environment (worker.py), as its actor sees it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from forgedsl.errors import LaunchError
+from forgedsl.runtime.child import Child, Ended
+from forgedsl.runtime.environments.worker import Reply, Request, Served
+
+WORKER = "forgedsl.runtime.environments.worker"
+
+
+class EnvironmentProcess:
+    """Holds trajectories, in one process at a time; those in one that ended are lost."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+        self._starting = asyncio.Lock()
+        self._now: Child | None = None
+
+    async def start(self) -> None:
+        """Wait until it can be called.
+
+        Raises:
+            LaunchError: the environment cannot be loaded.
+        """
+        await self._up()
+
+    async def ask(self, request: Request) -> Reply:
+        """Do something with the object of a trajectory."""
+        try:
+            child = await self._up()
+        except LaunchError as error:
+            return Reply(error=str(error), ended=True)
+        found: Reply | Ended = await child.ask(request, request.seconds)
+        return Reply(error=found.cause, ended=True) if isinstance(found, Ended) else found
+
+    def close(self) -> None:
+        if self._now is not None:
+            self._now.kill("it is closed")
+
+    async def _up(self) -> Child:
+        async with self._starting:
+            if self._now is None or not self._now.alive:
+                name = f"environment {self._served.name}"
+                self._now = await Child.begin(WORKER, self._served, names=name)
+            return self._now

@@ -1,0 +1,216 @@
+"""What runs in a process of an environment: one object for each trajectory, all on one event loop.
+
+    process.py --(number, Request)--> serve --(number, Reply, last)--> process.py
+
+Synchronous methods run on threads. One that does not end within its time is left behind, and is
+waited for before the next method of its object; when too many are left behind, the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import pickle
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from forgedsl.environment import Environment, Start, Step, Task, Turn, tools_of
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.child import HEAD, begin, loaded, send
+from forgedsl.runtime.modules import load_file
+from forgedsl.runtime.places import described
+
+THREADS = 256
+LEFT_BEHIND = 64
+"""threads whose call did not end: with more, the process is replaced"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """The environment that a process serves."""
+
+    name: str
+    environment: spec.Environment
+    job_dir: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What to do with the object of a trajectory: reset (`task`, `seed`), step (`turn`), close; or
+    tools, their schemas."""
+
+    key: str
+    op: str
+    seconds: float
+    task: Task | None = None
+    seed: int = 0
+    turn: Turn | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Reply:
+    """A `Start`, a `Step` or schemas; else why not: late, failed, or its process has ended."""
+
+    value: Any = None
+    error: str = ""
+    late: bool = False
+    ended: bool = False
+
+
+def main(number: int) -> None:
+    """Serve over the inherited socket until it is closed."""
+    served: Served
+    stream, served = begin(number)
+    try:
+        made = load(served)
+    except LaunchError as error:
+        send(stream, str(error))
+        return
+    loaded(stream)
+    asyncio.run(_Host(served, made).serve(stream))
+
+
+def load(served: Served) -> Callable[[], Environment]:
+    """What makes the object of a trajectory; one is made, and its tools are read, to be sure.
+
+    Raises:
+        LaunchError: the class is missing, is no environment, or cannot be made.
+    """
+    spec_ = served.environment
+    name = f"environment {served.name}"
+    try:
+        module = load_file(spec_.path, spec_.sha256, Path(served.job_dir))
+    except LaunchError as error:
+        raise LaunchError(f"{name}: {error}") from error
+    cls = getattr(module, spec_.function, None)
+    if not (isinstance(cls, type) and issubclass(cls, Environment)):
+        raise LaunchError(f"{name}: {spec_.path} has no environment {spec_.function}")
+    try:
+        cls(**spec_.args)
+        tools_of(cls)
+    except Exception as error:
+        given = ", ".join(f"{key} = {value!r}" for key, value in spec_.args.items())
+        raise LaunchError(f"{name}: {spec_.function}({given}) failed: {described(error)}") from None
+    return lambda: cls(**spec_.args)
+
+
+class _Seat:
+    """The object of one trajectory. Its methods run one after the other."""
+
+    def __init__(self, environment: Environment, pool: ThreadPoolExecutor, seconds: float) -> None:
+        self.environment = environment
+        self._pool, self._seconds = pool, seconds
+        self._last: asyncio.Future[Any] | None = None
+        environment.run = self._tool  # type: ignore[method-assign]
+
+    @property
+    def stuck(self) -> bool:
+        return self._last is not None and not self._last.done()
+
+    async def call(self, method: Callable[..., Any], *args: Any, **given: Any) -> Any:
+        if self._last is not None and not self._last.done():
+            await asyncio.wait([self._last])
+        if inspect.iscoroutinefunction(method):
+            return await method(*args, **given)
+        loop = asyncio.get_running_loop()
+        self._last = loop.run_in_executor(self._pool, lambda: method(*args, **given))
+        self._last.add_done_callback(_seen)
+        value = await asyncio.shield(self._last)
+        return await value if inspect.isawaitable(value) else value
+
+    async def _tool(self, method: Callable[..., Any], **given: Any) -> Any:
+        async with asyncio.timeout(self._seconds):
+            return await self.call(method, **given)
+
+
+def _seen(done: asyncio.Future[Any]) -> None:
+    """What a call that was left behind raises is nobody's business."""
+    if not done.cancelled():
+        done.exception()
+
+
+class _Host:
+    """All trajectories of a process."""
+
+    def __init__(self, served: Served, make: Callable[[], Environment]) -> None:
+        self._make = make
+        self._served = served
+        self._seats: dict[str, _Seat] = {}
+        self._left: list[_Seat] = []
+        self._pool = ThreadPoolExecutor(THREADS, "environment")
+
+    async def serve(self, stream: socket.socket) -> None:
+        """Requests as they come; who sends them keeps the order of a trajectory."""
+        stream.setblocking(False)
+        reader, writer = await asyncio.open_connection(sock=stream)
+        tasks: set[asyncio.Task[None]] = set()
+
+        async def one(number: int, request: Request) -> None:
+            reply = await self._reply(request)
+            self._left = [seat for seat in self._left if seat.stuck]
+            last = len(self._left) > LEFT_BEHIND
+            body = pickle.dumps((number, reply, last))
+            writer.write(HEAD.pack(len(body)) + body)
+            if last:
+                await writer.drain()
+                os._exit(0)
+
+        while True:
+            try:
+                (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+                number, request = pickle.loads(await reader.readexactly(size))
+            except asyncio.IncompleteReadError:
+                os._exit(0)  # threads that are left behind would keep it
+            task = asyncio.create_task(one(number, request))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _reply(self, request: Request) -> Reply:
+        clock = asyncio.timeout(request.seconds)
+        try:
+            async with clock:
+                return Reply(value=await self._do(request))
+        except BaseException as error:
+            if clock.expired():
+                return Reply(late=True, error=f"no answer within {request.seconds:g} s")
+            return Reply(error=described(error))
+
+    async def _do(self, request: Request) -> Any:
+        if request.op == "tools":
+            return tuple(tools_of(type(self._make())).values())
+        if request.op == "reset":
+            seat = _Seat(self._make(), self._pool, self._served.environment.tool_timeout)
+            self._seats[request.key] = seat
+            found = await seat.call(seat.environment.reset, request.task, Random(request.seed))
+            return _checked(found, Start, "reset")
+        if request.op == "close":
+            if request.key in self._seats:  # else it was one of a process before this one
+                await self._close(self._seats.pop(request.key))
+            return None
+        if request.key not in self._seats:
+            raise LookupError("its process was started anew")
+        seat = self._seats[request.key]
+        step = _checked(await seat.call(seat.environment.step, request.turn), Step, "step")
+        unknown = set(step.rewards) - set(self._served.environment.parts)
+        if unknown:
+            raise ValueError(f"step gave {sorted(unknown)}, which `parts` does not name")
+        return step
+
+    async def _close(self, seat: _Seat) -> None:
+        if seat.stuck:
+            self._left.append(seat)
+        else:
+            await seat.call(seat.environment.close)
+
+
+def _checked(value: Any, cls: type[Any], method: str) -> Any:
+    if not isinstance(value, cls):
+        raise TypeError(f"{method} returned {type(value).__name__}, expected {cls.__name__}")
+    return value
