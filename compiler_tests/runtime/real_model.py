@@ -1,7 +1,8 @@
 """What vLLM samples from a real model, and what torchtitan and transformers make of its tokens.
 
-    vllm FOLDER     completions of PROMPTS in every way that a run asks for them, with log-probs
-    titan REQUEST   {"folder", "out", "tokens"}: log-probs of both, and an export written to `out`
+    vllm FOLDER DTYPE   completions of PROMPTS in every way that a run asks for them, with log-probs
+    titan REQUEST       {"folder", "out", "tokens", "dtype"}: log-probs of both, and an export
+                        written to `out`
 
 Run by test_real_model, each in a process of its own: both take the process group for themselves.
 """
@@ -37,13 +38,13 @@ def prompts(folder: Path) -> list[list[int]]:
     return [chat.prompt_tokens([{"role": "user", "content": text}]) for text in ASKED]
 
 
-def vllm(folder: Path) -> dict[str, Any]:
+def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
     from forgedsl.runtime.upstream import vllm as upstream
 
     upstream.prepare_environment("cpu")
     mesh = spec.Mesh(name="m", device="cpu")
     service = spec.VllmService(
-        model="m", mesh=mesh, dtype="f32", sampling=WAYS["free"], max_running=16
+        model="m", mesh=mesh, dtype=dtype, sampling=WAYS["free"], max_running=16
     )
     seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
     engine = upstream.Engine(service, MODEL, folder, 1, seat)
@@ -112,7 +113,7 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
     met = upstream.meeting()
     parts = upstream.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     service = spec.TitanService(
-        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype="f32",
+        model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype=request["dtype"],
         batch=spec.BatchShape(seq_len=CONTEXT, rows=1),
     )  # fmt: skip
     built = upstream.build_model(MODEL, service, folder, parts)
@@ -150,8 +151,8 @@ def of_tokens(logits: Any, tokens: Any) -> list[float]:
 
 
 def main() -> None:
-    what, argument = sys.argv[1:]
-    found = vllm(Path(argument)) if what == "vllm" else titan(json.loads(argument))
+    what, argument, *dtype = sys.argv[1:]
+    found = vllm(Path(argument), dtype[0]) if what == "vllm" else titan(json.loads(argument))
     print("RESULT" + json.dumps(found))
 
 

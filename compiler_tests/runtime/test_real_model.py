@@ -67,15 +67,25 @@ def printed(*words: str) -> Any:
 @pytest.fixture(scope="module")
 def served(folder: Path) -> Any:
     pytest.importorskip("vllm")
-    return printed("vllm", str(folder))
+    return printed("vllm", str(folder), "f32")
+
+
+@pytest.fixture(scope="module")
+def served_in_bf16(folder: Path) -> Any:
+    pytest.importorskip("vllm")
+    return printed("vllm", str(folder), "bf16")
 
 
 @pytest.fixture(scope="module")
 def trained(folder: Path, served: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("torchtitan")
+    return in_trainer(folder, served, tmp_path_factory.mktemp("export"), "f32")
+
+
+def in_trainer(folder: Path, served: Any, out: Path, dtype: str) -> Any:
     tokens = {name: each["prompt"] + each["tokens"] for name, each in of(served, "free").items()}
-    request = {"folder": str(folder), "out": str(tmp_path_factory.mktemp("export"))}
-    return printed("titan", json.dumps(request | {"tokens": tokens}))
+    request = {"folder": str(folder), "out": str(out), "tokens": tokens, "dtype": dtype}
+    return printed("titan", json.dumps(request)) | {"out": str(out)}
 
 
 def of(served: Any, way: str) -> dict[str, Any]:
@@ -140,6 +150,20 @@ def test_the_first_ratio_is_one(served: Any, trained: Any) -> None:
     assert statistics.fmean(ratios) == pytest.approx(1, abs=1e-3)
 
 
+def test_log_probs_in_bf16_are_near_those_of_the_sampler(
+    folder: Path, served_in_bf16: Any, tmp_path: Path
+) -> None:
+    pytest.importorskip("torchtitan")
+    new = in_trainer(folder, served_in_bf16, tmp_path, "bf16")
+    behavior = [v for each in of(served_in_bf16, "free").values() for v in each["logprobs"]]
+    gaps = [
+        a - b for a, b in zip(in_completion(served_in_bf16, new["titan"]), behavior, strict=True)
+    ]
+    assert statistics.fmean(map(abs, gaps)) < 0.06  # 0.042, 0.37 and 0.987 when it was written
+    assert max(map(abs, gaps)) < 0.6
+    assert statistics.fmean(map(math.exp, gaps)) == pytest.approx(1, abs=0.03)
+
+
 def test_an_end_token_is_counted_once_and_trained_on(served: Any, tokenizer: Any) -> None:
     end = tokenizer.eos_token_id
     whole = [each for each in served["completions"].values() if end in each["tokens"]]
@@ -194,6 +218,8 @@ def test_texts_come_back_with_their_spaces_and_characters(served: Any) -> None:
 
 def test_an_export_answers_greedily_as_the_generator(served: Any, trained: Any) -> None:
     assert trained["greedy"] == [each["tokens"] for each in of(served, "greedy").values()]
+    in_vllm = printed("vllm", trained["out"], "f32")
+    assert of(in_vllm, "greedy") == of(served, "greedy")
 
 
 # ---- making the folder
