@@ -186,6 +186,7 @@ def _check(view: View, reporter: Reporter, config: Config, deep: Deep | None) ->
         graph, made = _plan(view.program, view.folder, reporter)
         legal = graph is not None
         planned = (graph, made) if graph is not None and made is not None else None
+    view.planned = planned
     if legal and not reporter.has_errors:
         _check_bodies(view.program, reporter)
     sound = None if reporter.has_errors else planned  # rules may be suppressed

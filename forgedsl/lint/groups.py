@@ -82,7 +82,7 @@ def _is_score(view: View, edge: str) -> bool:
     return any(step.name == edge and step.op == "score" for step in view.program.flow)
 
 
-def score_of(view: View, group: GroupView) -> str:
+def scored_by(view: View, group: GroupView) -> str:
     """The rubric or reward whose scores the flow gives to a function; "" if there is none."""
     step = call(view, group)
     edges = [i.edge for i in step.inputs] if step is not None else []

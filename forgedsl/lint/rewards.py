@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
@@ -75,10 +75,19 @@ def score_interval(name: str, view: View) -> Interval | None:
     """The values that a rubric or a reward can have, if that is known."""
     if name in view.program.rewards:
         return reward_interval(view.program.rewards[name], view)
-    corners = [*Score(view, view.program.rubrics[name]).corners()]
+    corners = score_of(view, view.program.rubrics[name]).corners()
     if not corners:
         return None
-    return interval(min(v for _, v in corners), max(v for _, v in corners))
+    return interval(min(corners), max(corners))
+
+
+def score_of(view: View, rubric: Decl) -> Score:
+    """The score of a rubric, made once."""
+    key = ("score", rubric.name)
+    if key not in view.answers:
+        view.answers[key] = Score(view, rubric)
+    found: Score = view.answers[key]
+    return found
 
 
 class Score:
@@ -87,9 +96,9 @@ class Score:
     def __init__(self, view: View, rubric: Decl) -> None:
         self.score = rubric.settings["score"].value
         named = {".".join(parts) for parts in names(self.score.expr)}
-        rewards = {n: r for n, r in view.program.rewards.items() if n in named}
-        self.rewards = rewards
-        self.ranges = {name: reward_interval(reward, view) for name, reward in rewards.items()}
+        self.rewards = {n: r for n, r in view.program.rewards.items() if n in named}
+        self.ranges = {name: reward_interval(r, view) for name, r in self.rewards.items()}
+        self._known: dict[tuple[float, ...], float] = {}
 
     @property
     def is_known(self) -> bool:
@@ -97,31 +106,35 @@ class Score:
 
     def at(self, values: Mapping[str, float]) -> float:
         """The score for these rewards."""
-        body = _Body({}, 0)
-        body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
-        found = body.expr(self.score.expr)
-        return found.lo if found.is_point else math.nan
+        key = tuple(values[name] for name in self.ranges)
+        if key not in self._known:
+            body = _Body({}, 0)
+            body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
+            found = body.expr(self.score.expr)
+            self._known[key] = found.lo if found.is_point else math.nan
+        return self._known[key]
 
-    def corners(self, without: str = "") -> Iterator[tuple[dict[str, float], float]]:
-        """The score at the bounds of all rewards, at 0 and 1 where they are not known; nothing
-        where a bound is missing and `without` names no reward."""
-        if not (without or self.is_known) or len(self.ranges) > MOST:
-            return
-        others = {n: r or BOOL for n, r in self.ranges.items() if n != without}
-        for bounds in itertools.product(*((r.lo, r.hi) for r in others.values())):
-            values = dict(zip(others, bounds, strict=True))
-            if all(map(math.isfinite, bounds)):
-                yield values, math.nan if without else self.at(values)
+    def corners(self) -> list[float]:
+        """The score at the bounds of all rewards; none where a bound is missing."""
+        return [self.at(values) for values in self._bounds("")] if self.is_known else []
 
     def effects(self, name: str) -> list[float]:
-        """What raising one reward from its least to its greatest value adds to the score."""
+        """What raising one reward from its least to its greatest value adds to the score, others
+        at their bounds, at 0 and 1 where those are not known."""
         found = self.ranges[name] or BOOL
         if not found.is_bounded:
             return []
         return [
             self.at({**others, name: found.hi}) - self.at({**others, name: found.lo})
-            for others, _ in self.corners(without=name)
+            for others in self._bounds(name)
         ]
+
+    def _bounds(self, without: str) -> list[dict[str, float]]:
+        others = {n: r or BOOL for n, r in self.ranges.items() if n != without}
+        if len(others) > MOST or not all(r.is_bounded for r in others.values()):
+            return []
+        bounds = itertools.product(*(dict.fromkeys((r.lo, r.hi)) for r in others.values()))
+        return [dict(zip(others, each, strict=True)) for each in bounds]
 
 
 class _Body:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.hir.ir import Constant, Decl, FlowStep, Function, Program, Value
@@ -24,6 +25,10 @@ from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
 from forgedsl.types.intervals import INF, Interval, interval, point
 
+if TYPE_CHECKING:
+    from forgedsl.graph.ir import Graph
+    from forgedsl.plan.plan import Plan
+
 
 class Shared:
     """What the views of a file have in common: trees of functions by what they depend on, and
@@ -34,6 +39,8 @@ class Shared:
         self.looked: dict[str, list[str]] = {}
         """what --deep says that it has looked at, each with the profiles"""
         self.trees: dict[tuple[object, ...], tuple[Located | None, tuple[Diagnostic, ...]]] = {}
+        self.answers: dict[object, Any] = {}
+        """what rules have found out of functions that views share"""
         self._names: dict[tuple[str, int, str], tuple[tuple[str, ...], ...]] = {}
         self._intervals: dict[tuple[Located, Interval], Analysis] = {}
         self._facts: dict[tuple[object, ...], Facts] = {}
@@ -94,6 +101,10 @@ class View:
         self.folder = folder
         self.sources = sources
         self.shared = shared
+        self.planned: tuple[Graph, Plan] | None = None
+        """what the later stages make of it, where it has no mistake"""
+        self.answers: dict[object, Any] = {}
+        """what rules have found out of this view, by question"""
         self.located: dict[str, Located] = {}
         for name, function in program.functions.items():
             if function.kind == "fn" or not is_closed(function):
@@ -185,11 +196,25 @@ class View:
 
     @property
     def stale(self) -> Span | None:
-        """The schedule, where it lets rollouts be older than the weights that learn from them."""
+        """What lets rollouts be older than the weights that learn from them: the schedule, or a
+        sync that is not made after every step. Answers of a frozen model do not age."""
         schedule = self.program.schedule
-        if schedule is None or schedule.label != "async" or not any(self.samplers()):
+        sampling = {service.name for service in self.samplers()}
+        syncs = [s for s in self.program.flow if s.op == "sync"]
+        syncs = [s for s in syncs if s.settings["target"].value.name in sampling]
+        if schedule is None or (sampling and not syncs and self._is_frozen):
             return None
-        return schedule.name_span if schedule.settings["max_policy_age"].value != 0 else None
+        if schedule.label != "async":
+            rare = [s.settings["every"] for s in syncs if s.settings["every"].value > 1]
+            return (rare[0].origin.span or schedule.name_span) if rare else None
+        age = schedule.settings["max_policy_age"].value
+        return schedule.name_span if sampling and age != 0 else None
+
+    @property
+    def _is_frozen(self) -> bool:
+        """Whether what samples is another model than what is trained."""
+        trained = {self.program.services[s.receiver].ctor_args[0].name for s in self.steps}
+        return trained.isdisjoint(service.ctor_args[0].name for service in self.samplers())
 
     @cached_property
     def turns(self) -> Interval:

@@ -1,6 +1,7 @@
 """A303 off-policy-without-ratio: rollouts may be stale, and the loss does not know it.
 
-Under `schedule async` a batch can come from weights one or more steps old. A loss that never reads
+Under `schedule async`, and where weights are synced every other step only, a batch can come from
+weights one or more steps old. A loss that never reads
 `behavior` treats those tokens as if the current policy had sampled them: torchforge's first GRPO
 did (`exp(lp - lp.detach())` is always 1).
 
@@ -8,7 +9,8 @@ did (`exp(lp - lp.detach())` is always 1).
       minimize token_mean(-logprob * adv, mask)            # fires under schedule async
     }
 
-Multiply by `exp(clamp(logprob - behavior, -10.0, 10.0))`, or use `schedule sync`. Where the bias is
+Multiply by `exp(clamp(logprob - behavior, -10.0, 10.0))`, or use `schedule sync` and sync
+after every step. Answers of a model that is not trained do not age. Where the bias is
 wanted: `# forge: allow[A303] reason`.
 """
 
@@ -33,5 +35,6 @@ def check(view: View) -> Iterator[Diagnostic]:
             f"loss `{loss.name}` ignores that rollouts may be older than the weights",
             loss.step.settings["loss"].origin.span or loss.step.span,
             related=(Label(text="rollouts may be stale", span=view.stale),),
-            help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or write `schedule sync`",
+            help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or sync after "
+            "every step of a `schedule sync`",
         )

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.lint.finding import rule
-from forgedsl.lint.groups import Probe, probe, score_of
+from forgedsl.lint.groups import Probe, probe, scored_by
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.view import View
@@ -30,7 +30,7 @@ def check(view: View) -> Iterator[Diagnostic]:
     for group in view.groups:
         if group.function.kind != "filter" or group.function.span.file.startswith(STANDARD):
             continue
-        name = score_of(view, group)
+        name = scored_by(view, group)
         known = score_interval(name, view) if name else None
         ranges = ASSUMED if known is None or not known.is_bounded else ((known.lo, known.hi),)
         keeper = probe(view, group)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor, RewardDecl
 from forgedsl.lint.finding import rule
-from forgedsl.lint.rewards import Score, place_of
+from forgedsl.lint.rewards import Score, place_of, score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -28,7 +28,7 @@ DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
 
 def check(view: View) -> Iterator[Diagnostic]:
     for rubric in view.program.rubrics.values():
-        score = Score(view, rubric)
+        score = score_of(view, rubric)
         for name in inverted(score):
             yield finding(
                 f"the score falls as `{name}` rises",

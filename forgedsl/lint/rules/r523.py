@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.lint.finding import rule
-from forgedsl.lint.rewards import Score, score_interval
+from forgedsl.lint.rewards import score_interval, score_of
 from forgedsl.lint.rules import r522
 from forgedsl.lint.view import View, place
 
@@ -27,7 +27,7 @@ WHAT = {"on_truncated": "a cut answer", "on_error": "an answer whose reward fail
 
 def check(view: View) -> Iterator[Diagnostic]:
     for rubric in view.program.rubrics.values():
-        score = Score(view, rubric)
+        score = score_of(view, rubric)
         found = None if r522.inverted(score) else score_interval(rubric.name, view)
         for key, what in WHAT.items():
             value = rubric.settings[key].value

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor, RewardDecl
 from forgedsl.lint.finding import rule
-from forgedsl.lint.rewards import Score
+from forgedsl.lint.rewards import score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -27,7 +27,7 @@ ANSWER, FORM = ("math_equal", "exact", "contains"), ("think_tags", "format_regex
 def check(view: View) -> Iterator[Diagnostic]:
     used = {step.receiver for step in view.program.flow if step.op == "score"}
     for rubric in view.program.rubrics.values():
-        score = Score(view, rubric)
+        score = score_of(view, rubric)
         if rubric.name not in used or not score.is_known:
             continue
         parts = {name: _part(reward) for name, reward in score.rewards.items()}

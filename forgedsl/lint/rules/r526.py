@@ -17,8 +17,8 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label
 from forgedsl.lint.finding import rule
-from forgedsl.lint.groups import call, probe, score_of
-from forgedsl.lint.rewards import Score, place_of, varies_with_length
+from forgedsl.lint.groups import call, probe, scored_by
+from forgedsl.lint.rewards import place_of, score_of, varies_with_length
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -26,10 +26,10 @@ finding = rule(__doc__, "W")
 
 def check(view: View) -> Iterator[Diagnostic]:
     for group in view.groups:
-        name, step = score_of(view, group), call(view, group)
+        name, step = scored_by(view, group), call(view, group)
         if group.function.kind != "filter" or step is None or name not in view.program.rubrics:
             continue
-        rewards = Score(view, view.program.rubrics[name]).rewards
+        rewards = score_of(view, view.program.rubrics[name]).rewards
         shaped = [reward for reward in rewards.values() if varies_with_length(reward, view)]
         keeper = probe(view, group)
         near = keeper.others["all but one score alike"]

@@ -1,0 +1,35 @@
+"""A310 sync-too-rare: the run ends before its weights ever reach the sampler.
+
+All answers are then those of the model that the run began with: the ratio drifts away, the clip
+holds, and the reward stands still.
+
+    sync trainer -> generator { every = 1000 }
+    schedule sync { steps = 500 }                        # fires
+
+Sync after every step, or every few. A profile of few steps is no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D", everywhere=True)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    if schedule is None or not isinstance(steps, int):
+        return
+    for step in view.program.flow:
+        if step.op == "sync" and step.settings["every"].value >= steps > 1:
+            every = step.settings["every"]
+            yield finding(
+                f"weights are synced every {every.value} steps, and the run ends before",
+                every.origin.span or step.span,
+                help="`every = 1`",
+            )

@@ -1,0 +1,34 @@
+"""A311 warmup-too-long: the learning rate never reaches what is written.
+
+    optimizer { lr = 1e-6, warmup = 1000 }
+    schedule sync { steps = 500 }                        # fires: half of 1e-6 at the end
+
+`warmup` counts steps (prime-rl #968 had more of them than the run). A profile of few steps, to see
+that all works, is no reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View, place
+
+finding = rule(__doc__, "W", everywhere=True)
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    schedule = view.program.schedule
+    steps = schedule.settings["steps"].value if schedule is not None else None
+    if schedule is None or not isinstance(steps, int):
+        return
+    for name in dict.fromkeys(step.receiver for step in view.steps):
+        trainer = view.program.services[name]
+        warmup = trainer.settings["optimizer.warmup"]
+        if warmup.value >= steps > 1:
+            yield finding(
+                f"the warm-up of {warmup.value} steps is as long as the run, or longer",
+                place(warmup, trainer),
+                help="`warmup = 10`: it counts steps",
+            )

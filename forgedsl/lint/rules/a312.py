@@ -1,0 +1,29 @@
+"""A312 no-gradient-left: gradients are clipped to nothing.
+
+    optimizer { max_norm = 0.0 }                         # fires: every gradient is scaled to 0
+
+Elsewhere 0 means no clipping; here it is the norm that gradients are clipped to (robots #2028 spent
+a run on it). A number that no gradient reaches switches clipping off: `max_norm = 1e9`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View, place
+
+finding = rule(__doc__, "E")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for name in dict.fromkeys(step.receiver for step in view.steps):
+        trainer = view.program.services[name]
+        norm = trainer.settings["optimizer.max_norm"]
+        if norm.value == 0:
+            yield finding(
+                f"`{name}` clips every gradient to 0 and learns nothing",
+                place(norm, trainer),
+                help="`max_norm = 1.0`; without clipping: `max_norm = 1e9`",
+            )

@@ -1,0 +1,37 @@
+"""A314 allocation-too-short: the scheduler ends the job before the run is done.
+
+    launcher = slurm(partition = "gpu", time = 10min)
+    schedule async { steps = 500, max_policy_age = 1 }       # fires: about 1.3 h by the plan
+
+It fires below half of the estimate, which counts all answers at their longest. A run that is meant
+to go on in a second job says so: `# forge: allow[A314] continued by --resume` (NeMo-RL #3596).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View
+from forgedsl.plan.cost import check_bottleneck, time_text
+
+finding = rule(__doc__, "W")
+PART = 0.5
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    launcher = view.program.singletons["launcher"].settings["value"].value
+    time = getattr(launcher, "args", {}).get("time")
+    if view.planned is None or not isinstance(time, int | float):
+        return
+    plan = view.planned[1]
+    takes = (plan.schedule.steps or 0) * plan.cost.step_seconds
+    slow = check_bottleneck(view.program, plan.cost)  # A307: one mistake, one message
+    if time < PART * takes and not slow:
+        yield finding(
+            f"the run takes about {time_text(takes)}, and the allocation ends after "
+            f"{time_text(time)}",
+            launcher.span,
+            help="ask for more `time`, or take fewer `steps`",
+        )

@@ -1,0 +1,35 @@
+"""A315 no-checkpoint: hours of training, and nothing is kept before the end.
+
+    checkpoint { every = none }
+    schedule async { steps = 5000, max_policy_age = 1 }      # fires: an interruption costs it all
+
+Runs of an hour and more by the plan's estimate want a checkpoint on the way (NeMo-RL #444).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View, place
+from forgedsl.plan.cost import time_text
+
+finding = rule(__doc__, "W")
+LONG = 3600.0
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    checkpoint = view.program.singletons["checkpoint"]
+    every = checkpoint.settings["every"]
+    if view.planned is None:
+        return
+    plan = view.planned[1]
+    steps, seconds = plan.schedule.steps or 0, plan.cost.step_seconds
+    kept = every.value if isinstance(every.value, float) else (every.value or steps) * seconds
+    if steps * seconds >= LONG and kept >= steps * seconds:
+        yield finding(
+            f"the run takes about {time_text(steps * seconds)}, and nothing is kept before its end",
+            place(every, checkpoint),
+            help="`checkpoint { every = 10min }`",
+        )

@@ -1,0 +1,40 @@
+"""P221 idle-ranks: a step has fewer sequences than the trainer has ranks for them.
+
+    service trainer : titan(policy) { procs = 8 }
+    prompt  = sums.draw(1)
+    rollout = generator.sample(prompt, n = 4)            # fires: 4 sequences for 8 ranks
+
+The others compute on nothing and wait (SkyRL #229). With `minibatches` an update has a part of the
+sequences only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View
+from forgedsl.plan.cost import data_ranks
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    if view.planned is None:
+        return
+    graph, plan = view.planned
+    drawn = sum(int(s.settings.get("count", 0)) for s in graph.sources)
+    answers = sum(int(node.settings["n"]) for node in graph.of("sample"))
+    sequences = drawn * (2 if graph.of("pairs") else answers)
+    ranks = data_ranks(plan.mesh(graph.trainer))
+    for step in view.steps:
+        parts = int(step.settings["minibatches"].value)
+        if graph.of("batches") or sequences == 0 or sequences // parts >= ranks:
+            continue
+        yield finding(
+            f"an update has {sequences // parts} sequences for {ranks} ranks of `{graph.trainer}`",
+            view.program.services[graph.trainer].name_span,
+            related=(Label(text="the step", span=step.span),),
+            help="draw more prompts, or take fewer `procs`",
+        )

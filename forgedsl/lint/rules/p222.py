@@ -1,0 +1,50 @@
+"""P222 engine-changes-measure: an argument of the engine that makes it another model.
+
+`engine.extra` passes arguments on as they are. Some change what is sampled, so that log-probs of
+the sampler and of the trainer are no longer those of one model: quantized weights or keys, other
+positions, sampling parameters from the model's own file, processors of logits (ms-swift #4328,
+SkyRL #145, Megatron-LM #5983).
+
+    engine.extra.quantization = "fp8"                    # fires
+    engine.extra.max_num_batched_tokens = 8192           # silent: speed alone
+
+Where the mismatch is corrected for: `# forge: allow[P222] weighed by rl.tis_ppo`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.lint.finding import rule
+from forgedsl.lint.view import View, place
+
+finding = rule(__doc__, "D")
+CHANGES = {
+    "quantization": "the weights are rounded",
+    "kv_cache_dtype": "keys and values are rounded",
+    "calculate_kv_scales": "keys and values are rounded",
+    "generation_config": "the model's own file sets temperature and top_p",
+    "override_generation_config": "it sets temperature and top_p",
+    "logits_processors": "it changes the distribution",
+    "hf_overrides": "it changes the model's configuration",
+    "rope_scaling": "positions are other than in training",
+    "rope_theta": "positions are other than in training",
+    "revision": "the weights may be other than the trainer's",
+    "tokenizer_revision": "tokens may be other than the trainer's",
+    "tokenizer_mode": "tokens may be other than the trainer's",
+    "enable_lora": "adapters come from the trainer's `lora`",
+    "max_logprobs": "how many log-probs come with a token is the runtime's affair",
+}
+
+
+def check(view: View) -> Iterator[Diagnostic]:
+    for service in view.samplers():
+        for key, why in CHANGES.items():
+            value = service.settings.get(f"engine.extra.{key}")
+            if value is not None:
+                yield finding(
+                    f"`{key}` makes `{service.name}` another model than the trainer's: {why}",
+                    value.place or place(value, service),
+                    help="leave it out of `engine.extra`",
+                )
