@@ -6,6 +6,7 @@ error, D for an error that a comment with a reason suppresses, W for a warning, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Severity
@@ -13,6 +14,8 @@ from forgedsl.lint.losses import Spot
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 
+Findings = Iterator[Diagnostic]
+"""what a rule yields"""
 SEVERITY = {
     "E": Severity.ERROR, "D": Severity.ERROR, "W": Severity.WARNING, "I": Severity.INFO,
 }  # fmt: skip

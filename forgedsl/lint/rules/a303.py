@@ -14,18 +14,14 @@ after every step. Answers of a model that is not trained do not age. Where the b
 wanted: `# forge: allow[A303] reason`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.stale is None:
         return
     for loss in view.losses:

@@ -8,18 +8,14 @@ it was up to 17 updates old. Log-probs and tokens then belong to no policy at al
 Leave `reset_prefix_cache` at true, or switch `engine.prefix_caching` off.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Edit, Fix
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     for step in program.flow:
         if step.op != "sync" or step.settings["reset_prefix_cache"].value:

@@ -9,18 +9,14 @@ no group passes, the trainer waits, and the run hangs silently.
 Set `starve_timeout`: the run then ends with exit code 6 and says why.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     schedule = program.schedule
     keep = next((step for step in program.flow if step.op == "keep"), None)

@@ -9,18 +9,13 @@ holds, and the reward stands still.
 Sync after every step, or every few. A profile of few steps is no reason.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D", everywhere=True)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     schedule = view.program.schedule
     steps = schedule.settings["steps"].value if schedule is not None else None
     if schedule is None or not isinstance(steps, int):

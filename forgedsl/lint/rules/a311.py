@@ -7,18 +7,13 @@
 that all works, is no reason.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "W", everywhere=True)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     schedule = view.program.schedule
     steps = schedule.settings["steps"].value if schedule is not None else None
     if schedule is None or not isinstance(steps, int):

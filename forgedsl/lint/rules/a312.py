@@ -6,18 +6,13 @@ Elsewhere 0 means no clipping; here it is the norm that gradients are clipped to
 a run on it). A number that no gradient reaches switches clipping off: `max_norm = 1e9`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for name in dict.fromkeys(step.receiver for step in view.steps):
         trainer = view.program.services[name]
         norm = trainer.settings["optimizer.max_norm"]

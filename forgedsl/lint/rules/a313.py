@@ -8,12 +8,7 @@ ends with exit code 6 though nothing is wrong (verl #7155, open-instruct #691). 
 quarter of the estimate, which counts all answers at their longest.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.plan.cost import time_text
 
@@ -21,7 +16,7 @@ finding = rule(__doc__, "W")
 PART = 0.25
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.planned is None:
         return
     graph, plan = view.planned

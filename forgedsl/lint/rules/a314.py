@@ -7,12 +7,7 @@ It fires below half of the estimate, which counts all answers at their longest. 
 to go on in a second job says so: `# forge: allow[A314] continued by --resume` (NeMo-RL #3596).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.plan.cost import check_bottleneck, time_text
 
@@ -20,7 +15,7 @@ finding = rule(__doc__, "W")
 PART = 0.5
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     launcher = view.program.singletons["launcher"].settings["value"].value
     time = getattr(launcher, "args", {}).get("time")
     if view.planned is None or not isinstance(time, int | float):

@@ -6,12 +6,7 @@
 Runs of an hour and more by the plan's estimate want a checkpoint on the way (NeMo-RL #444).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.plan.cost import time_text
 
@@ -19,7 +14,7 @@ finding = rule(__doc__, "W")
 LONG = 3600.0
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     checkpoint = view.program.singletons["checkpoint"]
     every = checkpoint.settings["every"]
     if view.planned is None:

@@ -9,20 +9,16 @@ them. The ratio is then off by the kept mass: with top_p = 0.8 TRL #7269 measure
 Sample on the full support. Evaluation may truncate (`sample { top_p = ... }` of an eval).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.diagnostics import Edit, Fix
 from forgedsl.hir.evaluate import show
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
 FULL = {"sampling.top_p": 1.0, "sampling.top_k": None, "sampling.min_p": 0.0}
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for service in view.samplers():
         for name, full in FULL.items():
             value = service.settings[name]

@@ -7,18 +7,13 @@ All siblings of a prompt are then the same completion: advantages are zero and n
 Train at temperature 1.0; evaluate greedily with `sample { temperature = 0.0 }` of an eval.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for service in view.samplers():
         value = service.settings["sampling.temperature"]
         if value.value == 0:

@@ -5,19 +5,15 @@
 Give it another `split` or another `source`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import Constructor, Decl
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     trained = {step.receiver for step in program.flow if step.op in {"draw", "batches", "pairs"}}
     for evaluation in program.evals.values():

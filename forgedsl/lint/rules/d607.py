@@ -8,20 +8,16 @@ runs on to `max_tokens` after the other, and the rollout counts as truncated (TR
 Leave `stop` out: it is then the model's. `lint --deep` reads the end tokens of a local model.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.diagnostics import Edit, Fix
 from forgedsl.families.registry import family
 from forgedsl.hir.ir import Constructor
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for service in view.samplers():
         model = view.program.models[service.ctor_args[0].name]
         arch, stop = model.settings["arch"].value, service.settings["sampling.stop"]

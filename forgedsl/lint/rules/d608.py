@@ -6,20 +6,17 @@
 A `forge.lock` beside the file pins all of them. Pedantic: on with `--select D608` or `--deep`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "I", pedantic=True)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.folder is not None and (view.folder / "forge.lock").is_file():
         return
     program = view.program

@@ -10,20 +10,16 @@ is another word and its log-prob means nothing.
 Use a model of the same family, or one with the same `tokenizer`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.diagnostics import Label
 from forgedsl.families.registry import family
 from forgedsl.hir.ir import Constructor, Decl
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     sampler = next(view.samplers(), None)
     if sampler is None:

@@ -9,19 +9,14 @@ Use it, or remove the declaration. A reward with `monitor = true` is reported, a
 import that nothing names is unused too; what an import brings and this program does not use is not.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Scope
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W", everywhere=True)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     if not program.flow:
         return  # a module: its users are elsewhere

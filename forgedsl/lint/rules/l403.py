@@ -11,12 +11,8 @@ division by a count of other tokens than those summed, or by one that can be 0, 
 Use an aggregator, `token_mean(pg, mask)`, or `mean(pg, T, mask)` within a sequence.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Edit, Fix
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.losses.tree import Tree
@@ -26,7 +22,7 @@ finding = rule(__doc__, "D")
 SCALES = ("neg", "expand", "stop", "float")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         for node in loss.once(hand_written):
             spot = loss.spot(node)

@@ -11,12 +11,8 @@ The bound is found by interval analysis of the typed expression, whatever it is 
 many steps or functions it takes. PPO's own clip does not help: it comes after the exponential.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -26,7 +22,7 @@ from forgedsl.types.intervals import EXP_MAX, INF
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         seen: set[Span] = set()
         for origin, high in loss.once(_unbounded):

@@ -8,12 +8,8 @@ A branch does not protect the derivative: where `x` is 0, `log(x) if x > 0 else 
 value, and its gradient is 0 / 0. Guard the operand instead: `log(x if x > 0 else 1.0)`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD, LossView, Spot
 from forgedsl.lint.rules import l403
 from forgedsl.lint.view import GroupView, View
@@ -26,14 +22,14 @@ finding = rule(__doc__, "D")
 DIVISIONS = ("div", "mod")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         yield from _of_loss(loss)
     for group in view.groups:
         yield from _of_group(group)
 
 
-def _of_loss(loss: LossView) -> Iterator[Diagnostic]:
+def _of_loss(loss: LossView) -> Findings:
     seen: set[Span] = set()
     for node, origin in loss.once(_divisors):
         spot = loss.spot(origin)
@@ -57,7 +53,7 @@ def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def _of_group(group: GroupView) -> Iterator[Diagnostic]:
+def _of_group(group: GroupView) -> Findings:
     """Advantages and filters; a divisor over siblings is the business of R509."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):

@@ -15,13 +15,10 @@ loss for a token, as a function of d.
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref), mask)       # silent
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -30,7 +27,7 @@ finding = rule(__doc__, "W")
 DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         found = loss.once(_estimate)
         if found is not None:

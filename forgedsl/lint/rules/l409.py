@@ -11,12 +11,7 @@ Decided on the derivative of the loss for a token: it vanishes there, and does n
 A detached weight, `stop(clip(ratio, ...)) * logprob` (CISPO), keeps its gradient and is silent.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
@@ -28,7 +23,7 @@ WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
 CLIPS = ("clamp", "min", "max")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         clip = loss.once(_one_sided)
         if clip is not None:

@@ -13,19 +13,14 @@ Decided on the derivative of the loss for a token. Unlearning by ascent is writt
 `# forge: allow[L410] unlearning`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         advantage = loss.once(wrong_at)
         if advantage is None:

@@ -13,14 +13,11 @@ the flow (`behavior` from the sampler, `logprob` and recomputed log-probs from t
 from the reference) through the whole expression.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from pathlib import PurePath
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import Decl, Value
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.measures import Mismatch, forms_of, mismatches
@@ -44,7 +41,7 @@ class Source:
         return self.settings["temperature"]
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None:
             continue

@@ -10,12 +10,7 @@ than one of a short answer. With long answers, wrong ones are punished the less 
 `token_mean` weighs all tokens alike; `fixed_horizon` divides by one constant.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -24,7 +19,7 @@ LONG = 2048
 LINEAR = ("neg", "add", "sub", "mul", "expand", "where")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     longest = view.max_tokens
     if longest is None or longest <= LONG:
         return

@@ -9,12 +9,8 @@ bf16; log-probs, ratios and losses are f32.
 Declare it f32: the trainer computes log-probs in f32 anyway.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Edit, Fix
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -24,7 +20,7 @@ finding = rule(__doc__, "W")
 LOW = ("bf16", "f16")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     seen: set[Span] = set()
     for loss in view.losses:
         for function in (loss.function, *loss.located.functions):

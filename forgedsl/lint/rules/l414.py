@@ -11,13 +11,10 @@ open-r1 #652, open-instruct #1041), and one -inf of the sampler there makes the 
 Decided by evaluating the mask where `mask` is false.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from itertools import product
 
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Edit, Fix
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
@@ -27,7 +24,7 @@ from forgedsl.syntax import ast
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         node = loss.once(_wide)
         if node is not None:

@@ -14,12 +14,7 @@ Each term is probed on its own: the derivative for a token at advantage 0, as it
 reference or its entropy changes.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -29,7 +24,7 @@ FAR = 12.0
 """a pull that doubles distance and grows so many times is an exponential"""
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         if "entropy" in loss.read and loss.once(_charges) is not None:
             yield finding(

@@ -12,20 +12,16 @@ Decided on the derivative for a token at many points: it never depends on the re
 entropy), and the loss does. To watch a KL and not train on it, `report` it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from itertools import product
 
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         for what, node in loss.once(_dead):
             yield finding(

@@ -12,12 +12,7 @@ Decided on the derivative for tokens of different likelihood at ratio 1: its sig
 how likely a token is.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
@@ -26,7 +21,7 @@ finding = rule(__doc__, "D")
 LEVELS = (-0.1, -0.5, -3.0, -6.0)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         node = loss.once(_live)
         if node is not None:

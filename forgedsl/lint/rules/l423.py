@@ -13,13 +13,9 @@ Truncated importance sampling weighs by `proximal - behavior` and clips `logprob
 ratios whose product is one. Decided on how the derivative for a token grows with the ratio.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -27,7 +23,7 @@ finding = rule(__doc__, "D")
 STEP = 1e-5
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         node = loss.once(_twice)
         if node is not None:

@@ -11,12 +11,7 @@ holds it: GSPO (2507.18071) publishes 3e-4 and 4e-4, where PPO has 0.2 (AstrAI #
     clip(ratio, 1 - 0.2, 1 + 0.28)                   # silent
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -24,7 +19,7 @@ finding = rule(__doc__, "W")
 WIDEST, WIDEST_OF_SEQUENCE = 20.0, 0.05
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None and loss.function.module:
             continue

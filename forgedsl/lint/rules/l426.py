@@ -11,13 +11,10 @@ The score is then computed, shown and plotted, and nothing is learned from it (s
 A report that reads it does not count. Decided on the derivative of the loss for a token.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from itertools import product
 
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
@@ -26,7 +23,7 @@ from forgedsl.losses.tree import reachable
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         made = {name: step for name, step in loss.bound.items() if step.op == "call"}
         if not made or loss.once(_depends):

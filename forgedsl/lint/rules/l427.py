@@ -8,18 +8,14 @@ policy to where it began (DPO #46).
     batch = replay(pair, ref = reference.logprobs(pair))                     # silent
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None or not loss.is_pairs:
             continue

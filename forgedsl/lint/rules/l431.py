@@ -12,18 +12,14 @@ Weigh each token by its ratio and bound it: `rl.ppo`, or with `proximal = traine
 in the batch `rl.tis_ppo`. Data that nobody sampled (`batches`, `pairs`) may be used again as it is.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None or loss.updates < 2 or loss.older or not any(view.samplers()):
             continue

@@ -11,18 +11,14 @@ Give the step `epochs` or `minibatches`, or take the ratio to `behavior`. A loss
 corrects the sampler's mismatch by them (`rl.tis_ppo`), and is silent.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.stale is not None or not any(view.samplers()):
         return  # A303: the loss has to read `behavior`; L427 speaks of pairs
     for loss in view.losses:

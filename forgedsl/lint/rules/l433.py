@@ -11,12 +11,8 @@ Clip around the start of the step and weigh by the rest: `proximal = trainer.log
 the batch and `rl.tis_ppo` (decoupled PPO, 2110.00641).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
@@ -25,7 +21,7 @@ FAR = 8.0
 """a ratio behind every clip in use"""
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.stale is None:
         return
     for loss in view.losses:

@@ -7,19 +7,14 @@
 `forgec doc` and completion show it. Pedantic: on with `--select N901`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 
 finding = rule(__doc__, "I", pedantic=True)
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for decl in view.file.decls:
         if isinstance(decl, ast.Param) and not decl.doc:
             yield finding(

@@ -6,14 +6,11 @@ Files are shared and committed, and job.json keeps their values. Read it from th
 `env("HF_TOKEN")`.
 """
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 
 from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
@@ -29,7 +26,7 @@ NAMED_ANYWHERE = re.compile(r"(token|secret|password|api_key|apikey)\s*:", re.IG
 LONG = re.compile(r"[A-Za-z0-9+/_=-]{20,}")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     source = view.sources[view.program.file]
     if not _is_suspicious(source.text):
         return

@@ -7,19 +7,14 @@ What is usual stands beside the type of a setting, in the schema. A value withou
 as a temperature below zero, is an error (F113).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.schema import KINDS, SERVICES
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     decls = [*program.models.values(), *program.datasets.values(), *program.services.values(),
              *program.evals.values(), *program.singletons.values()]  # fmt: skip

@@ -7,15 +7,12 @@ Paths are relative to the .forge file; `forgedsl:NAME` is what ships with the pa
 one where the file is written.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.shipped import locate
 
@@ -23,7 +20,7 @@ finding = rule(__doc__, "W")
 HELP = "paths are relative to the .forge file; `forgedsl:NAME` names what ships with the package"
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.folder is None or not view.shared.on_disk:
         return
     program = view.program

@@ -8,21 +8,16 @@ its config.json at the launch, which refuses what no family here carries out; un
 not know the memory it takes. `lint --deep` and `run --dry-run` read it where the cache has it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
 from forgedsl.hir.ir import Constructor
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "I")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for model in view.program.models.values():
         arch, source = model.settings["arch"].value, model.settings["source"].value
         if isinstance(arch, Constructor) or getattr(source, "name", "") != "hf":

@@ -7,18 +7,13 @@ network between hosts does not: steps become many times slower (OpenRLHF #758, v
     trainer { hosts = 2, procs = 4, parallel { tp = 4, dp_shard = 2 } }      # silent
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     if view.planned is None:
         return
     for mesh in view.planned[1].meshes:

@@ -11,12 +11,7 @@ SkyRL #145, Megatron-LM #5983).
 Where the mismatch is corrected for: `# forge: allow[P222] weighed by rl.tis_ppo`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
@@ -38,7 +33,7 @@ CHANGES = {
 }
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for service in view.samplers():
         for key, why in CHANGES.items():
             value = service.settings.get(f"engine.extra.{key}")

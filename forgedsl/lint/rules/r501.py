@@ -8,19 +8,14 @@ It moves no advantage: after the group baseline it is gone.
 The value is the interval of the body, with the sampler's `max_tokens`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, reward_interval
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         found = reward_interval(reward, view)
         if found is not None and found.is_point and found.finite:

@@ -8,19 +8,14 @@ One completion can outweigh all others of its group, and a non-finite score is a
 Clamp it.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, reward_interval
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         found = reward_interval(reward, view)
         if found is not None and not found.is_bounded:

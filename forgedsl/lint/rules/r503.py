@@ -9,13 +9,9 @@ What the policy sees must not hold what rewards compare with. `before(row.x, s)`
 `after(row.x, s)` in the target are different parts of one column and silent.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import Deferred
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -24,7 +20,7 @@ from forgedsl.syntax.walk import Keys, reads, walk
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for dataset in view.program.datasets.values():
         prompt, target = (dataset.settings[name].value for name in ("prompt", "target"))
         if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):

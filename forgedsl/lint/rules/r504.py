@@ -9,18 +9,13 @@ like any other it teaches the policy to ramble.
 keeps the rubric's.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     used = {step.receiver for step in program.flow if step.op == "score"}
     for rubric in program.rubrics.values():

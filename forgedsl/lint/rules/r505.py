@@ -7,19 +7,14 @@ reward with `exec` runs in worker processes of its own; they need a memory limit
     ... { procs = 8, timeout = 20s, memory = 2GiB, effects = [exec] }                      # silent
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         settings = reward.settings
         if "exec" in settings["effects"].value and settings["memory"].value is None:

@@ -7,12 +7,8 @@ default of 30 s is a guess; whoever calls out should know.
     reward judge(r: Rollout) -> f32 = remote.score { effects = [net], timeout = 10s }
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Edit, Fix
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -20,7 +16,7 @@ from forgedsl.source import Span
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         effects, timeout = reward.settings["effects"], reward.settings["timeout"]
         outside = [name for name in effects.value if name in ("net", "exec")]

@@ -6,19 +6,14 @@ The cache is keyed by what the reward is given: the first draw becomes the score
 make the reward deterministic.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     seen = {r.reward.name: {use.effect for use in r.uses} for r in python_rewards(view)}
     for reward in view.program.rewards.values():
         effects = {*reward.settings["effects"].value, *seen.get(reward.name, ())}

@@ -7,13 +7,9 @@ A term counts by its span, weight times range of the reward. More than 20 times 
 others are noise.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import Decl
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import Term, reward_interval, weights
 from forgedsl.lint.view import View
 
@@ -21,14 +17,14 @@ finding = rule(__doc__, "W")
 LARGEST = 20.0
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         terms = weights(rubric)
         if terms is not None:
             yield from _check(view, rubric, terms)
 
 
-def _check(view: View, rubric: Decl, terms: dict[str, Term]) -> Iterator[Diagnostic]:
+def _check(view: View, rubric: Decl, terms: dict[str, Term]) -> Findings:
     spans: dict[str, float] = {}
     for name, term in terms.items():
         reward = view.program.rewards.get(name)

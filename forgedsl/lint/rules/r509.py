@@ -11,13 +11,9 @@ without an epsilon divides by 0 whenever all siblings score the same.
 Sample at least two completions; add `1e-6` to the divisor.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import FlowStep
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.reductions import over_step
@@ -29,7 +25,7 @@ finding = rule(__doc__, "E")
 ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     flow = view.program.flow
     calls = [step for step in flow if step.op == "call"]
     functions = view.program.functions
@@ -73,7 +69,7 @@ def _too_small(step: FlowStep, sample: FlowStep) -> Diagnostic:
     )
 
 
-def _no_epsilon(group: GroupView) -> Iterator[Diagnostic]:
+def _no_epsilon(group: GroupView) -> Findings:
     """Divisors over siblings that can be zero."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):

@@ -7,19 +7,14 @@ The processes of rewards see no GPU: the plan gives them to trainers and generat
 Run a small model on the CPU, or serve a large one beside the run and ask it (`effects = [net]`).
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         if "gpu" in reward.settings["effects"].value:
             yield finding(

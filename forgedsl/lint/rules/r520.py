@@ -12,13 +12,9 @@ away from the reward, or on the rounding of a division (Alpamayo #29, NeMo-RL #1
 Decided by evaluating it on groups: one sibling right, half of them, all but one, all alike, graded.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.groups import Probe, probe
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
@@ -27,7 +23,7 @@ finding = rule(__doc__, "D")
 HUGE = 100.0
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for group in view.groups:
         if group.function.kind != "advantage" or group.located.tree.span.file.startswith(STANDARD):
             continue

@@ -11,12 +11,7 @@ equals, or one that nothing ever passes, trains on zeros or waits for ever (DAPO
 Decided by evaluating it on groups, in the range of the score where that is known, else 0 to 1.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.groups import Probe, probe, scored_by
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.rewards import score_interval
@@ -26,7 +21,7 @@ finding = rule(__doc__, "W")
 ASSUMED = ((0.0, 1.0), (-1.0, 1.0))
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for group in view.groups:
         if group.function.kind != "filter" or group.function.span.file.startswith(STANDARD):
             continue

@@ -12,13 +12,8 @@ full speed and with a rising score (Alpamayo #29, open-r1 #312, verl #2107).
 Decided by evaluating the score at the bounds of all its rewards.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor, RewardDecl
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import Score, place_of, score_of
 from forgedsl.lint.view import View
 
@@ -26,7 +21,7 @@ finding = rule(__doc__, "D")
 DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         for name in inverted(score):

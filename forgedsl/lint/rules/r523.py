@@ -10,12 +10,7 @@ the limit, or writes what makes the reward fail (TRL #3248 and #3229, open-r1 #1
 It fires from a quarter of the score's range on, so that a small penalty is no reason.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import score_interval, score_of
 from forgedsl.lint.rules import r522
 from forgedsl.lint.view import View, place
@@ -25,7 +20,7 @@ PART = 0.25
 WHAT = {"on_truncated": "a cut answer", "on_error": "an answer whose reward failed"}
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         found = None if r522.inverted(score) else score_interval(rubric.name, view)

@@ -10,13 +10,8 @@ nothing is left to learn the answer for.
 Compared are rewards of the library: what reads the target against tags and patterns.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constructor, RewardDecl
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import score_of
 from forgedsl.lint.view import View
 
@@ -24,7 +19,7 @@ finding = rule(__doc__, "W")
 ANSWER, FORM = ("math_equal", "exact", "contains"), ("think_tags", "format_regex")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     used = {step.receiver for step in view.program.flow if step.op == "score"}
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)

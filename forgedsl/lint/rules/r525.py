@@ -7,13 +7,9 @@ meant up to `max_tokens` is gone at a quarter of it (ms-swift #3353).
     reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / max_new, 0.0, 1.0)        # silent
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.diagnostics import Edit, Fix
 from forgedsl.hir.ir import Constant, Function, Scope
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
@@ -21,7 +17,7 @@ from forgedsl.syntax.walk import walk
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for reward in view.program.rewards.values():
         body = reward.body
         if not isinstance(body, Function) or view.max_tokens is None:

@@ -11,12 +11,8 @@ difference up to the size of right against wrong (verl-recipe #125).
 Filter on the correctness, `mixed(right)` with `right = correct(rollout, prompt.target)`.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.groups import call, probe, scored_by
 from forgedsl.lint.rewards import place_of, score_of, varies_with_length
 from forgedsl.lint.view import View
@@ -24,7 +20,7 @@ from forgedsl.lint.view import View
 finding = rule(__doc__, "W")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for group in view.groups:
         name, step = scored_by(view, group), call(view, group)
         if group.function.kind != "filter" or step is None or name not in view.program.rubrics:

@@ -10,13 +10,8 @@ Name the tags in `system`, in the prompt, or in the model's `chat_template`. Sil
 profile asks, and where the prompt comes from a file or a column only.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic
 from forgedsl.hir.ir import Constant, Constructor, Decl, Deferred
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
@@ -26,7 +21,7 @@ finding = rule(__doc__, "W", everywhere=True)
 TAG = "<answer>"
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     program = view.program
     for reward in program.rewards.values():
         body = reward.body

@@ -8,12 +8,8 @@ torchforge's `ref_logprobs.squeeze()` did this whenever a batch had one row. Log
 advantages and scores are [B]. Mismatched axes inside an expression have the same code.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
@@ -22,7 +18,7 @@ finding = rule(__doc__, "E")
 PER_TOKEN = {"logprobs": True, "score": False, "call": False}
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for loss in view.losses:
         declared = {field.name: field for field in loss.function.fields}
         for name, step in loss.bound.items():

@@ -16,12 +16,11 @@ The file is read, never imported.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from forgedsl.diagnostics import Diagnostic, Label
+from forgedsl.diagnostics import Label
 from forgedsl.hir.pycalls import Inputs, inputs_of
-from forgedsl.lint.finding import rule
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
@@ -36,7 +35,7 @@ NAMES = "parameters are called `prompt`, `messages`, `response`, `target`, `roll
 PLAIN = ("str", "int", "float", "bool", "list", "dict", "tuple", "set", "bytes")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     for found in python_rewards(view):
         problem = _problem(found, view)
         if problem:

@@ -10,19 +10,15 @@ is not pure is never cached or replayed. `exec` covers net and io, `net` covers 
 random. The file is read with its imports resolved, never run.
 """
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
-from forgedsl.diagnostics import Diagnostic, Label
-from forgedsl.lint.finding import rule
+from forgedsl.diagnostics import Label
+from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
 
 
-def check(view: View) -> Iterator[Diagnostic]:
+def check(view: View) -> Findings:
     from forgedsl.types.effects import covered  # reads Python, which most programs have none of
 
     for found in python_rewards(view):
