@@ -40,8 +40,9 @@ AUTO = Auto()
 class Type:
     """What a setting accepts.
 
-    base       int float bool str duration interval bytes list ref ctor deferred word any
-               (interval: so many steps, an int, or a duration, a float)
+    base       int float bool str duration interval bytes list ref ctor deferred loss word any
+               (interval: so many steps, an int, or a duration, a float; loss: its name, with values
+               of its parameters or without)
     words      bare words accepted besides the base (all there is for base "word")
     kinds      ref: kinds of declarations it may name
     ctors      ctor: constructors by name
@@ -97,6 +98,7 @@ class Type:
         }
         names |= {"duration": "a duration (10min)", "bytes": "a size (16GiB)", "any": "a value"}
         names |= {"interval": "a number of steps, a duration (10min)"}
+        names |= {"loss": "the name of a loss"}
         names |= {"deferred": "an expression", "word": "", "ctor": "", "ref": "", "list": "a list"}
         parts = [names[self.base]] if names[self.base] else []
         if self.base == "ref":

@@ -90,6 +90,15 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A loss of held-out data; None where no row can be used. A pair is two samples."""
+
+    value: float | None
+    reports: dict[str, float] = field(default_factory=dict)
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SyncResult:
     """What one weight transfer moved, and how."""
 
@@ -150,6 +159,9 @@ class Endpoints(Protocol):
 
     async def eval_prompts(self, name: str) -> list[Prompt]:
         """The held-out prompts of `Job.evals[name]`, `limit` applied."""
+
+    async def evaluate_loss(self, name: str) -> Measured:
+        """The loss of the held-out rows of `Job.evals[name]` under the trainer's weights."""
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         """One completion of a held-out prompt with the eval's own sampling settings."""

@@ -41,6 +41,8 @@ flow train {
 }
 schedule sync { steps = 5 }
 """
+MEASURED = changed(SFT, ("forge 1\n", 'forge 1\nimport "std/rl" as rl\n'))
+MEASURED += "eval held { dataset = tulu, loss = nll, every = 10 }\n"
 CODE = changed(
     EVALUATED,
     ("forge 1\n", 'forge 1\nimport python "grade.py" as grade\n'),
@@ -100,6 +102,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "sample.min_p": "0.1", "sample.max_tokens": "99", "sample.n": "2",
         "env": (PLAYED, ["held.env=shop", "held.max_turns=3"]),
         "max_turns": (changed(PLAYED, ("every = 10", "every = 9, env = shop, max_turns = 3")), "2"),
+        "loss": (MEASURED, "rl.sft"),
     },
     "checkpoint": {"every": "7", "keep": "5", "export": 'hf("out")'},
     "logging": {

@@ -11,6 +11,7 @@ from fake_endpoints import (
     node,
 )
 
+from forgedsl.lower import job as spec
 from forgedsl.runtime.endpoints import RewardError, Score
 
 CONTRACT = (
@@ -152,6 +153,18 @@ def test_evaluations_pin_their_version_and_land_in_its_record():
     nothing = (None, None)
     # the fake's score of an evaluation is the version its sampler serves
     assert seen == {1: (0, 0), 2: nothing, 3: (3, 3), 4: nothing, 5: nothing, 6: (6, 6), 7: (7, 7)}
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_losses_are_measured_between_steps_under_the_weights_of_their_record(mode):
+    nll = spec.Eval(dataset="data", service="trainer", loss="nll", every=3)
+    the_job = job(steps=7, mode=mode, credits=8 if mode == "async" else 4, evals={"nll": nll})
+    times = {"eval loss": 60.0, "sync": 1.0, "step": 1.0}
+    endpoints = FakeEndpoints(the_job, latency=lambda op: times.get(op, 0.1))
+    _, events = drive(the_job, endpoints)
+    seen = {m["step"]: (m["eval/nll"], m["eval_version/nll"]) for m in metrics(events)}
+    nothing = (None, None)
+    assert seen == {1: (10, 0), 2: nothing, 3: (7, 3), 4: nothing, 5: nothing, 6: (4, 6), 7: (3, 7)}
 
 
 def test_the_last_evaluation_sees_the_final_weights_though_no_sync_is_due():

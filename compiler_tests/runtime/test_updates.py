@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -136,14 +137,17 @@ def recorded(step: int) -> Batch:
     return replace(batch, samples=samples)
 
 
-async def trained(job: spec.Job, folder: Path) -> list[tuple[StepResult, dict[str, Any]]]:
-    """Three steps of a real trainer: results, and the weights after each."""
+async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any]]:
+    """The loss that a real trainer measures at the start, then three steps of it: results, and the
+    weights after each."""
     from forgedsl.runtime.actors.trainer import TitanTrainer
-    from forgedsl.runtime.meshes import _rendezvous, place
+    from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
     from forgedsl.runtime.transports.registry import open_weights
+    from forgedsl.runtime.upstream import titan
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
+    met = titan.meeting()
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(
         service="trainer",
@@ -152,24 +156,42 @@ async def trained(job: spec.Job, folder: Path) -> list[tuple[StepResult, dict[st
         size=1,
         actor=TitanTrainer,
         args=(job, "trainer", str(model)),
-        kwargs={"world": 1, "threads": place(job)["trainer"][0].threads, **_rendezvous()},
+        kwargs={
+            "world": 1,
+            "threads": place(job)["trainer"][0].threads,
+            "meeting": (met.host, met.port),
+        },
         start=bootstrap({"OMP_NUM_THREADS": "1"}, folder / "logs", "cpu"),
         logs=folder / "logs",
     )
     try:
         await mesh.first("setup", str(folder), "updates", None)
-        found = []
+        found: list[tuple[StepResult, dict[str, Any]]] = []
+        measured = await mesh.first("evaluate", recorded(0).samples, "ppo")
         for step in range(3):
             result = await mesh.first("step", recorded(step), "ppo")
             manifest = await mesh.first("publish")
             found.append((result, {name: v.clone() for name, v in open_weights(manifest)}))
         await mesh.call("close")
-        return found
+        return measured["loss"], found
     finally:
         await mesh.stop()
 
 
-def by_hand(opt: spec.Optimizer) -> list[tuple[list[float], dict[str, torch.Tensor]]]:
+def losses_by_hand(model: Any, samples: Sequence[Sample]) -> Iterator[torch.Tensor]:
+    """Each sequence's part of the loss of an update."""
+    count = sum(sum(sample.mask) for sample in samples)
+    for sample in samples:
+        ids = torch.tensor(sample.token_ids)
+        logits = model(ids[None]).logits[0, sample.num_prompt - 1 : -1]
+        logprob = logits.log_softmax(-1).gather(1, ids[sample.num_prompt :, None])[:, 0]
+        adv = sample.sequence_fields["adv"]
+        ratio = (logprob - torch.tensor(sample.token_fields["behavior"])).exp()
+        gain = torch.minimum(ratio * adv, ratio.clamp(LOW, HIGH) * adv)
+        yield -(gain * torch.tensor(sample.mask)).sum() / count
+
+
+def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any]]:
     """The same three steps: one sequence at a time, no packing, no kernels, no FSDP."""
     from transformers import AutoModelForCausalLM
 
@@ -179,20 +201,13 @@ def by_hand(opt: spec.Optimizer) -> list[tuple[list[float], dict[str, torch.Tens
         model.parameters(), lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
         weight_decay=opt.weight_decay,
     )  # fmt: skip
+    start = sum(float(part.detach()) for part in losses_by_hand(model, recorded(0).samples))
     found = []
     for step in range(3):
         losses = []
         for samples in parts(recorded(step)):
-            count = sum(sum(sample.mask) for sample in samples)
             total = 0.0
-            for sample in samples:
-                ids = torch.tensor(sample.token_ids)
-                logits = model(ids[None]).logits[0, sample.num_prompt - 1 : -1]
-                logprob = logits.log_softmax(-1).gather(1, ids[sample.num_prompt :, None])[:, 0]
-                adv = sample.sequence_fields["adv"]
-                ratio = (logprob - torch.tensor(sample.token_fields["behavior"])).exp()
-                gain = torch.minimum(ratio * adv, ratio.clamp(LOW, HIGH) * adv)
-                loss = -(gain * torch.tensor(sample.mask)).sum() / count
+            for loss in losses_by_hand(model, samples):
                 loss.backward()
                 total += float(loss.detach())
             torch.nn.utils.clip_grad_norm_(model.parameters(), opt.max_norm)
@@ -200,7 +215,7 @@ def by_hand(opt: spec.Optimizer) -> list[tuple[list[float], dict[str, torch.Tens
             adam.zero_grad()
             losses.append(total)
         found.append((losses, {name: v.clone() for name, v in model.state_dict().items()}))
-    return found
+    return start, found
 
 
 @pytest.mark.timeout(240)
@@ -217,8 +232,10 @@ def test_ppo_with_two_passes_of_four_agrees_with_a_plain_loop(
         epochs=EPOCHS, minibatches=MINIBATCHES, origin="x.forge:1:1",
     )  # fmt: skip
     job = make_job(services={"trainer": service}, losses={"ppo": loss}, nodes=(step,))
-    ours = asyncio.run(trained(job, tmp_path))
-    for (result, weights), (losses, theirs) in zip(ours, by_hand(adam), strict=True):
+    measured, ours = asyncio.run(trained(job, tmp_path))
+    start, plain = by_hand(adam)
+    assert measured == pytest.approx(start, abs=1e-6)
+    for (result, weights), (losses, theirs) in zip(ours, plain, strict=True):
         assert result.loss == pytest.approx(sum(losses) / len(losses), abs=1e-6)
         for name, value in weights.items():
             torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-6)

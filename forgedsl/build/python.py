@@ -311,8 +311,10 @@ class _Main:
         for name, found in job.evals.items():
             args = [
                 (None, name), (None, self.raw("dataset", found.dataset)),
-                (None, self.raw("service", found.service)), (None, self.raw("score", found.score)),
-                *self.fields(found, "dataset", "service", "score"), *self.at(name),
+                (None, self.raw("service", found.service)),
+                *([(None, self.raw("score", found.score))] if found.score else []),
+                *([("loss", self.raw("loss", found.loss))] if found.loss else []),
+                *self.fields(found, "dataset", "service", "score", "loss"), *self.at(name),
             ]  # fmt: skip
             yield statement("", Call("program.eval", args))
         for part in ("checkpoint", "logging"):

@@ -147,7 +147,7 @@ def _eval_lines(program: Program) -> list[str]:
         dataset = decl.settings["dataset"].value
         dataset = dataset.name if isinstance(dataset, Ref) else dataset
         split = decl.settings["split"].value
-        score = decl.settings["score"].value
+        score = decl.settings["score"].value or decl.settings["loss"].value
         score = score.name if isinstance(score, Ref) else score
         every = decl.settings["every"].value
         own = decl.settings["source"].value

@@ -14,6 +14,7 @@ from pathlib import Path
 from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR, Host
 from forgedsl.hir.environments import resolve_environments
+from forgedsl.hir.evals import with_losses
 from forgedsl.hir.flow import resolve_flow
 from forgedsl.hir.ir import Decl, EnvironmentDecl, FlowStep, Function, Program, RewardDecl
 from forgedsl.hir.modules import Loader
@@ -64,6 +65,7 @@ def _program(resolver: Resolver) -> Program:
         resolve_environments(file, environments)
     decls = {decl.name: decl for file in files for decl in file.decls()}
     flow = resolve_flow(resolver, functions[-1])
+    decls = with_losses(decls, resolver, functions[-1])
     for file, bodies in zip(files, functions, strict=True):
         file.check_bodies(bodies)
         requirements.check(file)

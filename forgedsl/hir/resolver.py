@@ -134,7 +134,7 @@ class Resolver(File):
                 home._deferred_scope(declared) if setting.type.base == "deferred" else home.scope
             )
             value = home.coercer.value(entry.expr, setting.type, scope, what)
-            if isinstance(value, Deferred):
+            if isinstance(value, Deferred) and setting.type.base == "deferred":
                 check_deferred(value, declared.kind.name, home.ctx, home.used)
                 if home.parent is not None:
                     value = imports.with_rewards_named(value)

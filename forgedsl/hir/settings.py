@@ -48,7 +48,7 @@ class Coercer:
             word = self._word(expr, type_)
             if word is not None:
                 return word
-        if type_.base == "deferred":
+        if type_.base in ("deferred", "loss"):
             return Deferred(expr=expr, scope=scope)
         if type_.base == "ctor":
             return self._constructor(expr, type_, scope, what)

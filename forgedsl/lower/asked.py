@@ -9,8 +9,12 @@ from forgedsl.lower.job import Job, TitanService
 
 
 def read_by(job: Job, dataset: str) -> tuple[str, int]:
-    """The operation that reads a dataset, and the tokens of a row of the trainer; an eval draws."""
-    op = next((node.op for node in job.nodes if node.target == dataset), "draw")
+    """The operation that reads a dataset, and the tokens of a row of the trainer; an eval draws, if
+    it does not measure a loss."""
+    measured = (job.losses[e.loss] for e in job.evals.values() if e.dataset == dataset and e.loss)
+    of_evals = ("pairs" if loss.paired else "batches" for loss in measured)
+    nodes = (str(node.op) for node in job.nodes if node.target == dataset)
+    op = next(nodes, next(of_evals, "draw"))
     step = next((node.target for node in job.nodes if node.op == "step"), "")
     service = job.services.get(step)
     return op, service.batch.seq_len if isinstance(service, TitanService) else 0
@@ -36,7 +40,7 @@ def needed(job: Job, dataset: str) -> dict[str, str]:
 def _judges(job: Job, dataset: str) -> set[str]:
     """The rewards of answers to prompts of a dataset."""
     drawn: set[str] = set()
-    scores = {e.score for e in job.evals.values() if e.dataset == dataset}
+    scores = {e.score for e in job.evals.values() if e.dataset == dataset and e.score}
     for node in job.nodes:  # in topological order
         if (node.op == "draw" and node.target == dataset) or drawn & {i.edge for i in node.inputs}:
             drawn.add(node.name)

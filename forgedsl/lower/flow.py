@@ -147,11 +147,24 @@ def lower_schedule(plan: Plan) -> job.Schedule:
 
 
 def lower_evals(program: Program, graph: Graph, plan: Plan) -> dict[str, job.Eval]:
-    """Evals, sampled by the generator that the trainer updates."""
+    """Evals: sampled by the generator that the trainer updates, or losses by the trainer."""
     return {
-        name: _eval(program, graph, plan, eval_entry(name, decl), decl)
+        name: _eval_loss(eval_entry(name, decl), decl, graph.trainer)
+        if decl.settings["loss"].value is not None
+        else _eval(program, graph, plan, eval_entry(name, decl), decl)
         for name, decl in program.evals.items()
     }
+
+
+def _eval_loss(dataset: str, decl: Decl, trainer: str) -> job.Eval:
+    settings = decl.settings
+    return job.Eval(
+        dataset=dataset,
+        service=trainer,
+        loss=settings["loss"].value.name,
+        every=settings["every"].value,
+        limit=settings["limit"].value,
+    )
 
 
 def _eval(program: Program, graph: Graph, plan: Plan, dataset: str, decl: Decl) -> job.Eval:

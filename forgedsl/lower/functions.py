@@ -21,7 +21,7 @@ def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
     used = [node.target for node in graph.of("score")]
     for decl in program.evals.values():
         score = decl.settings["score"].value
-        used.append(score.name if isinstance(score, Ref) else str(score))
+        used += [score.name] if isinstance(score, Ref) else []
     return tuple(dict.fromkeys(used))
 
 
@@ -122,16 +122,21 @@ def lower_rubrics(program: Program, graph: Graph) -> dict[str, job.Rubric]:
 def lower_losses(
     program: Program, graph: Graph, reporter: Reporter, sources: Mapping[str, SourceFile]
 ) -> dict[str, job.Loss]:
-    """The loss of the step, emitted. A mistake in its body is reported and leaves it out."""
+    """The losses of the step and of evals, emitted. A mistake in a body is reported and leaves the
+    loss out."""
     from forgedsl.lower.loss import lower_loss
 
-    loss = lower_loss(program.functions[graph.loss], reporter, sources)
-    if loss is None:
-        return {}
-    tree = loss.tree
-    for name, source in sources.items():  # a job names files, not where they lie
-        tree = tree.replace(f'@"{name}"', f'@"{file_name(source.name)}"')
-    return {graph.loss: loss.model_copy(update={"tree": tree})}
+    measured = (decl.settings["loss"].value for decl in program.evals.values())
+    found = {}
+    for key in dict.fromkeys((graph.loss, *(ref.name for ref in measured if ref is not None))):
+        loss = lower_loss(program.functions[key], reporter, sources)
+        if loss is None:
+            continue
+        tree = loss.tree
+        for name, source in sources.items():  # a job names files, not where they lie
+            tree = tree.replace(f'@"{name}"', f'@"{file_name(source.name)}"')
+        found[key] = loss.model_copy(update={"tree": tree})
+    return found
 
 
 def file_name(path: str) -> str:

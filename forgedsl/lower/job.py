@@ -178,6 +178,11 @@ class Loss(Spec):
     kernels: str = ""
     kinks: tuple[str, ...] = ()
 
+    @property
+    def paired(self) -> bool:
+        """Whether it compares two answers."""
+        return any("P" in field.axes for field in self.fields)
+
 
 # ---- flow
 
@@ -265,12 +270,14 @@ class Eval(Spec):
     dataset: str
     """name in Job.datasets (the compiler adds one per eval that overrides split or source)"""
     service: str
-    """the generator"""
-    score: str
+    """the generator; of a loss, the trainer"""
+    score: str | None = None
     """reward or rubric"""
+    loss: str | None = None
+    """a loss of `Job.losses`, measured on the dataset's chats or pairs; nothing is sampled"""
     every: int
     limit: int | None = None
-    sampling: Sampling
+    sampling: Sampling | None = None
     n: int = 1
     env: str | None = None
     max_turns: int | None = None

@@ -91,7 +91,9 @@ def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | Non
 
 
 def _eval_room(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | None:
-    """The same of an eval, whose completions nobody trains on."""
+    """The same of an eval, whose completions nobody trains on; a loss has none."""
+    if decl.settings["loss"].value is not None:
+        return None
     service = program.services[eval_service(graph)]
     context, new = plan.contexts[model_of(service)], decl.settings["sample.max_tokens"].value
     if not isinstance(new, int):

@@ -7,17 +7,19 @@ dimensions are unknown is not checked for them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from forgedsl.diagnostics import Diagnostic, Label, Severity, error
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
+from forgedsl.losses.infer import infer
+from forgedsl.losses.tree import Tree
 from forgedsl.plan.host import launcher_of
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
 from forgedsl.records import replace
-from forgedsl.schema import SERVICES
+from forgedsl.schema import SERVICES, builtins
 from forgedsl.source import NO_SPAN, Span
 from forgedsl.transports import TRANSPORTS, choose
 
@@ -314,6 +316,8 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         for name, decl in program.evals.items()
         if _is_hidden(decl.settings["split"], decl.settings["source"])
     ]
+    losses = {name: decl for name, decl in program.evals.items() if decl.settings["loss"].value}
+    found += [d for decl in losses.values() for d in _check_loss(program, decl)]
     if graph.syncs or graph.of("sample"):
         return found
     return found + [
@@ -322,10 +326,48 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
             "no-generator",
             f"eval `{name}` needs a generator, and the flow updates none",
             decl.name_span,
-            help=f"add a vllm service and `sync {graph.trainer} -> NAME`",
+            help=f"add a vllm service and `sync {graph.trainer} -> NAME`, "
+            "or measure a `loss` instead of a `score`",
         )
         for name, decl in program.evals.items()
+        if name not in losses
     ]
+
+
+def _check_loss(program: Program, decl: Decl) -> Iterator[Diagnostic]:
+    """F111: held-out rows give a loss nothing but their tokens. F110: and they must be there."""
+    setting = decl.settings["loss"]
+    loss = program.functions[setting.value.name]
+    where = setting.origin.span or decl.name_span
+    tree = infer(loss, Reporter())
+    if tree is None:  # its mistakes are reported where it is lowered
+        return
+    foreign = [f.name for f in tree.fields if f.name not in (*builtins.TRAINER_FIELDS, "mask")]
+    if foreign:
+        listed = ", ".join(f"`{name}`" for name in foreign)
+        yield error(
+            "F111",
+            "loss-field",
+            f"loss `{loss.name}` needs {listed}, which an eval does not have",
+            where,
+            help="an eval gives `mask` and what the trainer computes: `rl.sft`, for example",
+        )
+    dataset = program.datasets[decl.settings["dataset"].value.name]
+    needed = ("chosen", "rejected") if is_paired(tree) else ("chat",)
+    for column in (c for c in needed if dataset.settings[c].value is None):
+        yield error(
+            "F110",
+            "missing-setting",
+            f"`{dataset.name}` has no `{column}`, which eval `{decl.name}` reads",
+            dataset.name_span,
+            related=(Label(text="its loss is over conversations" if column == "chat"
+                           else "its loss is over pairs", span=where),),
+        )  # fmt: skip
+
+
+def is_paired(tree: Tree) -> bool:
+    """Whether a loss compares two answers."""
+    return any("P" in field.type.axes for field in tree.fields)
 
 
 def _is_hidden(setting: Value, by: Value) -> bool:

@@ -17,7 +17,7 @@ from forgedsl.runs.data import RunData, overlap
 from forgedsl.runs.text import clock, duration, number
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import topology_svg
-from forgedsl.runs.verdict import EDGE, edge_size, edges, evals, points, verdict
+from forgedsl.runs.verdict import EDGE, edge_size, edges, evals, is_loss, points, verdict
 
 BARE: dict[str, Any] = {
     "target": None,
@@ -71,6 +71,7 @@ def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
     marks = [
         Series(name=name, points=pts, color=f"c{i + 2}", dots=True)
         for i, (name, pts) in enumerate(evals(data).items())
+        if not is_loss(data, name)
     ]
     note = "mean over the step's completions, band: one standard deviation"
     if marks:

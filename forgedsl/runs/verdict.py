@@ -82,6 +82,12 @@ def evals(data: RunData) -> dict[str, Points]:
     return {name: tuple(sorted(values.items())) for name, values in found.items()}
 
 
+def is_loss(data: RunData, name: str) -> bool:
+    """Whether less is better in an eval."""
+    found = data.job.evals.get(name)
+    return found is not None and found.loss is not None
+
+
 def edge_size(pts: Points) -> int:
     """How many values stand for each end: EDGE, fewer in a short run."""
     return min(EDGE, len(pts) // 2)
@@ -174,7 +180,7 @@ def _sign(before: float, after: float, noise: float) -> int:
 
 
 def _moved_eval(data: RunData, name: str, pts: Points) -> tuple[int | None, str]:
-    """(rose, fell or neither, words); None if there is but one value."""
+    """(better, worse or neither, words); None if there is but one value."""
     if len(pts) < 2:
         return None, ""
     spans = {s.fields["step"]: s.fields for s in data.spans["eval"] if s.fields["name"] == name}
@@ -184,7 +190,8 @@ def _moved_eval(data: RunData, name: str, pts: Points) -> tuple[int | None, str]
         for step in (first, last)
     )
     text = f"{name} {number(before)} -> {number(after)} (step {first:.0f} and {last:.0f})"
-    return _sign(before, after, noise**0.5), text
+    better = _sign(before, after, noise**0.5)
+    return (-better if is_loss(data, name) else better), text
 
 
 # ---- why not

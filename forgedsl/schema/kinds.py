@@ -242,7 +242,8 @@ _SAMPLE = rows(
 )  # fmt: skip
 EVAL = Kind(
     name="eval",
-    doc="measures the policy while it trains",
+    doc="measures the policy while it trains: the score of answers that a generator samples, or a "
+    "loss of held-out data",
     settings=(
         *rows(
             ("dataset", Type(base="ref", kinds=("dataset",)), REQUIRED, OBS, "prompts and targets"),
@@ -250,10 +251,18 @@ EVAL = Kind(
             ("source", replace(_DATA, optional=True), None, OBS, "other rows, same columns"),
             (
                 "score",
-                Type(base="ref", kinds=("reward", "rubric")),
-                REQUIRED,
+                Type(base="ref", kinds=("reward", "rubric"), optional=True),
+                None,
                 OBS,
-                "what to report",
+                "what to report of sampled answers",
+            ),
+            (
+                "loss",
+                Type(base="loss", optional=True),
+                None,
+                OBS,
+                "what to report of the dataset's own conversations or pairs, by the trainer, "
+                "without an update; instead of `score`",
             ),
             ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
             ("limit", _COUNT, None, OBS, "use so many rows"),

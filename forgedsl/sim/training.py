@@ -20,7 +20,7 @@ from forgedsl.sim.stages import Stages
 from forgedsl.sim.world import Process, Server, Signal
 
 if TYPE_CHECKING:
-    from forgedsl.lower.job import Node
+    from forgedsl.lower.job import Eval, Node
 
 MIN_ROOM = 64
 """completions of an evaluation in the making at once, at least"""
@@ -65,7 +65,7 @@ class Training:
         for sync in self.load.syncs:
             self._order_sync(sync)
         yield from self._idle()
-        self._order_evals(0)
+        yield from self._order_evals(0)
         yield from self._serial()
         self._open, self._life = True, self.world.now
         self._saved = self.world.now
@@ -112,7 +112,7 @@ class Training:
 
     def _after(self) -> Process:
         last = self.step == self.sim.steps
-        measured = {spec.service for spec in self.load.evals.values()}
+        measured = {spec.service for spec in self.load.evals.values() if spec.loss is None}
         for sync in self.load.syncs:
             if self.step % sync.every and not (last and sync.to in measured):
                 continue
@@ -120,7 +120,7 @@ class Training:
             yield begun
             if not sync.overlap:
                 yield self._last_sync[sync.to or ""]
-        self._order_evals(self.step)
+        yield from self._order_evals(self.step)
         yield from self._serial()
 
     def _serial(self) -> Process:
@@ -280,10 +280,22 @@ class Training:
                 groups.credits.pulled(min(self._pulled[name] for name in groups.source.syncs))
         self._moved(ready=True)
 
-    def _order_evals(self, step: int) -> None:
+    def _measure(self, spec: Eval) -> Iterator[float]:
+        """A loss of held-out rows, for which the trainer stops."""
+        data = self.sim.latencies.data.get(spec.dataset)
+        rows = data.rows if data is not None else 1
+        tokens = min(rows, spec.limit or rows) * self.load.row_tokens / 2
+        titan = self.sim.latencies.titans[spec.service]
+        work = titan.logprobs + tokens * (titan.logprobs_token or titan.token / 3)
+        yield from self.servers[spec.service].work(work)
+
+    def _order_evals(self, step: int) -> Process:
         for index, (name, spec) in enumerate(self.load.evals.items()):
             if step % spec.every == 0 or step == self.sim.steps:
                 done = Signal()
+                if spec.loss is not None:
+                    yield from self._measure(spec)
+                    continue
                 after = [self._last_sync[spec.service]] if spec.service in self._last_sync else []
                 self._lanes.setdefault(spec.service, []).append(done)
                 self.world.spawn(self._eval(name, step * len(self.load.evals) + index, after, done))

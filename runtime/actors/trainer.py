@@ -154,6 +154,11 @@ class TitanTrainer(TitanActor):
         return await self.run(self._step, batch, loss)
 
     @concurrent_endpoint
+    async def evaluate(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
+        """The loss of held-out samples, and its reports, under the current weights."""
+        return await self.run(self._evaluate, samples, loss)
+
+    @concurrent_endpoint
     async def publish(self) -> Manifest | None:
         """Snapshot the weights for the generators; rank 0 returns the manifest."""
         return await self.run(self._publish)
@@ -243,18 +248,7 @@ class TitanTrainer(TitanActor):
         self, loss: LossFunction, samples: Sequence[Sample], opt: spec.Optimizer
     ) -> StepResult:
         """One pass of the optimizer; left out where loss or gradient is no number."""
-        packed = self._pack(samples, pairs=loss.paired)
-        micros = [micro.to(self.titan.device) for micro in packed]
-        totals = self._totals(loss, micros)
-        sums: dict[str, Tensor] = {}
-        kernel = ""
-        for micro in micros:
-            value, metrics, kernel = self._run(
-                micro, lambda h, w, shared, m=micro: self._loss(loss, h, w, m, totals, shared)
-            )
-            value.backward()
-            for name, part in {"loss": value, **metrics}.items():
-                sums[name] = sums.get(name, 0.0) + part.detach()
+        sums, micros, kernel = self._passed(loss, samples)
         sums["tokens"] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
@@ -276,6 +270,30 @@ class TitanTrainer(TitanActor):
             kernel=kernel,
             skipped=not finite,
         )
+
+    def _passed(
+        self, loss: LossFunction, samples: Sequence[Sample]
+    ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
+        """This rank's part of the loss and its reports; gradients too, where they are recorded."""
+        packed = self._pack(samples, pairs=loss.paired)
+        micros = [micro.to(self.titan.device) for micro in packed]
+        totals = self._totals(loss, micros)
+        sums: dict[str, Tensor] = {}
+        kernel = ""
+        for micro in micros:
+            value, metrics, kernel = self._run(
+                micro, lambda h, w, shared, m=micro: self._loss(loss, h, w, m, totals, shared)
+            )
+            if torch.is_grad_enabled():
+                value.backward()
+            for name, part in {"loss": value, **metrics}.items():
+                sums[name] = sums.get(name, 0.0) + part.detach()
+        return sums, micros, kernel
+
+    def _evaluate(self, samples: Sequence[Sample], loss_name: str) -> dict[str, float]:
+        with torch.no_grad():
+            sums, *_ = self._passed(self.losses[loss_name], samples)
+            return self._reduce(sums)
 
     def _totals(self, loss: LossFunction, micros: Sequence[Microbatch]) -> dict[str, Tensor]:
         """The loss's counts over the whole update: all microbatches of all ranks."""

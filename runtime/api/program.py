@@ -165,11 +165,21 @@ class Program:
         return Loss(name)
 
     def eval(
-        self, name: str, dataset: Dataset, service: Generator, score: Scorer, **given: Any
+        self,
+        name: str,
+        dataset: Dataset,
+        service: Generator | Titan,
+        score: Scorer | None = None,
+        *,
+        loss: Loss | None = None,
+        **given: Any,
     ) -> None:
-        """Held-out rows, sampled and scored every so many steps."""
+        """Held-out rows, every so many steps: sampled and scored, or a loss of them."""
         at = given.pop("at", "")
-        found = spec.Eval(dataset=dataset.name, service=service.name, score=score.name, **given)
+        found = spec.Eval(
+            dataset=dataset.name, service=service.name, score=None if score is None else score.name,
+            loss=None if loss is None else loss.name, **given,
+        )  # fmt: skip
         self._declare("evals", name, found, at)
 
     def schedule(self, **given: Any) -> None:

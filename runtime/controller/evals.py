@@ -1,6 +1,7 @@
 """One evaluation: a run over the held-out prompts.
 
     Job.evals --Evals.run(name) --evaluate_sample, evaluate_score--> mean score, events
+                    .loss(name) --evaluate_loss--> loss of held-out data, events
 
 An evaluation measures one version of the sampler's weights: the lane in `versions.py` keeps the
 next sync away until it is done. Completions that fail or are dropped count in `failed`, not in the
@@ -20,9 +21,10 @@ from forgedsl.runtime.controller.firing import ask, demand, span_fields
 from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
 from forgedsl.runtime.guards import Late
 from forgedsl.runtime.items import Prompt
+from forgedsl.runtime.meter import finite
 
 MIN_RUNNING = 64
-TIMEOUT = 300.0
+TIMEOUT, LOSS_TIMEOUT = 300.0, 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +47,20 @@ class Evals:
         samplers = [e.node for e in flow.edges.values() if e.node.op == "sample"]
         self._nodes = {name: _node(name, spec, job, samplers) for name, spec in job.evals.items()}
         self._prompts: dict[str, list[Prompt]] = {}
+
+    async def loss(self, name: str, *, version: int, step: int) -> EvalResult:
+        """The loss of the held-out rows under the weights that the trainer has now."""
+        node = self._nodes[name]
+        where = {"name": name, "service": node.target, "step": step, "version": version}
+        with self._events.span("eval", **where) as end:
+            found = await demand(node, self._endpoints.evaluate_loss(name))
+            if found.value is None:
+                raise RunError(f"eval {name} has no rows that can be used", origin=node.origin)
+            value = finite({"value": found.value})["value"]
+            end.update(value=value, std=None, samples=found.samples, failed=0)
+            end["metrics"] = finite(dict(found.reports))
+        self._meter.life += 1
+        return EvalResult(name=name, version=version, value=value)
 
     async def run(self, name: str, *, version: int, step: int) -> EvalResult:
         """All held-out prompts, `n` completions each, on the weights the sampler has now."""
@@ -107,11 +123,13 @@ def _node(name: str, spec: Eval, job: Job, samplers: list[Node]) -> Node:
     return Node(
         id=f"eval/{name}",
         name=name,
-        op="sample",
+        op="sample" if spec.loss is None else "step",
         target=spec.service,
         level="rollout",
         slots=max((node.slots * (node.n or 1) for node in peers), default=MIN_RUNNING),
-        timeout=max((node.timeout for node in peers), default=TIMEOUT),
+        timeout=max((node.timeout for node in peers), default=TIMEOUT)
+        if spec.loss is None
+        else LOSS_TIMEOUT,
         env=spec.env,
         origin=job.origins.get(name, ""),
     )

@@ -36,7 +36,8 @@ class Lanes:
         self._records = records
         self._tasks = tasks
         self._evals = Evals(context)
-        self._measured = {spec.service for spec in context.job.evals.values()}
+        evals = context.job.evals.values()
+        self._measured = {spec.service for spec in evals if spec.loss is None}
 
     async def first(self) -> None:
         """Bring the samplers to the trainer's version; evaluate it where that is still to do."""
@@ -54,7 +55,7 @@ class Lanes:
                 record = None
             if record is not None:
                 self._records.expect(record, name)
-            self._order_eval(name, record=record)
+            await self._order_eval(name, record=record)
         await self._wait_if_serial()
 
     async def after(self, step: int) -> None:
@@ -71,7 +72,7 @@ class Lanes:
                 if not sync.overlap:
                     await context.versions.settled(sync.to or "")
         for name in self.due(step):
-            self._order_eval(name, record=step)
+            await self._order_eval(name, record=step)
         await self._wait_if_serial()
 
     async def last(self) -> None:
@@ -85,7 +86,7 @@ class Lanes:
                 self._order_sync(sync)
         for name in missing:
             self._records.expect(step, name)
-            self._order_eval(name, record=step)
+            await self._order_eval(name, record=step)
         await context.versions.idle()
 
     def due(self, step: int) -> list[str]:
@@ -119,15 +120,26 @@ class Lanes:
         for intake in self._intakes:
             intake.pulled(sync, step)
 
-    def _order_eval(self, name: str, *, record: int | None) -> None:
+    async def _order_eval(self, name: str, *, record: int | None) -> None:
+        """Behind the transfers to the sampler; a loss at once, by the trainer, which cannot go on
+        before it: it would be of other weights."""
         work = partial(self._eval, name, self._context.state.step, record)
-        sampler = self._context.job.evals[name].service
-        self._context.versions.order_eval(self._tasks, sampler, work)
+        spec = self._context.job.evals[name]
+        if spec.loss is None:
+            self._context.versions.order_eval(self._tasks, spec.service, work)
+            return
+        with self._context.meter.idling():
+            await work()
 
     async def _eval(self, name: str, step: int, record: int | None) -> None:
         context = self._context
-        version = context.versions.served.get(context.job.evals[name].service, 0)
-        result = await self._evals.run(name, version=version, step=step)
+        spec = context.job.evals[name]
+        if spec.loss is None:
+            version = context.versions.served.get(spec.service, 0)
+            result = await self._evals.run(name, version=version, step=step)
+        else:
+            version = context.versions.trained[spec.service]
+            result = await self._evals.loss(name, version=version, step=step)
         context.state.evaluated[name] = step
         if result.value is not None:
             context.state.first.setdefault(name, (step, result.value))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -230,20 +230,36 @@ class DatasetReader:
 
     def prompts(self, limit: int | None = None) -> list[Prompt]:
         """The prompts of the first epoch from its beginning, at most `limit`; for evals."""
+        found = []
+        for position, prompt in self._first_epoch(self.prompt, limit):
+            prompt.cursor = position + 1
+            found.append(prompt)
+        return found
+
+    def held_out(self, limit: int | None, seq_len: int, *, paired: bool) -> list[Sample | Rollout]:
+        """The chats of the first epoch, or both sides of its pairs; for the loss of an eval."""
+        if paired:
+            pairs = self._first_epoch(partial(self.pair, seq_len=seq_len), limit)
+            return [side for _, pair in pairs for side in pair]
+        return [s for _, s in self._first_epoch(partial(self.sample, seq_len=seq_len), limit)]
+
+    def _first_epoch(
+        self, make: Callable[[int, Row], T], limit: int | None
+    ) -> Iterator[tuple[int, T]]:
+        """Positions and what `make` gives for their rows, those left out aside."""
         if self.num_rows is None and limit is None:
             raise self._error(
                 "a streamed dataset has no end to evaluate to",
                 remedy="set eval.limit, or streaming = false",
             )
-        found: list[Prompt] = []
+        count = 0
         for position in range(self.num_rows if self.num_rows is not None else MAX_DROPPED):
-            if len(found) == limit:
+            if count == limit:
                 break
-            prompt = self._read(position, self.prompt)
-            if prompt is not None:
-                prompt.cursor = position + 1
-                found.append(prompt)
-        return found
+            item = self._read(position, make)
+            if item is not None:
+                yield position, item
+                count += 1
 
     def _next(self, make: Callable[[int, Row], T], end: int | None) -> T | None:
         """What `make` gives for the next row that is not left out; None at `end`."""

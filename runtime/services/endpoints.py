@@ -16,12 +16,14 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
+from forgedsl.lower.asked import read_by
 from forgedsl.runs.checkpoints import WHOLE, last_step
 from forgedsl.runtime.actors.generator import Completion
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import (
     GROUP,
     CheckpointError,
+    Measured,
     Score,
     ServiceError,
     ServiceFailure,
@@ -73,6 +75,7 @@ class MonarchEndpoints:
         """by environment and generator"""
         self._program = program
         self._to_record = record_batches
+        self._held_out: dict[str, list[Any]] = {}
 
     # ---- data
 
@@ -151,8 +154,22 @@ class MonarchEndpoints:
         spec_ = self.job.evals[name]
         return self._datasets[spec_.dataset].prompts(spec_.limit)
 
+    async def evaluate_loss(self, name: str) -> Measured:
+        spec_ = self.job.evals[name]
+        assert spec_.loss is not None
+        if name not in self._held_out:
+            _, seq_len = read_by(self.job, spec_.dataset)
+            paired = self.job.losses[spec_.loss].paired
+            self._held_out[name] = await asyncio.to_thread(
+                self._datasets[spec_.dataset].held_out, spec_.limit, seq_len, paired=paired
+            )
+        items = self._held_out[name]
+        found = await self._titans[spec_.service].evaluate(items, spec_.loss) if items else {}
+        return Measured(value=found.pop("loss", None), reports=found, samples=len(items))
+
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         spec_ = self.job.evals[name]
+        assert spec_.sampling is not None
         if spec_.env is None:
             client = self.generators[spec_.service]
             return await self._complete(client, spec_.sampling, prompt, sibling, seed)
@@ -161,6 +178,7 @@ class MonarchEndpoints:
 
     async def evaluate_score(self, name: str, rollout: Rollout) -> Score:
         score = self.job.evals[name].score
+        assert score is not None
         return await self.rewards.score(score, rollout, rollout.prompt.target, monitored=False)
 
     # ---- the run

@@ -27,6 +27,13 @@ class TitanClient:
         result: StepResult = await self.mesh.first("step", batch, loss)
         return result
 
+    async def evaluate(self, items: Sequence[Rollout | Sample], loss: str) -> dict[str, float]:
+        """The loss of held-out items and its reports; rank 0's, of all ranks."""
+        found: dict[str, float] = await self.mesh.first(
+            "evaluate", [as_sample(item) for item in items], loss
+        )
+        return found
+
     async def publish(self) -> Manifest:
         """Snapshot the current weights."""
         manifest: Manifest = await self.mesh.first("publish")

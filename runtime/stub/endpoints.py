@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.endpoints import RewardError, RolloutError, Score
+from forgedsl.lower.asked import read_by
+from forgedsl.runtime.endpoints import Measured, RewardError, RolloutError, Score
 from forgedsl.runtime.events import Event
-from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services.endpoints import MonarchEndpoints, as_prompt
 from forgedsl.runtime.services.generator import GeneratorClient
@@ -73,6 +74,16 @@ class StubEndpoints(MonarchEndpoints):
             raise RolloutError("injected failure")
         return rollout
 
+    async def evaluate_loss(self, name: str) -> Measured:
+        """Nothing is measured: the trainer passes the rows once, as it would log-probs."""
+        spec_ = self.job.evals[name]
+        rows = self._model.data[spec_.dataset].rows
+        count = min(rows, spec_.limit or rows)
+        _, seq_len = read_by(self.job, spec_.dataset)
+        row = Sample(token_ids=[0] * (seq_len // 2), num_prompt=1, mask=[True] * (seq_len // 2 - 1))
+        await self._titans[spec_.service].logprobs([row] * count)
+        return Measured(value=0.0, samples=count)
+
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         service = self.job.evals[name].service
         client = self.generators[service]
@@ -112,7 +123,9 @@ def _long(client: GeneratorClient, length: float) -> spec.Sampling:
 def readers(job: spec.Job, rehearsal: Rehearsal) -> dict[str, StubReader]:
     """Every dataset, with the prompt lengths of the generator that reads it."""
     model = rehearsal.latencies
-    by_data: dict[str, str] = {spec_.dataset: spec_.service for spec_ in job.evals.values()}
+    by_data: dict[str, str] = {
+        spec_.dataset: spec_.service for spec_ in job.evals.values() if spec_.loss is None
+    }
     roots: dict[str, str] = {}
     for node in job.nodes:
         if node.op in ("draw", "pairs"):
