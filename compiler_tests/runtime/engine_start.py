@@ -19,10 +19,10 @@ class Configured(Exception):
 def key(folder: Path) -> str:
     from vllm.v1.engine.llm_engine import LLMEngine
 
-    def stop(arguments: Any) -> None:
-        raise Configured(arguments.create_engine_config())
+    def stop(config: Any, **_: Any) -> None:
+        raise Configured(config)
 
-    LLMEngine.from_engine_args = stop  # type: ignore[method-assign, assignment]
+    LLMEngine.from_vllm_config = stop  # type: ignore[method-assign, assignment]
     mesh = spec.Mesh(name="m", device="cpu")
     service = spec.VllmService(
         model="m", mesh=mesh, dtype="f32", sampling=spec.Sampling(max_tokens=4)

@@ -125,6 +125,7 @@ ENGINE_ARGUMENTS = (
     ("load_format", "the folder of the model does"),
     ("distributed_executor_backend", "Monarch starts the ranks"),
     ("disable_log_stats", "events.jsonl has the figures"),
+    ("scheduler_cls", "the runtime has its own"),
 )
 """arguments of vLLM that runtime/upstream/vllm.py sets, and what decides them"""
 

@@ -21,10 +21,13 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+
+if TYPE_CHECKING:
+    from forgedsl.runtime.upstream.scheduling import ShortScheduler, Tally
 
 T = TypeVar("T")
 
@@ -77,7 +80,7 @@ class Engine:
         if service.mesh.device == "cpu":
             # the engine is eager there, but vLLM compiles a count of ranks with the C++ compiler
             os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
-        from vllm import EngineArgs, SamplingParams, TokensPrompt
+        from vllm import SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.llm_engine import LLMEngine
 
@@ -91,11 +94,14 @@ class Engine:
         arguments = _arguments(service, model, folder, seed, seat)
         try:
             with contextlib.chdir(folder.parent):
-                self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+                config = _configured(arguments)
+                self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
         except TypeError as error:
             raise LaunchError(
                 f"vLLM does not know an argument of `engine.extra`: {error}"
             ) from error
+        core: Any = self._engine.engine_core
+        self._core, self._scheduler = core, cast("ShortScheduler", core.engine_core.scheduler)
         hide_what_has_no_weights(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
             # all ranks have it mapped; a process that is killed would leave the name behind
@@ -115,7 +121,7 @@ class Engine:
     @property
     def num_running(self) -> int:
         """Requests in the engine that are not finished."""
-        return self._engine.get_num_unfinished_requests()
+        return self._engine.get_num_unfinished_requests() + len(self._scheduler.tallies)
 
     def agree(self, decisions: T) -> T:
         """Rank 0's decisions, on all ranks of the replica; the others pass what they like.
@@ -155,9 +161,16 @@ class Engine:
             detokenize=bool(sampling.stop),
             output_kind=self._final_only,
         )
+        prompt = self._prompt(prompt_token_ids=token_ids)
         if sampling.stop:
             self._watched.add(request_id)
-        self._engine.add_request(request_id, self._prompt(prompt_token_ids=token_ids), params)
+            self._engine.add_request(request_id, prompt, params)
+            return
+        inputs, tasks = self._engine.input_processor, self._engine.get_supported_tasks()
+        request = inputs.process_inputs(request_id, prompt, params, supported_tasks=tasks)
+        inputs.assign_request_id(request)
+        self._scheduler.follow(request.request_id, request_id)
+        self._core.add_request(request)
 
     def text(self, done: Finished) -> str:
         """The text of a completion, without the token that ended it."""
@@ -168,7 +181,8 @@ class Engine:
 
     def step(self) -> list[Finished]:
         """One engine step; returns the requests that finished in it."""
-        return [self._finished(output) for output in self._engine.step() if output.finished]
+        watched = [self._finished(output) for output in self._engine.step() if output.finished]
+        return watched + [_followed(tally) for tally in self._scheduler.take_ended()]
 
     def _finished(self, output: Any) -> Finished:
         """Read one vLLM RequestOutput."""
@@ -201,7 +215,9 @@ class Engine:
         others: list[Finished] = []
         while True:
             output: Any
-            for output in self._engine.step():
+            found = self._engine.step()
+            others += [_followed(tally) for tally in self._scheduler.take_ended()]
+            for output in found:
                 if output.request_id != request_id:
                     others += [self._finished(output)] if output.finished else []
                 elif output.finished:
@@ -266,6 +282,33 @@ def _arguments(
     if service.gpu_memory is not None:
         arguments["gpu_memory_utilization"] = service.gpu_memory
     return {**arguments, **service.extra}
+
+
+def _configured(arguments: dict[str, Any]) -> Any:
+    """vLLM's configuration, with the scheduler that has a short way through decoding."""
+    from vllm import EngineArgs
+
+    from forgedsl.runtime.upstream.scheduling import ShortAsyncScheduler, ShortScheduler
+
+    config = EngineArgs(**arguments).create_engine_config()
+    logging.getLogger("vllm.config.scheduler").addFilter(_says_not_that_it_is_ours)
+    scheduler = config.scheduler_config
+    scheduler.scheduler_cls = ShortAsyncScheduler if scheduler.async_scheduling else ShortScheduler
+    return config
+
+
+def _says_not_that_it_is_ours(record: logging.LogRecord) -> bool:
+    return not str(record.msg).startswith("Using custom scheduler class")
+
+
+def _followed(tally: Tally) -> Finished:
+    return Finished(
+        request_id=tally.name,
+        token_ids=tally.token_ids,
+        logprobs=tally.logprobs,
+        text=None,
+        truncated=str(tally.reason) == "length",
+    )
 
 
 def hide_what_has_no_weights(is_tied: bool) -> None:

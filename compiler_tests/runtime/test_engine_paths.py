@@ -1,0 +1,47 @@
+"""The short way samples what vLLM samples: tokens, log-probs, ends and texts, bit for bit."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm")
+HERE = Path(__file__).parent
+TINY = HERE.parents[1] / "pipelines" / "models" / "tiny_math"
+
+
+def result(script: str, *arguments: str) -> Any:
+    done = subprocess.run(
+        [sys.executable, str(HERE / script), str(TINY), *arguments],
+        capture_output=True, text=True, check=False, env=os.environ,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.split("RESULT")[1])
+
+
+@pytest.fixture(scope="module")
+def ways() -> Any:
+    return result("engine_paths.py")
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("case", ["plain", "watched", "swapped", "probed"])
+def test_both_ways_give_the_same(ways: Any, case: str) -> None:
+    assert ways["ours"][case] == ways["theirs"][case]
+
+
+def test_each_way_was_gone(ways: Any) -> None:
+    assert ways["ours short"] > 50
+    assert ways["theirs short"] == 0
+
+
+@pytest.mark.timeout(240)
+def test_schedules_are_those_of_vllm_in_random_histories() -> None:
+    played = result("engine_schedules.py", "30")
+    assert [one for one in played if not (one["steps"] and one["given"])] == []
+    assert min(one["short"] for one in played) > 10
+    assert sum(one["preempted"] for one in played) > 30
