@@ -8,6 +8,7 @@ import pytest
 from forgedsl import api
 from forgedsl.cli.main import main
 from forgedsl.hir.habits import HABITS
+from forgedsl.hir.suggest import nearest
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.schema.kinds import SYNC
 
@@ -120,3 +121,19 @@ def test_a_text_of_windows_is_told_how_to_convert(encoding: str, tmp_path: Path)
     assert (found.code, f"iconv -f {kind} -t UTF-8 {tmp_path}/w.forge" in found.help) == (
         "S014", True,
     )  # fmt: skip
+
+
+def test_a_device_that_does_not_end_is_no_source() -> None:
+    (found,) = api.load("/dev/zero").reporter
+    assert found.code == "S012"
+
+
+def test_nothing_is_near_to_an_empty_word() -> None:
+    assert nearest("", ["B", "G"]) == ()
+
+
+def test_a_negative_number_of_batches_is_bad_usage(monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["forgec", "run", str(GRPO), "--record-batches", "-1"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert "--record-batches" in capsys.readouterr().err

@@ -52,7 +52,7 @@ Locked = Annotated[
     bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
 ]
 RecordBatches = Annotated[
-    int, typer.Option(metavar="N", help="keep the first N batches for forgec replay")
+    int, typer.Option(metavar="N", min=0, help="keep the first N batches for forgec replay")
 ]
 DryRun = Annotated[
     bool, typer.Option("--dry-run", help="check everything up to the launch, and start nothing")

@@ -26,6 +26,8 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
     """The candidates that could be meant by `name`, best first."""
     folded = name.casefold()[:64]
     ranked = []
+    if not folded:
+        return ()
     for candidate in sorted(set(candidates)):
         other = candidate.casefold()
         if abs(len(other) - len(folded)) > max(len(folded), 4) // 2:

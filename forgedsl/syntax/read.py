@@ -22,7 +22,8 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
         if size > MAX_BYTES:
             _refuse(reporter, name, "S012", "file-too-large", _size_message(size))
             return None
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)  # a device has no size, and need not end
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot read {name}: {reason.lower()}"
