@@ -51,8 +51,19 @@ def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):
     )
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
-    assert "rewards     FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
+    assert "rewards      FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
     assert "): grading.py:2 ends the process while it is imported " in done.stdout
+
+
+def test_an_environment_that_cannot_be_made_is_an_obstacle(folder):
+    text = (Path(GRPO).parent / "guess_math.forge").read_text("utf-8")
+    text = text.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')
+    (folder / "environments").mkdir()
+    source = (Path(GRPO).parent / "environments/sums.py").read_text("utf-8")
+    (folder / "environments/sums.py").write_text(source.replace("= guesses, hint", "= 1 / 0, hint"))
+    (folder / "t.forge").write_text(text)
+    done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
+    assert "environments FAILED  environment game: Guess(guesses = 3) failed: " in done.stdout
 
 
 def test_gpus_that_are_not_there(folder, monkeypatch):
@@ -60,7 +71,7 @@ def test_gpus_that_are_not_there(folder, monkeypatch):
     done = CliRunner().invoke(
         app, ["run", GRPO, "--dry-run", "--profile", "gpu_tiny", "--set", "cluster.gpus=1"]
     )
-    assert "host        FAILED  the plan uses 1 GPUs, and this host has none" in done.stdout
+    assert "host         FAILED  the plan uses 1 GPUs, and this host has none" in done.stdout
 
 
 def test_a_dry_run_is_of_a_start(folder):

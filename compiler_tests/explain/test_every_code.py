@@ -83,6 +83,24 @@ def columns(name):
     return run
 
 
+def tools(family, size):
+    """The game with a tool, played by a model of this family."""
+
+    def run(folder):
+        for name in ("environments", "data"):
+            (folder / name).mkdir()
+        text = (PIPELINES / "environments/sums.py").read_text("utf-8")
+        marked = '    @tool\n    def halve(self, x: int) -> str:\n        """Half."""\n\n'
+        text = text.replace("    def reset", f"{marked}    def reset")
+        (folder / "environments/sums.py").write_text(text, "utf-8")
+        for name in ("arithmetic", "arithmetic_test"):
+            (folder / f"data/{name}.jsonl").write_text("", "utf-8")
+        model = f'{{ source = random(1), arch = {family}("{size}"), tokenizer = hf("a/b"), dtype'
+        return linted(GUESS.replace('{ source = local("models/tiny_math"), dtype', model), folder)
+
+    return run
+
+
 def modules(second):
     def run(folder):
         (folder / "a.forge").write_text('import "b" as b\nparam x : int = 1\n', "utf-8")
@@ -146,6 +164,7 @@ APART = {
              lambda f: linted(GUESS)),
     "D621": (lambda f: linted(GUESS.replace("seq_len = 96", "seq_len = 64")),
              lambda f: linted(GUESS)),
+    "D622": (tools("mistral", "7B"), tools("qwen3", "0.6B")),
     "D611": (columns("quest"), columns("question")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),

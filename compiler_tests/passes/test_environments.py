@@ -76,7 +76,7 @@ def lowered(folder: Path, *edits: tuple[str, str]):
 def test_an_environment_is_part_of_the_job(tmp_path: Path) -> None:
     job, _ = lowered(tmp_path)
     shop = job.environments["shop"]
-    assert (shop.function, shop.args, shop.path) == ("Desk", {"rows": 40}, "inputs/desk.py")
+    assert (shop.type_name, shop.args, shop.path) == ("Desk", {"rows": 40}, "inputs/desk.py")
     assert (shop.tools, shop.parts) == (("lookup",), ("found", "polite"))
     assert (shop.procs, shop.tool_timeout, shop.deadline, shop.on_error) == (2, 5.0, None, 0.0)
 

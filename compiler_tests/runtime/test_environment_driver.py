@@ -116,7 +116,7 @@ class Session:
 
 def environment(**more: Any) -> spec.Environment:
     parts: dict[str, Any] = {
-        "function": "Desk",
+        "type_name": "Desk",
         "path": "desk.py",
         "sha256": "",
         "parts": ("found",),
@@ -285,6 +285,12 @@ def test_a_second_crash_is_scored_as_on_error_says() -> None:
     sessions = Session([Step("?"), Crash("a")]), Session([Step("?"), Crash("b")])
     rollout = play(Engine(["3"]), *sessions, of=environment(on_error=0.25))
     assert (rollout.ended, rollout.fixed, rollout.turns) == ("error", 0.25, 2)
+
+
+def test_what_another_trajectory_did_is_no_failure_of_this_one() -> None:
+    lost = [Session([Crash("gone", lost=True)]) for _ in range(3)]
+    rollout = play(Engine(["3"]), *lost, Session([Step(done=True)]))
+    assert rollout.ended == "done"
 
 
 def test_a_crash_that_is_to_drop_is_left_to_the_controller() -> None:

@@ -67,7 +67,7 @@ class Desk(Environment):
 def served(folder: Path, text: str = DESK, **more: Any) -> Served:
     (folder / "desk.py").write_text(text, encoding="utf-8")
     sha256 = hashlib.sha256(text.encode()).hexdigest()
-    given: dict[str, Any] = {"function": "Desk", "path": "desk.py", "parts": ("found",)}
+    given: dict[str, Any] = {"type_name": "Desk", "path": "desk.py", "parts": ("found",)}
     environment = spec.Environment(sha256=sha256, tool_timeout=1.0, **given | more)
     return Served(name="shop", environment=environment, job_dir=str(folder))
 
@@ -166,6 +166,12 @@ def test_a_process_that_dies_is_started_again_without_its_trajectories(tmp_path:
     assert "its process was started anew" in after.error
 
 
+def test_one_trajectory_is_to_blame_for_the_end_of_a_process(tmp_path: Path) -> None:
+    died, waiting, after = asked(tmp_path, ("die", "sleep"), "a")
+    assert sorted(reply.lost for reply in (died, waiting)) == [False, True]
+    assert after.value is not None or after.lost
+
+
 def test_a_call_that_holds_the_interpreter_costs_the_process(tmp_path: Path) -> None:
     held, after = asked(tmp_path, "hold", "a")
     assert held.ended
@@ -180,4 +186,4 @@ def test_an_environment_that_cannot_be_made_is_told_at_the_start(tmp_path: Path)
     with pytest.raises(LaunchError, match=r"environment shop: Desk\(many = 1\) failed: TypeError"):
         asyncio.run(start(served(tmp_path, args={"many": 1})))
     with pytest.raises(LaunchError, match=r"environment shop: desk.py has no environment Dusk"):
-        asyncio.run(start(served(tmp_path, function="Dusk")))
+        asyncio.run(start(served(tmp_path, type_name="Dusk")))

@@ -233,8 +233,8 @@ class _Main:
     def environments(self) -> Iterator[str]:
         for name, played in self.job.environments.items():
             args = [
-                (None, name), (None, played.function), ("file", played.path),
-                *self.fields(played, "function", "path", "sha256"), *self.at(name),
+                (None, name), (None, played.type_name), ("file", played.path),
+                *self.fields(played, "type_name", "path", "sha256"), *self.at(name),
             ]  # fmt: skip
             yield statement(f"{self.variable('env', name)} = ", Call("program.environment", args))
 

@@ -37,14 +37,15 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ("models", lambda: _models(job, folder)),
             ("data", lambda: _data(job, folder)),
             ("rewards", lambda: _rewards(job, folder)),
+            *([("environments", lambda: _environments(job, folder))] if job.environments else ()),
             ("run folder", lambda: _run_folder(request, job)),
         )
         for what, check in checks:
             try:
-                print(f"  {what:<11} ok      {check()}")
+                print(f"  {what:<12} ok      {check()}")
             except (ForgeError, ModuleNotFoundError) as error:
                 failed += 1
-                print(f"  {what:<11} FAILED  {error}")
+                print(f"  {what:<12} FAILED  {error}")
     profile = f" (profile {job.profile})" if job.profile else ""
     end = (
         "would start" if not failed else f"would not start: {failed} of {len(checks)} checks failed"
@@ -118,6 +119,15 @@ def _rewards(job: Job, folder: Path) -> str:
     if problems:
         raise LaunchError("\n".join(problems.values()))
     return ", ".join(job.rewards) or "none"
+
+
+def _environments(job: Job, folder: Path) -> str:
+    from forgedsl.cli.outside import look_at_environments
+
+    problems = look_at_environments(job, folder)
+    if problems:
+        raise LaunchError("\n".join(problems.values()))
+    return ", ".join(job.environments)
 
 
 def _run_folder(request: Request, job: Job) -> str:

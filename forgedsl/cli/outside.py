@@ -134,3 +134,26 @@ def look_at_rewards(job: Job, folder: Path, names: Iterable[str]) -> dict[str, s
         return {name: problem for name, problem in problems.items() if problem}
 
     return asyncio.run(each())
+
+
+def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
+    """Load environments as a run does; what keeps one from being loaded, by its name."""
+    from forgedsl.runtime.environments.process import EnvironmentProcess
+    from forgedsl.runtime.environments.worker import Served
+
+    async def load(name: str) -> str:
+        served = Served(name=name, environment=job.environments[name], job_dir=str(folder))
+        process = EnvironmentProcess(served)
+        try:
+            await process.start()
+        except LaunchError as error:
+            return str(error)
+        finally:
+            process.close()
+        return ""
+
+    async def each() -> dict[str, str]:
+        problems = {name: await load(name) for name in job.environments}
+        return {name: problem for name, problem in problems.items() if problem}
+
+    return asyncio.run(each())

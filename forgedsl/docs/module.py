@@ -30,6 +30,7 @@ TITLES = {
     "service": "Services",
     "reward": "Rewards",
     "rubric": "Rubrics",
+    "environment": "Environments",
     "advantage": "Advantages",
     "filter": "Filters",
     "fn": "Functions",

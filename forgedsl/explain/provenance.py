@@ -151,6 +151,7 @@ def _settings(program: Program) -> dict[str, Any]:
     groups = (program.models, program.datasets, program.services, program.rewards)
     found: dict[str, Any] = {n: d.settings for group in groups for n, d in group.items()}
     found |= {n: d.settings for n, d in (*program.rubrics.items(), *program.evals.items())}
+    found |= {n: d.settings for n, d in program.environments.items()}
     found |= {n: d.settings for n, d in program.singletons.items()}
     if program.schedule is not None:
         found["schedule"] = program.schedule.settings
@@ -175,6 +176,8 @@ def _kind(program: Program, head: str) -> Kind | None:
     for group in (program.models, program.datasets, program.rubrics, program.evals):
         if head in group:
             return KINDS[group[head].kind]
+    if head in program.environments:
+        return KINDS["environment"]
     return KINDS["reward"] if head in program.rewards else KINDS.get(head)
 
 

@@ -97,6 +97,8 @@ class Family:
     """(regular expression of published names, whose group is the size; what differs from it)"""
     ends: tuple[str, ...] = ()
     """end tokens of its chat models"""
+    tools: bool = False
+    """whether its chat models call tools as Hermes does: `<tool_call>JSON</tool_call>`"""
     tokenizer: str = ""
     """families of the same word here share their vocabulary"""
     defaults: Mapping[str, Any] = field(default_factory=dict)

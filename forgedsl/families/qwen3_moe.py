@@ -36,6 +36,7 @@ FAMILY = Family(
         (r"Qwen/Qwen3-(30B-A3B|235B-A22B)(?:-Base)?", {}),
     ),
     ends=("<|im_end|>", "<|endoftext|>"),
+    tools=True,
     tokenizer="qwen",
     defaults={"qk_norm": True, "normalized": True},
     fixed={

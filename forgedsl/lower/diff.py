@@ -76,6 +76,7 @@ def _plain(old: Job, new: Job) -> Iterator[Change]:
         ("datasets", "numerics", "dataset"),
         ("rewards", "numerics", "reward"),
         ("rubrics", "numerics", "rubric"),
+        ("environments", "numerics", "environment"),
         ("evals", "observability", "eval"),
     ):
         before, after = getattr(old, section), getattr(new, section)

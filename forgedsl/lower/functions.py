@@ -87,7 +87,7 @@ def lower_environments(
         if name in played:
             path, sha256 = files.add(decl.body.module, decl.body.span)
             found[name] = job.Environment(
-                function=decl.body.name,
+                type_name=decl.body.name,
                 args={key: plain_argument(value) for key, value in decl.body.args.items()},
                 path=path,
                 sha256=sha256,

@@ -127,13 +127,13 @@ class Reward(Spec):
 
 
 class Environment(Spec):
-    """An environment of several turns: the class `function` in the file `path`, made with `args`.
+    """An environment of several turns: the class `type_name` in the file `path`, made with `args`.
 
     `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
     environment failed twice is scored `on_error`, or dropped.
     """
 
-    function: str
+    type_name: str
     args: dict[str, Any] = Field(default_factory=dict)
     path: str
     sha256: str

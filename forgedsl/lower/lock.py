@@ -1,6 +1,6 @@
 """forge.lock: what a run depends on, as TOML text; and what has drifted from a lock.
 
-    Job -> packages, models, datasets, Python rewards, losses, kernels, defaults
+    Job -> packages, models, datasets, Python files, losses, kernels, defaults
     Job + lock -> the same job on the lock's revisions, and `field: locked -> now` for every drift
 
 Package versions are read from metadata, nothing is imported. Losses and kernels are hashed by
@@ -68,6 +68,8 @@ def lock_text(job: Job) -> str:
     for name, reward in job.rewards.items():
         if reward.kind == "python":
             sections.append((f"rewards.{name}", {"path": reward.path, "sha256": reward.sha256}))
+    for name, played in job.environments.items():
+        sections.append((f"environments.{name}", {"path": played.path, "sha256": played.sha256}))
     losses = {name: _sha256(_nameless(loss.tree)) for name, loss in job.losses.items()}
     sections.append(("losses", losses))
     kernels = {name: _sha256(functions(loss.kernels)) for name, loss in job.losses.items()}

@@ -1,17 +1,20 @@
 """Environments against the models that play in them: ends, lengths, reward parts.
 
-D620 endless-environment, D621 turns-over-context, F101 and F113 for what is not there. A trajectory
-holds its prompt, what the policy wrote and what the environment said, so that is what has to fit.
+D620 endless-environment, D621 turns-over-context, D622 no-tool-format, F101 and F113 for what is
+not there. A trajectory holds its prompt, what the policy wrote and what the environment said, so
+that is what has to fit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, EnvironmentDecl, Function, Program, Ref, model_of
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.plan.archs import read_model
 from forgedsl.plan.meshes import number
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -51,6 +54,28 @@ def check_environments(
     for decl in program.evals.values():
         found += _eval(program, decl)
     return found + [d for node in graph.of("score") for d in _parts(program, graph, node)]
+
+
+def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
+    """D622: the model of a player calls tools in a form that nothing reads."""
+    found = []
+    for node in graph.of("sample"):
+        shop = environment_of(program, node.settings)
+        model = program.models[model_of(program.services[node.target])]
+        known = read_model(model, base_dir) if shop is not None and shop.body.tools else None
+        if shop is not None and known is not None and not known[0].tools:
+            tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools)
+            found.append(
+                error(
+                    "D622",
+                    "no-tool-format",
+                    f"nothing reads how `{known[0].name}` calls tools; `{shop.name}` has {tools}",
+                    node.span,
+                    related=(Label(text="the model", span=model.name_span),),
+                    help="a model of the Qwen families, or a `step` that reads plain text",
+                )
+            )
+    return found
 
 
 def _endless(shop: EnvironmentDecl, turns: object, span: Span) -> Iterator[Diagnostic]:

@@ -19,7 +19,7 @@ from forgedsl.plan import checks
 from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, lengths, plan_cost
-from forgedsl.plan.environments import check_environments
+from forgedsl.plan.environments import check_environments, check_tools
 from forgedsl.plan.host import Host, resolve_host
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory import GIB
@@ -190,6 +190,7 @@ def _checks(
     found += checks.check_transports(program, graph, request.meshes)
     found += checks.check_context(program, graph, contexts, seq_len)
     found += check_environments(program, graph, contexts, seq_len)
+    found += check_tools(program, graph, base_dir)
     if schedule is not None:
         found += checks.check_colocation(program, graph, colocate, schedule.mode)
     for mesh in request.meshes:

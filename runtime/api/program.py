@@ -100,11 +100,11 @@ class Program:
         self._rest["colocate"] = (*shared, tuple(service.name for service in services))
 
     def environment(
-        self, name: str, function: str, *, file: str, at: str = "", **given: Any
+        self, name: str, type_name: str, *, file: str, at: str = "", **given: Any
     ) -> Env:
         """An environment: the name of its class in a Python file."""
         path = self._file(file)
-        played = spec.Environment(function=function, path=file, sha256=digest(path), **given)
+        played = spec.Environment(type_name=type_name, path=file, sha256=digest(path), **given)
         self._declare("environments", name, played, at)
         return Env(name)
 

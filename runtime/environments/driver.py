@@ -27,10 +27,17 @@ from forgedsl.runtime.items import Prompt, Rollout
 
 TRIES = 2
 """of a trajectory whose environment fails, with the same seeds"""
+LOST = 3
+"""times that a trajectory may be lost besides, with a process that another one ended"""
 
 
 class Crash(Exception):
-    """The environment of a trajectory failed; the trajectory cannot go on."""
+    """The environment of a trajectory failed; the trajectory cannot go on. `lost`: for what
+    another one did."""
+
+    def __init__(self, cause: str, *, lost: bool = False) -> None:
+        self.lost = lost
+        super().__init__(cause)
 
 
 class Late(Exception):
@@ -105,9 +112,8 @@ class Trajectory:
         self.mask += done.mask
         self.texts.append(done.text)
         self.versions += done.versions
-        self.started, self.running = (
-            (done.started, done.running) if not self.turns else (self.started, self.running)
-        )
+        if not self.turns:
+            self.started, self.running = done.started, done.running
         self.finished = done.finished
         self.turns += 1
 
@@ -166,12 +172,17 @@ class Driver:
             RolloutError: the environment failed, and nothing can be scored for it.
         """
         fixed = self._spec.on_error
-        for _ in range(1 if fixed == "drop" else TRIES):  # the controller tries again by itself
+        left, lost = 1 if fixed == "drop" else TRIES, LOST  # the controller drops after two
+        while left:
             play = _Play(self._spec, self._bridge, self._begin(), prompt, limits)
             try:
                 ended = await play.run(engine, seed)
             except Crash as crash:
                 cause = str(crash)
+                if crash.lost and lost:
+                    lost -= 1
+                    continue
+                left -= 1
                 self._failed(cause, prompt)
             else:
                 return play.made.rollout(sibling, ended)
@@ -218,11 +229,8 @@ class _Play:
 
     async def _turns(self, engine: Engine, seed: int) -> str:
         prompt, made = self.made.prompt, self.made
-        task = Task(
-            text=prompt.text,
-            messages=None if prompt.messages is None else tuple(prompt.messages),
-            target=prompt.target,
-        )
+        messages = None if prompt.messages is None else tuple(prompt.messages)
+        task = Task(text=prompt.text, messages=messages, target=prompt.target)
         start = await self._session.reset(task, seed_of("environment", prompt.group, prompt.row))
         limit = self._spec.max_observation
         made.prompt = self._bridge.first(prompt, start.observation, limit)

@@ -18,6 +18,8 @@ class EnvironmentProcess:
         self._served = served
         self._starting = asyncio.Lock()
         self._now: Child | None = None
+        self._blamed: Child | None = None
+        """the last child whose end was told as the fault of a trajectory"""
 
     async def start(self) -> None:
         """Wait until it can be called.
@@ -34,7 +36,11 @@ class EnvironmentProcess:
         except LaunchError as error:
             return Reply(error=str(error), ended=True)
         found: Reply | Ended = await child.ask(request, request.seconds)
-        return Reply(error=found.cause, ended=True) if isinstance(found, Ended) else found
+        if not isinstance(found, Ended):
+            return found
+        lost = not found.mine or child is self._blamed  # who ended it is asked about once
+        self._blamed = child
+        return Reply(error=found.cause, ended=True, lost=lost)
 
     def close(self) -> None:
         if self._now is not None:

@@ -62,6 +62,8 @@ class Reply:
     error: str = ""
     late: bool = False
     ended: bool = False
+    lost: bool = False
+    """the process of the trajectory ended, for what another one did"""
 
 
 def main(number: int) -> None:
@@ -89,16 +91,22 @@ def load(served: Served) -> Callable[[], Environment]:
         module = load_file(spec_.path, spec_.sha256, Path(served.job_dir))
     except LaunchError as error:
         raise LaunchError(f"{name}: {error}") from error
-    cls = getattr(module, spec_.function, None)
+    cls = getattr(module, spec_.type_name, None)
     if not (isinstance(cls, type) and issubclass(cls, Environment)):
-        raise LaunchError(f"{name}: {spec_.path} has no environment {spec_.function}")
+        raise LaunchError(f"{name}: {spec_.path} has no environment {spec_.type_name}")
     try:
         cls(**spec_.args)
         tools_of(cls)
     except Exception as error:
         given = ", ".join(f"{key} = {value!r}" for key, value in spec_.args.items())
-        raise LaunchError(f"{name}: {spec_.function}({given}) failed: {described(error)}") from None
+        raise LaunchError(
+            f"{name}: {spec_.type_name}({given}) failed: {described(error)}"
+        ) from None
     return lambda: cls(**spec_.args)
+
+
+class Gone(Exception):
+    """The object of the trajectory was in a process before this one."""
 
 
 class _Seat:
@@ -180,7 +188,7 @@ class _Host:
         except BaseException as error:
             if clock.expired():
                 return Reply(late=True, error=f"no answer within {request.seconds:g} s")
-            return Reply(error=described(error))
+            return Reply(error=described(error), lost=isinstance(error, Gone))
 
     async def _do(self, request: Request) -> Any:
         if request.op == "tools":
@@ -191,11 +199,9 @@ class _Host:
             found = await seat.call(seat.environment.reset, request.task, Random(request.seed))
             return _checked(found, Start, "reset")
         if request.op == "close":
-            if request.key in self._seats:  # else it was one of a process before this one
-                await self._close(self._seats.pop(request.key))
-            return None
+            return await self._close(self._seats.pop(request.key, None))
         if request.key not in self._seats:
-            raise LookupError("its process was started anew")
+            raise Gone("its process was started anew")
         seat = self._seats[request.key]
         step = _checked(await seat.call(seat.environment.step, request.turn), Step, "step")
         unknown = set(step.rewards) - set(self._served.environment.parts)
@@ -203,10 +209,10 @@ class _Host:
             raise ValueError(f"step gave {sorted(unknown)}, which `parts` does not name")
         return step
 
-    async def _close(self, seat: _Seat) -> None:
-        if seat.stuck:
+    async def _close(self, seat: _Seat | None) -> None:
+        if seat is not None and seat.stuck:
             self._left.append(seat)
-        else:
+        elif seat is not None:  # else it was one of a process before this one
             await seat.call(seat.environment.close)
 
 

@@ -45,7 +45,7 @@ class EnvironmentClient:
         self._alive.set()
         self._told = 0
         remedy = "mend it: an environment answers every turn, also one that makes no sense"
-        self._guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
+        self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
 
     async def driver(self, tokenizer: ChatTokenizer) -> Driver:
@@ -83,7 +83,7 @@ class EnvironmentClient:
                 raise
             if mesh is self.mesh:  # the keeper starts another, or ends the run
                 self._alive.clear()
-            raise Crash(error.failure.message) from error
+            raise Crash(error.failure.message, lost=True) from error
         return reply
 
     def ended(self, session: PoolSession, mesh: Mesh | None) -> None:
@@ -105,13 +105,10 @@ class EnvironmentClient:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def succeeded(self) -> None:
-        self._guard.succeeded()
-
     def failed(self, cause: str, prompt: Prompt) -> None:
         """A trajectory crashed; too many end the run (GuardError)."""
         self._warn(cause)
-        self._guard.failed(cause, repr(prompt.text[-80:]))
+        self.guard.failed(cause, repr(prompt.text[-80:]))
 
     def _warn(self, text: str) -> None:
         """Say the first time, the tenth, the hundredth, ..."""
@@ -147,7 +144,7 @@ class PoolSession:
         if reply.late:
             raise Late(reply.error)
         assert isinstance(reply.value, Step)
-        self._client.succeeded()
+        self._client.guard.succeeded()
         return reply.value
 
     def close(self) -> None:
@@ -158,5 +155,5 @@ class PoolSession:
         request = Request(key=self.key, op=op, seconds=seconds, **more)
         reply = await self._client.call(self.rank, self._mesh, request)
         if reply.error and not reply.late:
-            raise Crash(f"{op}: {reply.error}")
+            raise Crash(f"{op}: {reply.error}", lost=reply.lost)
         return reply

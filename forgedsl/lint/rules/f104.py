@@ -27,6 +27,7 @@ def check(view: View) -> Findings:
         "service": program.services,
         "reward": program.rewards,
         "rubric": program.rubrics,
+        "environment": program.environments,
         "function": program.functions,
         "import": [n for n, found in program.scope.names.items() if isinstance(found, Scope)],
     }

@@ -1,0 +1,94 @@
+"""Trajectories on real meshes: the shipped game for two steps, its environment dying once.
+
+What the engine saw is what the trainer scores: with equal weights the ratio of every token is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+DIES = """
+    def step(self, turn: Turn) -> Step:
+        import os
+        from pathlib import Path
+
+        marker = Path(__file__).with_name("died")
+        if turn.number == 1 and not marker.exists():
+            marker.touch()
+            os._exit(3)
+        return self.answered(turn)
+
+    def answered(self, turn: Turn) -> Step:"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("game")
+    text = (PIPELINES / "guess_math.forge").read_text("utf-8")
+    for form in ("local", "jsonl"):
+        text = text.replace(f'{form}("', f'{form}("forgedsl:')
+    (folder / "game.forge").write_text(text, "utf-8")
+    source = (PIPELINES / "environments/sums.py").read_text("utf-8")
+    (folder / "environments").mkdir()
+    dying = source.replace("\n    def step(self, turn: Turn) -> Step:", DIES)
+    assert dying != source
+    (folder / "environments/sums.py").write_text(dying, "utf-8")
+    command = [
+        "run", "game.forge", "schedule.steps=2", "prompts=6", "held_out.limit=8",
+        "--run-dir", "run", "--record-batches", "2",
+    ]  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "forgedsl.cli.main", *command],
+        cwd=folder, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "run"
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+
+
+@pytest.mark.timeout(300)
+def test_the_trainer_scores_what_the_engine_saw(run: Path) -> None:
+    first = lines(run / "metrics.jsonl")[0]
+    assert first["age_max"] == 0
+    assert first["loss/ratio"] == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.timeout(300)
+def test_the_mask_covers_the_turns_and_what_lies_between_is_the_environments(run: Path) -> None:
+    from forgedsl.runtime.data.chat import ChatTokenizer
+
+    tokenizer = ChatTokenizer.load(str(PIPELINES / "models/tiny_math"))
+    samples = json.loads((run / "batches/step-1.json").read_text())["batch"]["samples"]
+    observed = []
+    for sample in samples:
+        prompt = tokenizer.decode(sample["token_ids"][: sample["num_prompt"]])
+        written = sample["token_ids"][sample["num_prompt"] :]
+        between = [t for t, mine in zip(written, sample["mask"], strict=True) if not mine]
+        said = tokenizer.decode(between)
+        assert said.replace(prompt, "").strip("+-?") == ""
+        assert all(
+            value == 0.0
+            for value, mine in zip(sample["token_fields"]["behavior"], sample["mask"], strict=True)
+            if not mine
+        )
+        observed.append(bool(said))
+    assert any(observed)
+    assert not all(observed)
+
+
+@pytest.mark.timeout(300)
+def test_a_process_that_dies_costs_its_trajectories_one_more_try(run: Path) -> None:
+    warnings = [e["text"] for e in lines(run / "events.jsonl") if e["kind"] == "warning"]
+    assert any("environment game" in t and "exit code 3 in the call" in t for t in warnings)
+    ended = {sample["ended"] for sample in lines(run / "samples.jsonl")}
+    assert ended <= {"done", "turns", "tokens"}
