@@ -7,12 +7,13 @@ the reference manual read the same tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Literal, TypeVar
 
 from forgedsl.records import dataclass, field
 
 Impact = Literal["numerics", "placement", "observability"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +203,22 @@ class Kind:
         """Names of the nested blocks (`parallel`, `optimizer`)."""
         names = {s.name.rpartition(".")[0]: None for s in self.settings if "." in s.name}
         return (*names, *self.open)
+
+
+class Live(Mapping[str, T]):
+    """By name what a registry holds at the moment, so that units may be added to it."""
+
+    def __init__(self, read: Callable[[], Mapping[str, T]]) -> None:
+        self._read = read
+
+    def __getitem__(self, name: str) -> T:
+        return self._read()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._read())
+
+    def __len__(self) -> int:
+        return len(self._read())
 
 
 # ---- the common types

@@ -10,7 +10,7 @@ from forgedsl import api
 from forgedsl.cli import fmt, lint, main
 from forgedsl.cli.commands import COMMANDS
 from forgedsl.schema import KINDS, SERVICES, SINGLETONS
-from forgedsl.schema.services import ENGINE_ARGUMENTS
+from forgedsl.services.vllm import ENGINE_ARGUMENTS
 from forgedsl.syntax.slips import BLOCKS
 
 ROOT = Path(__file__).parents[2]

@@ -10,7 +10,7 @@ import pytest
 
 from forgedsl.families.base import Dims
 from forgedsl.plan.memory import CPU_POOL, GIB, HEAD_ELEMENTS, TitanShape, layer_bytes
-from forgedsl.plan.meshes import TITAN_DEGREES
+from forgedsl.services.titan import KIND
 
 DIMS = {"hidden": 256, "heads": 6, "kv_heads": 2, "head_dim": 32, "ffn": 640, "vocab": 64}
 ROWS, SEQ_LEN = 2, 128
@@ -38,7 +38,7 @@ def test_what_a_layer_keeps(counted, mode, dtype, itemsize):
     shape = TitanShape(
         dims=Dims(layers=2, context=SEQ_LEN, tied=True, qk_norm=True, **DIMS),
         device="cpu",
-        degrees=dict.fromkeys(TITAN_DEGREES, 1),
+        degrees=dict.fromkeys(KIND.degrees, 1),
         itemsize=itemsize,
         trained=True,
         checkpointing=mode,

@@ -44,7 +44,7 @@ def names() -> tuple[str, ...]:
 def _setting(what: str) -> str | None:
     """Settings that end in `what`, or that stand in the block of this name, kind by kind."""
     parts = []
-    for name, kind in (KINDS | SERVICES).items():
+    for name, kind in {**KINDS, **SERVICES}.items():
         found = tuple(s for s in kind.settings if f".{what}." in f".{s.name}.")
         if found and not kind.single:
             parts += [f"# {what}, of {name}", settings_table(replace(kind, settings=found))]

@@ -16,6 +16,7 @@ from forgedsl.graph.fields import check_fields
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
 from forgedsl.hir.ir import Function, Program, model_of
+from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 
 SOURCES = ("draw", "batches", "pairs")
@@ -254,7 +255,7 @@ def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[D
     if source != step.target:
         problem = f"`{source}` is never stepped, so its weights do not change"
         help = f"sync from `{step.target}`"
-    elif program.services[target].ctor != "vllm":
+    elif not kind_of(program.services[target].ctor).samples:
         problem = f"`{target}` is a {program.services[target].ctor} service and stays frozen"
         help = "sync into a generator (a vllm service)"
     elif model_of(program.services[source]) != model_of(program.services[target]):

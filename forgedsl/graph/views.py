@@ -32,6 +32,7 @@ from forgedsl.plan.memory import GIB
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.timeline import SYNC, Bar, timeline
 from forgedsl.records import dataclass
+from forgedsl.services.registry import kind_of
 
 CELL_HEIGHT, CELL_GAP, PER_ROW = 52.0, 10.0, 8
 HOSTS = 8
@@ -125,7 +126,7 @@ def processes(plan: Plan) -> Iterator[Process]:
             for slot in range(mesh.procs):
                 rank = ranks.get(spot.replica, 0)
                 ranks[spot.replica] = rank + 1
-                number = spot.replica if mesh.kind == "vllm" else rank
+                number = spot.replica if kind_of(mesh.kind).replicated else rank
                 name = f"{mesh.service} {number}"
                 mine = spot.gpus[slot * mesh.gpus : (slot + 1) * mesh.gpus]
                 for gpu in mine:

@@ -28,6 +28,7 @@ from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import SYNC
+from forgedsl.services.registry import kind_of
 from forgedsl.settings import COUNT, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -149,8 +150,9 @@ class FlowResolver:
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)
         for column in COLUMNS.get(method, ()):
             self.resolver.need(declared.name, column, f"`{method}` reads it")
-        if method in ("sample", "play"):
-            self.resolver.need(declared.name, "sampling.max_tokens", "it samples")
+        for needed, setting, why in kind_of(owner).needs if declared.ctor else ():
+            if needed == method:
+                self.resolver.need(declared.name, setting, why)
         if method == "play":
             return self._play(name, call, declared, span)
         return self._simple(name, method, declared.name, call, PARAMETERS[method], span)

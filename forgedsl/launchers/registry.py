@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from forgedsl.launchers import kubernetes, local, process, slurm
 from forgedsl.launchers.base import Launcher
-from forgedsl.settings import Signature
+from forgedsl.settings import Live, Signature
 
 LAUNCHERS: tuple[Launcher, ...] = (
     local.LAUNCHER,
@@ -14,6 +12,8 @@ LAUNCHERS: tuple[Launcher, ...] = (
     slurm.LAUNCHER,
     kubernetes.LAUNCHER,
 )
+SIGNATURES: Live[Signature] = Live(lambda: {each.name: each.signature for each in LAUNCHERS})
+"""how each is written, for the schema"""
 
 
 def launcher(name: str) -> Launcher:
@@ -26,19 +26,3 @@ def launcher(name: str) -> Launcher:
         if each.name == name:
             return each
     raise LookupError(f"no launcher {name}; there are {', '.join(each.name for each in LAUNCHERS)}")
-
-
-class Signatures(Mapping[str, Signature]):
-    """How each is written, for the schema."""
-
-    def __getitem__(self, name: str) -> Signature:
-        for each in LAUNCHERS:
-            if each.name == name:
-                return each.signature
-        raise KeyError(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return (each.name for each in LAUNCHERS)
-
-    def __len__(self) -> int:
-        return len(LAUNCHERS)

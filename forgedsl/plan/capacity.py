@@ -29,6 +29,7 @@ from forgedsl.plan.memory import (
 from forgedsl.plan.meshes import MeshPlan, number, value
 from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params, vocab_params
 from forgedsl.records import dataclass, replace
+from forgedsl.services.registry import kind_of
 
 TIGHT = 0.92
 """part of a memory from which on the plan warns"""
@@ -278,7 +279,9 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
     for mesh in request.meshes:
         for place in mesh.places:
             parts = totals.setdefault(place.host, {})
-            own = mesh.procs * (PROCESS[mesh.kind] + _on_host(by_service.get(mesh.service), mesh))
+            own = mesh.procs * (
+                kind_of(mesh.kind).process + _on_host(by_service.get(mesh.service), mesh)
+            )
             parts[mesh.service] = parts.get(mesh.service, 0) + round(own)
         rank = by_service.get(mesh.service)
         shape = rank.shape if rank is not None else None

@@ -20,8 +20,11 @@ from forgedsl.plan.host import launcher_of
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
 from forgedsl.records import replace
 from forgedsl.schema import SERVICES, builtins
+from forgedsl.services.registry import kind_of
 from forgedsl.source import NO_SPAN, Span
 from forgedsl.transports import TRANSPORTS, choose
+
+PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"}
 
 
 def written_at(decl: Decl, key: str) -> Span:
@@ -37,9 +40,7 @@ def check_divisibility(
     if dims is None:
         return []
     tp = mesh.degrees.get("tp", 1)
-    parts = [("heads", dims.heads)]
-    if mesh.kind == "titan":
-        parts += [("kv heads", dims.kv_heads), ("vocabulary entries", dims.vocab)]
+    parts = [(PARTS[name], int(getattr(dims, name))) for name in kind_of(mesh.kind).even]
     bad = [f"{size} {what}" for what, size in parts if size % tp]
     found = []
     if bad:
@@ -59,7 +60,7 @@ def check_divisibility(
 
 def _check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
     found: list[Diagnostic] = []
-    if dims.experts and mesh.kind == "titan" and mesh.world > 1:
+    if dims.experts and kind_of(mesh.kind).experts_on_one and mesh.world > 1:
         found.append(
             error(
                 "P204",

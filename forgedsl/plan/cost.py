@@ -24,6 +24,7 @@ from forgedsl.plan.meshes import MeshPlan, number, transport_of, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass
+from forgedsl.services.registry import kind_of
 from forgedsl.transports import RATES
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
@@ -290,7 +291,7 @@ def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
     others = [stage for stage in cost.stages if stage.service != slowest.service]
     decl = program.services[slowest.service]
     updated = {stage.service for stage in cost.stages if stage.node in ("step", "sync")}
-    if decl.ctor != "titan" or slowest.service in updated or not others:
+    if not kind_of(decl.ctor).trains or slowest.service in updated or not others:
         return []
     other = max(others, key=lambda stage: stage.seconds)
     awaited = other.seconds if cost.overlapped else sum(stage.seconds for stage in others)

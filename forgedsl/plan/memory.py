@@ -41,8 +41,8 @@ BATCHED_TOKENS = 8192
 """tokens of one engine step"""
 GRAPHS = 1.5 * GIB
 MAX_RUNNING = 256
-PROCESS = {"titan": 0.7 * GIB, "vllm": 0.8 * GIB, "reward": 0.2 * GIB, "controller": 0.5 * GIB}
-"""resident memory of a process that has imported its parts and holds no model (measured)"""
+PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB}
+"""resident memory of processes that hold no model (measured); of services see their kinds"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

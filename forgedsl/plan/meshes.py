@@ -17,12 +17,10 @@ from forgedsl.graph.ir import Node
 from forgedsl.hir.ir import Decl, Value
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace
+from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto, Derived
 from forgedsl.source import Span
 from forgedsl.transports import Spot, choose
-
-TITAN_DEGREES = ("dp_replicate", "dp_shard", "cp", "tp", "pp")
-VLLM_DEGREES = ("tp", "pp", "dp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,28 +121,27 @@ def is_default(setting: Value) -> bool:
 def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
     """One service with every size known; reports P201 and P202."""
     gpus, device = _device(decl, reporter)
-    is_titan = decl.ctor == "titan"
-    names = TITAN_DEGREES if is_titan else VLLM_DEGREES
+    kind = kind_of(decl.ctor)
     hosts = number(decl, "hosts", 1)
-    degrees = {name: number(decl, f"parallel.{name}", 0) for name in names}
+    degrees = {name: number(decl, f"parallel.{name}", 0) for name in kind.degrees}
     product = prod(degree for degree in degrees.values() if degree)
     procs = number(decl, "procs", 1)
-    if is_titan and degrees["dp_shard"] == 0:
-        degrees["dp_shard"] = max(1, hosts * procs // product)
+    if kind.spread and degrees[kind.spread] == 0:
+        degrees[kind.spread] = max(1, hosts * procs // product)
     if gpus > 1:
         reporter.report(_idle_gpus(decl, gpus, hosts, procs))
     if prod(degrees.values()) != hosts * procs:
         reporter.report(_parallel_product(decl, degrees, hosts, procs))
     return MeshPlan(
         service=decl.name,
-        kind=str(decl.ctor),
+        kind=kind.name,
         name=str(value(decl, "mesh_name") or decl.name),
         hosts=hosts,
         procs=procs,
         gpus=gpus,
         cpus=_optional_int(decl, "cpus"),
         device=device,
-        replicas=1 if is_titan else number(decl, "replicas", 1),
+        replicas=number(decl, "replicas", 1) if kind.replicated else 1,
         degrees=degrees,
     )
 
@@ -194,10 +191,10 @@ def _device_conflict(decl: Decl, what: str, remedy: str) -> Diagnostic:
 def _parallel_product(decl: Decl, degrees: Mapping[str, int], hosts: int, procs: int) -> Diagnostic:
     shown = {name: degree for name, degree in degrees.items() if degree > 1} or dict(degrees)
     product = " x ".join(f"{name} {degree}" for name, degree in shown.items())
-    others = prod(degree for name, degree in degrees.items() if name != "dp_shard")
-    world = hosts * procs
-    if decl.ctor == "titan" and world % others == 0:
-        help = f"`parallel.dp_shard = {world // others}` (or `auto`) fits {world} processes"
+    spread, world = kind_of(decl.ctor).spread, hosts * procs
+    others = prod(degree for name, degree in degrees.items() if name != spread)
+    if spread and world % others == 0:
+        help = f"`parallel.{spread} = {world // others}` (or `auto`) fits {world} processes"
     elif prod(degrees.values()) % hosts == 0:
         help = f"`procs = {prod(degrees.values()) // hosts}` fits these degrees"
     else:
@@ -368,7 +365,10 @@ def _remedy(
         fitting = spare // (many.world * many.gpus)
         if fitting >= 1:
             found.append(f"replicas = {fitting} fits")
-    for shared in ([m for m in rows if m.kind == "titan"], rows):  # frozen models cost no overlap
+    for shared in (
+        [m for m in rows if kind_of(m.kind).trains],
+        rows,
+    ):  # frozen models cost no overlap
         names = tuple(mesh.service for mesh in shared)
         saved = sum(m.total_gpus for m in shared) - max((m.total_gpus for m in shared), default=0)
         room = advice.fits(names) if saved and need - saved <= have and not colocate else ""

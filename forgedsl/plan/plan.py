@@ -28,6 +28,7 @@ from forgedsl.plan.meshes import Advice, MeshPlan, number, place, plan_mesh
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.records import dataclass
+from forgedsl.services.registry import kind_of
 
 MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""
@@ -150,7 +151,7 @@ def _request(
         host=resolved,
         dims=dims,
         contexts=contexts,
-        rows={n: _rows(d, contexts[n]) for n, d in decls.items() if d.ctor == "titan"},
+        rows={n: _rows(d, contexts[n]) for n, d in decls.items() if kind_of(d.ctor).trains},
         trainer=graph.trainer,
         synced=frozenset(str(sync.settings["target"]) for sync in graph.syncs),
     )

@@ -19,6 +19,7 @@ from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.memory import GIB, PHASES
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
+from forgedsl.services.registry import kind_of
 
 WIDTH = 100
 HOST_ROWS = 6
@@ -95,7 +96,8 @@ def _grid(plan: Plan) -> list[str]:
             for gpu in place.gpus:
                 rank = counts.get(place.replica, 0)
                 counts[place.replica] = rank + 1
-                name = f"{letter}{place.replica}" if mesh.kind == "vllm" else f"{letter}{rank}"
+                number = place.replica if kind_of(mesh.kind).replicated else rank
+                name = f"{letter}{number}"
                 cells.setdefault((place.host, gpu), []).append(name)
     used = sorted({host for host, _ in cells})
     width = max(max(len("+".join(names)) for names in cells.values()), 2) + 2
@@ -276,7 +278,9 @@ def _balance(plan: Plan) -> str:
     cost = plan.cost
     times = by_service(cost.stages)
     slowest = cost.bottleneck
-    if slowest is None or not cost.overlapped or plan.mesh(slowest.service).kind != "vllm":
+    if slowest is None or not cost.overlapped:
+        return ""
+    if not kind_of(plan.mesh(slowest.service).kind).replicated:
         return ""
     others = max((t for name, t in times.items() if name != slowest.service), default=0.0)
     replicas = plan.mesh(slowest.service).replicas

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-METHODS = {
-    "dataset": ("draw", "batches", "pairs"),
-    "titan": ("step", "logprobs"),
-    "vllm": ("sample", "play"),
-}
+from forgedsl.services import registry
+from forgedsl.settings import Live
+
+METHODS: Live[tuple[str, ...]] = Live(
+    lambda: {
+        "dataset": ("draw", "batches", "pairs"),
+        **{kind.name: kind.methods for kind in registry.KINDS},
+    }
+)
 COLUMNS = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejected")}
 PARAMETERS = {
     "draw": ("count",),

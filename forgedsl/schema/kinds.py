@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl import transports
-from forgedsl.launchers.registry import Signatures
+from forgedsl.launchers.registry import SIGNATURES
 from forgedsl.records import replace
 from forgedsl.schema import constructors as c
-from forgedsl.schema.services import TITAN, VLLM
+from forgedsl.services.registry import SCHEMAS
 from forgedsl.settings import (
     AUTO,
     BOOL,
@@ -82,7 +82,7 @@ LAUNCHER = Kind(
     single=True,
     doc="how processes start",
     settings=rows(
-        ("value", Type(base="ctor", ctors=Signatures()), Derived("local"), PLACE, "how to start"),
+        ("value", Type(base="ctor", ctors=SIGNATURES), Derived("local"), PLACE, "how to start"),
     ),
 )
 COLOCATE = Kind(
@@ -328,7 +328,7 @@ SYNC = Kind(
     ),
 )
 
-SERVICES = {"titan": TITAN, "vllm": VLLM}
+SERVICES = SCHEMAS
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (

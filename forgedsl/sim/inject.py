@@ -12,6 +12,7 @@ import re
 from typing import TYPE_CHECKING
 
 from forgedsl.records import dataclass
+from forgedsl.services.registry import kind_of
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -81,7 +82,7 @@ def check(fault: Fault, job: Job) -> Fault:
     if fault.target not in known:
         raise ValueError(f"`{fault.target}` is no {_what(fault)} here; there is {', '.join(known)}")
     service = job.services.get(fault.target)
-    if fault.kind != "kill" and service is not None and service.kind != "vllm":
+    if fault.kind != "kill" and service is not None and not kind_of(service.kind).samples:
         raise ValueError(
             f"only generators and rewards are made to {fault.kind}, not {fault.target}"
         )

@@ -22,6 +22,7 @@ from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.measures import Mismatch, forms_of, mismatches
 from forgedsl.records import dataclass
+from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 from forgedsl.types.measures import FULL, Form, Measure
 
@@ -164,7 +165,7 @@ def _operand(
 
 def _whence(view: View, source: Source) -> str:
     """`generator.sampling, line 39`, `trainer`, or the override that decided."""
-    name = source.service.name + (".sampling" if source.service.ctor == "vllm" else "")
+    name = source.service.name + _prefix(source)
     written = [v for v in source.settings.values() if v.origin.layer != "default"]
     if not written:
         return name
@@ -175,6 +176,12 @@ def _whence(view: View, source: Source) -> str:
     other = origin.span.file != view.program.file
     file = f"{PurePath(origin.span.file).name} " if other else ""
     return f"{name}, {file}line {line}"
+
+
+def _prefix(source: Source) -> str:
+    """`.sampling` where the settings of its measure stand in a block."""
+    measure = kind_of(source.service.ctor).measure.rstrip(".")
+    return f".{measure}" if measure else ""
 
 
 def _fix(other: Source, ours: Source) -> Fix | None:
@@ -190,5 +197,5 @@ def _fix(other: Source, ours: Source) -> Fix | None:
         changes.append(f"{key} {value.value} -> {text}")
     if not edits:
         return None
-    prefix = f"{other.service.name}." + ("sampling." if other.service.ctor == "vllm" else "")
+    prefix = f"{other.service.name}{_prefix(other)}."
     return Fix(message=prefix + ", ".join(changes), edits=tuple(edits), safe=False)

@@ -1,0 +1,1 @@
+"""Kinds of services: one module of facts each, found through `registry`."""

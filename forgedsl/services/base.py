@@ -1,0 +1,94 @@
+"""What a kind of service is to the compiler: passes ask it, it knows no pass.
+
+To add one: docs/design/services.md.
+"""
+
+from __future__ import annotations
+
+from forgedsl.records import dataclass, replace
+from forgedsl.settings import (
+    AUTO,
+    COUNT,
+    NATURAL,
+    STR,
+    Derived,
+    Impact,
+    Kind,
+    Setting,
+    Type,
+    word,
+)
+
+NUM: Impact = "numerics"
+PLACE: Impact = "placement"
+OPTIONAL_COUNT = replace(COUNT, optional=True)
+GIB = 2**30
+
+
+def row(name: str, type_: Type, default: object, impact: Impact, doc: str) -> Setting:
+    return Setting(name=name, type=type_, default=default, impact=impact, doc=doc)
+
+
+_DEVICE = Setting(
+    name="device",
+    type=Type(base="word", words=("gpu", "cpu"), auto=True),
+    default=Derived("gpu where the cluster has GPUs, else cpu"),
+    impact="placement",
+    doc="where it computes",
+)
+_GPUS = Setting(
+    name="gpus",
+    type=NATURAL,
+    default=Derived("1 on device gpu, 0 on cpu"),
+    impact="placement",
+    doc="GPUs per process",
+)
+COMMON = (
+    row("hosts", COUNT, 1, PLACE, "hosts"),
+    _GPUS,
+    row("cpus", replace(COUNT, auto=True), AUTO, PLACE, "threads of each of its processes"),
+    _DEVICE,
+    row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), NUM, "dtype in use"),
+    row("mesh_name", STR, Derived("the service's name"), PLACE, "name of its process mesh"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceKind:
+    """One kind: `service NAME : KIND(model) { ... }`.
+
+    schema    its settings, and what of them this version does not carry out (`support`)
+    methods   what a flow may call; `sample` makes it a generator, which takes weights of a sync,
+              `step` a model that is trained where the flow steps it, and frozen elsewhere
+    needs     settings without default that a method reads: (method, setting, why)
+    degrees   parallel degrees, whose product is the processes of one replica; `spread` is the one
+              that takes what the others leave
+    even      what of a model `tp` must divide, by the fields of its dimensions
+    measure   prefix of the settings that say what its log-probs are of (`sampling.`)
+    process   bytes of a process that has imported its parts and holds no model (measured)
+    """
+
+    name: str
+    schema: Kind
+    methods: tuple[str, ...]
+    needs: tuple[tuple[str, str, str], ...] = ()
+    degrees: tuple[str, ...] = ()
+    spread: str = ""
+    even: tuple[str, ...] = ("heads",)
+    measure: str = ""
+    process: int = GIB
+    experts_on_one: bool = False
+    """a model with experts computes in one process"""
+
+    @property
+    def samples(self) -> bool:
+        return "sample" in self.methods
+
+    @property
+    def trains(self) -> bool:
+        return "step" in self.methods
+
+    @property
+    def replicated(self) -> bool:
+        """Whether it has replicas, each of which answers alone."""
+        return self.schema.setting("replicas") is not None

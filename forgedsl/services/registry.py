@@ -1,0 +1,15 @@
+"""All kinds of services, in one tuple."""
+
+from __future__ import annotations
+
+from forgedsl.services import titan, vllm
+from forgedsl.services.base import ServiceKind
+from forgedsl.settings import Kind, Live
+
+KINDS: tuple[ServiceKind, ...] = (titan.KIND, vllm.KIND)
+SCHEMAS: Live[Kind] = Live(lambda: {kind.name: kind.schema for kind in KINDS})
+
+
+def kind_of(name: str | None) -> ServiceKind:
+    """The kind of this name, as a declaration (`ctor`), a mesh or a job has it."""
+    return next(kind for kind in KINDS if kind.name == name)

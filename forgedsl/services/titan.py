@@ -1,0 +1,92 @@
+"""Service `titan`: a torchtitan model, trained where the flow steps it, else frozen."""
+
+from __future__ import annotations
+
+from forgedsl.records import replace
+from forgedsl.services.base import (
+    COMMON,
+    GIB,
+    NUM,
+    OPTIONAL_COUNT,
+    PLACE,
+    ServiceKind,
+    row,
+)
+from forgedsl.settings import (
+    AUTO,
+    BOOL,
+    COUNT,
+    NATURAL,
+    POSITIVE,
+    SOME,
+    Kind,
+    Limit,
+    Type,
+    word,
+)
+
+_TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
+_BETA = Type(base="float", minimum=0.0, below=1.0)
+
+SCHEMA = Kind(
+    name="service",
+    doc="a torchtitan model: trained where the flow steps it, else frozen",
+    support=(
+        Limit(setting="parallel.pp", instead="`parallel.dp_shard` spreads the weights over ranks"),
+        Limit(setting="parallel.cp", instead="`parallel.tp` splits the activations of long rows"),
+        Limit(setting="parallel.ep", instead="a model with experts computes in one process"),
+        Limit(setting="batch.accumulate", op="batches",
+              instead="a step takes all groups drawn for it, in microbatches of `batch.rows`"),
+    ),
+    settings=(
+        *COMMON,
+        row("procs", COUNT, 1, PLACE, "processes per host"),
+        row("temperature", _TEMPERATURE, 1.0, NUM, "divides the logits before every log-prob"),
+        row("compile", replace(BOOL, auto=True), AUTO, PLACE, "torch.compile the model"),
+        row("parallel.dp_shard", replace(COUNT, auto=True), AUTO, PLACE,
+             "sharded data parallel; auto is hosts x procs over the others"),
+        row("parallel.dp_replicate", COUNT, 1, PLACE, "replicated data parallel"),
+        row("parallel.tp", COUNT, 1, PLACE, "tensor parallel"),
+        row("parallel.cp", COUNT, 1, PLACE, "context parallel"),
+        row("parallel.pp", COUNT, 1, PLACE, "pipeline parallel"),
+        row("parallel.ep", COUNT, 1, PLACE, "expert parallel"),
+        row("optimizer.kind", word("adamw", "adam"), "adamw", NUM, "optimizer"),
+        row("optimizer.lr", replace(POSITIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
+        row("optimizer.betas", Type(base="list", item=_BETA, size=2), [0.9, 0.95], NUM,
+             "decay of the moments"),
+        row("optimizer.eps", replace(POSITIVE, usual=(0.0, 1e-2)), 1e-8, NUM,
+             "added to the denominator"),
+        row("optimizer.weight_decay", replace(POSITIVE, usual=(0.0, 1.0)), 0.1, NUM,
+             "weight decay"),
+        row("optimizer.warmup", NATURAL, 0, NUM, "steps of linear warm-up"),
+        row("optimizer.decay", word("none", "linear", "cosine"), "none", NUM,
+             "decay of the learning rate"),
+        row("optimizer.max_norm", POSITIVE, 1.0, NUM, "gradients are clipped to it"),
+        row("optimizer.on_nan", word("stop", "skip"), "stop", NUM,
+             "what a non-finite gradient does"),
+        row("lora.rank", replace(OPTIONAL_COUNT, usual=(1, 2048)), None, NUM,
+             "train adapters of this rank on every linear layer instead of the weights"),
+        row("lora.alpha", SOME, 32.0, NUM, "adapters are scaled by alpha / rank"),
+        row("batch.seq_len", replace(COUNT, auto=True), AUTO, NUM,
+             "tokens per packed row; auto is the model's context"),
+        row("batch.rows", OPTIONAL_COUNT, None, NUM, "rows per rank and microbatch"),
+        row("batch.tokens", OPTIONAL_COUNT, None, NUM, "or tokens per rank and microbatch"),
+        row("batch.pack", BOOL, True, NUM,
+             "several sequences share a row, or each has its own"),
+        row("batch.accumulate", replace(COUNT, auto=True), AUTO, NUM,
+             "microbatches per step; auto is as many as the batch needs"),
+        row("memory.activation_checkpoint", word("none", "selective", "full"), "none", PLACE,
+             "recompute activations in the backward pass"),
+    ),
+)  # fmt: skip
+
+KIND = ServiceKind(
+    name="titan",
+    schema=SCHEMA,
+    methods=("step", "logprobs"),
+    degrees=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
+    spread="dp_shard",
+    even=("heads", "kv_heads", "vocab"),
+    process=round(0.7 * GIB),
+    experts_on_one=True,
+)

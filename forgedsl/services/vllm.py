@@ -1,0 +1,100 @@
+"""Service `vllm`: an engine that samples completions."""
+
+from __future__ import annotations
+
+from forgedsl.records import replace
+from forgedsl.services.base import (
+    COMMON,
+    GIB,
+    NUM,
+    OPTIONAL_COUNT,
+    PLACE,
+    ServiceKind,
+    row,
+)
+from forgedsl.settings import (
+    AUTO,
+    BOOL,
+    COUNT,
+    FRACTION,
+    NATURAL,
+    PART,
+    POSITIVE,
+    STR,
+    Derived,
+    Kind,
+    Limit,
+    Type,
+    word,
+)
+
+ENGINE_ARGUMENTS = (
+    ("model", "the model of the service does"),
+    ("tokenizer", "the model's `tokenizer` does"),
+    ("dtype", "the service's `dtype` does"),
+    ("max_model_len", "the model's `context` does"),
+    ("seed", "`run.seed` does"),
+    ("enable_prefix_caching", "`engine.prefix_caching` does"),
+    ("enforce_eager", "`engine.cuda_graphs` does"),
+    ("max_num_seqs", "`engine.max_running` does"),
+    ("gpu_memory_utilization", "`engine.gpu_memory` does"),
+    ("tensor_parallel_size", "`parallel.tp` does"),
+    ("pipeline_parallel_size", "`parallel.pp` does"),
+    ("data_parallel_size", "`parallel.dp` does"),
+    ("logprobs_mode", "log-probs are those of the distribution that was sampled from"),
+    ("load_format", "the folder of the model does"),
+    ("distributed_executor_backend", "Monarch starts the ranks"),
+    ("disable_log_stats", "events.jsonl has the figures"),
+    ("scheduler_cls", "the runtime has its own"),
+)
+"""arguments of vLLM that runtime/upstream/vllm.py sets, and what decides them"""
+
+SCHEMA = Kind(
+    name="service",
+    doc="a vLLM engine that samples completions",
+    support=(
+        Limit(setting="parallel.pp", instead="`parallel.tp` splits a model that is too large"),
+        Limit(setting="parallel.dp", instead="`replicas` adds throughput"),
+    ),
+    open=("engine.extra",),
+    taken=tuple((f"engine.extra.{name}", why) for name, why in ENGINE_ARGUMENTS),
+    settings=(
+        *COMMON,
+        row("procs", COUNT, Derived("tp x pp x dp over hosts"), PLACE, "processes per host"),
+        row("replicas", COUNT, 1, PLACE, "engines behind the router"),
+        row("route", word("least_loaded", "round_robin", "sticky"), "least_loaded", PLACE,
+             "how requests find a replica; sticky: those of one prompt share one"),
+        row("parallel.tp", COUNT, 1, PLACE, "tensor parallel"),
+        row("parallel.pp", COUNT, 1, PLACE, "pipeline parallel"),
+        row("parallel.dp", COUNT, 1, PLACE, "data parallel"),
+        row("sampling.temperature", replace(POSITIVE, usual=(0.0, 5.0)), 1.0, NUM,
+             "divides the logits"),
+        row("sampling.top_p", PART, 1.0, NUM, "keep the likeliest tokens of this mass"),
+        row("sampling.top_k", OPTIONAL_COUNT, None, NUM, "keep so many tokens"),
+        row("sampling.min_p", FRACTION, 0.0, NUM, "keep tokens this likely against the best"),
+        row("sampling.max_tokens", replace(COUNT, optional=True), None, NUM,
+             "longest completion"),
+        row("sampling.min_tokens", NATURAL, 0, NUM, "shortest completion"),
+        row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, NUM,
+             "strings that end a completion; auto is the model's"),
+        row("engine.gpu_memory", replace(PART, auto=True), AUTO, PLACE,
+             "part of the device it may use"),
+        row("engine.prefix_caching", BOOL, True, PLACE, "reuse the KV of shared prefixes"),
+        row("engine.cuda_graphs", BOOL, True, PLACE, "replay recorded kernels"),
+        row("engine.max_running", replace(COUNT, auto=True), AUTO, PLACE,
+             "completions decoded at once"),
+    ),
+)  # fmt: skip
+
+KIND = ServiceKind(
+    name="vllm",
+    schema=SCHEMA,
+    methods=("sample", "play"),
+    needs=(
+        ("sample", "sampling.max_tokens", "it samples"),
+        ("play", "sampling.max_tokens", "it samples"),
+    ),
+    degrees=("tp", "pp", "dp"),
+    measure="sampling.",
+    process=round(0.8 * GIB),
+)
