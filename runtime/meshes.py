@@ -21,11 +21,10 @@ from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.plan.host import gpu_mask
 from forgedsl.runtime.actors.environment import EnvironmentPool
-from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.reward import RewardPool
-from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 from forgedsl.runtime.upstream.titan import meeting
@@ -93,15 +92,15 @@ def spawn(
     for name, service in job.services.items():
         folder = str(resolve_model(job, service.model, job_dir, run_dir))
         spots = placements[name]
-        if isinstance(service, spec.VllmService):
+        actor = kind_of(service).actor(service)
+        if isinstance(service, spec.Sampler):
             fleet.generators[name] = [
                 _mesh(fleet, job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
-                      Generator, (job, name, folder),
+                      actor, (job, name, folder),
                       {"threads": spot.threads, "token": secrets.token_hex(4)}, logs, shared)
                 for i, spot in enumerate(spots)
             ]  # fmt: skip
         else:
-            actor = TitanTrainer if service.optimizer is not None else ReferenceModel
             world = service.mesh.hosts * service.mesh.procs
             met = meeting()
             fleet.meetings.append(met)
@@ -169,7 +168,7 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         LaunchError: the plan needs GPUs that this host does not have.
     """
     services = job.services.values()
-    sampled = any(isinstance(service, spec.VllmService) for service in services)
+    sampled = any(isinstance(service, spec.Sampler) for service in services)
     here = registry.launcher(job.launcher.kind).one_machine
     busy = sum(
         s.mesh.procs * s.mesh.replicas * (s.mesh.hosts if here else 1)

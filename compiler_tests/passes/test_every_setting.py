@@ -197,7 +197,8 @@ def fields(old: object, new: object) -> Iterator[tuple[str, str]]:
         for name in type(old).model_fields:
             before, after = getattr(old, name), getattr(new, name)
             if before != after and name not in SAID:
-                yield from list(fields(before, after)) or [(type(old).__name__, name)]
+                owners = [c for c in type(old).__mro__ if name in getattr(c, "model_fields", {})]
+                yield from list(fields(before, after)) or [(c.__name__, name) for c in owners]
     elif isinstance(old, dict) and isinstance(new, dict):
         for key in old.keys() & new.keys():
             yield from fields(old[key], new[key])

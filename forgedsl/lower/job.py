@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower.parts import (
+    AnyService,
     Arch,
     BatchShape,
     Dataset,
@@ -32,6 +33,7 @@ from forgedsl.lower.parts import (
     Optimizer,
     Place,
     RandomModel,
+    Sampler,
     Sampling,
     Service,
     Spec,
@@ -70,6 +72,7 @@ __all__ = [
     "RandomModel",
     "Reward",
     "Rubric",
+    "Sampler",
     "Sampling",
     "Schedule",
     "Service",
@@ -329,7 +332,7 @@ class Job(Spec):
     params: dict[str, Any]
     models: dict[str, Model]
     datasets: dict[str, Dataset]
-    services: dict[str, Service]
+    services: dict[str, AnyService]
     rewards: dict[str, Reward]
     rubrics: dict[str, Rubric]
     environments: dict[str, Environment] = Field(default_factory=dict)

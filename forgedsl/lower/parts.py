@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
 
 
 class Spec(BaseModel):
@@ -176,13 +176,19 @@ class TitanParallel(Spec):
     ep: int = 1
 
 
-class TitanService(Spec):
-    """A torchtitan model: trained if the flow steps it, else frozen (reference)."""
+class Service(Spec):
+    """Any service; `kind` says by which class of `SERVICES` it is read."""
 
-    kind: Literal["titan"] = "titan"
+    kind: str
     model: str
     mesh: Mesh
     dtype: Literal["f32", "bf16", "f16"]
+
+
+class TitanService(Service):
+    """A torchtitan model: trained if the flow steps it, else frozen (reference)."""
+
+    kind: Literal["titan"] = "titan"
     temperature: float = 1.0
     parallel: TitanParallel = TitanParallel()
     optimizer: Optimizer | None = None
@@ -210,14 +216,16 @@ class VllmParallel(Spec):
     dp: int = 1
 
 
-class VllmService(Spec):
-    kind: Literal["vllm"] = "vllm"
-    model: str
-    mesh: Mesh
-    dtype: Literal["f32", "bf16", "f16"]
+class Sampler(Service):
+    """What samples completions, and takes weights of a sync."""
+
     parallel: VllmParallel = VllmParallel()
     sampling: Sampling
     route: Literal["least_loaded", "round_robin", "sticky"] = "least_loaded"
+
+
+class VllmService(Sampler):
+    kind: Literal["vllm"] = "vllm"
     gpu_memory: float | None = None
     """fraction of the device; None: auto"""
     prefix_caching: bool = True
@@ -226,7 +234,19 @@ class VllmService(Spec):
     extra: dict[str, Any] = {}
 
 
-Service = Annotated[TitanService | VllmService, Field(discriminator="kind")]
+SERVICES: tuple[type[Service], ...] = (TitanService, VllmService)
+
+
+def _of_its_kind(value: Any) -> Any:
+    if isinstance(value, Service):
+        return value
+    for found in SERVICES:
+        if found.model_fields["kind"].default == value.get("kind"):
+            return found.model_validate(value)
+    raise ValueError(f"no service is of the kind {value.get('kind')}")
+
+
+AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(_of_its_kind)]
 
 
 MixtureSource.model_rebuild()

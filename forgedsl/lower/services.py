@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from forgedsl.graph.ir import Graph
@@ -17,14 +18,12 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
     for name in graph.services:
         decl, mesh = program.services[name], plan.mesh(name)
         dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
-        if decl.ctor == "titan":
-            found[name] = _titan(decl, mesh, plan, dtype, stepped=name == graph.trainer)
-        else:
-            found[name] = _vllm(decl, mesh, plan, dtype)
+        make = next(make for kind, make in LOWERED if kind == decl.ctor)
+        found[name] = make(decl, mesh, plan, dtype, stepped=name == graph.trainer)
     return found
 
 
-def _mesh(mesh: MeshPlan) -> job.Mesh:
+def lower_mesh(mesh: MeshPlan) -> job.Mesh:
     return job.Mesh(
         name=mesh.name,
         hosts=mesh.hosts,
@@ -46,7 +45,7 @@ def _titan(
     accumulate = value(decl, "batch.accumulate")
     return job.TitanService(
         model=model_of(decl),
-        mesh=_mesh(mesh),
+        mesh=lower_mesh(mesh),
         dtype=dtype,  # type: ignore[arg-type]  # the schema admits only these words
         temperature=_plain(decl, "temperature"),
         parallel=job.TitanParallel(**mesh.degrees, ep=number(decl, "parallel.ep", 1)),
@@ -73,7 +72,7 @@ def _optimizer(decl: Decl) -> job.Optimizer:
     return job.Optimizer(**{name: _plain(decl, f"optimizer.{name}") for name in names})
 
 
-def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str) -> job.VllmService:
+def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str, *, stepped: bool) -> job.VllmService:
     prefix = "engine.extra."
     extra: dict[str, Any] = {}
     for key in (key for key in decl.settings if key.startswith(prefix)):
@@ -84,7 +83,7 @@ def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str) -> job.VllmService
         place[name] = decl.settings[key].value
     return job.VllmService(
         model=model_of(decl),
-        mesh=_mesh(mesh),
+        mesh=lower_mesh(mesh),
         dtype=dtype,  # type: ignore[arg-type]  # the schema admits only these words
         parallel=job.VllmParallel(**mesh.degrees),
         sampling=lower_sampling(decl),
@@ -116,3 +115,8 @@ def lower_sampling(decl: Decl) -> job.Sampling:
 def _plain(decl: Decl, key: str) -> Any:
     """A setting as the job has it: None where the runtime derives it."""
     return value(decl, key)
+
+
+Lower = Callable[..., job.Service]
+LOWERED: tuple[tuple[str, Lower], ...] = (("titan", _titan), ("vllm", _vllm))
+"""how each kind is lowered: (decl, mesh, plan, dtype, stepped) -> service of a job"""

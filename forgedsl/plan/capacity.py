@@ -9,7 +9,7 @@ GPU, the published weights, and what every process takes by itself. From 92 % on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor
 
 from forgedsl.families.base import Dims
@@ -117,12 +117,12 @@ class Request:
 def plan_memory(request: Request) -> MemoryPlan:
     """Every rank, every shared memory."""
     known = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
-    titans = {m.service: titan_shape(request, m) for m in known if m.kind == "titan"}
-    ranks = _ranks(request, known, titans)
+    ranks = _ranks(request, known)
+    shapes = {rank.service: rank.shape for rank in ranks}
     fitting = {
-        name: _fitting_rows(request, known, titans, name)
-        for name, shape in titans.items()
-        if shape.trained
+        name: _fitting_rows(request, known, name)
+        for name, shape in shapes.items()
+        if isinstance(shape, TitanShape) and shape.trained
     }
     return MemoryPlan(
         ranks=ranks,
@@ -132,16 +132,22 @@ def plan_memory(request: Request) -> MemoryPlan:
     )
 
 
-def _ranks(
-    request: Request, meshes: Sequence[MeshPlan], titans: Mapping[str, TitanShape]
-) -> tuple[RankMemory, ...]:
-    found = {name: rank_of(request.mesh(name), shape) for name, shape in titans.items()}
-    for mesh in meshes:
-        if mesh.kind == "vllm":
-            fraction = claim(request, mesh, found)
-            shape = vllm_shape(request, mesh, fraction)
-            found[mesh.service] = rank_of(mesh, shape, fraction)
-    return tuple(found[mesh.service] for mesh in meshes)
+def _ranks(request: Request, meshes: Sequence[MeshPlan]) -> tuple[RankMemory, ...]:
+    found: dict[str, RankMemory] = {}
+    for kind, rank in RANKS:
+        for mesh in meshes:
+            if mesh.kind == kind:
+                found[mesh.service] = rank(request, mesh, found)
+    return tuple(found[mesh.service] for mesh in meshes if mesh.service in found)
+
+
+def _titan_rank(request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]) -> RankMemory:
+    return rank_of(mesh, titan_shape(request, mesh))
+
+
+def _vllm_rank(request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]) -> RankMemory:
+    fraction = claim(request, mesh, others)
+    return rank_of(mesh, vllm_shape(request, mesh, fraction), fraction)
 
 
 def rank_of(
@@ -211,7 +217,7 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     others = sharing(request, mesh.service)
     if not others or not request.host.gpu_memory:
         return ALONE
-    engines = 1 + sum(request.mesh(name).kind == "vllm" for name in others)
+    engines = 1 + sum(kind_of(request.mesh(name).kind).samples for name in others)
     dims = request.dims[mesh.service]
     assert dims is not None
     reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
@@ -307,14 +313,12 @@ def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
     return rank.peak if rank is not None and mesh.device == "cpu" else 0
 
 
-def _fitting_rows(
-    request: Request, meshes: Sequence[MeshPlan], titans: Mapping[str, TitanShape], name: str
-) -> int:
+def _fitting_rows(request: Request, meshes: Sequence[MeshPlan], name: str) -> int:
     """The most rows that leave every memory below 92 %; 0 if not even one row does."""
 
     def fits(rows: int) -> bool:
-        changed = {**titans, name: replace(titans[name], rows=rows)}
-        ranks = _ranks(request, meshes, changed)
+        changed = {**request.rows, name: (rows, request.rows[name][1])}
+        ranks = _ranks(replace(request, rows=changed), meshes)
         mine = [s for s in stores(request, ranks) if name in s.services]
         return all(s.share <= TIGHT for s in mine) and not starved_engines(
             ranks, sharing(request, name)
@@ -338,3 +342,9 @@ def starved_engines(ranks: Sequence[RankMemory], names: Sequence[str]) -> list[R
         and isinstance(rank.shape, VllmShape)
         and vllm_pool(rank.shape) < max(1, rank.shape.context) * kv_per_token(rank.shape)
     ]
+
+
+Rank = Callable[[Request, MeshPlan, Mapping[str, RankMemory]], RankMemory]
+RANKS: tuple[tuple[str, Rank], ...] = (("titan", _titan_rank), ("vllm", _vllm_rank))
+"""what a rank of each kind holds, in the order in which GPUs are given out: engines take what is
+left; a kind that is not here holds what its process takes"""

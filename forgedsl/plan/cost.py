@@ -267,7 +267,7 @@ def rates_of(request: Request, mesh: MeshPlan) -> Rates:
     """The rates of one rank."""
     if mesh.device == "gpu":
         decl = request.program.services[mesh.service]
-        graphs = mesh.kind == "titan" or bool(value(decl, "engine.cuda_graphs"))
+        graphs = bool(value(decl, "engine.cuda_graphs", True))
         return gpu_rates(request.host.gpu, graphs=graphs)
     if mesh.cpus is not None:
         return cpu_rates(mesh.cpus)

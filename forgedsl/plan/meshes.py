@@ -18,7 +18,7 @@ from forgedsl.hir.ir import Decl, Value
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
-from forgedsl.settings import Auto, Derived
+from forgedsl.settings import AUTO, Auto, Derived
 from forgedsl.source import Span
 from forgedsl.transports import Spot, choose
 
@@ -95,14 +95,14 @@ class Advice:
 
 
 def value(decl: Decl, key: str, auto: object = None) -> object:
-    """A setting, with `auto` where the program leaves it to the plan."""
-    found = decl.settings[key].value
+    """A setting, with `auto` where the program leaves it to the plan, or its kind has none such."""
+    found = decl.settings[key].value if key in decl.settings else AUTO
     return auto if isinstance(found, Auto | Derived) else found
 
 
 def number(decl: Decl, key: str, auto: int) -> int:
-    """An integer setting, with `auto` where the program leaves it to the plan."""
-    found = decl.settings[key].value
+    """An integer setting, with `auto` as above."""
+    found = value(decl, key)
     return found if isinstance(found, int) else auto
 
 

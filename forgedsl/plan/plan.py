@@ -200,7 +200,7 @@ def _checks(
         model = program.models[model_of(decl)]
         uneven = checks.check_divisibility(decl, mesh, request.dims[name], model)
         found += uneven
-        found += checks.check_sampling(decl) if mesh.kind == "vllm" else []
+        found += checks.check_sampling(decl) if kind_of(mesh.kind).samples else []
         if name in request.rows:
             found += checks.check_batch(decl) + checks.check_adapters(decl)
         if name in request.rows and not uneven:

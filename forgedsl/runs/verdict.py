@@ -12,7 +12,7 @@ import itertools
 import statistics
 from collections.abc import Iterator
 
-from forgedsl.lower.job import VllmService
+from forgedsl.lower.job import Sampler
 from forgedsl.records import dataclass
 from forgedsl.runs.data import RunData, Span
 from forgedsl.runs.text import duration, number
@@ -323,7 +323,7 @@ def _truncated(data: RunData) -> Iterator[Finding]:
     limits = [
         service.sampling.max_tokens
         for service in data.job.services.values()
-        if isinstance(service, VllmService)
+        if isinstance(service, Sampler)
     ]
     at = f" at max_tokens = {', '.join(map(str, limits))}" if limits else ""
     text = f"{after:.0%} of the answers are cut{at} at the end ({before:.0%} at first)"

@@ -9,7 +9,10 @@ from forgedsl.records import dataclass, replace
 from forgedsl.settings import (
     AUTO,
     COUNT,
+    FRACTION,
     NATURAL,
+    PART,
+    POSITIVE,
     STR,
     Derived,
     Impact,
@@ -51,6 +54,19 @@ COMMON = (
     row("dtype", word("f32", "bf16", "f16"), Derived("the model's"), NUM, "dtype in use"),
     row("mesh_name", STR, Derived("the service's name"), PLACE, "name of its process mesh"),
 )
+SAMPLING = (
+    row("sampling.temperature", replace(POSITIVE, usual=(0.0, 5.0)), 1.0, NUM,
+         "divides the logits"),
+    row("sampling.top_p", PART, 1.0, NUM, "keep the likeliest tokens of this mass"),
+    row("sampling.top_k", OPTIONAL_COUNT, None, NUM, "keep so many tokens"),
+    row("sampling.min_p", FRACTION, 0.0, NUM, "keep tokens this likely against the best"),
+    row("sampling.max_tokens", replace(COUNT, optional=True), None, NUM,
+         "longest completion"),
+    row("sampling.min_tokens", NATURAL, 0, NUM, "shortest completion"),
+    row("sampling.stop", Type(base="list", item=STR, auto=True), AUTO, NUM,
+         "strings that end a completion; auto is the model's"),
+)  # fmt: skip
+"""of every kind that samples"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

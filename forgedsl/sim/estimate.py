@@ -13,8 +13,10 @@ into what a call costs and what each sequence or token adds to it.
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
+from forgedsl.lower.job import Job, Sampler, TitanService
 from forgedsl.plan.capacity import itemsize
 from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of
 from forgedsl.plan.memory import MAX_RUNNING
@@ -26,7 +28,6 @@ from forgedsl.transports import RATES
 
 if TYPE_CHECKING:
     from forgedsl.graph.ir import Graph, Node
-    from forgedsl.lower.job import Job
     from forgedsl.plan.plan import Plan
 
 MEDIAN, SIGMA = 0.35, 0.7
@@ -90,7 +91,7 @@ def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list
     found: dict[str, Engine] = {}
     notes: list[str] = []
     for name, service in job.services.items():
-        if service.kind != "vllm":
+        if not isinstance(service, Sampler):
             continue
         nodes = [node for node in graph.of("sample") if node.target == name]
         if nodes:
@@ -117,7 +118,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     read = size * num_params(dims)
     cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=size)
     width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
-    width = max(1, min(width, int(_pool(plan, name) // (cache / mesh.world))))
+    width = max(1, min(width, int(min(_pool(plan, name) // (cache / mesh.world), width))))
     fixed = rates.launch + read / (rates.bandwidth * mesh.world)
     full = rates.launch + max(
         (read + width * cache) / (rates.bandwidth * mesh.world),
@@ -145,9 +146,9 @@ class UnknownModelError(Exception):
 
 def _pool(plan: Plan, name: str) -> float:
     """Bytes of the KV pool of one rank."""
-    ranks = [rank for rank in plan.memory.ranks if rank.service == name]
-    items = [item for phase in ranks[0].phases for item in phase.items if item.name == "KV pool"]
-    return items[0].bytes
+    rank = plan.memory.rank(name)
+    phases = rank.phases if rank is not None else ()
+    return next((i.bytes for p in phases for i in p.items if i.name == "KV pool"), inf)
 
 
 def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
@@ -155,7 +156,7 @@ def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
     return {
         name: _titan(plan, graph, name, trained=service.optimizer is not None)
         for name, service in job.services.items()
-        if service.kind == "titan"
+        if isinstance(service, TitanService)
     }
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from forgedsl.lower.job import Job
+from forgedsl.lower.job import Job, Sampler
 from forgedsl.sim.groups import Groups, Unit
 from forgedsl.sim.inject import Fault
 from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens
@@ -75,7 +75,7 @@ class Stages:
     def _fleet(self, job: Job, name: str) -> Fleet:
         service = job.services.get(name)
         replicas = service.mesh.replicas if service is not None else 1
-        in_turn = service is not None and service.kind == "vllm" and service.route == "round_robin"
+        in_turn = isinstance(service, Sampler) and service.route == "round_robin"
         engine = self.latencies.engines[name]
         return Fleet(self.world, engine, replicas, in_turn=in_turn, done=self._sampled)
 

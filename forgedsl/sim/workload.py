@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from forgedsl.lower.job import TitanService
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
@@ -201,13 +202,13 @@ def _width(node: Node, read: list[int | None]) -> int | None:
 def _row_tokens(job: Job) -> int:
     step = next(node for node in job.nodes if node.op == "step")
     service = job.services[step.target]
-    return service.batch.seq_len if service.kind == "titan" else 0
+    return service.batch.seq_len if isinstance(service, TitanService) else 0
 
 
 def _batch_tokens(job: Job) -> int:
     step = next(node for node in job.nodes if node.op == "step")
     service = job.services[step.target]
-    if service.kind != "titan":
+    if not isinstance(service, TitanService):
         return 0
     ranks = service.parallel.dp_shard * service.parallel.dp_replicate
     return _row_tokens(job) * service.batch.rows * ranks * (service.batch.accumulate or 1)

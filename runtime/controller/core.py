@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Literal, NoReturn
 
 from forgedsl.errors import GuardError, RunError
-from forgedsl.lower.job import Job, Node
+from forgedsl.lower.job import Job, Node, TitanService
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, bounded, demand
@@ -255,7 +255,8 @@ class Controller:
                 ),
             )
         spec = self._job.services[service]
-        on_nan = spec.optimizer.on_nan if spec.kind == "titan" and spec.optimizer else "stop"
+        optimizer = spec.optimizer if isinstance(spec, TitanService) else None
+        on_nan = optimizer.on_nan if optimizer is not None else "stop"
         self._finite.check(node, result, step, on_nan)
         self._versions.trained[service] = result.version
         return result

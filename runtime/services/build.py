@@ -69,7 +69,7 @@ async def build_endpoints(
     )
     for name, meshes in fleet.generators.items():
         service = job.services[name]
-        assert isinstance(service, spec.VllmService)
+        assert isinstance(service, spec.Sampler)
         client = GeneratorClient(service, meshes, endpoints.report_failure)
         await client.start()
         endpoints.generators[name] = client

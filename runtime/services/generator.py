@@ -55,7 +55,7 @@ class GeneratorClient:
 
     def __init__(
         self,
-        service: spec.VllmService,
+        service: spec.Sampler,
         meshes: Sequence[Mesh],
         on_failure: Callable[[Mesh, str], None],
     ) -> None:

@@ -163,7 +163,7 @@ async def build(
     )
     for name, meshes in fleet.generators.items():
         service = job.services[name]
-        assert isinstance(service, spec.VllmService)
+        assert isinstance(service, spec.Sampler)
         client = StubClient(service, meshes, endpoints.report_failure)
         await client.start()
         endpoints.generators[name] = client

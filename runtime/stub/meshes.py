@@ -9,8 +9,9 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.meshes import POOL, Fleet, set_up
-from forgedsl.runtime.stub.actors import StubGenerator, StubRewards, StubTitan
+from forgedsl.runtime.stub.actors import StubRewards
 from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
@@ -26,16 +27,18 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
     there = hosts.attach(range(1))
     for name, service in job.services.items():
         first = service.mesh.name
-        if isinstance(service, spec.VllmService):
+        twin = kind_of(service).twin
+        if isinstance(service, spec.Sampler):
             names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]
             args: tuple[Any, ...] = (model.engines[name],)
             fleet.generators[name] = [
-                _mesh(there, job, name, mesh, StubGenerator, args, logs) for mesh in names
+                _mesh(there, job, name, mesh, twin, args, logs) for mesh in names
             ]
         else:
-            lr = service.optimizer.lr if service.optimizer is not None else 0.0
+            trained = isinstance(service, spec.TitanService) and service.optimizer
+            lr = trained.lr if trained else 0.0
             args = (model.titans[name], lr)
-            fleet.titans[name] = _mesh(there, job, name, first, StubTitan, args, logs)
+            fleet.titans[name] = _mesh(there, job, name, first, twin, args, logs)
     pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
     pools = [(POOL, pure)] if pure else []
     pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if reward.kind == "python"]
