@@ -81,11 +81,7 @@ def command(
 
 
 def _sides(
-    old: str,
-    new: str,
-    profile: str | None,
-    overrides: tuple[str, ...],
-    set_files: tuple[Path, ...],
+    old: str, new: str, profile: str | None, overrides: tuple[str, ...], set_files: tuple[Path, ...]
 ) -> tuple[Side, Side]:
     """Both sides; a .forge file is taken under the profile of the other side's run."""
     from forgedsl.cli.planning import read_side

@@ -40,8 +40,7 @@ Assume = Annotated[
     ),
 ]
 Inject = Annotated[
-    list[str] | None,
-    typer.Option("--inject", metavar="FAULT", help="a fault that is simulated"),
+    list[str] | None, typer.Option("--inject", metavar="FAULT", help="a fault that is simulated")
 ]
 Timings = Annotated[bool, typer.Option("--timings", help="print how long each pass took")]
 

@@ -60,13 +60,7 @@ def plan_file(
     from forgedsl.plan.plan import advice
 
     compiled = compile_program(
-        Request(
-            path=file,
-            profile=profile,
-            overrides=overrides,
-            set_files=set_files,
-            host=host,
-        ),
+        Request(path=file, profile=profile, overrides=overrides, set_files=set_files, host=host),
         wanted=wanted,
         print_after=print_after,
         timings=timings,
@@ -91,10 +85,7 @@ def _lint(
 
     assert loaded.program is not None
     linted = lint_file(
-        file,
-        profile=loaded.program.profile or "none",
-        overrides=overrides,
-        set_files=set_files,
+        file, profile=loaded.program.profile or "none", overrides=overrides, set_files=set_files
     )
     for name, source in linted.sources.items():
         loaded.sources.setdefault(name, source)

@@ -11,9 +11,7 @@ import typer
 from forgedsl.errors import writing
 
 
-def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-) -> None:
+def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]) -> None:
     """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl.
 
     The run may be done, killed, or still going.

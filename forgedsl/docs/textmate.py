@@ -72,8 +72,7 @@ def _numbers() -> list[Pattern]:
             _1="keyword.other.unit",
         ),
         _match(
-            "constant.numeric.float",
-            rf"\b{digits}(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)",
+            "constant.numeric.float", rf"\b{digits}(?:\.[0-9]+(?:[eE][+-]?[0-9]+)?|[eE][+-]?[0-9]+)"
         ),
         _match("constant.numeric.integer", rf"\b{digits}"),
     ]

@@ -99,11 +99,7 @@ def text_page(page: Page) -> str:
 
 def markdown_page(page: Page) -> str:
     """A page for docs/reference."""
-    parts = [
-        f"## {page.code} {page.name}",
-        f"*{LEVELS[page.level]}* {page.summary}",
-        page.text,
-    ]
+    parts = [f"## {page.code} {page.name}", f"*{LEVELS[page.level]}* {page.summary}", page.text]
     if page.bad:
         parts.append(f"Gives {page.code}:\n\n```text\n{page.bad}\n```")
         parts.append(f"Does not:\n\n```text\n{page.good}\n```")

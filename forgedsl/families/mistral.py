@@ -3,14 +3,7 @@
 from forgedsl.families.base import Dims, Family
 
 _7B = Dims(
-    layers=32,
-    hidden=4096,
-    heads=32,
-    kv_heads=8,
-    vocab=32_768,
-    context=32_768,
-    ffn=14_336,
-    eps=1e-5,
+    layers=32, hidden=4096, heads=32, kv_heads=8, vocab=32_768, context=32_768, ffn=14_336, eps=1e-5
 )
 
 FAMILY = Family(

@@ -42,10 +42,7 @@ FAMILY = Family(
             r"deepseek-ai/DeepSeek-R1-Distill-Qwen-(1\.5B)",
             {"context": 131_072, "rope_theta": 1e4, "tied": False},
         ),
-        (
-            r"deepseek-ai/DeepSeek-R1-Distill-Qwen-(7B)",
-            {"context": 131_072, "rope_theta": 1e4},
-        ),
+        (r"deepseek-ai/DeepSeek-R1-Distill-Qwen-(7B)", {"context": 131_072, "rope_theta": 1e4}),
         (r"deepseek-ai/DeepSeek-R1-Distill-Qwen-(14B|32B)", {"context": 131_072}),
     ),
     ends=("<|im_end|>", "<|endoftext|>"),

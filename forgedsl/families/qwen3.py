@@ -31,10 +31,7 @@ FAMILY = Family(
         "32B": _size(64, 5120, 64, 25_600),
     },
     hub=(
-        (
-            r"Qwen/Qwen3-(4B)-(?:Instruct|Thinking)-2507",
-            {"context": 262_144, "rope_theta": 5e6},
-        ),
+        (r"Qwen/Qwen3-(4B)-(?:Instruct|Thinking)-2507", {"context": 262_144, "rope_theta": 5e6}),
         (r"Qwen/Qwen3-([0-9.]+B)(?:-Base)?", {}),
     ),
     ends=("<|im_end|>", "<|endoftext|>"),

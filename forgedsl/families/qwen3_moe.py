@@ -24,10 +24,7 @@ FAMILY = Family(
     doc="Qwen3 with experts",
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
-    sizes={
-        "30B-A3B": _size(48, 2048, 32, 768),
-        "235B-A22B": _size(94, 4096, 64, 1536),
-    },
+    sizes={"30B-A3B": _size(48, 2048, 32, 768), "235B-A22B": _size(94, 4096, 64, 1536)},
     hub=(
         (
             r"Qwen/Qwen3-(30B-A3B)-(?:Instruct|Thinking)-2507",

@@ -8,17 +8,7 @@ own, indented: on the lines they were written on where these fit. One field a li
 from __future__ import annotations
 
 from forgedsl.format.columns import is_padded, paddings
-from forgedsl.format.doc import (
-    HARD,
-    INDENT,
-    WIDTH,
-    Concat,
-    Doc,
-    Nest,
-    Note,
-    concat,
-    flat_text,
-)
+from forgedsl.format.doc import HARD, INDENT, WIDTH, Concat, Doc, Nest, Note, concat, flat_text
 from forgedsl.format.expressions import Expressions
 from forgedsl.format.notes import Beside
 from forgedsl.syntax import ast

@@ -36,10 +36,7 @@ WORDS = {
     Stream.MASK: "the decisions of a filter",
     Stream.BATCH: "a batch",
 }
-PARTS = {
-    Stream.PROMPT: ("target", "text"),
-    Stream.ROLLOUT: ("num_tokens", "truncated", "response"),
-}
+PARTS = {Stream.PROMPT: ("target", "text"), Stream.ROLLOUT: ("num_tokens", "truncated", "response")}
 NUMBERS = (Stream.SCORE, Stream.VALUE)
 SEQUENCES = (Stream.ROLLOUT, Stream.PAIR)
 COMPARING = ("math_equal", "exact", "contains")

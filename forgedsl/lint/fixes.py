@@ -50,10 +50,7 @@ def _meet(a: Edit, b: Edit) -> bool:
 
 
 def settle(
-    source: SourceFile,
-    check: Callable[[SourceFile], Iterable[Diagnostic]],
-    *,
-    unsafe: bool,
+    source: SourceFile, check: Callable[[SourceFile], Iterable[Diagnostic]], *, unsafe: bool
 ) -> Fixed:
     """Fix and check again until nothing more can be fixed."""
     total = 0

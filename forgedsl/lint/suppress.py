@@ -18,13 +18,7 @@ from forgedsl.source import SourceFile, Span
 from forgedsl.syntax.trivia import Comment, comments
 
 SUPPRESSIBLE = frozenset(
-    {
-        "A301",
-        "F107",
-        "L406",
-        "P208",
-        *(rule.code for rule in FINDINGS if rule.level == "D"),
-    }
+    {"A301", "F107", "L406", "P208", *(rule.code for rule in FINDINGS if rule.level == "D")}
 )
 CODES = frozenset(rule.code for rule in FINDINGS)
 LOCAL = frozenset({"P210"})

@@ -120,11 +120,7 @@ def eval_service(graph: Graph) -> str:
 
 
 def _dataset(
-    program: Program,
-    graph: Graph,
-    decl: Decl,
-    files: InputFiles,
-    room: int | None,
+    program: Program, graph: Graph, decl: Decl, files: InputFiles, room: int | None
 ) -> job.Dataset:
     settings = decl.settings
     limit = settings["max_prompt_tokens"].value

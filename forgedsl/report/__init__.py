@@ -18,10 +18,7 @@ FORMATS = ("full", "concise", "json", "github", "sarif", "markdown")
 
 
 def render_as(
-    format_: str,
-    diagnostics: Iterable[Diagnostic],
-    sources: Mapping[str, SourceFile],
-    style: Style,
+    format_: str, diagnostics: Iterable[Diagnostic], sources: Mapping[str, SourceFile], style: Style
 ) -> str:
     """All diagnostics in one of FORMATS."""
     module = importlib.import_module(f"forgedsl.report.{format_}")

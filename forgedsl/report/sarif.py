@@ -90,12 +90,7 @@ def _location(span: Span, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
 
 def _region(span: Span, sources: Mapping[str, SourceFile]) -> dict[str, int]:
     (line, column), (end_line, end_column) = extent(span, sources)
-    return {
-        "startLine": line,
-        "startColumn": column,
-        "endLine": end_line,
-        "endColumn": end_column,
-    }
+    return {"startLine": line, "startColumn": column, "endLine": end_line, "endColumn": end_column}
 
 
 def _fix(fix: Fix, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
@@ -111,7 +106,4 @@ def _fix(fix: Fix, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
 
 
 def _replacement(edit: Edit, sources: Mapping[str, SourceFile]) -> dict[str, Any]:
-    return {
-        "deletedRegion": _region(edit.span, sources),
-        "insertedContent": {"text": edit.text},
-    }
+    return {"deletedRegion": _region(edit.span, sources), "insertedContent": {"text": edit.text}}

@@ -82,7 +82,7 @@ LAUNCHER = Kind(
     single=True,
     doc="how processes start",
     settings=rows(
-        ("value", Type(base="ctor", ctors=SIGNATURES), Derived("local"), PLACE, "how to start"),
+        ("value", Type(base="ctor", ctors=SIGNATURES), Derived("local"), PLACE, "how to start")
     ),
 )
 COLOCATE = Kind(
@@ -97,7 +97,7 @@ COLOCATE = Kind(
             [],
             PLACE,
             "services that take turns on the same GPUs",
-        ),
+        )
     ),
 )
 MODEL = Kind(

@@ -3,27 +3,8 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.services.base import (
-    COMMON,
-    GIB,
-    NUM,
-    OPTIONAL_COUNT,
-    PLACE,
-    ServiceKind,
-    row,
-)
-from forgedsl.settings import (
-    AUTO,
-    BOOL,
-    COUNT,
-    NATURAL,
-    POSITIVE,
-    SOME,
-    Kind,
-    Limit,
-    Type,
-    word,
-)
+from forgedsl.services.base import COMMON, GIB, NUM, OPTIONAL_COUNT, PLACE, ServiceKind, row
+from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
 
 _TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
 _BETA = Type(base="float", minimum=0.0, below=1.0)

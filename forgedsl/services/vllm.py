@@ -3,24 +3,8 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.services.base import (
-    COMMON,
-    GIB,
-    PLACE,
-    SAMPLING,
-    ServiceKind,
-    row,
-)
-from forgedsl.settings import (
-    AUTO,
-    BOOL,
-    COUNT,
-    PART,
-    Derived,
-    Kind,
-    Limit,
-    word,
-)
+from forgedsl.services.base import COMMON, GIB, PLACE, SAMPLING, ServiceKind, row
+from forgedsl.settings import AUTO, BOOL, COUNT, PART, Derived, Kind, Limit, word
 
 ENGINE_ARGUMENTS = (
     ("model", "the model of the service does"),

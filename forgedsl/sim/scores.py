@@ -35,10 +35,7 @@ class Call:
 
 def calls_of(job: Job, load: Workload) -> tuple[dict[str, tuple[Call, ...]], dict[str, int]]:
     """By score, its calls; by pool, its processes."""
-    return (
-        {score: _calls(job, names) for score, names in load.rubrics.items()},
-        _sizes(job),
-    )
+    return ({score: _calls(job, names) for score, names in load.rubrics.items()}, _sizes(job))
 
 
 def _calls(job: Job, names: tuple[str, ...]) -> tuple[Call, ...]:

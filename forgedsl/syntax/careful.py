@@ -172,12 +172,7 @@ class _Run:
     def _literal_error(self, code: str, name: str, message: str, span: Span, help: str) -> None:
         self._report(
             Diagnostic(
-                code=code,
-                name=name,
-                severity=Severity.ERROR,
-                message=message,
-                span=span,
-                help=help,
+                code=code, name=name, severity=Severity.ERROR, message=message, span=span, help=help
             )
         )
 

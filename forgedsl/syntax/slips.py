@@ -301,10 +301,7 @@ def _chained_comparison(place: Place) -> Diagnostic | None:
         help_text = "a comparison has two sides: `x > 1.2 or x < 0.8`"
         return place.error("S001", "unexpected-token", message, help=help_text)
     return place.error(
-        "S026",
-        "chained-comparison",
-        "comparisons do not chain",
-        help="write `a < b and b < c`",
+        "S026", "chained-comparison", "comparisons do not chain", help="write `a < b and b < c`"
     )
 
 
