@@ -90,11 +90,8 @@ def _job(
 ) -> spec.Job:
     place = placer(texts)
     return spec.Job(
-        compiler=VERSION,
-        name=program.name,
-        seed=sources.run_seed(program),
-        profile=program.profile,
-        summary=summary_lines(program, graph, planned),
+        compiler=VERSION, name=program.name, seed=sources.run_seed(program),
+        profile=program.profile, summary=summary_lines(program, graph, planned),
         params={name: plain(value.value) for name, value in program.params.items()},
         models=sources.lower_models(program, graph, planned, files),
         datasets=sources.lower_datasets(program, graph, planned, files),
@@ -105,15 +102,12 @@ def _job(
         losses=functions.lower_losses(program, graph, reporter, texts),
         program=_program_text(program, reporter, texts),
         nodes=flow.lower_nodes(program, graph, planned, place),
-        schedule=flow.lower_schedule(planned),
-        evals=flow.lower_evals(program, graph, planned),
-        checkpoint=_checkpoint(program),
-        logging=_logging(program),
-        launcher=_launcher(program),
+        schedule=flow.lower_schedule(planned), evals=flow.lower_evals(program, graph, planned),
+        checkpoint=_checkpoint(program), logging=_logging(program), launcher=_launcher(program),
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
         origins=_origins(program, graph, place),
         topology=render_text(program, graph, planned, host=False),
-    )
+    )  # fmt: skip
 
 
 def _program_text(program: Program, reporter: Reporter, texts: Mapping[str, SourceFile]) -> str:

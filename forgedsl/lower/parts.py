@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
 
@@ -246,7 +246,10 @@ def _of_its_kind(value: Any) -> Any:
     raise ValueError(f"no service is of the kind {value.get('kind')}")
 
 
-AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(_of_its_kind)]
+if TYPE_CHECKING:
+    AnyService = Service
+else:
+    AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(_of_its_kind)]
 
 
 MixtureSource.model_rebuild()

@@ -172,17 +172,13 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
     trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
     targets = [request.program.services[name] for name in sorted(request.synced)]
     return TitanShape(
-        dims=dims,
-        device=mesh.device,
-        degrees=mesh.degrees,
-        itemsize=itemsize(request.program, decl),
-        trained=trained,
+        dims=dims, device=mesh.device, degrees=mesh.degrees,
+        itemsize=itemsize(request.program, decl), trained=trained,
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
-        seq_len=seq_len,
-        rows=rows,
+        seq_len=seq_len, rows=rows,
         adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
-    )
+    )  # fmt: skip
 
 
 def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> VllmShape:
@@ -191,15 +187,11 @@ def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> VllmShape:
     dims = request.dims[mesh.service]
     assert dims is not None
     return VllmShape(
-        dims=dims,
-        device=mesh.device,
-        degrees=mesh.degrees,
-        itemsize=itemsize(request.program, decl),
-        context=request.contexts[mesh.service] or 0,
+        dims=dims, device=mesh.device, degrees=mesh.degrees,
+        itemsize=itemsize(request.program, decl), context=request.contexts[mesh.service] or 0,
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
-        synced=mesh.service in request.synced,
-        claim=floor(fraction * request.host.gpu_memory),
-    )
+        synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
+    )  # fmt: skip
 
 
 def itemsize(program: Program, decl: Decl) -> int:
@@ -300,13 +292,9 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
     index = max(totals, key=lambda host: sum(totals[host].values()))
     return Store(
         name=f"memory of host {index}" if request.host.hosts > 1 else "memory of the host",
-        kind="host",
-        services=tuple(name for name in totals[index] if name in request.dims),
-        count=1,
-        capacity=request.host.memory,
-        parts=totals[index],
-        phase="all phases",
-    )
+        kind="host", services=tuple(name for name in totals[index] if name in request.dims),
+        count=1, capacity=request.host.memory, parts=totals[index], phase="all phases",
+    )  # fmt: skip
 
 
 def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:

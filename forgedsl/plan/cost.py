@@ -252,15 +252,10 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     every = schedule.every or 1
     way = transport_of(request.meshes, node)
     return Stage(
-        node=node.name,
-        service=target,
-        device=request.mesh(target).device,
-        tokens=0,
-        flops=0.0,
-        bytes=float(size) / every,
-        seconds=size / RATES[way] / every,
+        node=node.name, service=target, device=request.mesh(target).device, tokens=0, flops=0.0,
+        bytes=float(size) / every, seconds=size / RATES[way] / every,
         detail=f"{size / 2**20:,.0f} MiB by {way}" + (f" every {every} steps" if every > 1 else ""),
-    )
+    )  # fmt: skip
 
 
 def rates_of(request: Request, mesh: MeshPlan) -> Rates:

@@ -90,19 +90,14 @@ def plan(
         return None
     models = {name: model_of(program.services[name]) for name in graph.services}
     return Plan(
-        host=request.host,
-        meshes=request.meshes,
-        schedule=schedule,
+        host=request.host, meshes=request.meshes, schedule=schedule,
         slots={node.name: slots_of(node, schedule.staleness) for node in graph.nodes},
-        capacities=limits,
-        dims={model: request.dims[name] for name, model in models.items()},
+        capacities=limits, dims={model: request.dims[name] for name, model in models.items()},
         contexts={model: request.contexts[name] for name, model in models.items()},
         rows={name: Rows(rows=r, seq_len=s) for name, (r, s) in request.rows.items()},
-        colocate=colocate,
-        request=request,
-        memory=memory,
+        colocate=colocate, request=request, memory=memory,
         cost=plan_cost(request, graph, schedule, colocate),
-    )
+    )  # fmt: skip
 
 
 def _request(

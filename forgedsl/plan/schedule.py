@@ -71,15 +71,11 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
     if staleness is None:
         return None
     return SchedulePlan(
-        mode=decl.label or "sync",
-        steps=steps,
-        epochs=epochs,
-        staleness=staleness,
-        every=_every(graph),
-        max_policy_age=_setting(decl, "max_policy_age"),
+        mode=decl.label or "sync", steps=steps, epochs=epochs, staleness=staleness,
+        every=_every(graph), max_policy_age=_setting(decl, "max_policy_age"),
         on_stale=_setting(decl, "on_stale") or "drop",
         starve_timeout=_setting(decl, "starve_timeout"),
-    )
+    )  # fmt: skip
 
 
 def items_per_step(graph: Graph) -> int:
@@ -93,13 +89,9 @@ def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None
     if every is None:  # nothing has a version; one step is prepared while another runs
         plan = bound(prompts=prompts, lag=1)
         return Staleness(
-            prompts=prompts,
-            lag=plan.lag,
-            credits=plan.credits,
-            window=plan.window,
-            every=1,
+            prompts=prompts, lag=plan.lag, credits=plan.credits, window=plan.window, every=1,
             age_bound=0,
-        )
+        )  # fmt: skip
     if decl.label != "async":
         return bound(prompts=prompts, lag=0, every=every)
     allowed = _setting(decl, "max_policy_age")

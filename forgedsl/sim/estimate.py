@@ -13,7 +13,6 @@ into what a call costs and what each sequence or token adds to it.
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job, Sampler, TitanService
@@ -53,13 +52,9 @@ def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
     rewards, more = _rewards(job)
     filters, why = _filters(job)
     return Latencies(
-        engines=found,
-        titans=titans(job, graph, plan),
-        rewards=rewards,
-        filters=filters,
-        data=_data(job),
-        notes=(*notes, *more, *why),
-    )
+        engines=found, titans=titans(job, graph, plan), rewards=rewards, filters=filters,
+        data=_data(job), notes=(*notes, *more, *why),
+    )  # fmt: skip
 
 
 def _rewards(job: Job) -> tuple[dict[str, Reward], list[str]]:
@@ -118,7 +113,8 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     read = size * num_params(dims)
     cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=size)
     width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
-    width = max(1, min(width, int(min(_pool(plan, name) // (cache / mesh.world), width))))
+    if (pool := _pool(plan, name)) is not None:
+        width = max(1, min(width, int(pool // (cache / mesh.world))))
     fixed = rates.launch + read / (rates.bandwidth * mesh.world)
     full = rates.launch + max(
         (read + width * cache) / (rates.bandwidth * mesh.world),
@@ -144,11 +140,11 @@ class UnknownModelError(Exception):
     """Nothing says how large the model of a service is."""
 
 
-def _pool(plan: Plan, name: str) -> float:
-    """Bytes of the KV pool of one rank."""
+def _pool(plan: Plan, name: str) -> int | None:
+    """Bytes of the KV pool of one rank, if it has one."""
     rank = plan.memory.rank(name)
     phases = rank.phases if rank is not None else ()
-    return next((i.bytes for p in phases for i in p.items if i.name == "KV pool"), inf)
+    return next((i.bytes for p in phases for i in p.items if i.name == "KV pool"), None)
 
 
 def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
