@@ -45,6 +45,7 @@ class StubCompletion:
     started: float
     finished: float
     running: int
+    versions: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
