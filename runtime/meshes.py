@@ -72,11 +72,7 @@ class Fleet:
 
 
 def spawn(
-    job: spec.Job,
-    run_dir: Path,
-    job_dir: Path,
-    shared: dict[str, str],
-    hosts: Hosts | None = None,
+    job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str], hosts: Hosts | None = None
 ) -> Fleet:
     """Start the processes of every service; returns before they are ready.
 
@@ -182,9 +178,7 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         gpus = {spot.replica: spot.gpus for spot in mesh.places}
         found[name] = [
             Placement(
-                threads=mesh.cpus or threads,
-                gpus=gpus.get(replica, ()),
-                hosts=range(mesh.hosts),
+                threads=mesh.cpus or threads, gpus=gpus.get(replica, ()), hosts=range(mesh.hosts)
             )
             for replica in range(mesh.replicas)
         ]
@@ -211,18 +205,11 @@ def _mesh(
 ) -> Mesh:
     mesh = job.services[service].mesh
     return Mesh.spawn(
-        service=service,
-        origin=job.origins.get(service, ""),
-        name=name,
-        size=mesh.procs,
-        actor=actor,
-        args=args,
-        kwargs=kwargs,
-        start=bootstrap(_environment(spot) | shared, logs / name, mesh.device),
-        logs=logs / name,
-        hosts=fleet.hosts.attach(spot.hosts),
-        on=spot.hosts,
-    )
+        service=service, origin=job.origins.get(service, ""), name=name, size=mesh.procs,
+        actor=actor, args=args, kwargs=kwargs,
+        start=bootstrap(_environment(spot) | shared, logs / name, mesh.device), logs=logs / name,
+        hosts=fleet.hosts.attach(spot.hosts), on=spot.hosts,
+    )  # fmt: skip
 
 
 def _spawn_pools(
@@ -240,31 +227,20 @@ def _spawn_pools(
     for mesh_name, names, procs in pools:
         mesh = Mesh.spawn(
             service=names[0] if len(names) == 1 else mesh_name,
-            origin=job.origins.get(names[0], ""),
-            name=mesh_name,
-            size=procs,
-            actor=RewardPool,
-            args=(job, names, str(job_dir)),
-            kwargs={},
-            start=bootstrap(environment, logs / mesh_name, "cpu"),
-            logs=logs / mesh_name,
+            origin=job.origins.get(names[0], ""), name=mesh_name, size=procs, actor=RewardPool,
+            args=(job, names, str(job_dir)), kwargs={},
+            start=bootstrap(environment, logs / mesh_name, "cpu"), logs=logs / mesh_name,
             hosts=fleet.hosts.attach(range(1)),
-        )
+        )  # fmt: skip
         for name in names:
             fleet.rewards[name] = mesh
     for name, played in job.environments.items():
         mesh_name = "environment_" + name.replace(".", "_")
         fleet.environments[name] = Mesh.spawn(
-            service=name,
-            origin=job.origins.get(name, ""),
-            name=mesh_name,
-            size=played.procs,
-            actor=EnvironmentPool,
-            args=(job, name, str(job_dir)),
-            kwargs={},
-            start=bootstrap(environment, logs / mesh_name, "cpu"),
-            logs=logs / mesh_name,
-        )
+            service=name, origin=job.origins.get(name, ""), name=mesh_name, size=played.procs,
+            actor=EnvironmentPool, args=(job, name, str(job_dir)), kwargs={},
+            start=bootstrap(environment, logs / mesh_name, "cpu"), logs=logs / mesh_name,
+        )  # fmt: skip
 
 
 def _environment(spot: Placement) -> dict[str, str]:

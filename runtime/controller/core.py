@@ -99,15 +99,10 @@ class Controller:
         trained = {node.target: self._state.versions.get(node.target, 0) for node in flow.steps}
         self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
         self._context = context = Context(
-            job=job,
-            flow=flow,
-            endpoints=endpoints,
-            events=events,
-            state=self._state,
-            versions=self._versions,
-            changed_data=changed_data,
+            job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
+            versions=self._versions, changed_data=changed_data,
             failures=FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits)),
-        )
+        )  # fmt: skip
         self._meter = context.meter
         self._finite = NonFiniteGuard()
         self._firing = Firing(context)
@@ -392,15 +387,11 @@ class Controller:
 
     def _snapshot(self) -> ControllerState:
         return ControllerState(
-            step=self._state.step,
-            versions=dict(self._versions.trained),
+            step=self._state.step, versions=dict(self._versions.trained),
             ledgers={i.source.node.name: i.ledger.state_dict() for i in self._intakes},
-            evaluated=dict(self._state.evaluated),
-            first=dict(self._state.first),
-            recorded=self._records.recorded,
-            records=self._records.held,
-            wall_s=self._wall(),
-        )
+            evaluated=dict(self._state.evaluated), first=dict(self._state.first),
+            recorded=self._records.recorded, records=self._records.held, wall_s=self._wall(),
+        )  # fmt: skip
 
     @staticmethod
     def _now() -> float:

@@ -57,9 +57,7 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float |
         ) from error
     except Exception as error:
         raise RunError(
-            f"{what} failed: {described(error)}",
-            origin=node.origin,
-            service=node.target,
+            f"{what} failed: {described(error)}", origin=node.origin, service=node.target
         ) from error
 
 

@@ -126,9 +126,7 @@ class MonarchEndpoints:
         manifest = await self._titans[node.target].publish()
         await self.generators[node.to].load(manifest, reset_prefix_cache=node.reset_prefix_cache)
         return SyncResult(
-            bytes=manifest.num_bytes,
-            transport=manifest.transport,
-            seconds=time.monotonic() - start,
+            bytes=manifest.num_bytes, transport=manifest.transport, seconds=time.monotonic() - start
         )
 
     # ---- rewards and functions

@@ -54,10 +54,7 @@ class GeneratorClient:
     """All replicas of one vllm service."""
 
     def __init__(
-        self,
-        service: spec.Sampler,
-        meshes: Sequence[Mesh],
-        on_failure: Callable[[Mesh, str], None],
+        self, service: spec.Sampler, meshes: Sequence[Mesh], on_failure: Callable[[Mesh, str], None]
     ) -> None:
         self.service = service
         self.replicas = [Replica(mesh) for mesh in meshes]

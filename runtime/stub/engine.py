@@ -105,15 +105,8 @@ class StubEngine:
     def _complete(self, entry: _Entry) -> StubCompletion:
         request = entry.request
         return StubCompletion(
-            id=request.id,
-            token_ids=[TOKEN] * request.tokens,
-            logprobs=[0.0] * request.tokens,
-            mask=[True] * request.tokens,
-            text="",
-            truncated=request.truncated,
-            version_min=entry.version,
-            version_max=self.version,
-            started=entry.started,
-            finished=time.time(),
-            running=entry.running,
-        )
+            id=request.id, token_ids=[TOKEN] * request.tokens, logprobs=[0.0] * request.tokens,
+            mask=[True] * request.tokens, text="", truncated=request.truncated,
+            version_min=entry.version, version_max=self.version, started=entry.started,
+            finished=time.time(), running=entry.running,
+        )  # fmt: skip

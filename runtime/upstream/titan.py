@@ -48,19 +48,14 @@ def _components() -> SimpleNamespace:
     from torchtitan.distributed import activation_checkpoint, utils
 
     return SimpleNamespace(
-        CheckpointManager=checkpoint.CheckpointManager,
-        CommConfig=config.CommConfig,
-        CompileConfig=config.CompileConfig,
-        FullAC=activation_checkpoint.FullAC,
+        CheckpointManager=checkpoint.CheckpointManager, CommConfig=config.CommConfig,
+        CompileConfig=config.CompileConfig, FullAC=activation_checkpoint.FullAC,
         LRSchedulersContainer=optimizer.LRSchedulersContainer,
-        OptimizersContainer=optimizer.OptimizersContainer,
-        ParallelDims=distributed.ParallelDims,
-        ParallelismConfig=config.ParallelismConfig,
-        ParamGroupConfig=optimizer.ParamGroupConfig,
-        SelectiveAC=activation_checkpoint.SelectiveAC,
-        TrainingConfig=config.TrainingConfig,
+        OptimizersContainer=optimizer.OptimizersContainer, ParallelDims=distributed.ParallelDims,
+        ParallelismConfig=config.ParallelismConfig, ParamGroupConfig=optimizer.ParamGroupConfig,
+        SelectiveAC=activation_checkpoint.SelectiveAC, TrainingConfig=config.TrainingConfig,
         dist_utils=utils,
-    )
+    )  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -275,23 +270,14 @@ def build_checkpointer(
 ) -> Any:
     """torchtitan's checkpoint manager over `folder`; `source` holds initial safetensors."""
     config = parts.CheckpointManager.Config(
-        enable=True,
-        folder=folder.name,
-        interval=2**31,
-        initial_load_path=str(source) if source else None,
-        initial_load_in_hf=source is not None,
-        last_save_model_only=False,
-        keep_latest_k=keep,
-    )
+        enable=True, folder=folder.name, interval=2**31,
+        initial_load_path=str(source) if source else None, initial_load_in_hf=source is not None,
+        last_save_model_only=False, keep_latest_k=keep,
+    )  # fmt: skip
     manager = config.build(
-        dataloader=None,
-        model_parts=[titan.model],
-        optimizers=optimizers,
-        lr_schedulers=schedulers,
-        states=states,
-        sd_adapter=titan.adapter,
-        base_folder=str(folder.parent),
-    )
+        dataloader=None, model_parts=[titan.model], optimizers=optimizers, lr_schedulers=schedulers,
+        states=states, sd_adapter=titan.adapter, base_folder=str(folder.parent),
+    )  # fmt: skip
     titan.classes["checkpoint"] = _class_name(manager)
     return manager
 
