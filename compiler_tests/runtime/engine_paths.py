@@ -46,6 +46,7 @@ class Played:
         own, done, step = self.own, [], 0
         self.names: list[int] = []
         self.scores: list[list[float]] = []
+        self.progress: list[dict[str, int]] = []
         own.load_weights(self.weights, reset_prefix_cache=True)
         while step < 12 or own.num_running:
             act(self, step)
@@ -58,7 +59,7 @@ class Played:
         found = {
             d.request_id: [*dataclasses.astuple(d)[1:3], own.text(d), d.truncated] for d in done
         }
-        return {"given": found, "scores": self.scores}
+        return {"given": found, "scores": self.scores, "progress": self.progress}
 
 
 def plain(played: Played, step: int) -> None:
@@ -72,15 +73,20 @@ def plain(played: Played, step: int) -> None:
 
 
 def watched(played: Played, step: int) -> None:
+    if step == 0:
+        played.add(2, min_tokens=20, stop=("never said",))
     if step in (0, 5):
         played.add(8)
         played.add(4, stop=("1",))
+    if step == 4:
+        played.progress.append(played.own.progress(reset_prefix_cache=False))
 
 
 def swapped(played: Played, step: int) -> None:
     if step == 0:
         played.add(12, min_tokens=40)
     if step in (5, 20):
+        played.progress.append(played.own.progress(reset_prefix_cache=True))
         scaled = [(name, tensor * (1 + 0.003 * step)) for name, tensor in played.weights]
         played.own.load_weights(scaled, reset_prefix_cache=step == 20)
 

@@ -159,7 +159,10 @@ def play(
 
 def shown(output: Any) -> dict[str, Any]:
     """What a worker sees of a step."""
+    sets = ("scheduled_cached_reqs", "scheduled_new_reqs", "finished_req_ids", "preempted_req_ids")
+    names = {field.name for field in dataclasses.fields(output)} - set(sets)
     return {
+        **{name: repr(getattr(output, name)) for name in names},
         **dataclasses.asdict(output.scheduled_cached_reqs),
         "new": [(r.req_id, r.block_ids, r.num_computed_tokens) for r in output.scheduled_new_reqs],
         "scheduled": dict(output.num_scheduled_tokens),

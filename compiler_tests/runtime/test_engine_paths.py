@@ -39,6 +39,12 @@ def test_each_way_was_gone(ways: Any) -> None:
     assert ways["theirs short"] == 0
 
 
+def test_what_a_request_has_is_known_at_a_swap(ways: Any) -> None:
+    given = [*ways["ours"]["swapped"]["progress"], *ways["ours"]["watched"]["progress"]]
+    assert [set(each.values()) for each in given] == [{5}, {20}, {4}]
+    assert {"0", "1"} <= given[2].keys()  # those with stop strings too
+
+
 @pytest.mark.timeout(240)
 def test_schedules_are_those_of_vllm_in_random_histories() -> None:
     played = result("engine_schedules.py", "30")

@@ -215,8 +215,9 @@ class Generator(ForgeActor):
             case _Add(requests):
                 self._add(requests)
             case _Load(manifest, reset):
-                for name, written in self._engine.progress(self._in_flight).items():
-                    self._in_flight[name].swaps.append((self._version, written))
+                written = self._engine.progress(reset_prefix_cache=reset)
+                for name, entry in self._in_flight.items():
+                    entry.swaps.append((self._version, written[name]))
                 self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset)
                 self._version = manifest.version
                 return self._check(manifest) if manifest.probe is not None else None

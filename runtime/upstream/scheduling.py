@@ -176,29 +176,23 @@ class ShortScheduler(Scheduler):
             self.prev_step_scheduled_req_ids = set(ids)
         self.kv_cache_manager.take_new_block_ids()
         cached = CachedRequestData(
-            req_ids=ids,
-            resumed_req_ids=set(),
-            new_token_ids=[],
-            all_token_ids={},
-            new_block_ids=new_block_ids,
-            num_computed_tokens=computed_tokens,
+            req_ids=ids, resumed_req_ids=set(), new_token_ids=[], all_token_ids={},
+            new_block_ids=new_block_ids, num_computed_tokens=computed_tokens,
             num_output_tokens=output_tokens,
-        )
+        )  # fmt: skip
         return self._output_of(cached)
 
     def _output_of(self, cached: CachedRequestData) -> SchedulerOutput:
         output = SchedulerOutput(
-            scheduled_new_reqs=[],
-            scheduled_cached_reqs=cached,
+            scheduled_new_reqs=[], scheduled_cached_reqs=cached,
             num_scheduled_tokens=dict.fromkeys(cached.req_ids, 1),
             total_num_scheduled_tokens=len(cached.req_ids),
-            scheduled_spec_decode_tokens={},
-            scheduled_encoder_inputs={},
+            scheduled_spec_decode_tokens={}, scheduled_encoder_inputs={},
             preempted_req_ids=self.reset_preempted_req_ids,
             finished_req_ids=self.finished_req_ids,
             free_encoder_mm_hashes=self.encoder_cache_manager.get_freed_mm_hashes(),
             ec_manager_metadata=self.encoder_cache_manager.get_manager_metadata(),
-        )
+        )  # fmt: skip
         self.finished_req_ids, self.reset_preempted_req_ids = set(), set()
         return output
 

@@ -224,12 +224,18 @@ class Engine:
                     steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
                     return [step[token].logprob for token, step in steps], others
 
-    def progress(self, request_ids: Iterable[str]) -> dict[str, int]:
-        """How many tokens each of these requests has sampled so far."""
-        core: Any = self._engine.engine_core
-        requests = core.engine_core.scheduler.requests
-        found = {name: request.num_output_tokens for name, request in requests.items()}
-        return {name: found.get(name, 0) for name in request_ids}
+    def progress(self, *, reset_prefix_cache: bool) -> dict[str, int]:
+        """How many tokens of each request were sampled by the weights so far, if new ones are
+        loaded now: a reset drops what the step in flight samples."""
+        named = {tally.name: key for key, tally in self._scheduler.tallies.items()}
+        for name, keys in self._engine.output_processor.external_req_ids.items():
+            named[name] = keys[0]
+        found = {name: self._scheduler.requests[key] for name, key in named.items()}
+        coming = {name: r.num_output_placeholders for name, r in found.items()}
+        return {
+            name: request.num_output_tokens + (0 if reset_prefix_cache else coming[name])
+            for name, request in found.items()
+        }
 
     def load_weights(self, weights: Iterable[tuple[str, Any]], *, reset_prefix_cache: bool) -> None:
         """Load new weights (Hugging Face names) in place between two steps.
@@ -303,12 +309,9 @@ def _says_not_that_it_is_ours(record: logging.LogRecord) -> bool:
 
 def _followed(tally: Tally) -> Finished:
     return Finished(
-        request_id=tally.name,
-        token_ids=tally.token_ids,
-        logprobs=tally.logprobs,
-        text=None,
-        truncated=str(tally.reason) == "length",
-    )
+        request_id=tally.name, token_ids=tally.token_ids, logprobs=tally.logprobs,
+        text=None, truncated=str(tally.reason) == "length",
+    )  # fmt: skip
 
 
 def hide_what_has_no_weights(is_tied: bool) -> None:
