@@ -141,6 +141,15 @@ def test_doc_comments_belong_to_the_declaration_below():
     assert [decl.doc for decl in file.decls] == ["", "first\nsecond"]
 
 
+def test_a_service_of_which_nothing_is_set_needs_no_braces():
+    bare, braced = (tree(f"service g : vllm(m){end}\n").decls[0] for end in ("", " {}"))
+    assert (bare.block.items, bare.name, bare.kind) == (
+        braced.block.items,
+        braced.name,
+        braced.kind,
+    )
+
+
 def test_crlf_and_bom_change_nothing():
     plain = tree("param a : int = 1\nflow t {\n x = f(a)\n}\n")
     windows = tree("param a : int = 1\r\nflow t {\r\n x = f(a)\r\n}\r\n")

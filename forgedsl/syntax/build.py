@@ -127,6 +127,12 @@ class Builder:
             span=self._cover(children),
         )
 
+    def bare_decl(self, children: list[Any]) -> ast.BlockDecl:
+        """A service of which nothing is set: as if `{}` followed."""
+        end = self._cover(children).end
+        block = ast.Block(items=(), span=Span(self.file, end, end))
+        return self.block_decl([*children, None, None, block])
+
     def bind_decl(self, children: list[Any]) -> ast.BindDecl:
         kind, name, _, value, block = children
         return ast.BindDecl(
