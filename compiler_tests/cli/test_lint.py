@@ -235,6 +235,19 @@ def test_a_bug_of_ours_exits_70_and_says_it_is_one(monkeypatch, capsys, tmp_path
     assert "this is a bug in forgec" in capsys.readouterr().err
 
 
+def test_a_module_with_an_open_parameter_lints_deeply(tmp_path):
+    module = tmp_path / "m.forge"
+    module.write_text('forge 1\nparam n : int\nmodel m { source = hf("a/b"), context = n }\n')
+    result = forgec("lint", "--deep", module)
+    assert (result.returncode, "F110" in result.stdout) == (0, False)
+
+
+def test_the_package_runs_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "forgedsl", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert result.stdout.startswith("forgec 0.1.0")
+
+
 def test_a_program_without_a_flow_is_an_error_a_module_is_not(tmp_path):
     module = tmp_path / "m.forge"
     text = 'model m { source = hf("a/b") }\nservice s : titan(m) { optimizer { lr = 1e-4 } }\n'

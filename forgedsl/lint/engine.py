@@ -125,7 +125,7 @@ def lint_source(
     profiles = _profiles((file, *(module.file for module in modules.values())))
     for name in profiles if profile is None else ():
         look(name)
-    if deep is not None and profile is None:
+    if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
     # what is suppressed here may occur under a profile that was not looked at, or without overrides
     whole = not layered and (profile is None or not profiles)
