@@ -55,6 +55,13 @@ class NonFiniteError(GuardError):
     """The weights of the trainer may be spoiled: no checkpoint is made of them."""
 
 
+_REMEDIES = {
+    "sample": "look at the log of the service; retry or drop only covers single failures",
+    "score": "mend the reward, and try it with a few answers first; "
+    "`on_error` and `max_failed` do not cover one that always fails",
+}
+
+
 class FailureGuard:
     """Counts failures in a row per node: one broken prompt is dropped, a broken service is not."""
 
@@ -73,7 +80,7 @@ class FailureGuard:
                 f"{node.op} {node.name} on {node.target} failed {count} times in a row; "
                 f"the last failure: {error}",
                 origin=node.origin,
-                remedy="look at the log of the service; retry or drop only covers single failures",
+                remedy=_REMEDIES.get(node.op, _REMEDIES["sample"]),
             ) from error
 
 

@@ -156,14 +156,18 @@ def test_a_group_without_completions_is_dropped_where_nothing_but_the_batch_read
 
 
 @pytest.mark.parametrize(
-    ("op", "error"),
-    [("sample", RolloutError("no memory")), ("score", RewardError("tests", "no memory"))],
+    ("op", "error", "remedy"),
+    [
+        ("sample", RolloutError("no memory"), "look at the log of the service"),
+        ("score", RewardError("tests", "no memory"), "mend the reward"),
+    ],
 )
-def test_failures_without_end_stop_the_run(op, error):
+def test_failures_without_end_stop_the_run(op, error, remedy):
     the_job = job()
     endpoints = FakeEndpoints(the_job, fail=failing(op, error), jitter=1)
-    with pytest.raises(RunError, match=r"failed 16 times in a row.*no memory"):
+    with pytest.raises(RunError, match=r"failed 16 times in a row.*no memory") as caught:
         drive(the_job, endpoints)
+    assert caught.value.remedy.startswith(remedy)
 
 
 @pytest.mark.parametrize("op", ["draw", "logprobs", "call", "step", "sync", "save"])
