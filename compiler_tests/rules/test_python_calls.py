@@ -98,6 +98,23 @@ def test_wrong_arguments_are_said(tmp_path, bound, message):
     assert [d.message for d in found if d.code == "F114"] == [message]
 
 
+@pytest.mark.parametrize(
+    ("text", "help_text"),
+    [
+        ("rubric g { score = r.f }", "`reward NAME = r.f`"),
+        (
+            "flow t {\n  a = d.draw(1)\n  b = r.f(a)\n}",
+            "declare it with `reward NAME = r.f`, and call `NAME` here",
+        ),
+    ],
+)
+def test_a_function_that_is_no_declared_reward_says_how_to_declare_it(tmp_path, text, help_text):
+    (tmp_path / "r.py").write_text("def f(response): ...\n")
+    source = SourceFile("t.forge", f'import python "r.py" as r\n{text}\n')
+    found = lint_source(source, tmp_path).diagnostics
+    assert help_text in [d.help for d in found if d.code == "F119"]
+
+
 def test_a_parameter_comes_before_an_import_of_its_name(tmp_path):
     (tmp_path / "r.py").write_text("def f(response): ...\n")
     text = 'import python "r.py" as r\nreward a = r.f\nreward b(r: Rollout) -> f32 = r.num_tokens\n'

@@ -20,8 +20,8 @@ from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
-from forgedsl.hir.habits import function_habit
-from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, Ref, Scope, Value
+from forgedsl.hir.habits import function_habit, reward_habit
+from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, PythonFunction, Ref, Scope, Value
 from forgedsl.hir.specialize import incomplete_step, resolve_loss
 from forgedsl.hir.streams import named_step, not_a_stream
 from forgedsl.hir.table import Declared, part_span
@@ -269,7 +269,13 @@ class FlowResolver:
         module = self.resolver.scope.names.get(path.parts[0])
         if len(path.parts) > 1 and isinstance(module, Scope):
             self.resolver.used.add(path.parts[0])
-            if module.names:  # else its import failed and has been reported
+            said = reward_habit(path, module)
+            if isinstance(module.lookup(path.parts[1:]), PythonFunction):
+                said = f"declare it with `reward NAME = {path.text}`, and call `NAME` here"
+            if said is not None:
+                message = f"`{path.text}` is a reward that is not declared"
+                self.ctx.error("F119", message, path.span, help=said)
+            elif module.names:  # else its import failed and has been reported
                 what = f"`{path.parts[0]}` has no function"
                 name, span = ".".join(path.parts[1:]), part_span(path, 1)
                 self.ctx.unknown("F101", what, name, span, module.names)

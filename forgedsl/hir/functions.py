@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
-from forgedsl.hir.habits import function_habit, habit
+from forgedsl.hir.habits import function_habit, habit, reward_habit
 from forgedsl.hir.ir import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.hir.table import part_span
 from forgedsl.records import dataclass
@@ -199,9 +199,20 @@ class BodyChecker:
             message = f"`{path.text}` is a module; name one of its functions"
             self.ctx.error("F109", message, path.span)
         elif scope.names and scope.lookup(path.parts[1:]) is None:  # else its import failed
+            if (said := reward_habit(path, scope)) is not None:
+                self.ctx.error(
+                    "F119", f"`{path.text}` is a reward, not a value", path.span, help=said
+                )
+                return
             name, span = path.parts[1], part_span(path, 1, 1)
             what = f"`{path.parts[0]}` has nothing called"
             self.ctx.unknown("F101", what, name, span, scope.names)
+        elif isinstance(scope.lookup(path.parts[1:]), PythonFunction):
+            self._python(path)
+
+    def _python(self, path: ast.Path) -> None:
+        message = f"`{path.text}` is Python; only a reward can be one"
+        self.ctx.error("F119", message, path.span, help=f"`reward NAME = {path.text}`")
 
     def _call(self, call: ast.Call) -> None:
         path = call.function
@@ -214,8 +225,7 @@ class BodyChecker:
             self._arity(call, path.text, names)
         elif isinstance(found, PythonFunction):
             self.used.add(path.parts[0])
-            message = f"`{path.text}` is Python; only a reward can be one"
-            self.ctx.error("F119", message, path.span, help=f"`reward NAME = {path.text}`")
+            self._python(path)
         elif isinstance(found, Constant | Decl) or path.text in self.locals:
             is_reward = isinstance(found, Decl) and found.kind == "reward"
             help_text = f"a reward is named without arguments: `{path.text}`" if is_reward else ""

@@ -12,9 +12,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.schema.constructors import STANDARD_REWARDS
 
 if TYPE_CHECKING:
+    from forgedsl.hir.ir import Scope
     from forgedsl.hir.table import Declared
+    from forgedsl.syntax import ast
 
 MIXED = (
     "`source = mixture([...], weights = [...])` of the dataset: a batch comes from one `draw` and "
@@ -99,6 +102,14 @@ def function_habit(name: str) -> str:
     """The same for the name of a function."""
     ours = FUNCTION_HABITS.get(name)
     return "" if ours is None else f"here that is {ours}"
+
+
+def reward_habit(path: ast.Path, module: Scope) -> str | None:
+    """What to write for a standard reward where a value or a function of `module` is wanted."""
+    name = path.parts[-1]
+    if not module.module.startswith("std/") or name not in STANDARD_REWARDS:
+        return None
+    return f"declare it with `reward correct = {path.text}`, and say `correct` here"
 
 
 def whole_addresses(end: str, declared: Mapping[str, Declared]) -> tuple[str, ...]:

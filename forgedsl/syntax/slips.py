@@ -181,7 +181,7 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
     if match is None:
         return None
     span = Span(place.source.name, place.start - len(match[0]), place.end)
-    if place.text in UNITS:
+    if place.text in UNITS and "e" not in match[1].lower():
         fixed = match[1] + place.text
         edit = Edit(text=fixed, span=span)
         return place.error(
@@ -199,7 +199,9 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         "unknown-unit",
         f"`{match[0]}{place.text}` is neither a number nor a quantity",
         span=span,
-        help="units are " + " ".join(UNITS),
+        help="units are "
+        + " ".join(UNITS)
+        + (", behind plain digits" if place.text in UNITS else ""),
     )
 
 
