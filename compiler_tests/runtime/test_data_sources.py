@@ -70,6 +70,22 @@ def test_a_line_that_is_no_row_stands_for_itself(tmp_path: Path, content: bytes,
     assert source.place(row_id) == "rows.jsonl:3"
 
 
+def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'[\n {"n": 1},\n {"n": 2}\n]\n')
+    with pytest.raises(LaunchError, match=r"rows\.json is one JSON list.*jq -c"):
+        opened(file_source(path), tmp_path)
+
+
+def test_rows_of_a_file_above_are_named_as_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "inputs/up/up/rows.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"n":1}\n')
+    spec = file_source(path).model_copy(update={"path": "inputs/up/up/rows.jsonl"})
+    source = opened(spec, tmp_path)
+    assert source.place(source.at(0)[0]) == "../../rows.jsonl:1"
+
+
 def test_a_file_without_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b"\n")

@@ -78,7 +78,8 @@ class FlowResolver:
             message = f"`{name}` is defined twice"
             self.ctx.error("F102", message, span, related=related, help=help_text)
         elif not isinstance(item.value, ast.Call):
-            self.ctx.error("F119", "a stream is the result of a call", item.value.span)
+            said = "compute in a rubric: `rubric grade { score = 0.5 * correct }`"
+            self.ctx.error("F119", "a stream is the result of a call", item.value.span, help=said)
             self.failed.add(name)
         elif self._call(name, item.value, item.span):
             self.edges[name] = span
@@ -313,7 +314,8 @@ class FlowResolver:
             if argument is None:
                 most = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
                 message = f"`{call.function.text}` takes {most}"
-                self.ctx.error("F114", message, arg.span)
+                said = "" if params else "`batch.rows` of the trainer says how many"
+                self.ctx.error("F114", message, arg.span, help=said)
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"

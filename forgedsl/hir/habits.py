@@ -106,8 +106,7 @@ def function_habit(name: str) -> str:
 
 def reward_habit(path: ast.Path, module: Scope) -> str | None:
     """What to write for a standard reward where a value or a function of `module` is wanted."""
-    name = path.parts[-1]
-    if not module.module.startswith("std/") or name not in STANDARD_REWARDS:
+    if not module.module.startswith("std/") or path.parts[-1] not in STANDARD_REWARDS:
         return None
     return f"declare it with `reward correct = {path.text}`, and say `correct` here"
 

@@ -159,6 +159,10 @@ class Coercer:
                 message = f"{what} has no form `{name.text}`"
                 return self.ctx.error("F101", message, name.span, help=help_text)
             return self.ctx.unknown("F101", f"{what} has no form", name.text, name.span, known)
+        if name.text == "mixture" and len(args) > 1 and args[1].name is None:
+            help_text = "`mixture([a, b], weights = [0.5, 0.5])`"
+            message = "`mixture` takes one list of sources"
+            return self.ctx.error("F114", message, expr.span, help=help_text)
         bound = self.bind(signature, args, expr.span, scope)
         if bound is ERROR:
             return ERROR

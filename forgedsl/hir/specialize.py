@@ -17,7 +17,8 @@ from forgedsl.syntax import ast
 def specialize(function: Function, call: ast.Call, name: str, resolver: File) -> Function | None:
     """`function` with the arguments of `call` as the defaults of its scalar fields."""
     fields = {field.name: field for field in function.fields}
-    scalars = [f.name for f in function.fields if isinstance(f.type, ast.NamedType)]
+    types = {f.name: f.type.name for f in function.fields if isinstance(f.type, ast.NamedType)}
+    scalars = [*types]
     good = True
     for arg in call.args:
         if arg.name is None:
@@ -37,9 +38,11 @@ def specialize(function: Function, call: ast.Call, name: str, resolver: File) ->
             good = False
             continue
         default = constant(value, arg.value.span)
-        if default is None:
+        quoted = isinstance(value, str) and types[arg.name] != "str"
+        if default is None or quoted:
             message = f"`{arg.name}` is a scalar, not {type_name(value)}"
-            resolver.ctx.error("F109", message, arg.value.span)
+            help_text = f"without quotes: `{value}`" if quoted and value[:1].isdigit() else ""
+            resolver.ctx.error("F109", message, arg.value.span, help=help_text)
             good = False
             continue
         fields[arg.name] = replace(fields[arg.name], default=default)

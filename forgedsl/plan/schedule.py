@@ -63,9 +63,7 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
                 "missing-setting",
                 "nothing says how long to train",
                 where,
-                help="add `schedule sync { steps = 500 }` or `schedule async { ... }`"
-                if decl is None
-                else "say `steps = 500` or `epochs = 1` in it",
+                help="say `steps = 500` or `epochs = 1` in `schedule`",
             )
         )
         return None

@@ -162,14 +162,14 @@ def open_source(
             return Stream(rows, shuffle, spec.id)
         name = spec.id
     else:
-        rows, name = _file_rows(spec, job_dir), spec.path.removeprefix("inputs/")
+        rows, name = _file_rows(spec, job_dir), _as_written(spec.path)
     if len(rows) == 0:
         raise LaunchError(f"{name} has no rows")
     return Table(rows, shuffle, name)
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
-    path, name = resolve_path(spec.path, job_dir), spec.path.removeprefix("inputs/")
+    path, name = resolve_path(spec.path, job_dir), _as_written(spec.path)
     if not path.is_file():
         raise NotHere(f"the data file {name} is missing")
     content = path.read_bytes()
@@ -180,7 +180,22 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
             f"{spec.sha256[:12]}); restore it, build the job again, or continue a run with it by "
             "`forgec run --resume RUN --allow data`"
         )
-    return _JsonlRows(content) if spec.kind == "jsonl" else _ParquetRows(path, name)
+    if spec.kind != "jsonl":
+        return _ParquetRows(path, name)
+    ends = content[:64].strip()[:1] + content[-64:].strip()[-1:]
+    if ends == b"[]" and not content.lstrip().startswith(b"[]"):
+        raise LaunchError(
+            f"{name} is one JSON list, and `jsonl` reads an object on each line: "
+            f"jq -c '.[]' {name} > rows.jsonl"
+        )
+    return _JsonlRows(content)
+
+
+def _as_written(path: str) -> str:
+    """The name of a file of the job as the .forge file has it: copies of `../x` lie in `up/x`."""
+    parts = path.removeprefix("inputs/").split("/")
+    climbs = next((i for i, part in enumerate(parts) if part != "up"), 0)
+    return "/".join([".."] * climbs + parts[climbs:])
 
 
 def _numbered(name: str, row_id: int) -> str:
