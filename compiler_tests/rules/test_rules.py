@@ -33,10 +33,11 @@ def test_all_rules_are_silent_on_the_sound_program(findings):
     assert findings() == []
 
 
-def test_unused_means_unused_under_every_profile(findings):
+@pytest.mark.parametrize("asked", [None, "none", "big"])
+def test_unused_means_unused_under_every_profile(findings, asked):
     profile = "\nprofile big { trainer.procs = wide }\n"
     edits = [("param group : int = 4", "param group : int = 4\nparam wide : int = 2" + profile)]
-    assert findings(*edits) == []
+    assert findings(*edits, profile=asked) == []
 
 
 def test_one_mistake_gives_one_message(findings):

@@ -83,7 +83,7 @@ def turns(**message: Any) -> dict[str, Any]:
         ({"question": []}, {"prompt": "raw"}, "`prompt` has no messages"),
         (turns(role="user"), {"prompt": "raw"}, "message 0 of `prompt` has no `content`"),
         (turns(**{"from": "human", "value": "1"}), {"prompt": "raw"},
-         "message 0 of `prompt` has no `role` and no `content`; it has from, value"),
+         "message 0 of `prompt` says `from` and `value`: `sharegpt(...)` reads such turns"),
         (turns(role="human", content="1"), {"prompt": "raw"},
          "message 0 of `prompt` has the role `human`, which is none of system, developer, user"),
         (turns(role="user", content=[{"type": "text", "text": "1"}]), {"prompt": "raw"},

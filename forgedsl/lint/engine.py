@@ -130,7 +130,8 @@ def lint_source(
     # what is suppressed here may occur under a profile that was not looked at, or without overrides
     whole = not layered and (profile is None or not profiles)
     known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
-    merged = suppress((*reporter, *_merge(views)), sources, known)
+    one_of_many = profile is not None and bool(profiles)
+    merged = suppress((*reporter, *_merge(views, one_of_many)), sources, known)
     configured = (config.applied(diagnostic) for diagnostic in merged)
     found = _ordered(d for d in configured if d is not None)
     return Linted(diagnostics=found, sources=sources, looked=_looked(shared))
@@ -240,8 +241,12 @@ def _plan(
     return graph, made
 
 
-def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
-    """Equal findings of several views once. A rule of EVERYWHERE counts only if all views agree."""
+def _merge(views: dict[str, Reporter], one_of_many: bool) -> Iterator[Diagnostic]:
+    """Equal findings of several views once.
+
+    A finding of a rule that looks everywhere counts only if all views agree, and so never where one
+    was looked at of many.
+    """
     found: dict[Diagnostic, list[str]] = {}
     for view, reporter in views.items():
         for diagnostic in reporter:
@@ -249,7 +254,7 @@ def _merge(views: dict[str, Reporter]) -> Iterator[Diagnostic]:
     everywhere = {rule.code for rule in FINDINGS if rule.everywhere}
     for diagnostic, names in found.items():
         if diagnostic.code in everywhere:
-            if len({*names} - {HERE}) == len(views.keys() - {HERE}):
+            if not one_of_many and len({*names} - {HERE}) == len(views.keys() - {HERE}):
                 yield diagnostic
         elif AS_WRITTEN in names or len(views) == 1:
             yield diagnostic
