@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
-from forgedsl.runtime.stub.actors import StubGenerator, StubTitan
+from forgedsl.runtime.actors.twins import StubGenerator, StubTitan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

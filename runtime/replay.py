@@ -20,19 +20,10 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime import meshes
 from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.recording import FOLDER
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import ignore_faults
-
-FOLDER = "batches"
-
-
-def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepResult) -> None:
-    """Write a batch and what its step returned; the file is named by the version it made."""
-    folder = run_dir / FOLDER
-    folder.mkdir(exist_ok=True)
-    content = {"service": service, "loss": loss, "batch": asdict(batch), "result": asdict(result)}
-    (folder / f"step-{result.version}.json").write_text(json.dumps(content))
 
 
 def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[str, Any]:

@@ -175,7 +175,11 @@ def read() -> frozenset[tuple[str, str]]:
     options = Options()
     options.export_types = options.ignore_errors = options.ignore_missing_imports = True
     options.preserve_asts, options.incremental, options.follow_imports = True, False, "skip"
-    files = [p for p in (ROOT / "runtime").rglob("*.py") if "stub" not in p.parts]
+    files = [
+        p
+        for p in (ROOT / "runtime").rglob("*.py")
+        if "stub" not in p.parts and "twin" not in p.stem
+    ]
     paths = {f"forgedsl.{'.'.join(p.relative_to(ROOT).with_suffix('').parts)}": p for p in files}
     jobs = {f"forgedsl.lower.{n}": ROOT / f"forgedsl/lower/{n}.py" for n in ("job", "parts")}
     modules = [BuildSource(str(p), n.removesuffix(".__init__")) for n, p in (paths | jobs).items()]

@@ -9,14 +9,14 @@ from forge_texts import GRPO, changed, loaded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from forgedsl.drawing.picture import picture
+from forgedsl.drawing.render_dot import render_dot
+from forgedsl.drawing.render_mermaid import render_mermaid
+from forgedsl.drawing.render_svg import scene_svg
+from forgedsl.drawing.render_text import topology_lines
+from forgedsl.drawing.scene_dataflow import dataflow_scene
 from forgedsl.graph.dataflow import build
 from forgedsl.graph.ir import EdgeKind
-from forgedsl.graph.picture import picture
-from forgedsl.graph.render_dot import render_dot
-from forgedsl.graph.render_mermaid import render_mermaid
-from forgedsl.graph.render_svg import scene_svg
-from forgedsl.graph.render_text import topology_lines
-from forgedsl.graph.scene_dataflow import dataflow_scene
 from forgedsl.lower.build import lower
 from forgedsl.plan.plan import plan
 

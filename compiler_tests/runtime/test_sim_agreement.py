@@ -15,10 +15,10 @@ import pytest
 from fake_endpoints import FakeEndpoints, drive, evaluation, job, math_nodes, node
 
 from forgedsl.lower import job as spec
+from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.stub.engine import StubEngine, StubRequest
 from forgedsl.sim.latency import (
     Control,
     Data,

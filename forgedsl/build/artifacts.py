@@ -68,7 +68,7 @@ def _text_of(name: str, file: str) -> Callable[[State], Files]:
 
 
 def _graph(state: State) -> Files:
-    from forgedsl.graph.drawing import Drawing
+    from forgedsl.drawing.drawing import Drawing
 
     assert state.hir is not None
     assert state.graph is not None

@@ -26,7 +26,7 @@ from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
-    from forgedsl.graph.drawing import Drawing
+    from forgedsl.drawing.drawing import Drawing
     from forgedsl.graph.ir import Graph
     from forgedsl.hir.context import Host
     from forgedsl.hir.ir import Program
@@ -117,6 +117,6 @@ def drawing_of(
 
 def drawing_from(loaded: Loaded, program: Program, graph: Graph, planned: Plan) -> Drawing:
     """A drawing over what a program was loaded and planned to."""
-    from forgedsl.graph.drawing import Drawing
+    from forgedsl.drawing.drawing import Drawing
 
     return Drawing(program=program, graph=graph, plan=planned, sources=loaded.sources)

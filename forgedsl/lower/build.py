@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
+from forgedsl.drawing.render_text import render_text
 from forgedsl.errors import SourceError
 from forgedsl.graph.dataflow import build
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.render_text import render_text
 from forgedsl.hir.ir import Constructor, Program
 from forgedsl.lower import flow, functions, sources
 from forgedsl.lower import job as spec

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from forgedsl.drawing.picture import title_text
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.picture import title_text
 from forgedsl.hir.ir import Constructor, Program, model_of
 from forgedsl.plan.plan import Plan
 

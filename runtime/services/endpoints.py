@@ -31,7 +31,7 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.environments.driver import Driver, Limits
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
-from forgedsl.runtime.replay import record
+from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from forgedsl.runtime.actors.twin_engine import TOKEN
 from forgedsl.runtime.items import Prompt, Rollout, Sample
-from forgedsl.runtime.stub.engine import TOKEN
 
 
 class StubReader:

@@ -15,6 +15,7 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.asked import read_by
+from forgedsl.runtime.actors.twin_engine import StubRequest
 from forgedsl.runtime.endpoints import Measured, RewardError, RolloutError, Score
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.items import Prompt, Rollout, Sample
@@ -24,7 +25,6 @@ from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.stub.data import StubReader
-from forgedsl.runtime.stub.engine import StubRequest
 from forgedsl.runtime.stub.rehearsal import Rehearsal, faults_due
 from forgedsl.runtime.upstream.monarch import Mesh
 from forgedsl.sim.inject import Fault

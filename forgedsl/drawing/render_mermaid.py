@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from forgedsl.drawing.picture import Arrow, Box, Picture
 from forgedsl.graph.ir import EdgeKind
-from forgedsl.graph.picture import Arrow, Box, Picture
 
 
 def render_mermaid(picture: Picture) -> str:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from forgedsl.drawing.picture import Arrow, Box, Group, Picture, sync_text, title_text
+from forgedsl.drawing.views import processes
 from forgedsl.graph.ir import EdgeKind, Graph
-from forgedsl.graph.picture import Arrow, Box, Group, Picture, sync_text, title_text
-from forgedsl.graph.views import processes
 from forgedsl.hir.ir import Program
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.host import host_text

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from forgedsl.drawing.picture import Picture, picture, title_text
+from forgedsl.drawing.scene import Scene
 from forgedsl.graph.ir import Graph
-from forgedsl.graph.picture import Picture, picture, title_text
-from forgedsl.graph.scene import Scene
 from forgedsl.hir.ir import Program
 from forgedsl.plan.plan import Plan
 from forgedsl.source import SourceFile, Span
 
 if TYPE_CHECKING:
-    from forgedsl.graph.views import Pass
+    from forgedsl.drawing.views import Pass
 
 VIEWS = ("dataflow", "mesh", "schedule", "passes")
 CHAINS = ("dataflow", "passes")
@@ -59,8 +59,8 @@ class Drawing:
 
     def picture(self, view: str) -> Picture:
         """The boxes and arrows of a view."""
-        from forgedsl.graph.views import passes_picture
-        from forgedsl.graph.views_pictures import mesh_picture, schedule_picture
+        from forgedsl.drawing.views import passes_picture
+        from forgedsl.drawing.views_pictures import mesh_picture, schedule_picture
 
         if view == "passes":
             return passes_picture(self.program, self._passes())
@@ -71,8 +71,8 @@ class Drawing:
 
     def scene(self, view: str) -> Scene:
         """A view with coordinates."""
-        from forgedsl.graph.scene_dataflow import dataflow_scene
-        from forgedsl.graph.views import mesh_scene, schedule_scene
+        from forgedsl.drawing.scene_dataflow import dataflow_scene
+        from forgedsl.drawing.views import mesh_scene, schedule_scene
 
         if view in CHAINS:
             return dataflow_scene(self.picture(view))
@@ -80,7 +80,7 @@ class Drawing:
         return make(self.program, self.graph, self.plan, self.place)
 
     def _passes(self) -> tuple[Pass, ...]:
-        from forgedsl.graph.views import passes_of
+        from forgedsl.drawing.views import passes_of
 
         main = self.sources[self.program.file]
         return passes_of(self.program, self.graph, self.plan, lines=len(main.text.splitlines()))
@@ -88,8 +88,8 @@ class Drawing:
     # ---- formats
 
     def _text(self, view: str) -> str:
-        from forgedsl.graph.render_text import render_text
-        from forgedsl.graph.views_text import mesh_text, passes_text, schedule_text
+        from forgedsl.drawing.render_text import render_text
+        from forgedsl.drawing.views_text import mesh_text, passes_text, schedule_text
 
         if view == "dataflow":
             return render_text(self.program, self.graph, self.plan)
@@ -101,7 +101,7 @@ class Drawing:
         return title + passes_text(self._passes())
 
     def _json(self, view: str) -> str:
-        from forgedsl.graph.render_json import render_json
+        from forgedsl.drawing.render_json import render_json
         from forgedsl.plan.timeline import timeline
 
         if view == "dataflow":
@@ -118,12 +118,12 @@ class Drawing:
         return json.dumps({**head, **body}, indent=2) + "\n"
 
     def _svg(self, view: str) -> str:
-        from forgedsl.graph.render_svg import scene_svg
+        from forgedsl.drawing.render_svg import scene_svg
 
         return scene_svg(self.scene(view))
 
     def _html(self, view: str) -> str:
-        from forgedsl.graph.render_html import render_html
+        from forgedsl.drawing.render_html import render_html
 
         own = [s for s in self.sources.values() if not s.name.startswith(("<", "forgedsl:"))]
         text = self.plan.schedule.text.splitlines()
@@ -139,13 +139,13 @@ class Drawing:
         )
 
     def _dot(self, view: str) -> str:
-        from forgedsl.graph.render_dot import render_dot
+        from forgedsl.drawing.render_dot import render_dot
 
         return render_dot(self.picture(view))
 
     def _mermaid(self, view: str) -> str:
-        from forgedsl.graph.render_mermaid import render_mermaid
-        from forgedsl.graph.views_pictures import gantt
+        from forgedsl.drawing.render_mermaid import render_mermaid
+        from forgedsl.drawing.views_pictures import gantt
 
         if view == "schedule":
             return gantt(self.program, self.graph, self.plan)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from forgedsl.drawing.layout import ranks
+from forgedsl.drawing.picture import call_text, note_text, sync_text, title_text
 from forgedsl.graph.ir import EdgeKind, Graph, Node
-from forgedsl.graph.layout import ranks
-from forgedsl.graph.picture import call_text, note_text, sync_text, title_text
 from forgedsl.hir.ir import Constructor, Program, Ref
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import Plan

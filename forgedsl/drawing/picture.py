@@ -69,7 +69,7 @@ Place = Callable[[Span], str]
 
 def picture(program: Program, graph: Graph, plan: Plan, place: Place = lambda _: "") -> Picture:
     """The drawing of a planned graph."""
-    from forgedsl.graph.details import arrow_details, box_details, group_details
+    from forgedsl.drawing.details import arrow_details, box_details, group_details
 
     boxes = tuple(
         Box(

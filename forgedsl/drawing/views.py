@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from forgedsl.graph.details import group_details
-from forgedsl.graph.ir import EdgeKind, Graph
-from forgedsl.graph.picture import Arrow, Box, Picture, Place, sync_text, title_text
-from forgedsl.graph.scene import (
+from forgedsl.drawing.details import group_details
+from forgedsl.drawing.picture import Arrow, Box, Picture, Place, sync_text, title_text
+from forgedsl.drawing.scene import (
     LINE,
     Cluster,
     Details,
@@ -25,6 +24,7 @@ from forgedsl.graph.scene import (
     box_size,
     text_width,
 )
+from forgedsl.graph.ir import EdgeKind, Graph
 from forgedsl.hir.ir import Program
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.host import host_text

@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from forgedsl.graph.scene import PORT, Rect
+from forgedsl.drawing.scene import PORT, Rect
 from forgedsl.records import dataclass
 
 GAP, BEND, TRACK, FRAME = 24.0, 60.0, 18.0, 12.0

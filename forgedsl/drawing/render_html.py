@@ -13,8 +13,8 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-from forgedsl.graph.render_svg import figure, markers
-from forgedsl.graph.scene import Cluster, Scene, Shape, Wire
+from forgedsl.drawing.render_svg import figure, markers
+from forgedsl.drawing.scene import Cluster, Scene, Shape, Wire
 from forgedsl.source import SourceFile
 
 DARK = (
@@ -43,7 +43,9 @@ def render_html(
         "facts": [list(fact) for fact in facts],
         "items": items,
     }
-    text = resources.files("forgedsl.graph").joinpath("templates/graph.html.j2").read_text("utf-8")
+    text = (
+        resources.files("forgedsl.drawing").joinpath("templates/graph.html.j2").read_text("utf-8")
+    )
     environment = Environment(undefined=StrictUndefined, autoescape=True, trim_blocks=False)
     page = environment.from_string(text).render(
         title=title,

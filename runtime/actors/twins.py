@@ -16,9 +16,9 @@ from typing import Any
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.actors.twin_engine import StubCompletion, StubEngine, StubRequest
 from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
 from forgedsl.runtime.rewards.worker import Outcome
-from forgedsl.runtime.stub.engine import StubCompletion, StubEngine, StubRequest
 from forgedsl.sim.latency import Engine, Reward, Titan
 from forgedsl.sim.values import REWARD, uniform
 

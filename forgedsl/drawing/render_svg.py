@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from forgedsl.graph.scene import LINE, PAD, Cluster, Label, Scene, Shape, Wire
+from forgedsl.drawing.scene import LINE, PAD, Cluster, Label, Scene, Shape, Wire
 
 PALETTE = ("#3b6fd6", "#2a9d62", "#c26a1b", "#8a55c9", "#b8405e", "#1b8ea6", "#7d8a1e", "#8d6e63")
 

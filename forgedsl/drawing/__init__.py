@@ -1,0 +1,1 @@
+"""The graph and the plan as pictures: text, dot, Mermaid, SVG, HTML."""

@@ -1,0 +1,19 @@
+"""What `forgec replay` repeats: a batch, and what its step returned."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from forgedsl.runtime.items import Batch, StepResult
+
+FOLDER = "batches"
+
+
+def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepResult) -> None:
+    """Write a batch and what its step returned; the file is named by the version it made."""
+    folder = run_dir / FOLDER
+    folder.mkdir(exist_ok=True)
+    content = {"service": service, "loss": loss, "batch": asdict(batch), "result": asdict(result)}
+    (folder / f"step-{result.version}.json").write_text(json.dumps(content))
