@@ -196,7 +196,8 @@ def test_eval_without_a_generator():
     text = SFT.replace("forge 1\n", "forge 1\n" + reward) + (
         "eval held_out { dataset = tulu, score = exact, every = 5 }\n"
     )
-    assert only(plan_of(text)[1], "F131").help == "add a vllm service and `sync trainer -> NAME`"
+    help = only(plan_of(text)[1], "F131").help
+    assert help.startswith("add a vllm service and `sync trainer -> NAME`, or measure a `loss`")
 
 
 # ---- schedule
