@@ -1,10 +1,14 @@
 """Accidents on record, written as edits of shipped pipelines, give one message: the wanted one."""
 
 import os
+import re
 
 import pytest
 
-from .corpus import accidents, found
+from forgedsl.explain.codes import pages
+from forgedsl.lint.engine import lint_file
+
+from .corpus import PIPELINES, accidents, found
 
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 CASES = accidents()
@@ -23,3 +27,17 @@ def test_an_accident_gives_one_message_unless_it_is_marked_open(case):
 def test_every_accident_is_named_once():
     names = [case.name for case in CASES]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("path", sorted(PIPELINES.glob("*.forge")), ids=lambda path: path.stem)
+def test_a_shipped_pipeline_has_no_finding_above_information(path):
+    told = [(d.code, d.message) for d in lint_file(path).diagnostics if d.severity != "info"]
+    assert told == []
+
+
+def test_the_page_of_accidents_has_the_counts_and_the_rules():
+    text = (PIPELINES.parent / "docs/accidents.md").read_text("utf-8")
+    caught = [case for case in CASES if not case.is_open]
+    named = set(re.findall(r"\[([A-Z]\d{3})\]\(reference/rules.md#", text))
+    assert f"{len(caught)} of {len(CASES)} give it" in text
+    assert {case.code for case in caught} <= named <= set(pages())

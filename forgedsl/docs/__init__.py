@@ -6,8 +6,6 @@
 `REFERENCES` maps the name of a page of docs/reference to what writes it.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 

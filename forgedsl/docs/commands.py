@@ -3,8 +3,6 @@
 `forgedsl.cli.options` reads argparse parsers and signatures alike; examples come from docstrings.
 """
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import re

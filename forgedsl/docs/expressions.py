@@ -4,8 +4,6 @@ The names and parameters come from forgedsl/schema/builtins.py; their meanings a
 a test holds the two against each other.
 """
 
-from __future__ import annotations
-
 from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.losses.fields import KNOWN
 from forgedsl.schema import builtins

@@ -1,7 +1,5 @@
 """docs/reference/families.md: the model families and what their published sizes cost."""
 
-from __future__ import annotations
-
 from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.families.base import Dims, Family
 from forgedsl.families.registry import FAMILIES

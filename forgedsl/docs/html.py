@@ -1,7 +1,5 @@
 """Markdown -> one self-contained HTML page: no script, no network."""
 
-from __future__ import annotations
-
 import re
 
 STYLE = """

@@ -4,8 +4,6 @@ Names and settings come from forgedsl/schema; the shapes and the kinds without s
 here, and a test holds them against the schema.
 """
 
-from __future__ import annotations
-
 from forgedsl.docs.markdown import GENERATED, block, code, join, table
 from forgedsl.docs.settings import settings_table
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS

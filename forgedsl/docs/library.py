@@ -1,7 +1,5 @@
 """docs/reference/std_rl.md: the standard library, from pipelines/std/rl.forge and the schemas."""
 
-from __future__ import annotations
-
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.docs.markdown import GENERATED, code, join, table

@@ -1,7 +1,5 @@
 """docs/reference/rules.md: every code that the compiler can print, from the pages of `explain`."""
 
-from __future__ import annotations
-
 from forgedsl.docs.markdown import GENERATED, join, table
 from forgedsl.explain.codes import FAMILIES, LEVELS, markdown_page, pages
 

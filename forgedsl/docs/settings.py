@@ -1,7 +1,5 @@
 """docs/reference/settings.md: every setting of every kind, from forgedsl/schema."""
 
-from __future__ import annotations
-
 from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.hir.evaluate import show
 from forgedsl.schema.constructors import STANDARD_REWARDS

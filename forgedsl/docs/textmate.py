@@ -4,8 +4,6 @@ The patterns follow grammar/forge.lark; a test holds them against the lexer on e
 stay within what Oniguruma and Python's `re` have in common.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

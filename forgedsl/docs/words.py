@@ -4,8 +4,6 @@ A kind, a kind of service, a word of the language, a statement of a flow, someth
 or a setting, by its whole name or its end (`lr`, `optimizer`).
 """
 
-from __future__ import annotations
-
 from forgedsl.docs import expressions, kinds
 from forgedsl.docs.markdown import block, join
 from forgedsl.docs.settings import settings_table

@@ -3,8 +3,6 @@
 The name is looked up in the file, if there is one, and in the standard library.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -7,8 +7,6 @@ Names and places are not part of the structure: two losses that compute the same
 same facts, and rules turn the numbers of values into places for each of them.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 from typing import Any
 

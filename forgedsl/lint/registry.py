@@ -4,8 +4,6 @@ A rule is a module with a docstring for people, which begins with its code and n
 that makes its diagnostics, and `check(view)`, which yields them.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Iterable
 from pathlib import Path

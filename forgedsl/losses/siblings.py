@@ -6,8 +6,6 @@ A function that is given the whole step sees a step of this one group, `size` si
 What is undefined, a division by 0, is NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

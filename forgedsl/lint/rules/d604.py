@@ -1,36 +1,67 @@
-"""D604 eval-overlap: an evaluation on the rows the policy is trained on.
+"""D604 eval-overlap: an evaluation on rows the policy is trained on.
 
     eval held_out { dataset = gsm8k, score = correct, every = 50 }     # fires: same rows
+    source = hf("openai/gsm8k", split = "train[:80%]") of the dataset
+    split  = "train[70%:]" of the eval                                 # fires: a tenth is shared
 
-Give it another `split` or another `source`.
+Rows are those of a source, whatever the dataset is called, also as a part of a mixture or under
+another revision (TTRL #51, parameter-golf #2127). Give it another `split` or another `source`.
 """
 
+import re
+from collections.abc import Iterator
+from posixpath import normpath
+from typing import Any
+
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.hir.ir import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "E")
+SLICE = re.compile(r"\[(\d*)(%?):(\d*)(%?)\]")
+Rows = tuple[str, str, float, float]
+"""whose, unit of the bounds, first and last"""
 
 
 def check(view: View) -> Findings:
     program = view.program
-    trained = {step.receiver for step in program.flow if step.op in {"draw", "batches", "pairs"}}
+    drawn = (s.receiver for s in program.flow if s.op in {"draw", "batches", "pairs"})
+    trained = [program.datasets[name] for name in dict.fromkeys(drawn)]
     for evaluation in program.evals.values():
         dataset = program.datasets[evaluation.settings["dataset"].value.name]
-        if dataset.name in trained and _same_rows(evaluation, dataset):
-            yield finding(
-                f"`{evaluation.name}` evaluates on the rows `{dataset.name}` trains on",
-                evaluation.name_span,
-                related=(Label(text="trained on", span=dataset.name_span),),
-                help='`split = "test"`, or a `source` of its own',
-            )
+        own, split = (evaluation.settings[key].value for key in ("source", "split"))
+        source = own or dataset.settings["source"].value
+        rows = list(_rows(source, None if own else split))
+        for other in trained:
+            theirs = list(_rows(other.settings["source"].value, None))
+            if any(_meet(one, another) for one in rows for another in theirs):
+                yield finding(
+                    f"`{evaluation.name}` evaluates on the rows `{other.name}` trains on",
+                    evaluation.name_span,
+                    related=(Label(text="trained on", span=other.name_span),),
+                    help='`split = "test"`, or a `source` of its own',
+                )
+                break
 
 
-def _same_rows(evaluation: Decl, dataset: Decl) -> bool:
-    source = evaluation.settings["source"].value
-    trained: Constructor = dataset.settings["source"].value
-    if isinstance(source, Constructor):
-        return (source.name, dict(source.args)) == (trained.name, dict(trained.args))
-    split = evaluation.settings["split"].value
-    return split is None or split == trained.args.get("split")
+def _rows(source: Any, split: str | None) -> Iterator[Rows]:
+    if not isinstance(source, Constructor):
+        return
+    args = source.args
+    for part in args.get("sources", ()):
+        yield from _rows(part, split)
+    if "path" in args:
+        yield normpath(str(args["path"])), "", 0.0, float("inf")
+    elif "id" in args:
+        name = str(split or args.get("split") or "train")
+        found = SLICE.search(name)
+        first, unit, last, other = found.groups() if found else ("", "", "", "")
+        whose = f"{args['id']} {args.get('config')} {name.partition('[')[0]}"
+        yield whose, unit or other, float(first or 0), float(last or "inf")
+
+
+def _meet(a: Rows, b: Rows) -> bool:
+    if a[0] != b[0] or (a[1] != b[1] and float("inf") not in (a[3], b[3])):
+        return False
+    return a[2] < b[3] and b[2] < a[3]

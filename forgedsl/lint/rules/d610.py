@@ -10,8 +10,11 @@ is another word and its log-prob means nothing.
 Use a model of the same family, or one with the same `tokenizer`.
 """
 
+from typing import Any
+
 from forgedsl.diagnostics import Label
-from forgedsl.families.registry import family
+from forgedsl.families.base import Unsupported
+from forgedsl.families.registry import by_hub_name, family
 from forgedsl.hir.ir import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
@@ -48,7 +51,7 @@ def _difference(ours: Decl, theirs: Decl) -> str:
     if all(isinstance(t, Constructor) for t in tokenizers):
         names = [str(next(iter(t.args.values()))) for t in tokenizers]
         return "" if names[0] == names[1] else f"{names[1]}, not {names[0]}"
-    archs = [m.settings["arch"].value for m in (ours, theirs)]
+    archs = [_arch(model) for model in (ours, theirs)]
     if not all(isinstance(a, Constructor) for a in archs):
         return ""
     if family(archs[0].name).tokenizer != family(archs[1].name).tokenizer:
@@ -57,3 +60,15 @@ def _difference(ours: Decl, theirs: Decl) -> str:
     if all(isinstance(s, int) for s in sizes) and sizes[0] != sizes[1]:
         return f"{sizes[1]} entries, not {sizes[0]}"
     return ""
+
+
+def _arch(model: Decl) -> Any:
+    """The architecture as it is declared, else what the name of a published model says."""
+    arch, source = model.settings["arch"].value, model.settings["source"].value
+    if isinstance(arch, Constructor) or getattr(source, "name", "") != "hf":
+        return arch
+    try:
+        known = by_hub_name(str(source.args["id"]))
+    except Unsupported:
+        return arch
+    return arch if known is None else Constructor(name=known[0].name, args={}, span=source.span)

@@ -13,13 +13,10 @@ Decided by evaluating the mask where `mask` is false.
 
 from itertools import product
 
-from forgedsl.diagnostics import Edit, Fix
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.losses import LossView, Spot
+from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
-from forgedsl.source import Span
-from forgedsl.syntax import ast
 
 finding = rule(__doc__, "D")
 
@@ -28,13 +25,11 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         node = loss.once(_wide)
         if node is not None:
-            spot = loss.spot(node)
             yield finding(
                 "this mask holds for tokens that the policy did not write",
-                spot,
+                loss.spot(node),
                 notes=("prompts, and what tools answered, would be trained on",),
                 help="use the rollout's `mask`, or add it to this one: `mask and ...`",
-                fix=_add(spot),
             )
 
 
@@ -59,12 +54,3 @@ def _lets_in(loss: LossView, mask: int) -> bool:
         loss.point(masked=True, weight=w, ratio=r, distance=d, level=level)(mask).value
         for w, r, d, level in places
     )
-
-
-def _add(spot: Spot) -> Fix | None:
-    node = spot.node
-    if not isinstance(node, ast.Call) or not isinstance(node.args[-1].value, ast.Path):
-        return None
-    span = node.args[-1].value.span
-    end = Span(span.file, span.end, span.end)
-    return Fix(message="add `mask`", edits=(Edit(text=" and mask", span=end),), safe=False)

@@ -15,22 +15,16 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
+ROUNDS, SETS = "keys and values are rounded", "it sets temperature and top_p"
+PLACES, OTHER = "positions are other than in training", "it may be another than the trainer's"
 CHANGES = {
-    "quantization": "the weights are rounded",
-    "kv_cache_dtype": "keys and values are rounded",
-    "calculate_kv_scales": "keys and values are rounded",
-    "generation_config": "the model's own file sets temperature and top_p",
-    "override_generation_config": "it sets temperature and top_p",
-    "logits_processors": "it changes the distribution",
-    "hf_overrides": "it changes the model's configuration",
-    "rope_scaling": "positions are other than in training",
-    "rope_theta": "positions are other than in training",
-    "revision": "the weights may be other than the trainer's",
-    "tokenizer_revision": "tokens may be other than the trainer's",
-    "tokenizer_mode": "tokens may be other than the trainer's",
+    "quantization": "the weights are rounded", "kv_cache_dtype": ROUNDS,
+    "calculate_kv_scales": ROUNDS, "generation_config": SETS, "override_generation_config": SETS,
+    "logits_processors": "it changes the distribution", "rope_scaling": PLACES,
+    "hf_overrides": "it changes the configuration", "rope_theta": PLACES, "revision": OTHER,
+    "tokenizer_revision": OTHER, "tokenizer_mode": OTHER,
     "enable_lora": "adapters come from the trainer's `lora`",
-    "max_logprobs": "how many log-probs come with a token is the runtime's affair",
-}
+}  # fmt: skip
 
 
 def check(view: View) -> Findings:
