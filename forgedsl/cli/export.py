@@ -16,6 +16,10 @@ from forgedsl.errors import LaunchError
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, finished or stopped")],
     step: Annotated[int | None, typer.Option(help="of which checkpoint; else the newest")] = None,
+    best: Annotated[
+        str | None,
+        typer.Option(metavar="EVAL", help="of the checkpoint with the best value of an eval"),
+    ] = None,
     to: Annotated[
         str | None,
         typer.Option(metavar="FOLDER|hf(name)", help="where to; else RUN/exports/step-N"),
@@ -27,12 +31,13 @@ def command(
     Examples:
       forgec export runs/grpo_math-20261120-120000
       forgec export runs/grpo_math-20261120-120000 --step 100 --to models/after_100
+      forgec export runs/grpo_math-20261120-120000 --best held_out
       forgec export runs/grpo_math-20261120-120000 --to "hf(me/grpo-math)"
 
     `transformers` and vLLM load the folder. A repository that is made on the hub is private.
     """
     try:
-        found = chosen(run, step)
+        found = chosen(run, step, best)
         name = re.fullmatch(r"""hf\(\s*["']?([^"'\s]+?)["']?\s*\)""", to or "")
         target = run / "exports" / f"step-{found}" if name or to is None else Path(to)
         if target.exists() and to and not name and (target.is_file() or any(target.iterdir())):
@@ -65,7 +70,24 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> None:
     print(address or target)
 
 
-def chosen(run: Path, step: int | None) -> int:
+def best_step(run: Path, name: str, steps: list[int]) -> int:
+    """The checkpoint whose weights have the best value of an eval; the first of equal ones."""
+    from forgedsl.runs.data import load_run
+    from forgedsl.runs.verdict import evals, is_loss
+
+    data = load_run(run)
+    if name not in data.job.evals:
+        known = ", ".join(data.job.evals) or "none"
+        raise UsageError(f"{run} has no eval {name}; its evals are {known}")
+    values = {step: value for step, value in evals(data).get(name, ()) if step in steps}
+    if not values:
+        kept = ", ".join(map(str, steps))
+        raise UsageError(f"no checkpoint of {run} ({kept}) is of a step that {name} measured")
+    sign = 1 if is_loss(data, name) else -1
+    return int(min(values, key=lambda step: (sign * values[step], step)))
+
+
+def chosen(run: Path, step: int | None, best: str | None = None) -> int:
     """The step of the checkpoint to export."""
     from forgedsl.runs.checkpoints import checkpoint_steps
 
@@ -82,4 +104,8 @@ def chosen(run: Path, step: int | None) -> int:
             f"{run} has no checkpoint of step {step}; it has {there} (checkpoint.keep says how "
             "many are kept)"
         )
+    if best is not None and step is not None:
+        raise UsageError("--step and --best name a checkpoint each: give one of them")
+    if best is not None:
+        return best_step(run, best, steps)
     return steps[-1] if step is None else step

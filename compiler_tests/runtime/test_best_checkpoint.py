@@ -1,0 +1,55 @@
+"""`forgec export --best EVAL`: the checkpoint whose weights an eval liked best."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forgedsl.cli.export import chosen
+from forgedsl.cli.words import UsageError
+from forgedsl.lower import job as spec
+
+MEASURED = {2: 0.9, 4: 0.4, 6: 0.4, 8: 0.7}
+
+
+@pytest.fixture
+def run(tmp_path: Path, make_job) -> Path:
+    """A run with checkpoints of steps 2, 4, 6 and 7, and two evals of the same values."""
+    common = {"dataset": "d", "service": "s", "every": 2}
+    sampling = spec.Sampling(max_tokens=4)
+    evals = {
+        "nll": spec.Eval(loss="sft", **common),
+        "score": spec.Eval(score="r", sampling=sampling, **common),
+    }
+    (tmp_path / "job.json").write_text(make_job(evals=evals).model_dump_json())
+    events = [
+        {"kind": f"eval.{edge}", "id": f"{name}{step}", "time": float(step), "name": name,
+         "step": step, "value": value}
+        for name in evals for step, value in MEASURED.items() for edge in ("start", "end")
+    ]  # fmt: skip
+    (tmp_path / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+    for step in (2, 4, 6, 7):
+        folder = tmp_path / f"checkpoints/step-{step}"
+        folder.mkdir(parents=True)
+        (folder / "controller.json").write_text("{}")
+    return tmp_path
+
+
+def test_less_is_better_in_a_loss_and_worse_in_a_score(run: Path) -> None:
+    assert (chosen(run, None, "nll"), chosen(run, None, "score")) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("step", "best", "message"),
+    [(2, "nll", "give one of them"), (None, "nil", "has no eval nil; its evals are nll, score")],
+)
+def test_what_cannot_be_chosen(run: Path, step: int | None, best: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        chosen(run, step, best)
+
+
+def test_a_checkpoint_that_nobody_measured_is_none(run: Path) -> None:
+    for step in (2, 4, 6):
+        (run / f"checkpoints/step-{step}/controller.json").unlink()
+    with pytest.raises(UsageError, match=r"no checkpoint of .* \(7\) is of a step that nll"):
+        chosen(run, None, "nll")
