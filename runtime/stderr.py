@@ -9,12 +9,24 @@ their own.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+
+class Patient(io.FileIO):
+    """A standard error that may go: a pager that is left, a terminal that closes, a log whose disk
+    is full. What is said then is lost; the run that says it is not."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return memoryview(data).nbytes
 
 
 @contextmanager
@@ -31,8 +43,9 @@ def native_stderr(log: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     first: Any = sys.__stderr__  # mypy would narrow to None
     if before is first:
-        sys.stderr = open(  # noqa: SIM115
-            kept, "w", buffering=1, encoding=before.encoding, errors=before.errors, closefd=False
+        raw = io.BufferedWriter(Patient(kept, "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(
+            raw, encoding=before.encoding, errors=before.errors, line_buffering=True
         )
     try:
         yield
