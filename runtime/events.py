@@ -43,6 +43,17 @@ def cut_half_line(path: Path) -> None:
             file.truncate(end)
 
 
+def replace_text(path: Path, text: str) -> None:
+    """Write a file anew: on a full disk, or killed, what it held before stays."""
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
 class ReaderFailed(Exception):
     """Raised by a reader that gives up: it is told once and called no more; the run goes on."""
 

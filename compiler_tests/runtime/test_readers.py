@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import resource
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.launch import kill_children
 from forgedsl.runtime.readers import close_readers, open_readers, progress
 from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures
-from forgedsl.runtime.readers.sinks import JsonlSink, open_sinks
+from forgedsl.runtime.readers.sinks import JsonlSink, keep_rows, open_sinks
 from forgedsl.runtime.readers.view import View
 
 CONTRACT = (
@@ -47,6 +48,20 @@ def test_metrics_jsonl_has_the_fields_of_the_contract(tmp_path: Path) -> None:
     rows = lines(tmp_path / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4, 5]
     assert not set(CONTRACT) - rows[0].keys()
+
+
+def test_a_resume_on_a_full_disk_keeps_the_rows(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(before := "".join(f'{{"step": {step}}}\n' for step in range(1, 9)))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20, limits[1]))  # as a disk with 20 bytes left
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            keep_rows(path, 6)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert path.read_text() == before
 
 
 def test_a_resumed_run_replaces_rows_after_its_checkpoint(tmp_path: Path) -> None:

@@ -184,6 +184,23 @@ def test_resume_may_run_longer() -> None:
     assert changed.content_hash == changed.digest()
 
 
+def test_a_resume_that_is_refused_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = longer(make_job())
+    schedule = job.schedule.model_copy(update={"steps": 200})
+    shorter = job.model_copy(update={"schedule": schedule}).sealed()
+    (tmp_path / "job.json").write_text(job.model_dump_json())
+    last = tmp_path / "checkpoints/step-300/controller.json"
+    last.parent.mkdir(parents=True)
+    last.write_text("{}")
+    monkeypatch.setattr(command, "prepare", lambda *_: Prepared(job=faster(shorter), inputs={}))
+    with pytest.raises(UsageError, match="has done all its 300 steps"):
+        command.execute(request(resume=tmp_path, file=Path("a.forge"), allow="numerics"))
+    assert (tmp_path / "job.json").read_text() == job.model_dump_json()
+    assert not (tmp_path / "changes.jsonl").exists()
+
+
 def with_data(folder: Path, text: str, max_bad_rows: float = 0.05) -> Job:
     """A job whose dataset is a file beside it."""
     path = folder / "inputs/rows.jsonl"

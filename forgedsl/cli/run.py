@@ -199,6 +199,7 @@ def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
     from forgedsl.cli.resuming import load_run_job, note_changes
     from forgedsl.runs.checkpoints import last_step
+    from forgedsl.runtime.events import replace_text
 
     run_dir = request.resume
     assert run_dir is not None
@@ -212,23 +213,21 @@ def _resume(request: Request) -> int:
     found = _changed(request, run_dir, old)
     if isinstance(found, int):
         return found
-    job, taken = found
-    if job is not old:
-        with writing(run_dir):
-            note_changes(run_dir, taken)
-            (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
-    if job.schedule.steps is not None and last_step(run_dir) >= job.schedule.steps:
-        raise UsageError(
-            f"{run_dir} has done all its {job.schedule.steps} steps; for more, give the .forge "
-            "file and a larger schedule.steps"
-        )
+    job, inputs, taken = found[0].job, found[0].inputs, found[1]
+    if job.schedule.steps is not None and (done := last_step(run_dir)) >= job.schedule.steps:
+        raise UsageError(f"{run_dir} has done all its {done} steps; add FILE schedule.steps=N")
+    copy_inputs(inputs, run_dir, link=True)
     check_inputs(job, run_dir)
+    if job is not old:  # what is refused has changed nothing
+        with writing(run_dir):
+            replace_text(run_dir / "job.json", job.model_dump_json(indent=1))
+            note_changes(run_dir, taken)
     changed = bool(taken) and request.allow == "data"
     return launch(job, run_dir, resume=True, request=request, changed_data=changed)
 
 
-def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Job, list[Difference]] | int:
-    """The job of a resumed run, and what `--allow` let it change; or an exit code."""
+def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
+    """The job of a resumed run with new data, and what `--allow` let it change; or an exit code."""
     from forgedsl.cli.resuming import differences, rehashed, split, with_changes
 
     if request.file is None:
@@ -237,7 +236,7 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Job, list[Diffe
                 f"{request.of_compiling[0]} needs the .forge file as well: {run_dir} is compiled"
             )
         job = rehashed(old, run_dir) if request.allow == "data" else old
-        return job, differences(old, job)
+        return Prepared(job=job, inputs={}), differences(old, job)
     prepared = prepare(request, request.file)
     if isinstance(prepared, int):
         return prepared
@@ -249,6 +248,6 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Job, list[Diffe
             "long it runs, its evals, checkpoints and logging, with --allow numerics its "
             f"optimizer, and with --allow data its data:\n{lines}"
         )
-    if taken and request.allow == "data":
-        copy_inputs(prepared.inputs, run_dir, link=True)
-    return with_changes(old, prepared.job, allowed=request.allow if taken else ""), taken
+    inputs = prepared.inputs if taken and request.allow == "data" else {}
+    job = with_changes(old, prepared.job, allowed=request.allow if taken else "")
+    return Prepared(job=job, inputs=inputs), taken

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job, Wandb
+from forgedsl.runtime.events import replace_text
 from forgedsl.runtime.readers.rows import Row, Sink
 
 FINISH_SECONDS = 120.0
@@ -47,7 +48,7 @@ def keep_rows(path: Path, last: int) -> None:
     for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
         if line.endswith("\n") and json.loads(line)["step"] <= last:
             kept.append(line)
-    path.write_text("".join(kept), encoding="utf-8")
+    replace_text(path, "".join(kept))
 
 
 def numbers(row: Row) -> dict[str, float]:
