@@ -182,3 +182,10 @@ def test_a_hub_that_cannot_be_reached_is_an_error_with_a_remedy(
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(LaunchError, match="hf upload me/sums FOLDER"):
         create_repository("me/sums")
+
+
+def test_a_repository_that_is_misspelt_is_not_a_folder(trained: Path) -> None:
+    done = CliRunner().invoke(app, ["export", str(trained), "--to", "hf(my sums)"])
+    assert done.exit_code == 2
+    assert "hf(my sums) names no repository" in done.stderr
+    assert not Path("hf(my sums)").exists()

@@ -39,6 +39,8 @@ def command(
     try:
         found = chosen(run, step, best)
         name = re.fullmatch(r"""hf\(\s*["']?([^"'\s]+?)["']?\s*\)""", to or "")
+        if to is not None and name is None and to.startswith("hf("):
+            raise UsageError(f"{to} names no repository; write hf(owner/name)")
         target = run / "exports" / f"step-{found}" if name or to is None else Path(to)
         if target.exists() and to and not name and (target.is_file() or any(target.iterdir())):
             raise UsageError(f"{target} is not empty; name a new folder with --to")
