@@ -16,9 +16,11 @@ import os
 import shutil
 import tempfile
 import time
+from io import FileIO
 from multiprocessing import process
 from pathlib import Path
 
+from forgedsl.errors import LaunchError
 from forgedsl.syntax import cache
 
 SHM = Path("/dev/shm")
@@ -30,16 +32,34 @@ class Scratch:
 
     def __init__(self) -> None:
         self.key = f"{os.getpid()}-{time.time_ns() % 10**9}"
-        self.temp = Path(tempfile.gettempdir()) / f"forgedsl-{self.key}"
-        self.temp.mkdir(mode=0o700)
+        try:
+            # not what Python has passed over because nothing can be written there: Monarch would
+            folder = os.environ["TMPDIR"] = tempfile.gettempdir()
+            self.temp = Path(folder) / f"forgedsl-{self.key}"
+            self.temp.mkdir(mode=0o700)
+            self._owner = self._claim()
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            raise LaunchError(
+                f"a run needs a temporary folder and shared memory in {SHM}: {place}"
+                f"{error.strerror}; TMPDIR names another folder, `df {SHM}` says what is free "
+                "there (a container gets more by --shm-size)"
+            ) from error
+
+    def _claim(self) -> FileIO:
         # it gets its name when it is locked: nobody may find it free before
         fresh = SHM / f"forgedsl-{self.key}.new"
-        self._owner = fresh.open("x", encoding="utf-8")
-        fresh.chmod(0o600)
-        fcntl.flock(self._owner, fcntl.LOCK_EX)
-        self._owner.write(str(self.temp))
-        self._owner.flush()
-        fresh.rename(SHM / f"forgedsl-{self.key}{OWNER}")
+        try:
+            owner = fresh.open("xb", buffering=0)
+            fresh.chmod(0o600)
+            fcntl.flock(owner, fcntl.LOCK_EX)
+            owner.write(os.fsencode(self.temp))
+            fresh.rename(SHM / f"forgedsl-{self.key}{OWNER}")
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            self.temp.rmdir()
+            raise
+        return owner
 
     def environment(self) -> dict[str, str]:
         """For the processes of the run; torch would keep what it compiles in TMPDIR."""

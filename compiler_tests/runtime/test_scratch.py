@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from forgedsl.errors import LaunchError
 from forgedsl.runtime import scratch
 
 KILLED = """
@@ -35,6 +37,26 @@ def test_a_run_leaves_nothing(tmp_path: Path) -> None:
     (Path(mine.environment()["TMPDIR"]) / "vllm_dist_0").write_text("x")
     mine.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_full_shared_memory_is_named_with_what_helps(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a device with no byte left
+    try:
+        with pytest.raises(LaunchError, match=r"shared memory in .*File too large.*--shm-size"):
+            scratch.Scratch()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tmpdir_that_cannot_be_written_reaches_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/proc")  # Monarch asks for nothing else
+    mine = scratch.Scratch()
+    mine.close()
+    assert os.environ["TMPDIR"] == str(tmp_path)
 
 
 def test_what_torch_compiles_is_kept_for_the_next_run(
