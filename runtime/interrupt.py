@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM: the first saves and stops, the second says what that leaves open, the third
-stops at once.
+"""Ctrl-C, SIGTERM and a terminal that closes: the first saves and stops, the second says what that
+leaves open, the third stops at once.
 
     signal --Interrupt()--> notice, and the run is asked to stop
     events --on_event--> which steps are done, which are in a checkpoint

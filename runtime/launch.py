@@ -34,7 +34,6 @@ from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
 from forgedsl.runtime.scratch import Scratch, remove_dead
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 
 
@@ -170,7 +169,7 @@ def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             return runner.run(run)
 
-    before = {number: signal.signal(number, press) for number in SIGNALS} if _in_main() else {}
+    before = {number: signal.signal(number, press) for number in _signals()}
     try:
         with ThreadPoolExecutor(1) as pool:
             return pool.submit(work).result()
@@ -179,13 +178,22 @@ def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
             signal.signal(number, handler)
 
 
+def _signals() -> tuple[signal.Signals, ...]:
+    """What asks this process to save and stop: Ctrl-C, SIGTERM, and a terminal that closes, unless
+    `nohup` said that this is nothing to it. Only a main thread gets them."""
+    if not _in_main():
+        return ()
+    hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *[signal.SIGHUP] * hangs_up)
+
+
 def _in_main() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
 async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
     """Run to an outcome; no exception of a run leaves here."""
-    for number in SIGNALS if _in_main() else ():
+    for number in _signals():
         asyncio.get_running_loop().add_signal_handler(number, interrupt)
     task = asyncio.create_task(_execute(this, interrupt))
     interrupt.act = task.cancel  # until the controller takes over

@@ -82,6 +82,33 @@ def test_the_third_stops_and_says_what_was_lost(
     )
 
 
+CLOSED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from types import SimpleNamespace
+from forgedsl.runtime import launch
+from forgedsl.runtime.events import EventLog
+
+async def execute(this, interrupt):
+    os.kill(os.getpid(), signal.SIGHUP)
+    await asyncio.sleep(0.2)
+    return launch.Outcome(code=0, status="finished")
+
+if sys.argv[1:] == ["nohup"]:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+launch._execute = execute
+this = SimpleNamespace(events=EventLog(), run_dir=Path(), clean_up=None)
+sys.exit(launch._outcome(this).code)
+"""
+
+
+@pytest.mark.parametrize(("how", "code"), [((), 130), (("nohup",), 0)])
+def test_a_terminal_that_closes_is_an_interrupt_unless_nohup_said_so(
+    how: tuple[str, ...], code: int
+) -> None:
+    assert subprocess.run([sys.executable, "-c", CLOSED, *how], timeout=60).returncode == code
+
+
 def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoints/step-9").mkdir(parents=True)
     whole(tmp_path, 4)

@@ -51,6 +51,7 @@ class ForgeActor(Actor):
     def _ignore_interrupts() -> None:
         try:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         except ValueError:  # not on the main thread: Monarch's own handler stays
             os.environ["FORGEDSL_SIGINT"] = "monarch"
 
