@@ -30,8 +30,8 @@ class Coalescer(Generic[T, R]):
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._running: set[asyncio.Task[None]] = set()
 
-    async def submit(self, item: T) -> R:
-        return await self.post(item)
+    async def submit(self, item: T, *, first: bool = False) -> R:
+        return await self.post(item, first=first)
 
     @property
     def at_work(self) -> int:
@@ -43,10 +43,10 @@ class Coalescer(Generic[T, R]):
         """Items that have not been sent."""
         return len(self._waiting)
 
-    def post(self, item: T) -> asyncio.Future[R]:
-        """Send `item` without waiting for the answer."""
+    def post(self, item: T, *, first: bool = False) -> asyncio.Future[R]:
+        """Send `item`, as `first` before those that wait, and do not wait for the answer."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._waiting.append((item, future))
+        self._waiting.insert(0 if first else len(self._waiting), (item, future))
         self._dispatch()
         return future
 

@@ -137,6 +137,20 @@ def test_failures_are_told_at_powers_of_ten(make_job: Any) -> None:
     ]
 
 
+def test_a_retry_does_not_wait_behind_all_others(make_job: Any) -> None:
+    mesh = FakeMesh()
+    client, _ = client_of(make_job, mesh, retries=1)
+    asyncio.run(_at_once(client, ["no", *["yes"] * 30]))
+    asked = [rollout.text for _, rollout, _ in mesh.asked]
+    assert asked.count("no") == 2
+    assert asked.index("no", 1) < 6
+
+
+async def _at_once(client: RewardClient, texts: list[str]) -> None:
+    calls = [client.score("correct", rollout(text), "yes", monitored=False) for text in texts]
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
 def test_a_cached_reward_is_asked_once_for_the_same_arguments(make_job: Any) -> None:
     mesh = FakeMesh()
     client, _ = client_of(make_job, mesh, cache=True, max_failed=1.0)

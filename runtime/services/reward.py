@@ -81,10 +81,10 @@ class RewardPool:
             self._call, parallel=mesh.size * depth, limit=limit
         )
 
-    async def submit(self, item: Item) -> list[Outcome]:
+    async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
         self._since[id(item)] = time.monotonic()
         try:
-            return await self._queue.submit(item)
+            return await self._queue.submit(item, first=first)
         finally:
             del self._since[id(item)]
 
@@ -213,7 +213,9 @@ class RewardClient:
         names = tuple(n for n in names if n not in found)
         tried = 0
         while names:
-            outcomes = await self._pools[names[0]].submit((names, call.rollout, call.target))
+            item = (names, call.rollout, call.target)
+            # a retry behind all that wait would tell of a failure only when all have failed once
+            outcomes = await self._pools[names[0]].submit(item, first=tried > 0)
             tried += 1
             again = []
             for name, outcome in zip(names, outcomes, strict=True):
