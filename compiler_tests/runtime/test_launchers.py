@@ -44,6 +44,15 @@ def test_a_run_in_an_event_loop_has_a_thread_of_its_own(
     assert "--emit sbatch" in json.loads(last)["message"]
 
 
+def test_a_folder_with_a_run_is_not_trained_in_again(make_job: Any, tmp_path: Path) -> None:
+    last = tmp_path / "checkpoints/step-3/controller.json"
+    last.parent.mkdir(parents=True)
+    last.write_text("{}")
+    job = make_job(launcher=spec.Launcher(kind="pbs"))  # else it would begin
+    with pytest.raises(LaunchError, match="name another folder, or give resume=True"):
+        run(job, tmp_path)
+
+
 def test_a_mesh_placed_on_another_host_is_refused(make_job: Any, make_titan: Any) -> None:
     service = make_titan()
     places = (spec.Place(replica=0, host=1, gpus=(0,)),)
