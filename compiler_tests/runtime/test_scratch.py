@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import subprocess
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.errors import LaunchError
+from forgedsl.errors import LaunchError, RunError
 from forgedsl.runtime import scratch
+from forgedsl.runtime.transports.shm import SharedMemory
 
 KILLED = """
 import os, signal
@@ -113,3 +115,23 @@ def test_semaphores_of_a_killed_process_are_its_runs(monkeypatch: pytest.MonkeyP
     left = list(shm.glob(f"sem.forgedsl-{key}-*"))
     scratch.remove_buffers(key)
     assert (len(left), left[0].exists()) == (1, False)
+
+
+def test_memory_for_weights_is_there_before_it_is_written_to() -> None:
+    key = f"test-{os.getpid()}"
+    buffers = SharedMemory(key)
+    buffer, name = buffers.make(0, 1 << 20)
+    held = os.stat(f"/dev/shm/{name}").st_blocks * 512
+    buffers.close()
+    assert (buffer.numel(), held) == (1 << 20, 1 << 20)
+
+
+def test_shared_memory_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    key = f"test-{os.getpid()}"
+    with pytest.raises(RunError, match=r"takes 64 MiB, and of /dev/shm .* are free.* --shm-size"):
+        SharedMemory(key).make(0, 64 << 20)
+    assert list(Path("/dev/shm").glob(f"forgedsl-{key}-*")) == []

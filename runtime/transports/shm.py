@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from forgedsl.errors import RunError
 from forgedsl.runtime.scratch import SHM
 from forgedsl.runtime.transports.base import Transport, buffer_path
 
@@ -22,10 +23,9 @@ class SharedMemory:
     def make(self, turn: int, num_bytes: int) -> tuple[Tensor, str]:
         path = buffer_path(self._run_key, str(turn))
         path.unlink(missing_ok=True)
-        buffer = _map(path, num_bytes)
-        os.chmod(path, 0o600)
+        _reserve(path, num_bytes)
         self._paths.append(path)
-        return buffer, path.name
+        return _map(path, num_bytes), path.name
 
     def written(self) -> None:
         """Copies to CPU memory end before they return."""
@@ -34,6 +34,27 @@ class SharedMemory:
         for path in self._paths:
             path.unlink(missing_ok=True)
         self._paths.clear()
+
+
+def _reserve(path: Path, num_bytes: int) -> None:
+    """Make the file with all its memory: to write where a map has none ends a process by SIGBUS.
+
+    Raises:
+        RunError: shared memory is too small.
+    """
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        os.posix_fallocate(file, 0, num_bytes)
+    except OSError as error:
+        path.unlink()
+        space = os.statvfs(SHM)
+        raise RunError(
+            f"a copy of the weights on their way takes {num_bytes >> 20} MiB, and of {SHM} "
+            f"{space.f_bavail * space.f_frsize >> 20} MiB are free ({error.strerror}): give it "
+            f"more (a container: --shm-size), or see what `ls {SHM}` holds"
+        ) from error
+    finally:
+        os.close(file)
 
 
 def _map(path: Path, num_bytes: int) -> Tensor:
