@@ -1,0 +1,61 @@
+"""How a Python reward ends: what it returns, on which way. Read from its text, never run."""
+
+import ast
+
+NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+
+def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.stmt | None]:
+    """What is wrong with how a reward ends, and where; \"\" and None if nothing is."""
+    nodes = _inside(definition)
+    returns = [node for node in nodes if isinstance(node, ast.Return)]
+    scores = {node.value.id for node in returns if isinstance(node.value, ast.Name)}
+    for handler in (node for node in nodes if isinstance(node, ast.ExceptHandler)):
+        for node in _inside(handler):
+            if isinstance(node, ast.Return) or _gives(node, scores):
+                paid = getattr(node.value, "value", 0)  # type: ignore[attr-defined]
+                if isinstance(paid, int | float) and paid > 0:
+                    return "pays for an error", node  # type: ignore[return-value]
+    if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in nodes):
+        return "", None
+    if not any(node.value for node in returns) and not isinstance(definition.body[-1], ast.Raise):
+        return "returns nothing", definition
+    if not _ends(definition.body):
+        return "returns nothing on some way", definition
+    alike = {ast.dump(node) for node in returns}
+    if len(returns) > 1 and len(alike) == 1 and isinstance(returns[0].value, ast.Constant):
+        return "returns the same on every way", returns[0]
+    return "", None
+
+
+def _gives(node: ast.AST, names: set[str]) -> bool:
+    """Whether a statement gives a value to one of these names."""
+    return isinstance(node, ast.Assign) and any(
+        isinstance(target, ast.Name) and target.id in names for target in node.targets
+    )
+
+
+def _inside(node: ast.AST) -> list[ast.AST]:
+    """What is in a node, functions in it left out."""
+    found: list[ast.AST] = []
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, NESTED):
+            found += [child, *_inside(child)]
+    return found
+
+
+def _ends(body: list[ast.stmt]) -> bool:
+    """Whether no way leads out of the end of a block."""
+    match body[-1]:
+        case ast.Return() | ast.Raise() | ast.While():
+            return True
+        case ast.If() as node:
+            return bool(node.orelse) and _ends(node.body) and _ends(node.orelse)
+        case ast.With() | ast.AsyncWith() as node:
+            return _ends(node.body)
+        case ast.Try() as node:
+            ways = [node.orelse or node.body, *(handler.body for handler in node.handlers)]
+            return bool(node.finalbody and _ends(node.finalbody)) or all(map(_ends, ways))
+        case ast.Match() as node:
+            return all(_ends(case.body) for case in node.cases)
+    return False
