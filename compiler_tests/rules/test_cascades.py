@@ -50,6 +50,12 @@ def test_a_broken_declaration_is_one_message(old: str, new: str, code: str, prof
     assert [d.code for d in loaded.reporter if d.severity == "error"] == [code]
 
 
+def test_a_loss_of_a_module_that_is_not_there_is_one_message() -> None:
+    text = TEXT.replace('"std/rl"', '"std/lr"').replace("loss = mine", "loss = rl.dapo")
+    loaded = api.load_text(text, profile="none")
+    assert [d.code for d in loaded.reporter if d.severity == "error"] == ["F115"]
+
+
 def test_the_text_itself_is_right() -> None:
     assert list(api.load_text(TEXT, profile="x").reporter) == []
 

@@ -255,6 +255,8 @@ class Resolver(File):
                     is_standard=False,
                 )
                 found = import_module(decl, importer, self, given, self.loader, self.ctx, ())
+            if found is None:
+                self.ctx.broken.add(alias)
             self.scope.names[alias] = found if found is not None else Scope(module="")
 
     def functions(self) -> dict[str, Function]:
