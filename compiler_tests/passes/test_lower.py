@@ -44,6 +44,25 @@ def test_file_above_the_folder_stays_inside_inputs(tmp_path):
     assert lowered.job.datasets["gsm8k"].source.path == "inputs/up/data/rows.jsonl"
 
 
+def test_files_whose_copies_would_have_one_name_are_kept_apart(tmp_path):
+    above = rows_in(tmp_path / "data")
+    beside = rows_in(tmp_path / "pipes/up/data")
+    beside.write_text('{"question": "2+2", "answer": "4"}\n')
+    text = changed(
+        GRPO,
+        JSONL,
+        (
+            'jsonl("data/rows.jsonl")',
+            'mixture([jsonl("../data/rows.jsonl"), jsonl("up/data/rows.jsonl")], weights = [1, 1])',
+        ),
+    )
+    lowered, _ = lower_of(text, folder=tmp_path / "pipes")
+    assert {path.resolve(): name for path, name in lowered.files} == {
+        above: "inputs/up/data/rows.jsonl",
+        beside: f"inputs/{sha256(beside)[:8]}-rows.jsonl",
+    }
+
+
 def test_absolute_path_keeps_only_its_name(tmp_path):
     path = rows_in(tmp_path / "elsewhere")
     text = changed(GRPO, JSONL, ("data/rows.jsonl", str(path)))

@@ -53,6 +53,8 @@ class InputFiles:
             return SHIPPED + resolved.relative_to(root).as_posix(), digest(source)
         sha256 = digest(source)
         name = self._job_name(source, sha256, absolute=Path(path).is_absolute())
+        if self._copies.get(name, source).resolve() != resolved:  # `up/x` beside `../x`
+            name = self._job_name(source, sha256, absolute=True)
         self._copies[name] = source
         return name, sha256
 
