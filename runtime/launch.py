@@ -64,8 +64,11 @@ def run(
     The batches of the first `record_batches` steps are kept for `forgec replay`. With a `rehearsal`
     (runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data than before.
 
-    Returns the exit code. Errors are reported as the event `run.end`, not raised.
+    Returns the exit code. Errors are reported as the event `run.end`, not raised, but for a
+    LaunchError where the folder holds a run that was not to be resumed.
     """
+    if not resume and last_step(run_dir):
+        raise LaunchError(f"{run_dir} holds a run; name another folder, or give resume=True")
     run_dir.mkdir(parents=True, exist_ok=True)
     drop_partial(run_dir)
     # Monarch and torch read this when they are first imported
