@@ -26,6 +26,33 @@ class Prompt:
 
 
 @dataclass(slots=True, kw_only=True)
+class Completion:
+    """A finished request. `running` is how many others were in the engine when it entered."""
+
+    id: str
+    token_ids: list[int]
+    logprobs: list[float]
+    mask: list[bool]
+    text: str
+    truncated: bool
+    version_min: int
+    version_max: int
+    started: float
+    finished: float
+    running: int
+    versions: tuple[tuple[int, int], ...] = ()
+    """(version, tokens that it sampled), in order"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Message:
+    """What a generator sends: completions, or the error that stopped its engine."""
+
+    completions: list[Completion] = field(default_factory=list)
+    error: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
 class Rollout:
     """One completion of a prompt.
 

@@ -13,8 +13,9 @@ from forgedsl.lower import parts
 from forgedsl.lower import services as lowering
 from forgedsl.runtime import kinds
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.actors.generator import Completion, Message, Request
+from forgedsl.runtime.actors.generator import Request
 from forgedsl.runtime.actors.twins import StubGenerator
+from forgedsl.runtime.items import Completion, Message
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.services import registry
 from forgedsl.services.base import COMMON, PLACE, SAMPLING, ServiceKind, row

@@ -27,6 +27,7 @@ from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.items import Completion, Message
 from forgedsl.runtime.transports.base import Manifest, buffer_path
 from forgedsl.runtime.transports.registry import open_weights
 from forgedsl.runtime.upstream import vllm as upstream
@@ -40,33 +41,6 @@ class Request:
     token_ids: list[int]
     sampling: spec.Sampling
     seed: int
-
-
-@dataclass(slots=True, kw_only=True)
-class Completion:
-    """A finished request. `running` is how many others were in the engine when it entered."""
-
-    id: str
-    token_ids: list[int]
-    logprobs: list[float]
-    mask: list[bool]
-    text: str
-    truncated: bool
-    version_min: int
-    version_max: int
-    started: float
-    finished: float
-    running: int
-    versions: tuple[tuple[int, int], ...] = ()
-    """(version, tokens that it sampled), in order"""
-
-
-@dataclass(slots=True, kw_only=True)
-class Message:
-    """What the generator sends: completions, or the error that stopped its engine."""
-
-    completions: list[Completion] = field(default_factory=list)
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from forgedsl.runtime.items import Completion
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.latency import Engine
 
@@ -30,24 +31,6 @@ class StubRequest:
     truncated: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class StubCompletion:
-    """Has the fields of a completion of a real engine; its tokens mean nothing."""
-
-    id: str
-    token_ids: list[int]
-    logprobs: list[float]
-    mask: list[bool]
-    text: str
-    truncated: bool
-    version_min: int
-    version_max: int
-    started: float
-    finished: float
-    running: int
-    versions: tuple[tuple[int, int], ...] = ()
-
-
 @dataclass(slots=True)
 class _Entry:
     request: StubRequest
@@ -59,7 +42,7 @@ class _Entry:
 class StubEngine:
     """One replica. `done` gets what has ended."""
 
-    def __init__(self, spec: Engine, done: Callable[[list[StubCompletion]], None]) -> None:
+    def __init__(self, spec: Engine, done: Callable[[list[Completion]], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._done = done
         self._spec = spec
@@ -102,9 +85,9 @@ class StubEngine:
         if ended:
             self._done([self._complete(entry) for entry in ended])
 
-    def _complete(self, entry: _Entry) -> StubCompletion:
+    def _complete(self, entry: _Entry) -> Completion:
         request = entry.request
-        return StubCompletion(
+        return Completion(
             id=request.id, token_ids=[TOKEN] * request.tokens, logprobs=[0.0] * request.tokens,
             mask=[True] * request.tokens, text="", truncated=request.truncated,
             version_min=entry.version, version_max=self.version, started=entry.started,

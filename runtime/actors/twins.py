@@ -9,28 +9,20 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.actors.twin_engine import StubCompletion, StubEngine, StubRequest
-from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
+from forgedsl.runtime.items import Batch, Message, Rollout, Sample, StepResult
 from forgedsl.runtime.rewards.worker import Outcome
 from forgedsl.sim.latency import Engine, Reward, Titan
 from forgedsl.sim.values import REWARD, uniform
 
 KERNEL = "none (rehearsal)"
-
-
-@dataclass(slots=True, kw_only=True)
-class StubMessage:
-    """What a replica sends."""
-
-    completions: list[StubCompletion] = field(default_factory=list)
-    error: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +46,8 @@ class StubGenerator(ForgeActor):
         return {"rehearsal": True}
 
     @concurrent_endpoint
-    async def serve(self, port: Port[StubMessage]) -> None:
-        self._engine = StubEngine(
-            self._spec, lambda ended: port.send(StubMessage(completions=ended))
-        )
+    async def serve(self, port: Port[Message]) -> None:
+        self._engine = StubEngine(self._spec, lambda ended: port.send(Message(completions=ended)))
 
     @concurrent_endpoint
     async def submit(self, requests: list[StubRequest]) -> None:

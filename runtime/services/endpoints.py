@@ -18,7 +18,6 @@ from typing import Any, Protocol
 from forgedsl.lower import job as spec
 from forgedsl.lower.asked import read_by
 from forgedsl.runs.checkpoints import WHOLE, last_step
-from forgedsl.runtime.actors.generator import Completion
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import (
     GROUP,
@@ -30,7 +29,7 @@ from forgedsl.runtime.endpoints import (
     SyncResult,
 )
 from forgedsl.runtime.environments.driver import Driver, Limits
-from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl.runtime.items import Batch, Completion, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.generator import Completion, Message, Request
+from forgedsl.runtime.actors.generator import Request
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
+from forgedsl.runtime.items import Completion, Message
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 
