@@ -20,6 +20,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -189,6 +190,34 @@ def receive(stream: socket.socket) -> Any:
     """The next value. Raises EOFError at the end."""
     (size,) = HEAD.unpack(_exactly(stream, HEAD.size))
     return pickle.loads(_exactly(stream, size))
+
+
+async def serve_together(
+    stream: socket.socket, answer: Callable[[Any], Awaitable[tuple[Any, bool]]]
+) -> None:
+    """Answer calls side by side as they come, until the stream ends; who sends them bounds their
+    number. `answer` gives a reply, and whether the process ends when it is sent."""
+    stream.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=stream)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def one(number: int, item: Any) -> None:
+        reply, last = await answer(item)
+        body = pickle.dumps((number, reply, last))
+        writer.write(HEAD.pack(len(body)) + body)
+        if last:
+            await writer.drain()
+            os._exit(0)
+
+    while True:
+        try:
+            (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+            number, item = pickle.loads(await reader.readexactly(size))
+        except asyncio.IncompleteReadError:
+            return
+        task = asyncio.create_task(one(number, item))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-import pickle
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +22,7 @@ from typing import Any
 from forgedsl.environment import Environment, Start, Step, Task, Turn, tools_of
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.child import HEAD, begin, loaded, send
+from forgedsl.runtime.child import begin, loaded, send, serve_together
 from forgedsl.runtime.modules import load_file
 from forgedsl.runtime.places import described
 
@@ -156,29 +155,13 @@ class _Host:
 
     async def serve(self, stream: socket.socket) -> None:
         """Requests as they come; who sends them keeps the order of a trajectory."""
-        stream.setblocking(False)
-        reader, writer = await asyncio.open_connection(sock=stream)
-        tasks: set[asyncio.Task[None]] = set()
+        await serve_together(stream, self._answer)
+        os._exit(0)  # threads that are left behind would keep it
 
-        async def one(number: int, request: Request) -> None:
-            reply = await self._reply(request)
-            self._left = [seat for seat in self._left if seat.stuck]
-            last = len(self._left) > LEFT_BEHIND
-            body = pickle.dumps((number, reply, last))
-            writer.write(HEAD.pack(len(body)) + body)
-            if last:
-                await writer.drain()
-                os._exit(0)
-
-        while True:
-            try:
-                (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-                number, request = pickle.loads(await reader.readexactly(size))
-            except asyncio.IncompleteReadError:
-                os._exit(0)  # threads that are left behind would keep it
-            task = asyncio.create_task(one(number, request))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+    async def _answer(self, request: Request) -> tuple[Reply, bool]:
+        reply = await self._reply(request)
+        self._left = [seat for seat in self._left if seat.stuck]
+        return reply, len(self._left) > LEFT_BEHIND
 
     async def _reply(self, request: Request) -> Reply:
         clock = asyncio.timeout(request.seconds)

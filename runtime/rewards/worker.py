@@ -14,7 +14,6 @@ import asyncio
 import functools
 import inspect
 import os
-import pickle
 import resource
 import signal
 import socket
@@ -26,7 +25,16 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.child import HEAD, Interrupted, begin, interrupt, late, loaded, receive, send
+from forgedsl.runtime.child import (
+    Interrupted,
+    begin,
+    interrupt,
+    late,
+    loaded,
+    receive,
+    send,
+    serve_together,
+)  # fmt: skip
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.places import described
@@ -158,33 +166,14 @@ def _call(function: Callable[[], Any], reward: spec.Reward) -> Outcome:
 async def _serve_together(
     stream: socket.socket, recipe: Recipe, functions: Mapping[str, Function]
 ) -> None:
-    """Calls as they come; who sends them bounds their number."""
-    loop = asyncio.get_running_loop()
-    stream.setblocking(False)
-    reader, writer = await asyncio.open_connection(sock=stream)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def one(number: int, item: Item) -> None:
+    async def answer(item: Item) -> tuple[list[Outcome], bool]:
         names, rollout, target = item
         found = [
             await _call_together(functions[n], rollout, target, recipe.rewards[n]) for n in names
         ]
-        last = any(_out_of_memory(outcome) for outcome in found)
-        body = pickle.dumps((number, found, last))
-        writer.write(HEAD.pack(len(body)) + body)
-        if last:
-            await writer.drain()
-            os._exit(0)
+        return found, any(_out_of_memory(outcome) for outcome in found)
 
-    while True:
-        try:
-            (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-            number, item = pickle.loads(await reader.readexactly(size))
-        except asyncio.IncompleteReadError:
-            return
-        task = loop.create_task(one(number, item))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+    await serve_together(stream, answer)
 
 
 async def _call_together(
