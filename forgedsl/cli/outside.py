@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING
 from forgedsl.errors import ForgeError, LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from forgedsl.lint.deep import Look
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
+    from forgedsl.runtime.environments.process import EnvironmentProcess
+    from forgedsl.runtime.rewards.process import RewardProcess
 
 
 class Eyes:
@@ -119,21 +121,8 @@ def look_at_rewards(job: Job, folder: Path, names: Iterable[str]) -> dict[str, s
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
-    async def load(name: str) -> str:
-        process = RewardProcess(Recipe.of(job, str(folder), (name,)))
-        try:
-            await process.start()
-        except LaunchError as error:
-            return str(error)
-        finally:
-            process.close()
-        return ""
-
-    async def each() -> dict[str, str]:
-        problems = {n: await load(n) for n in names if job.rewards[n].kind == "python"}
-        return {name: problem for name, problem in problems.items() if problem}
-
-    return asyncio.run(each())
+    python = [name for name in names if job.rewards[name].kind == "python"]
+    return _unloadable({n: RewardProcess(Recipe.of(job, str(folder), (n,))) for n in python})
 
 
 def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
@@ -141,19 +130,24 @@ def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
     from forgedsl.runtime.environments.process import EnvironmentProcess
     from forgedsl.runtime.environments.worker import Served
 
-    async def load(name: str) -> str:
-        served = Served(name=name, environment=job.environments[name], job_dir=str(folder))
-        process = EnvironmentProcess(served)
-        try:
-            await process.start()
-        except LaunchError as error:
-            return str(error)
-        finally:
-            process.close()
-        return ""
+    return _unloadable({
+        name: EnvironmentProcess(Served(name=name, environment=found, job_dir=str(folder)))
+        for name, found in job.environments.items()
+    })  # fmt: skip
 
-    async def each() -> dict[str, str]:
-        problems = {name: await load(name) for name in job.environments}
-        return {name: problem for name, problem in problems.items() if problem}
 
-    return asyncio.run(each())
+def _unloadable(processes: Mapping[str, RewardProcess | EnvironmentProcess]) -> dict[str, str]:
+    """Start them one after another; the words of those that do not."""
+
+    async def start() -> dict[str, str]:
+        problems = {}
+        for name, process in processes.items():
+            try:
+                await process.start()
+            except LaunchError as error:
+                problems[name] = str(error)
+            finally:
+                process.close()
+        return problems
+
+    return asyncio.run(start())
