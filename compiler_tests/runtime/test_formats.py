@@ -1,6 +1,6 @@
 """Data as it is published, from columns to the tokens that carry loss, by a real chat template.
 
-SmolLM2's (ChatML) is in the folder that `make smollm` makes; without it these tests are skipped.
+SmolLM2's (ChatML) is in the folder that `make smollm` makes; where it cannot, they are skipped.
 """
 
 from __future__ import annotations
@@ -14,16 +14,23 @@ from typing import Any
 import pytest
 
 from forgedsl import api
+from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
+from forgedsl.pipelines import make_smollm
 from forgedsl.runtime.data.reader import DatasetReader, open_dataset
 from forgedsl.runtime.modules import load_module
-from forgedsl.syntax import cache
 
-FOLDER = cache.folder() / "models/SmolLM2-135M-Instruct"
-pytestmark = pytest.mark.skipif(
-    not (FOLDER / "chat_template.jinja").is_file(),
-    reason="the folder of SmolLM2 is not in the cache: `make smollm` makes it",
-)
+FOLDER = make_smollm.home()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder() -> None:
+    try:
+        make_smollm.make()
+    except LaunchError as error:
+        pytest.skip(f"no real model: {error}")
+
+
 TEXT = """forge 1
 import "std/rl" as rl
 model base {
