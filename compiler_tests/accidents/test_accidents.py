@@ -8,7 +8,7 @@ import pytest
 from forgedsl.explain.codes import pages
 from forgedsl.lint.engine import lint_file
 
-from .corpus import PIPELINES, accidents, found
+from .corpus import PIPELINES, accidents, found, right
 
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 CASES = accidents()
@@ -24,8 +24,13 @@ def test_an_accident_gives_one_message_unless_it_is_marked_open(case):
     assert is_caught(case) != case.is_open
 
 
+@pytest.mark.parametrize("case", right(), ids=lambda case: case.name)
+def test_a_right_program_has_no_finding_above_information(case):
+    assert found(case.text, case.files) == []
+
+
 def test_every_accident_is_named_once():
-    names = [case.name for case in CASES]
+    names = [case.name for case in (*CASES, *right())]
     assert len(names) == len(set(names))
 
 

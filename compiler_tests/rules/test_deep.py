@@ -21,7 +21,7 @@ from .conftest import BASE
 TOKENIZER_FOLDER = Path(__file__).parents[2] / "pipelines" / "tokenizers" / "arithmetic"
 ROWS = [{"question": "1 + 1", "answer": "2"}]
 SHIPPED = BASE.replace('local("t")', 'local("forgedsl:tokenizers/arithmetic")')
-END_TOKENS = {"added_tokens_decoder": {"7": {"content": "<end>"}, "9": {"content": "<stop>"}}}
+END_TOKENS = {"added_tokens_decoder": {"7": {"content": "<end>"}, "8": {"content": "<call>"}}}
 PYTHON = SHIPPED.replace('import "std/rl" as rl', 'import python "p.py" as p')
 PYTHON = PYTHON.replace("reward correct = rl.exact", "reward correct = p.score")
 
@@ -87,11 +87,11 @@ def test_a_reward_that_imports_is_silent(deep, tmp_path):
 
 
 def test_end_tokens_are_those_of_the_model(deep, tmp_path):
-    (tmp_path / "t" / "generation_config.json").write_text('{"eos_token_id": [7, 9]}')
+    (tmp_path / "t" / "generation_config.json").write_text('{"eos_token_id": [7]}')
     (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(END_TOKENS))
     text = BASE.replace("source = random(1), arch", 'source = local("t"), arch')
-    text = text.replace("max_tokens = 16 }", 'max_tokens = 16, stop = ["<end>"] }')
-    assert ("D607", '["<end>"]') in deep(text)
+    text = text.replace("max_tokens = 16 }", 'max_tokens = 16, stop = ["<end>", "<call>"] }')
+    assert [message for code, message in deep(text) if code == "D607"] == ['["<end>", "<call>"]']
 
 
 def test_the_plan_is_checked_on_this_host(deep):

@@ -194,28 +194,21 @@ def _stop_tokens(view: View, folder: Path) -> Iterator[Diagnostic]:
     """D607 with the end tokens of a local model's generation_config.json."""
     for service in view.samplers():
         model = view.program.models[service.ctor_args[0].name]
-        source, stop = model.settings["source"].value, service.settings["sampling.stop"]
-        if not isinstance(stop.value, list) or "path" not in getattr(source, "args", {}):
-            continue
-        ends = end_tokens(folder / str(source.args["path"]))
-        missing = [end for end in ends if end not in stop.value]
-        if missing and len(missing) < len(ends):
-            yield d607.finding(
-                f"`{service.name}` does not stop at {', '.join(f'`{m}`' for m in missing)}",
-                place(stop, service),
-                help="name all end tokens of the model, or leave `stop` out",
-            )
+        source = model.settings["source"].value
+        if "path" in getattr(source, "args", {}):
+            yield from d607.never(service, *end_tokens(folder / str(source.args["path"])))
 
 
-def end_tokens(folder: Path) -> tuple[str, ...]:
-    """The texts of a model's end tokens, as its own files name them."""
+def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
+    """The texts of a model's end tokens and of all its special ones, as its own files name them."""
     generation, tokenizer = folder / "generation_config.json", folder / "tokenizer_config.json"
     if not generation.is_file() or not tokenizer.is_file():
-        return ()
+        return (), set()
     found = json.loads(generation.read_text("utf-8")).get("eos_token_id", [])
     ids = found if isinstance(found, list) else [found]
     added = json.loads(tokenizer.read_text("utf-8")).get("added_tokens_decoder", {})
-    return tuple(added[str(i)]["content"] for i in ids if str(i) in added)
+    special = {token["content"] for token in added.values() if token.get("special", True)}
+    return tuple(added[str(i)]["content"] for i in ids if str(i) in added), special
 
 
 # ---- the engine

@@ -202,7 +202,8 @@ class View:
         sampling = {service.name for service in self.samplers()}
         syncs = [s for s in self.program.flow if s.op == "sync"]
         syncs = [s for s in syncs if s.settings["target"].value.name in sampling]
-        if schedule is None or (sampling and not syncs and self._is_frozen):
+        models = {service.ctor_args[0].name for service in self.samplers()}
+        if schedule is None or (sampling and not syncs and self.trained.isdisjoint(models)):
             return None
         if schedule.label != "async":
             rare = [s.settings["every"] for s in syncs if s.settings["every"].value > 1]
@@ -210,11 +211,18 @@ class View:
         age = schedule.settings["max_policy_age"].value
         return schedule.name_span if sampling and age != 0 else None
 
-    @property
-    def _is_frozen(self) -> bool:
-        """Whether what samples is another model than what is trained."""
-        trained = {self.program.services[s.receiver].ctor_args[0].name for s in self.steps}
-        return trained.isdisjoint(service.ctor_args[0].name for service in self.samplers())
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """The names of the models that the flow trains."""
+        return frozenset(self.program.services[s.receiver].ctor_args[0].name for s in self.steps)
+
+    def learners(self) -> Iterator[Decl]:
+        """The samplers of models that are trained, and those whose log-probs a loss compares; what
+        else samples is a frozen teacher, whose answers are data."""
+        compares = any("behavior" in loss.read for loss in self.losses if loss.step is not None)
+        for service in self.samplers():
+            if compares or service.ctor_args[0].name in self.trained:
+                yield service
 
     @cached_property
     def turns(self) -> Interval:

@@ -6,7 +6,8 @@ them. The ratio is then off by the kept mass: with top_p = 0.8 TRL #7269 measure
 
     sampling { temperature = 1.0, top_p = 0.95, max_tokens = 512 }      # fires
 
-Sample on the full support. Evaluation may truncate (`sample { top_p = ... }` of an eval).
+Sample on the full support. Evaluation may truncate (`sample { top_p = ... }` of an eval), and so
+may a frozen teacher whose answers are learned as they are.
 """
 
 from forgedsl.diagnostics import Edit, Fix
@@ -19,7 +20,7 @@ FULL = {"sampling.top_p": 1.0, "sampling.top_k": None, "sampling.min_p": 0.0}
 
 
 def check(view: View) -> Findings:
-    for service in view.samplers():
+    for service in view.learners():
         for name, full in FULL.items():
             value = service.settings[name]
             if value.value == full:

@@ -4,7 +4,8 @@ All siblings of a prompt are then the same completion: advantages are zero and n
 
     sampling { temperature = 0.0, max_tokens = 512 }            # fires
 
-Train at temperature 1.0; evaluate greedily with `sample { temperature = 0.0 }` of an eval.
+Train at temperature 1.0; evaluate greedily with `sample { temperature = 0.0 }` of an eval. A frozen
+teacher may be greedy.
 """
 
 from forgedsl.lint.finding import Findings, rule
@@ -14,7 +15,7 @@ finding = rule(__doc__, "E")
 
 
 def check(view: View) -> Findings:
-    for service in view.samplers():
+    for service in view.learners():
         value = service.settings["sampling.temperature"]
         if value.value == 0:
             yield finding(

@@ -1,16 +1,18 @@
-"""D607 stop-tokens: the sampler stops at one of several end tokens of the model.
+"""D607 stop-tokens: a stop string that no answer can contain.
 
-A chat model ends an answer with one token and a text with another; a sampler that knows one of them
-runs on to `max_tokens` after the other, and the rollout counts as truncated (TRL #7039).
+The end tokens of the model always end an answer. `stop` adds texts, and they are looked for in the
+text of the answer, where special tokens are not: the end token of another family is never found,
+and answers run on to `max_tokens` (TRL #7039).
 
-    sampling { stop = ["<|im_end|>"], ... }          # fires for qwen3, which also has <|endoftext|>
+    sampling { stop = ["<|eot_id|>"], ... }          # fires for qwen3, which ends with <|im_end|>
+    sampling { stop = ["\\nQuestion:"], ... }        # silent
 
-Leave `stop` out: it is then the model's. `lint --deep` reads the end tokens of a local model.
+`lint --deep` reads the end tokens and the special tokens of a local model.
 """
 
-from forgedsl.diagnostics import Edit, Fix
-from forgedsl.families.registry import family
-from forgedsl.hir.ir import Constructor
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.families.registry import FAMILIES, family
+from forgedsl.hir.ir import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
@@ -18,21 +20,23 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
+    known = {end for each in FAMILIES for end in each.ends}
     for service in view.samplers():
-        model = view.program.models[service.ctor_args[0].name]
-        arch, stop = model.settings["arch"].value, service.settings["sampling.stop"]
-        if not isinstance(arch, Constructor) or not isinstance(stop.value, list):
-            continue
-        ends = family(arch.name).ends
-        missing = [end for end in ends if end not in stop.value]
-        if not missing or len(missing) == len(ends):
-            continue
-        span = place(stop, service)
-        text = "[" + ", ".join(f'"{s}"' for s in (*stop.value, *missing)) + "]"
-        fix = Fix(message=f"stop at {text}", edits=(Edit(text=text, span=span),), safe=False)
-        yield finding(
-            f"`{service.name}` does not stop at {', '.join(f'`{m}`' for m in missing)}",
-            span,
-            help="name all end tokens of the model, or leave `stop` out",
-            fix=fix if stop.origin.span is not None else None,
+        arch = view.program.models[service.ctor_args[0].name].settings["arch"].value
+        if isinstance(arch, Constructor):
+            yield from never(service, family(arch.name).ends, known)
+
+
+def never(service: Decl, ends: tuple[str, ...], special: set[str]) -> list[Diagnostic]:
+    """A finding for each stop string that is a special token and does not end this model."""
+    stop = service.settings["sampling.stop"]
+    texts = stop.value if isinstance(stop.value, list) and ends else []
+    return [
+        finding(
+            f"no answer of `{service.name}` has `{text}` in its text",
+            place(stop, service),
+            help=f"leave it out: an answer always ends at {', '.join(f'`{e}`' for e in ends)}",
         )
+        for text in texts
+        if text in special and text not in ends
+    ]

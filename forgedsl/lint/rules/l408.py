@@ -13,6 +13,7 @@ loss for a token, as a function of d.
 
     minimize token_mean(pg + beta * rl.k3(logprob, ref), mask)               # fires
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref), mask)       # silent
+    minimize token_mean(rl.k3(logprob, teacher), mask)       # silent: nothing else is learned
 """
 
 import math
@@ -30,9 +31,17 @@ DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
 def check(view: View) -> Findings:
     for loss in view.losses:
         found = loss.once(_estimate)
-        if found is not None:
+        if found is not None and not (found[0] == "k3" and _is_distilled(view, loss)):
             kind, node = found
             yield _report(loss, kind, loss.spot(node))
+
+
+def _is_distilled(view: View, loss: LossView) -> bool:
+    """Whether the forward KL is what is wanted: to another model, and nothing else is learned."""
+    rated = [s for s in loss.bound.values() if s.op == "logprobs" and s.receiver]
+    models = {view.program.services[step.receiver].ctor_args[0].name for step in rated}
+    weighed = any(name in loss.read for name in loss.fields("weight"))
+    return bool(models) and not weighed and models.isdisjoint(view.trained)
 
 
 def _estimate(loss: LossView) -> tuple[str, int] | None:

@@ -1,13 +1,13 @@
-"""R508 weight-scale: one term of a rubric drowns the others, or two terms cancel.
+"""R508 weight-scale: one term of a rubric drowns the others, or the weights of one cancel.
 
     score = 100.0 * correct + 0.1 * thinking         # fires: a span of 100 beside one of 0.1
-    score = correct - thinking                       # fires: doing both scores like doing neither
+    score = correct + 0.1 * thinking - 0.1 * thinking    # fires
+    score = correct + 0.001 * brevity                # silent: among equals it breaks ties
 
-A term counts by its span, weight times range of the reward. More than 20 times the others, and the
-others are noise.
+A term counts by its span, weight times range of the reward. One that spans more than 20, and more
+than 20 times the others, is in another unit than they are.
 """
 
-from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import Term, reward_interval, weights
@@ -38,18 +38,10 @@ def _check(view: View, rubric: Decl, terms: dict[str, Term]) -> Findings:
         return
     ordered = sorted(spans, key=lambda name: -spans[name])
     first, second = ordered[:2]
-    if spans[second] and spans[first] > LARGEST * spans[second]:
+    if spans[second] and spans[first] > LARGEST * max(1.0, spans[second]):
         yield finding(
             f"`{first}` spans {spans[first]:g}, {spans[first] / spans[second]:.0f} times as much "
             "as any other term",
             terms[first].span,
             help="bring the weights within a factor of 20, or remove the small terms",
-        )
-    signs = {name: terms[name].weight > 0 for name in spans}
-    if len(spans) == 2 and signs[first] != signs[second] and spans[first] == spans[second]:
-        yield finding(
-            f"`{first}` and `{second}` cancel: both together score like neither",
-            rubric.settings["score"].origin.span or rubric.name_span,
-            related=(Label(text="of opposite sign", span=terms[second].span),),
-            help="give them different weights",
         )

@@ -7,11 +7,12 @@ the limit, or writes what makes the reward fail (TRL #3248 and #3229, open-r1 #1
     rubric grade { score = correct, on_truncated = 0.0, on_error = 1.0 }    # fires
     rubric grade { score = 2.0 * correct - 1.0, on_truncated = -1.0 }       # silent
 
-It fires from a quarter of the score's range on, so that a small penalty is no reason.
+An answer that is wrong and pays no penalty is the measure. It fires from a quarter of the way to
+the best on, so that a small difference is no reason.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import score_interval, score_of
+from forgedsl.lint.rewards import Score, score_interval, score_of
 from forgedsl.lint.rules import r522
 from forgedsl.lint.view import View, place
 
@@ -28,9 +29,19 @@ def check(view: View) -> Findings:
             value = rubric.settings[key].value
             if found is None or not isinstance(value, int | float):
                 continue
-            if found.hi > found.lo and value >= found.lo + PART * (found.hi - found.lo):
+            wrong = _wrong(score)
+            if found.hi > found.lo and value >= wrong + PART * (found.hi - wrong):
                 yield finding(
                     f"{what} scores {value:g}, a finished one from {found.lo:g} to {found.hi:g}",
                     place(rubric.settings[key], rubric),
                     help=f"`{key} = {found.lo:g}`, the score of the worst",
                 )
+
+
+def _wrong(score: Score) -> float:
+    """The score of a finished answer that wins nothing and pays no penalty."""
+    at = {}
+    for name, found in score.ranges.items():
+        assert found is not None, "the score has a known interval"
+        at[name] = found.hi if found.hi <= 0 else found.lo
+    return score.at(at)
