@@ -20,6 +20,7 @@ from forgedsl.runs.summary import summary
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import place, topology_svg
 from forgedsl.runtime.readers import close_readers, open_readers
+from forgedsl.runtime.readers.sinks import keep_rows
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 
@@ -182,6 +183,28 @@ def test_report_of_a_killed_run(tmp_path: Path) -> None:
     text = write_report(tmp_path).read_text()
     assert "not finished" in text
     assert "of 120" in text
+
+
+def test_lines_that_a_crash_has_spoilt_are_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_folder(tmp_path, make_job(steps=20))
+    lines = (tmp_path / "events.jsonl").read_bytes().splitlines(keepends=True)
+    lines[40:43] = [b'{"time": 1.0, "ki\n', b"\0\0\0\xff\n", b"7\n"]
+    (tmp_path / "events.jsonl").write_bytes(b"".join(lines))
+    monkeypatch.setattr("sys.argv", ["forgec", "report", str(tmp_path)])
+    with pytest.raises(SystemExit, match="0"):
+        main()
+    places = ", ".join(f"{tmp_path}/events.jsonl:{number}" for number in (41, 42, 43))
+    assert capsys.readouterr().err == f"note: left out, since they are no JSON: {places}\n"
+    assert "events.jsonl:42 is no JSON and was left out" in (tmp_path / "report.html").read_text()
+
+
+def test_a_resumed_run_drops_rows_that_are_spoilt_or_come_again(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"st\xff\n\0\0\n{"step": 2}\n{"step": 3}\n{"step"')
+    keep_rows(path, 2)
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
 
 
 def test_report_of_a_run_without_a_step(tmp_path: Path) -> None:

@@ -27,10 +27,16 @@ def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
         print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
         raise typer.Exit(2)
     from forgedsl.runs import write_report
+    from forgedsl.runs.data import load_run
 
+    data = load_run(run)
+    if data.spoilt:
+        lines = ", ".join(str(run / place) for place in data.spoilt[:5])
+        more = f" and {len(data.spoilt) - 5} more" if len(data.spoilt) > 5 else ""
+        print(f"note: left out, since they are no JSON: {lines}{more}", file=sys.stderr)
     try:
         with writing(run / "report.html"):
-            path = write_report(run)
+            path = write_report(run, data)
     except OSError as error:
         print(f"forgec report: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         raise typer.Exit(2) from error

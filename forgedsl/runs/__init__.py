@@ -10,10 +10,14 @@ JavaScript add hover values. Nothing here imports torch.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from forgedsl.runs.data import RunData
 
 
-def write_report(run_dir: Path) -> Path:
-    """Write `report.html` into the run folder and return its path.
+def write_report(run_dir: Path, data: RunData | None = None) -> Path:
+    """Write `report.html` into the run folder and return its path; `data` if it is read already.
 
     Example:
         write_report(Path("runs/grpo_math-20261120-101500"))
@@ -22,5 +26,5 @@ def write_report(run_dir: Path) -> Path:
     from forgedsl.runs.page import render
 
     path = run_dir / "report.html"
-    path.write_text(render(load_run(run_dir)), encoding="utf-8")
+    path.write_text(render(data or load_run(run_dir)), encoding="utf-8")
     return path

@@ -61,26 +61,42 @@ class RunData:
     """a process holds the folder"""
     left_out: tuple[str, ...] = ()
     """rows of the data that cannot be used, each once: the first hundred of a reason"""
+    spoilt: tuple[str, ...] = ()
+    """places of lines that are no JSON, such as `events.jsonl:17`"""
     ready: tuple[Row, ...] = ()
     """service.ready events"""
     rehearsal: bool = False
     """services only took time; no number of this run is about a model"""
 
 
-def jsonl(path: Path) -> Iterator[Row]:
-    """The objects of a JSONL file; the last line of a killed run may be cut and is left out."""
+def jsonl(path: Path, spoilt: list[str]) -> Iterator[Row]:
+    """The objects of a JSONL file; the last line of a killed run may be cut and is left out, and so
+    are lines that a crash of the host or a disk has spoilt, whose places are added to `spoilt`."""
     if not path.exists():
         return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if (row := whole(line)) is not None:
+                yield row
+            elif line.endswith(b"\n"):
+                spoilt.append(f"{path.name}:{number}")
+
+
+def whole(line: bytes) -> Row | None:
+    """The object of a line of JSONL; None where the line is cut, or no JSON."""
+    try:
+        row = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:  # also of bytes that are no text
+        return None
+    return row if isinstance(row, dict) else None
 
 
 def load_run(folder: Path) -> RunData:
     """Read everything; FileNotFoundError if the folder holds no job.json."""
     job = read_job(folder)
-    events = list(unpacked(jsonl(folder / "events.jsonl")))
+    spoilt: list[str] = []
+    events = list(unpacked(jsonl(folder / "events.jsonl", spoilt)))
+    rows, samples = (tuple(jsonl(folder / f"{n}.jsonl", spoilt)) for n in ("metrics", "samples"))
     times = [event["time"] for event in events]
     edges = [e for e in events if e["kind"] in ("run.start", "run.end")]
     # a run that was continued is not over; the lock is still held when the last report is written
@@ -89,8 +105,9 @@ def load_run(folder: Path) -> RunData:
     return RunData(
         folder=folder.resolve().name,
         job=job,
-        rows=tuple(jsonl(folder / "metrics.jsonl")),
-        samples=tuple(jsonl(folder / "samples.jsonl")),
+        rows=rows,
+        samples=samples,
+        spoilt=tuple(spoilt),
         spans=spans(events),
         left_out=tuple(dict.fromkeys(str(e["row"]) for e in events if e["kind"] == "row.dropped")),
         processes=tuple(e for e in events if e["kind"] == "process.start"),

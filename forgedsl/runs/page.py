@@ -244,6 +244,11 @@ def value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def left_out(place: str) -> dict[str, str]:
+    """The message about a line of the run folder that is no JSON."""
+    return {"kind": "warning", "text": f"{place} is no JSON and was left out"}
+
+
 def render(data: RunData) -> str:
     """The page."""
     from jinja2 import Environment, StrictUndefined
@@ -276,7 +281,7 @@ def render(data: RunData) -> str:
         settings=settings(data),
         processes=data.processes,
         versions=data.processes[0]["versions"] if data.processes else {},
-        messages=data.messages[:50],
+        messages=[*map(left_out, data.spoilt), *data.messages][:50],
         drops=data.drops,
         lost=data.lost,
         errors=data.errors,

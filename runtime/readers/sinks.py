@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job, Wandb
+from forgedsl.runs.data import whole
 from forgedsl.runtime.events import replace_text
 from forgedsl.runtime.readers.rows import Row, Sink
 
@@ -40,15 +41,13 @@ class JsonlSink:
 
 
 def keep_rows(path: Path, last: int) -> None:
-    """Drop the lines of a JSONL file whose `step` is beyond `last`, and a half-written last line.
+    """Drop the lines of a JSONL file whose `step` is beyond `last`, and those that are not whole.
 
     A run killed after its last checkpoint has rows of steps that will be done again.
     """
-    kept = []
-    for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
-        if line.endswith("\n") and json.loads(line)["step"] <= last:
-            kept.append(line)
-    replace_text(path, "".join(kept))
+    with path.open("rb") as file:
+        kept = [line for line in file if (row := whole(line)) is not None and row["step"] <= last]
+    replace_text(path, b"".join(kept).decode())
 
 
 def numbers(row: Row) -> dict[str, float]:
