@@ -147,6 +147,8 @@ class RewardGuard:
     RATE_AFTER = 32
     ALL_AFTER = 16
     """below FailureGuard's: the better text comes first"""
+    KILLS = 4
+    """processes that its calls may end before one of them has done anything else"""
 
     def __init__(
         self,
@@ -164,6 +166,33 @@ class RewardGuard:
         self._origin = origin
         self._last: deque[tuple[str, str]] = deque(maxlen=self.WINDOW)
         """error and example of a call that failed, ("", "") of one that did not"""
+        self._answered = self._kills = 0
+
+    @property
+    def kills(self) -> str:
+        """What to say where most of its calls end its process; else nothing."""
+        if self._kills <= self._answered:
+            return ""
+        count = f"{self._kills} of its {self._kills + self._answered} calls so far"
+        return f"{count} ended its process, which then starts again"
+
+    def answered(self) -> None:
+        """A call left its process alive."""
+        self._answered += 1
+
+    def ended(self, error: str, example: str, at_once: int = 1) -> None:
+        """A call ended its process, and with it all that were made `at_once`."""
+        self._kills += 1
+        if self._answered or self._kills < self.KILLS * at_once or self._limit >= 1.0:
+            return
+        raise GuardError(
+            f"every call of {self._what} {self._reward} ends its process ({self._kills} of "
+            f"{self._kills} so far): {error}\n  for example: {example}",
+            origin=self._origin,
+            remedy="call it by itself with these values: it exits, or something that it calls "
+            "crashes or needs more memory than there is",
+            service=self._reward,
+        )
 
     def succeeded(self) -> None:
         self._last.append(("", ""))

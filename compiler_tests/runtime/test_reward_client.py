@@ -118,6 +118,39 @@ def test_a_reward_that_always_fails_stops_the_run_sooner(make_job: Any) -> None:
         asyncio.run(_scores(client, ["no"] * 100))
 
 
+class Deadly(FakeMesh):
+    """Every call ends its process."""
+
+    async def one(self, rank: int, endpoint: str, items: list[Any]) -> list[list[Outcome]]:
+        self.asked += items
+        await asyncio.sleep(0.01)
+        end = Outcome(error="its process ended with exit code 3 in the call", ended=True)
+        return [[end for _ in names] for names, _, _ in items]
+
+
+def test_a_reward_whose_every_call_ends_its_process_stops_the_run_at_once(make_job: Any) -> None:
+    mesh = Deadly()
+    client, _ = client_of(make_job, mesh)
+    with pytest.raises(GuardError) as raised:
+        asyncio.run(_scores(client, ["no"] * 100))
+    text = raised.value.args[1]
+    assert text.startswith("every call of reward correct ends its process (4 of 4 so far): its ")
+    assert "exit code 3 in the call\n  for example: prompt 'p', response 'no'" in text
+    assert (raised.value.origin, "max_failed" in raised.value.remedy) == ("x.forge:3:1", False)
+
+
+def test_more_processes_are_no_advice_where_calls_end_them(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "QUEUE_SECONDS", 0.005)
+    client, seen = client_of(make_job, Deadly())
+    asyncio.run(_at_once(client, ["no"] * 8, "always"))
+    told = [event["text"] for event in seen if "is the bottleneck" in event["text"]]
+    assert told
+    assert [text for text in told if "procs" in text] == []
+    assert "1 of its 1 calls so far ended its process, which then starts again" in told[0]
+
+
 @pytest.mark.parametrize(("texts", "limit"), [(["yes"] * 4 + ["no"], 0.25), (["no"], 1.0)])
 def test_failures_within_the_limit_stop_nothing(
     make_job: Any, texts: list[str], limit: float
@@ -146,8 +179,8 @@ def test_a_retry_does_not_wait_behind_all_others(make_job: Any) -> None:
     assert asked.index("no", 1) < 6
 
 
-async def _at_once(client: RewardClient, texts: list[str]) -> None:
-    calls = [client.score("correct", rollout(text), "yes", monitored=False) for text in texts]
+async def _at_once(client: RewardClient, texts: list[str], name: str = "correct") -> None:
+    calls = [client.score(name, rollout(text), "yes", monitored=False) for text in texts]
     await asyncio.gather(*calls, return_exceptions=True)
 
 

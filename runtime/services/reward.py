@@ -149,7 +149,9 @@ class RewardClient:
         self._program = program
         self._monitors = tuple(name for name, reward in job.rewards.items() if reward.monitor)
         self._guards = {
-            name: RewardGuard(name, reward.max_failed, job.origins.get(name, ""))
+            name: RewardGuard(
+                name, 1.0 if reward.monitor else reward.max_failed, job.origins.get(name, "")
+            )
             for name, reward in job.rewards.items()
         }
         self._cached: dict[tuple[Any, ...], float] = {}
@@ -223,6 +225,9 @@ class RewardClient:
                 call.seconds[name] = max(outcome.seconds, call.seconds.get(name, 0.0))
                 if outcome.ended:
                     self._tell(name, "lost its process, which is started again", outcome.error)
+                    self._guards[name].ended(outcome.error, str(call), reward.concurrency or 1)
+                else:
+                    self._guards[name].answered()
                 if outcome.value is not None and math.isfinite(outcome.value):
                     found[name] = value = float(outcome.value)
                     self._guards[name].succeeded()
@@ -247,8 +252,7 @@ class RewardClient:
         if not outcome.ended:  # that has been told
             self._tell(name, "failed", error)
         reward = self._job.rewards[name]
-        if not reward.monitor:
-            self._guards[name].failed(error, str(call))
+        self._guards[name].failed(error, str(call))
         return RewardError(name, error) if reward.on_error == "drop" else float(reward.on_error)
 
     def _tell(self, name: str, what: str, text: str) -> None:
@@ -275,8 +279,9 @@ class RewardClient:
 
         def full(waiting: int) -> None:
             more = "`procs` or `concurrency`" if reward.concurrency else "`procs`"
-            text = f"a call waited {QUEUE_SECONDS:g} s for its turn, {waiting} wait; give it more "
-            self._tell(name, "is the bottleneck", text + more)
+            text = f"a call waited {QUEUE_SECONDS:g} s for its turn, {waiting} wait; "
+            advice = self._guards[name].kills or f"give it more {more}"
+            self._tell(name, "is the bottleneck", text + advice)
 
         depth = reward.concurrency or DEPTH
         return RewardPool(mesh, depth=depth, limit=1, seconds=seconds, slow=slow, full=full)
