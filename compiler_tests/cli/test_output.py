@@ -62,6 +62,32 @@ def test_a_reader_that_has_gone_is_no_bug(words: str) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+ENDED = """
+from forgedsl.cli.main import main
+from forgedsl.runtime import launch
+launch.run = lambda *given, **more: 0  # it has trained, and all is saved
+main()
+"""
+
+
+@pytest.mark.parametrize("output", ["gone", "/dev/full"])
+def test_a_run_that_is_done_ends_with_0_though_nobody_reads_its_summary(
+    output: str, tmp_path: Path
+) -> None:
+    read, write = os.pipe()
+    if output != "gone":
+        os.dup2(os.open(output, os.O_WRONLY), write)
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED, "run", SUMS, "--quiet"], cwd=tmp_path,
+        stdout=write, stderr=subprocess.PIPE, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    os.close(write)
+    said = "warning: no summary on standard output: No space left on device\n"
+    assert (done.returncode, done.stderr) == (0, said if output != "gone" else "")
+    assert list(tmp_path.glob("runs/*/report.html"))
+
+
 def test_a_closed_standard_output_is_said(tmp_path: Path) -> None:
     assert shell(f"lint {SUMS} >&-", tmp_path) == (
         2, "forgec: standard output is closed; give it a file, or /dev/null\n",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.cli.claim import claim
 from forgedsl.cli.inputs import copy_inputs
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.words import UsageError, drop_output
 from forgedsl.errors import CannotWriteError, writing
 from forgedsl.records import dataclass
 
@@ -120,9 +120,9 @@ def launch(
     from forgedsl.runtime.readers import close_readers, open_readers
     from forgedsl.runtime.stderr import native_stderr
 
-    if not request.quiet:
-        print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
     with native_stderr(run_dir / "logs" / "controller.log"):
+        if not request.quiet:
+            print(f"{job.name}: run folder {run_dir}", file=sys.stderr, flush=True)
         readers = open_readers(job, run_dir, quiet=request.quiet)
         try:
             handlers = [reader.on_event for reader in readers]
@@ -137,10 +137,20 @@ def launch(
             )
         finally:
             close_readers(readers)
-    try:
-        with writing(run_dir / "report.html"):
-            write_report(run_dir)
-    except CannotWriteError as error:
-        print(f"warning: no report: {error}", file=sys.stderr)
-    print(summary(run_dir, code), flush=True)
+        try:
+            with writing(run_dir / "report.html"):
+                write_report(run_dir)
+        except CannotWriteError as error:
+            print(f"warning: no report: {error}", file=sys.stderr)
+        _conclude(summary(run_dir, code))
     return code
+
+
+def _conclude(text: str) -> None:
+    """Print the last words. Where nobody can read them, the run has still ended as it has."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        drop_output()
+        if not isinstance(error, BrokenPipeError):
+            print(f"warning: no summary on standard output: {error.strerror}", file=sys.stderr)
