@@ -274,6 +274,13 @@ def test_summary_says_where_the_export_lies_or_how_to_make_it(tmp_path: Path) ->
     assert f"export       {tmp_path / 'exports'}" in summary(tmp_path, 0)
 
 
+def test_no_export_is_offered_of_weights_that_were_not_trained(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(), steps=0)
+    (tmp_path / "checkpoints/step-0").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-0/controller.json").write_text("{}")
+    assert "forgec export" not in summary(tmp_path, 6)
+
+
 def test_summary_says_what_was_dropped_and_why(tmp_path: Path) -> None:
     run_folder(tmp_path, make_job(), steps=5)
     reasons = ("reward correct", "filter mixed", "filter mixed")

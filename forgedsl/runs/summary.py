@@ -68,7 +68,6 @@ def places(data: RunData, run_dir: Path) -> list[str]:
         ("export", export or "exports"),
     ]
     lines = [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]
-    kept = any(run_dir.glob("checkpoints/step-*/controller.json"))
-    if kept and not data.rehearsal and not (run_dir / (export or "exports")).exists():
+    if last_step(run_dir) and not data.rehearsal and not (run_dir / (export or "exports")).exists():
         lines.append(f"  {'export':<12} forgec export {run_dir}   (Hugging Face format)")
     return lines
