@@ -270,8 +270,10 @@ def test_summary_says_where_the_export_lies_or_how_to_make_it(tmp_path: Path) ->
     (tmp_path / "checkpoints/step-5").mkdir(parents=True)
     (tmp_path / "checkpoints/step-5/controller.json").write_text("{}")
     assert f"export       forgec export {tmp_path}   (" in summary(tmp_path, 0)
+    (tmp_path / "exports/step-2").mkdir(parents=True)  # while it was still going
+    assert f"export       forgec export {tmp_path}   (" in summary(tmp_path, 0)
     (tmp_path / "exports/step-5").mkdir(parents=True)
-    assert f"export       {tmp_path / 'exports'}" in summary(tmp_path, 0)
+    assert f"export       {tmp_path / 'exports/step-5'}\n" in summary(tmp_path, 0) + "\n"
 
 
 def test_no_export_is_offered_of_weights_that_were_not_trained(tmp_path: Path) -> None:

@@ -60,14 +60,15 @@ def headline(data: RunData, code: int) -> str:
 
 def places(data: RunData, run_dir: Path) -> list[str]:
     """One line for each result that is there, and how to get weights that are only a checkpoint."""
-    export = data.job.checkpoint.export
+    step = last_step(run_dir)
+    export = data.job.checkpoint.export or f"exports/step-{step}"
     found = [
         ("report", "report.html"),
         ("metrics", "metrics.jsonl"),
         ("checkpoints", "checkpoints"),
-        ("export", export or "exports"),
+        ("export", export),
     ]
     lines = [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]
-    if last_step(run_dir) and not data.rehearsal and not (run_dir / (export or "exports")).exists():
+    if step and not data.rehearsal and not (run_dir / export).exists():
         lines.append(f"  {'export':<12} forgec export {run_dir}   (Hugging Face format)")
     return lines
