@@ -3,12 +3,14 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from forgedsl.cli import host
 from forgedsl.cli.app import app
+from forgedsl.runtime import room
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
 
@@ -41,6 +43,24 @@ def test_every_obstacle_is_named(folder):
     failed = [line.split()[0] for line in done.stdout.splitlines() if " FAILED " in line]
     assert failed == ["data", "run"]
     assert "would not start: 2 of 6 checks failed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "need"),
+    [
+        ((), "3 checkpoints of 6.8 MiB where"),
+        (("schedule.steps=3", "checkpoint.keep=1"), "1 checkpoint of 6.8 MiB where"),
+        (
+            ('checkpoint.export=hf("out")',),
+            "3 checkpoints of 6.8 MiB and an export of 2.3 MiB where",
+        ),
+    ],
+)
+def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeypatch, words, need):
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
+    done = dry(*words)
+    assert f"run folder   FAILED  no room for {need}" in done.stdout
+    assert "5.0 MiB are free; make room, or choose" in done.stdout
 
 
 def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):

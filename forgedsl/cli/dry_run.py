@@ -21,8 +21,6 @@ from forgedsl.errors import ForgeError, LaunchError
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
-GIB = 2**30
-
 
 def dry_run(prepared: Prepared, request: Request) -> int:
     """Print what was found; 4 if something would keep the run from starting."""
@@ -38,7 +36,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ("data", lambda: _data(job, folder)),
             ("rewards", lambda: _rewards(job, folder)),
             *([("environments", lambda: _environments(job, folder))] if job.environments else ()),
-            ("run folder", lambda: _run_folder(request, job)),
+            ("run folder", lambda: _run_folder(request, job, folder)),
         )
         for what, check in checks:
             try:
@@ -130,9 +128,9 @@ def _environments(job: Job, folder: Path) -> str:
     return ", ".join(job.environments)
 
 
-def _run_folder(request: Request, job: Job) -> str:
-    """Where the run would lie, which must be writable."""
-    import shutil
+def _run_folder(request: Request, job: Job, folder: Path) -> str:
+    """Where the run would lie, which must be writable and have room."""
+    from forgedsl.runtime.room import check_room
 
     wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"
     if (wanted / "job.json").exists():
@@ -140,4 +138,4 @@ def _run_folder(request: Request, job: Job) -> str:
     there = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
         raise LaunchError(f"{wanted} cannot be made: {there} is not writable")
-    return f"{wanted}, {shutil.disk_usage(there).free / GIB:.0f} GiB free"
+    return f"{wanted}, {check_room(job, folder, folder, wanted)}"

@@ -10,6 +10,7 @@ from forgedsl.runtime.backing import Run, check_supported
 from forgedsl.runtime.hosts.registry import started
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.models import resolve_path
+from forgedsl.runtime.room import check_room
 from forgedsl.runtime.services.build import Data, build_endpoints, open_data
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -48,6 +49,8 @@ class Real:
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(_tell_sandbox(this))
+            room = (this.job, this.job_dir, this.scratch.temp, this.run_dir)
+            tasks.create_task(asyncio.to_thread(check_room, *room))
             tasks.create_task(
                 meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell)
             )

@@ -1,0 +1,73 @@
+"""What a run will write is compared with what is free before it is started."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from conftest import titan
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime import room
+from forgedsl.runtime.room import check_room
+from forgedsl.runtime.services import backing
+
+STEP = spec.Node(
+    id="train/step", name="step", op="step", target="trainer", inputs=(), level="batch", origin=""
+)
+PARAMS = 597_056
+
+
+@pytest.fixture
+def job(make_job: Any) -> spec.Job:
+    job: spec.Job = make_job(services={"trainer": titan()}, nodes=(STEP,))
+    return job
+
+
+def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+
+
+def test_weights_and_moments_of_all_kept_checkpoints_have_to_fit(
+    job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job.model_copy(update={"checkpoint": spec.Checkpoint(every=1, keep=2, export="out")})
+    need = 2 * 12 * PARAMS + 4 * PARAMS
+    free(monkeypatch, need)
+    words = "15.9 MiB free, 2 checkpoints of 6.8 MiB and an export of 2.3 MiB"
+    assert check_room(job, tmp_path, tmp_path, tmp_path / "run") == words
+    free(monkeypatch, need - 1)
+    with pytest.raises(LaunchError, match=r"an export of 2\.3 MiB where .*run lies"):
+        check_room(job, tmp_path, tmp_path, tmp_path / "run")
+
+
+def test_a_resumed_run_has_its_checkpoints_already(
+    job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(monkeypatch, 0)
+    (tmp_path / "checkpoints/step-4").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-4/controller.json").touch()
+    assert check_room(job, tmp_path, tmp_path, tmp_path) == "0.0 MiB free"
+
+
+def test_a_run_without_room_is_not_launched(
+    job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free(monkeypatch, 0)
+
+    async def nothing(*_given: object) -> None: ...
+
+    monkeypatch.setattr(backing, "open_data", nothing)
+    monkeypatch.setattr(backing.meshes, "setup", nothing)
+    scratch = SimpleNamespace(temp=tmp_path, key="k")
+    this: Any = SimpleNamespace(
+        job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch, events=None, resume=None,
+        tell=None,
+    )  # fmt: skip
+    with pytest.raises(ExceptionGroup) as raised:
+        asyncio.run(backing.Real().prepare(this, None))  # type: ignore[arg-type]
+    assert raised.group_contains(LaunchError, match="no room for 1 checkpoint of ")

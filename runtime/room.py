@@ -1,0 +1,79 @@
+"""The room that a run needs on its disk, before anything is started.
+
+Job, config.json of what it trains --> checkpoints kept at a time, export --> words | LaunchError
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from forgedsl.errors import LaunchError
+from forgedsl.families import registry
+from forgedsl.families.base import Unsupported
+from forgedsl.lower import job as spec
+from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params
+from forgedsl.runs.checkpoints import checkpoint_steps
+from forgedsl.runtime.models import resolve_model
+
+GIB = 2**30
+KEPT = 2
+"""checkpoints at least: one is there until the next is whole"""
+
+
+def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
+    """What is free where `run_dir` lies, and what a run will write there at most, beside what is in
+    it already; `temp` takes the config of a model that is made up.
+
+    Raises:
+        LaunchError: it does not fit.
+    """
+    size, export = _sizes(job, job_dir, temp)
+    count = max(0, _kept(job) - len(checkpoint_steps(run_dir)))
+    need = count * size + export
+    there = next(path for path in (run_dir, *run_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(there).free
+    parts = [f"{count} checkpoint{'s' * (count > 1)} of {_text(size)}"] if count else []
+    parts += [f"an export of {_text(export)}"] if export else []
+    if need > free:
+        fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > KEPT else ""
+        raise LaunchError(
+            f"no room for {' and '.join(parts)} where {run_dir} lies: {_text(free)} are free; "
+            f"make room, or choose {fewer}another disk with --run-dir"
+        )
+    return f"{_text(free)} free" + (f", {' and '.join(parts)}" if parts else "")
+
+
+def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
+    """Bytes of a checkpoint, and of the export that the job asks for."""
+    size = export = 0
+    trained = {node.target for node in job.nodes if node.op == "step"}
+    for name in sorted(trained):
+        service = job.services[name]
+        model = job.models[service.model]
+        folder = resolve_model(job, service.model, job_dir, temp)
+        try:
+            _, dims = registry.by_config(json.loads((folder / "config.json").read_text("utf-8")))
+        except Unsupported:  # said where the trainer is built
+            continue
+        params = num_params(dims)
+        lora = service.lora if isinstance(service, spec.TitanService) else None
+        learnt = params if lora is None else adapter_params(dims, lora.rank)
+        # weights and both moments of Adam, in f32 (actors/trainer.py)
+        size += 4 * params + 8 * learnt + (0 if lora is None else 4 * learnt)
+        export += ITEMSIZE[model.dtype] * params if job.checkpoint.export else 0
+    return size, export
+
+
+def _kept(job: spec.Job) -> int:
+    """Checkpoints that are there at a time."""
+    steps, every = job.schedule.steps, job.checkpoint.every
+    most = max(KEPT, job.checkpoint.keep)
+    if steps is None or (every is None and job.checkpoint.every_s is not None):
+        return most
+    return min(most, 1 if every is None else -(-steps // every))
+
+
+def _text(size: int) -> str:
+    return f"{size / GIB:,.1f} GiB" if size >= GIB / 10 else f"{size / 2**20:,.1f} MiB"
