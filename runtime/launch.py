@@ -95,13 +95,13 @@ def run(
                 events=events, record_batches=record_batches, backing=backing,
                 scratch=scratch, clean_up=clean_up, changed_data=changed_data,
             )  # fmt: skip
-            return _run(this).code
+            return _run(this, heard=bool(readers)).code
     finally:  # also where Ctrl-C comes before there is a loop to take it
         clean_up()
 
 
-def _run(this: Run) -> Outcome:
-    """From `run.start` to `run.end`."""
+def _run(this: Run, *, heard: bool) -> Outcome:
+    """From `run.start` to `run.end`; unless `heard`, nobody else says why it failed."""
     _announce(this)
     start = time.monotonic()
     outcome = _outcome(this)
@@ -110,8 +110,10 @@ def _run(this: Run) -> Outcome:
         this.events.emit("run.end", **asdict(outcome), seconds=seconds)
     except RunError as error:
         outcome = _outcome_of(error)
-    if not this.events.whole:  # the summary reads the outcome from the events
-        print(f"{outcome.message}\n  {outcome.remedy}", file=sys.stderr)
+    # a summary reads the outcome from the events
+    if outcome.message and not (heard and this.events.whole):
+        words = (outcome.message, outcome.origin, outcome.remedy)
+        print("\n  ".join(filter(None, words)), file=sys.stderr)
     return outcome
 
 

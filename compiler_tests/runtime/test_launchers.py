@@ -31,7 +31,11 @@ def test_a_scheduler_is_served_inside_its_allocation(
 
 
 def test_a_run_in_an_event_loop_has_a_thread_of_its_own(
-    make_job: Any, make_titan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_job: Any,
+    make_titan: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     job = make_job(services={"t": make_titan()}, launcher=spec.Launcher(kind="slurm"))
@@ -42,6 +46,7 @@ def test_a_run_in_an_event_loop_has_a_thread_of_its_own(
     assert asyncio.run(cell()) == 4
     last = (tmp_path / "events.jsonl").read_text().splitlines()[-1]
     assert "--emit sbatch" in json.loads(last)["message"]
+    assert "--emit sbatch" in capsys.readouterr().err  # nobody else would say why
 
 
 def test_a_folder_with_a_run_is_not_trained_in_again(make_job: Any, tmp_path: Path) -> None:
