@@ -123,6 +123,9 @@ def test_the_lock_of_a_run_can_be_named(folder, launched):
 def test_a_missing_or_broken_lock(folder, launched):
     missing = forgec("run", "grpo.forge", "--locked")
     assert missing.exit_code == 2
-    assert "`forgec lock FILE` writes one" in missing.stderr
+    assert missing.stderr.splitlines()[-1] == (
+        "forgec run: cannot read the lock grpo.lock: No such file or directory; "
+        "`forgec lock FILE -o grpo.lock` writes one"
+    )
     (folder / "grpo.lock").write_text("format_version = ")
     assert "is no lock" in forgec("run", "grpo.forge", "--locked").stderr

@@ -89,8 +89,9 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return read_lock(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
+        cause = error.strerror if isinstance(error, OSError) else "it is no text"
         raise UsageError(
-            f"cannot read the lock {path}: {error}; `forgec lock FILE` writes one"
+            f"cannot read the lock {path}: {cause}; `forgec lock FILE -o {path}` writes one"
         ) from error
     except LockError as error:
         raise UsageError(f"{path} is no lock: {error}") from error
