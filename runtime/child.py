@@ -62,9 +62,16 @@ class Child:
 
     @classmethod
     async def begin(
-        cls, module: str, served: Any, *, names: str, memory: int | None = None
+        cls,
+        module: str,
+        served: Any,
+        *,
+        names: str,
+        memory: int | None = None,
+        seconds: float | None = None,
     ) -> Child:
-        """Start `main` of a module in a process and wait until it has loaded what it serves.
+        """Start `main` of a module in a process and wait until it has loaded what it serves, as
+        long as a run does or so many `seconds`.
 
         Raises:
             LaunchError: it could not; `names` are what could not be loaded.
@@ -82,11 +89,12 @@ class Child:
         made = cls(process, memory)
         made._reader, made._writer = await asyncio.open_connection(sock=ours)
         try:
-            made._write((served, max(LOADING - 5.0, LOADING / 2)))
-            async with asyncio.timeout(LOADING):
+            limit = LOADING if seconds is None else seconds
+            made._write((served, max(limit - 5.0, limit / 2)))
+            async with asyncio.timeout(limit):
                 problem = await made._read()
         except TimeoutError:
-            problem = f"{names}: not loaded within {LOADING:g} s; what runs on import must end"
+            problem = f"{names}: not loaded within {limit:g} s; what runs on import must end"
         except (asyncio.IncompleteReadError, ConnectionError):
             problem = f"{names}: the process ended while it was loading: {await made._cause('')}"
         if problem:
@@ -170,7 +178,11 @@ def begin(number: int) -> tuple[socket.socket, Any]:
     die_with_parent()
     stream = socket.socket(fileno=number)
     served, seconds = receive(stream)
-    signal.signal(signal.SIGALRM, interrupt)
+
+    def over(number: int, frame: object) -> None:
+        raise Interrupted(f"after {seconds:g} s (a run waits {LOADING:g} s)")
+
+    signal.signal(signal.SIGALRM, over)
     signal.setitimer(signal.ITIMER_REAL, seconds)
     return stream, served
 

@@ -92,6 +92,6 @@ def _unimported(error: BaseException, place: str) -> str:
             'script belongs under `if __name__ == "__main__":`'
         )
     return (
-        f"{place} did not end while it was imported: it was interrupted; what waits, serves or "
-        "computes for long belongs into the function, or into a class that is made once"
+        f"{place} did not end while it was imported: it was interrupted {error}; what waits, "
+        "serves or computes for long belongs into the function, or into a class that is made once"
     )

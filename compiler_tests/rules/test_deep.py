@@ -10,6 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from forgedsl.cli import outside
 from forgedsl.cli.outside import Eyes
 from forgedsl.families.qwen3 import FAMILY
 from forgedsl.hir.context import Host
@@ -79,6 +80,17 @@ def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
     )
     assert deep(PYTHON) == [("X804", "correct")]
     (tmp_path / "p.py").write_text("def score(prompt, response, target):\n    return 1.0\n")
+
+
+def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
+    deep, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(outside, "SECONDS", 8.0)
+    text = "import time\ntime.sleep(600)\ndef score(prompt, response, target):\n    return 1.0\n"
+    (tmp_path / "p.py").write_text(text)
+    (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")
+    said = "p.py:2 did not end while it was imported: it was interrupted after 4 s (a run waits 540"
+    assert said in found.message
 
 
 def test_a_reward_that_imports_is_silent(deep, tmp_path):

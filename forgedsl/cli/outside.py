@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from forgedsl.runtime.rewards.process import RewardProcess
 
 
+SECONDS = 35.0
+"""for a reward to be loaded by lint: what takes longer would rather hang than load"""
+
+
 class Eyes:
     """Looks at the jobs of one command. What several jobs have in common is looked at once."""
 
@@ -46,7 +50,7 @@ class Eyes:
                 folder = Path(name)
                 copy_inputs({name: path for path, name in lowered.files}, folder, link=True)
                 looks = look_at_data(job, folder, new_data, offline=True)
-                problems = look_at_rewards(job, folder, new_rewards)
+                problems = look_at_rewards(job, folder, new_rewards, seconds=SECONDS)
             self._data |= {data[name]: look for name, look in looks.items()}
             self._rewards |= {rewards[name]: problems.get(name, "") for name in new_rewards}
         failed = {name: self._rewards[key] for name, key in rewards.items() if self._rewards[key]}
@@ -96,6 +100,21 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
     return found
 
 
+def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> None:
+    """Look at datasets as the run would with these files.
+
+    Raises:
+        LaunchError: the run would not start with one of them.
+    """
+    from forgedsl.cli.inputs import copy_inputs
+
+    with tempfile.TemporaryDirectory(prefix="forgec-data-") as name:
+        copy_inputs(dict(inputs), Path(name), link=True)
+        looks = look_at_data(job, Path(name), names, offline=False)
+    if problems := [look.refused for look in looks.values() if look.refused]:
+        raise LaunchError("\n".join(problems))
+
+
 def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
     """What there is to say of the rows that a reader has."""
     from forgedsl.lint.deep import Look
@@ -115,14 +134,18 @@ def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
     )  # fmt: skip
 
 
-def look_at_rewards(job: Job, folder: Path, names: Iterable[str]) -> dict[str, str]:
+def look_at_rewards(
+    job: Job, folder: Path, names: Iterable[str], *, seconds: float | None = None
+) -> dict[str, str]:
     """Load rewards as a run does, each in a process of its own, since code of the user may
-    hang or end it; what keeps one from being loaded, by its name."""
+    hang or end it; what keeps one from being loaded, by its name. `seconds` for each, not a run's.
+    """
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
     python = [name for name in names if job.rewards[name].kind == "python"]
-    return _unloadable({n: RewardProcess(Recipe.of(job, str(folder), (n,))) for n in python})
+    processes = {n: RewardProcess(Recipe.of(job, str(folder), (n,))) for n in python}
+    return _unloadable(processes, seconds)
 
 
 def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
@@ -136,14 +159,16 @@ def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
     })  # fmt: skip
 
 
-def _unloadable(processes: Mapping[str, RewardProcess | EnvironmentProcess]) -> dict[str, str]:
+def _unloadable(
+    processes: Mapping[str, RewardProcess | EnvironmentProcess], seconds: float | None = None
+) -> dict[str, str]:
     """Start them one after another; the words of those that do not."""
 
     async def start() -> dict[str, str]:
         problems = {}
         for name, process in processes.items():
             try:
-                await process.start()
+                await process.start(seconds)
             except LaunchError as error:
                 problems[name] = str(error)
             finally:

@@ -21,13 +21,13 @@ class EnvironmentProcess:
         self._blamed: Child | None = None
         """the last child whose end was told as the fault of a trajectory"""
 
-    async def start(self) -> None:
-        """Wait until it can be called.
+    async def start(self, seconds: float | None = None) -> None:
+        """Wait until it can be called, as long as a run does or so many `seconds`.
 
         Raises:
             LaunchError: the environment cannot be loaded.
         """
-        await self._up()
+        await self._up(seconds)
 
     async def ask(self, request: Request) -> Reply:
         """Do something with the object of a trajectory."""
@@ -46,9 +46,9 @@ class EnvironmentProcess:
         if self._now is not None:
             self._now.kill("it is closed")
 
-    async def _up(self) -> Child:
+    async def _up(self, seconds: float | None = None) -> Child:
         async with self._starting:
             if self._now is None or not self._now.alive:
                 name = f"environment {self._served.name}"
-                self._now = await Child.begin(WORKER, self._served, names=name)
+                self._now = await Child.begin(WORKER, self._served, names=name, seconds=seconds)
             return self._now

@@ -28,13 +28,13 @@ class RewardProcess:
         self._starting = asyncio.Lock()
         self._now: Child | None = None
 
-    async def start(self) -> None:
-        """Wait until it can be called.
+    async def start(self, seconds: float | None = None) -> None:
+        """Wait until it can be called, as long as a run does or so many `seconds`.
 
         Raises:
             LaunchError: a reward cannot be loaded.
         """
-        await self._up()
+        await self._up(seconds)
 
     async def call(self, item: Item) -> list[Outcome]:
         """The outcomes of an item, in the order of its names."""
@@ -57,10 +57,12 @@ class RewardProcess:
         if self._now is not None:
             self._now.kill("it is closed")
 
-    async def _up(self) -> Child:
+    async def _up(self, seconds: float | None = None) -> Child:
         async with self._starting:
             if self._now is None or not self._now.alive:
                 recipe = self._recipe
                 names = ", ".join(map(recipe.named, recipe.rewards))
-                self._now = await Child.begin(WORKER, recipe, names=names, memory=recipe.memory)
+                self._now = await Child.begin(
+                    WORKER, recipe, names=names, memory=recipe.memory, seconds=seconds
+                )
             return self._now
