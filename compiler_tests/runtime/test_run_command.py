@@ -30,6 +30,8 @@ from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
 from forgedsl.lower.paths import digest
 
+SHIPPED = spec.LocalModel(path="forgedsl:models/tiny_math", sha256="")
+
 
 def request(**parts: object) -> Request:
     empty = {"file": None, "overrides": (), "profile": "auto", "run_dir": None, "resume": None}
@@ -227,6 +229,23 @@ def test_resume_may_change_data_when_it_is_allowed(tmp_path: Path) -> None:
     assert with_changes(old, new).datasets == old.datasets
     assert with_changes(old, new, allowed="data").datasets == new.datasets
     assert rehashed(old, tmp_path) == new
+
+
+def test_data_that_a_run_would_refuse_are_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = {"policy": spec.Model(source=SHIPPED, dtype="f32", context=64)}
+    run, mended = tmp_path / "run", tmp_path / "mended"
+    old = with_data(run, '{"q": "1+1="}\n').model_copy(update={"models": models}).sealed()
+    new = with_data(mended, "no JSON\n" * 200).model_copy(update={"models": models}).sealed()
+    (run / "job.json").write_text(old.model_dump_json())
+    (run / "checkpoints/step-3").mkdir(parents=True)
+    (run / "checkpoints/step-3/controller.json").write_text("{}")
+    inputs = {"inputs/rows.jsonl": mended / "inputs/rows.jsonl"}
+    monkeypatch.setattr(command, "prepare", lambda *_: Prepared(job=new, inputs=inputs))
+    with pytest.raises(LaunchError, match=r"rows\.jsonl"):
+        command.execute(request(resume=run, file=Path("a.forge"), allow="data"))
+    assert (run / "inputs/rows.jsonl").read_text() == '{"q": "1+1="}\n'
 
 
 def test_a_line_that_moved_is_no_difference() -> None:

@@ -197,6 +197,7 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
+    from forgedsl.cli.outside import check_data
     from forgedsl.cli.resuming import load_run_job, note_changes
     from forgedsl.runs.checkpoints import last_step
     from forgedsl.runtime.events import replace_text
@@ -216,14 +217,17 @@ def _resume(request: Request) -> int:
     job, inputs, taken = found[0].job, found[0].inputs, found[1]
     if job.schedule.steps is not None and (done := last_step(run_dir)) >= job.schedule.steps:
         raise UsageError(f"{run_dir} has done all its {done} steps; add FILE schedule.steps=N")
+    touched = {d.setting.split(".")[1] for d in taken if d.setting.startswith("datasets.")}
+    changed = sorted(touched & job.datasets.keys())
+    if changed:  # what is refused has changed nothing
+        check_data(job, inputs or inputs_beside(run_dir), changed)
     copy_inputs(inputs, run_dir, link=True)
     check_inputs(job, run_dir)
-    if job is not old:  # what is refused has changed nothing
+    if job is not old:
         with writing(run_dir):
             replace_text(run_dir / "job.json", job.model_dump_json(indent=1))
             note_changes(run_dir, taken)
-    changed = bool(taken) and request.allow == "data"
-    return launch(job, run_dir, resume=True, request=request, changed_data=changed)
+    return launch(job, run_dir, resume=True, request=request, changed_data=bool(touched))
 
 
 def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
