@@ -6,13 +6,14 @@ torch on first use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from forgedsl.version import VERSION as __version__
 
 __all__ = ["__version__", "compile_loss"]
 
+TYPE_CHECKING = False  # that of `typing`, whose import would take longer than all the rest here
 if TYPE_CHECKING:
+    from typing import Any
+
     from forgedsl.runtime.losses import compile_loss
 
 

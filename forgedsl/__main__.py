@@ -1,6 +1,6 @@
 """`python -m forgedsl`: the command forgec."""
 
-from forgedsl.cli.main import main
+from forgedsl.cli import start
 
 if __name__ == "__main__":
-    main()
+    start()

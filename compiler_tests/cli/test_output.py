@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,27 @@ def test_ctrl_c_is_said_in_one_line(
     with pytest.raises(SystemExit, match="130"):
         main()
     assert capsys.readouterr().err == "forgec: interrupted\n"
+
+
+PRESSED = """
+import sys
+
+
+class Press:
+    def find_spec(self, name, path, target=None):
+        if name == "forgedsl.cli.main":
+            raise KeyboardInterrupt
+
+
+sys.meta_path.insert(0, Press())
+from {module} import {name}
+{name}()
+"""
+
+
+def test_ctrl_c_while_forgec_is_being_imported_is_one_line() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    module, _, name = project["project"]["scripts"]["forgec"].partition(":")
+    code = PRESSED.format(module=module, name=name)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "forgec: interrupted\n")
