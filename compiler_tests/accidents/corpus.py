@@ -1,11 +1,16 @@
-"""Accidents on record as small edits of shipped pipelines: `*.md` beside this file.
+"""Accidents on record, and right programs, as small edits of shipped pipelines.
 
-## CODE: what is wrong            the code of the one message that is wanted
-## what is right                  in `right/*.md`, where none is wanted
-on PIPELINE
-- text of the pipeline            replaced, where it stands, by the `+ ` lines after it
-+ other text
-```python NAME                    a file beside the program
+`*.md`: accidents of several lines, in `right/` programs that look like some and are none
+
+    ## CODE: what is wrong            the code of the one message that is wanted
+    ## what is right                  where none is wanted
+    on PIPELINE
+    - text of the pipeline            replaced, wherever it stands, by the `+ ` lines after it
+    + other text
+    ```python NAME                    a file beside the program
+
+`*.txt`: those of one line, `CODE PIPELINE: text => other text ;; text => other text`;
+RIGHT is no code, <br> ends a line
 """
 
 import re
@@ -20,49 +25,67 @@ FOLDER = Path(__file__).parent
 PIPELINES = FOLDER.parents[1] / "pipelines"
 FILES = re.compile(r"^```python (\S+)\n(.*?)^```$", re.S | re.M)
 EDIT = re.compile(r"((?:^- .*\n)+)((?:^\+.*\n)*)", re.M)
+NOTHING = "RIGHT"
 
 
 @dataclass(frozen=True)
-class Accident:
+class Program:
+    """`code`: the one that is wanted, "" where none is."""
+
     name: str
     code: str
-    pipeline: str
     is_open: bool
     text: str
-    files: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...] = ()
 
 
 def accidents():
     """All of them."""
-    return [
-        _accident(path, section)
-        for path in sorted(FOLDER.glob("*.md"))
-        for section in sections(path)
-    ]
+    return [*_long(FOLDER), *_short(FOLDER)]
 
 
 def right():
-    """Programs that look like accidents, and are none."""
-    paths = sorted((FOLDER / "right").glob("*.md"))
-    return [_accident(path, f": {section}") for path in paths for section in sections(path)]
+    """Programs that are as good as the pipelines they were made of."""
+    return [*_long(FOLDER / "right"), *_short(FOLDER / "right")]
 
 
-def sections(path):
-    return path.read_text("utf-8").split("\n## ")[1:]
+def pipeline(name):
+    return (PIPELINES / f"{name}.forge").read_text("utf-8")
 
 
-def _accident(path, section):
-    head, _, body = section.partition("\n")
-    code, _, what = head.partition(": ")
-    pipeline = re.search(r"^on (\w+)$", body, re.M)[1]
-    files = tuple(FILES.findall(body))
-    text = (PIPELINES / f"{pipeline}.forge").read_text("utf-8")
-    for old, new in EDIT.findall(FILES.sub("", body) + "\n"):
-        old, new = (re.sub(r"^[-+] ?", "", side, flags=re.M)[:-1] for side in (old, new))
-        assert old in text, f"{head}: {old}"
+def _long(folder):
+    for path in sorted(folder.glob("*.md")):
+        for section in path.read_text("utf-8").split("\n## ")[1:]:
+            head, _, body = section.partition("\n")
+            code = head[:4] if head[4:5] == ":" else ""
+            on = re.search(r"^on (\w+)$", body, re.M)[1]
+            files = tuple(FILES.findall(body))
+            edits = [
+                tuple(re.sub(r"^[-+] ?", "", side, flags=re.M)[:-1] for side in edit)
+                for edit in EDIT.findall(FILES.sub("", body) + "\n")
+            ]
+            is_open = re.search("^open$", body, re.M) is not None
+            text = edited(pipeline(on), edits, head)
+            yield Program(f"{path.stem}: {head}", code, is_open, text, files)
+
+
+def _short(folder):
+    for path in sorted(folder.glob("*.txt")):
+        for line in path.read_text("utf-8").splitlines():
+            if not line or line.startswith("#"):
+                continue
+            head, _, edits = line.partition(": ")
+            code, on = head.split()
+            pairs = [edit.split(" => ") for edit in edits.replace(" <br> ", "\n").split(" ;; ")]
+            code = code.replace(NOTHING, "")
+            yield Program(line, code, False, edited(pipeline(on), pairs, line))
+
+
+def edited(text, edits, name):
+    for old, new in edits:
+        assert old in text, f"{name}: {old}"
         text = text.replace(old, new)
-    is_open = re.search("^open$", body, re.M) is not None
-    return Accident(f"{path.stem}: {code} {what}", code, pipeline, is_open, text, files)
+    return text
 
 
 def found(text, files=()):
@@ -80,15 +103,15 @@ def found(text, files=()):
     ]
 
 
+def is_as_wanted(program):
+    return {code for code, _, _ in found(program.text, program.files)} == {program.code} - {""}
+
+
 if __name__ == "__main__":
     import sys
 
-    caught = 0
     cases = right() if "right" in sys.argv else accidents()
-    for case in cases:
-        messages = found(case.text, case.files)
-        wanted = {case.code} - {""}
-        caught += {code for code, _, _ in messages} == wanted
-        if {code for code, _, _ in messages} != wanted and "-q" not in sys.argv:
-            print(case.name, "->", messages or "silence")
-    print(f"{caught} of {len(cases)}")
+    missed = [case for case in cases if not is_as_wanted(case)]
+    for case in missed:
+        print(case.name, "->", found(case.text, case.files) or "silence")
+    print(f"{len(cases) - len(missed)} of {len(cases)}")

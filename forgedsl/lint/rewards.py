@@ -75,10 +75,8 @@ def score_interval(name: str, view: View) -> Interval | None:
     """The values that a rubric or a reward can have, if that is known."""
     if name in view.program.rewards:
         return reward_interval(view.program.rewards[name], view)
-    corners = score_of(view, view.program.rubrics[name]).corners()
-    if not corners:
-        return None
-    return interval(min(corners), max(corners))
+    score = score_of(view, view.program.rubrics[name])
+    return score.interval if score.is_known else None
 
 
 def score_of(view: View, rubric: Decl) -> Score:
@@ -114,9 +112,12 @@ class Score:
             self._known[key] = found.lo if found.is_point else math.nan
         return self._known[key]
 
-    def corners(self) -> list[float]:
-        """The score at the bounds of all rewards; none where a bound is missing."""
-        return [self.at(values) for values in self._bounds("")] if self.is_known else []
+    @property
+    def interval(self) -> Interval | None:
+        """The values of the score at the bounds of all rewards, at 0 and 1 where those are not
+        known; None where they are not bounded."""
+        corners = [self.at(values) for values in self._bounds("")]
+        return interval(min(corners), max(corners)) if corners else None
 
     def effects(self, name: str) -> list[float]:
         """What raising one reward from its least to its greatest value adds to the score, others

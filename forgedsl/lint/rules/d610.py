@@ -51,7 +51,7 @@ def _difference(ours: Decl, theirs: Decl) -> str:
     if all(isinstance(t, Constructor) for t in tokenizers):
         names = [str(next(iter(t.args.values()))) for t in tokenizers]
         return "" if names[0] == names[1] else f"{names[1]}, not {names[0]}"
-    archs = [_arch(model) for model in (ours, theirs)]
+    archs = [arch_of(model) for model in (ours, theirs)]
     if not all(isinstance(a, Constructor) for a in archs):
         return ""
     if family(archs[0].name).tokenizer != family(archs[1].name).tokenizer:
@@ -62,7 +62,7 @@ def _difference(ours: Decl, theirs: Decl) -> str:
     return ""
 
 
-def _arch(model: Decl) -> Any:
+def arch_of(model: Decl) -> Any:
     """The architecture as it is declared, else what the name of a published model says."""
     arch, source = model.settings["arch"].value, model.settings["source"].value
     if isinstance(arch, Constructor) or getattr(source, "name", "") != "hf":

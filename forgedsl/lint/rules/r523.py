@@ -8,11 +8,11 @@ the limit, or writes what makes the reward fail (TRL #3248 and #3229, open-r1 #1
     rubric grade { score = 2.0 * correct - 1.0, on_truncated = -1.0 }       # silent
 
 An answer that is wrong and pays no penalty is the measure. It fires from a quarter of the way to
-the best on, so that a small difference is no reason.
+the best on, so that a small difference is no reason; a reward in Python counts as one from 0 to 1.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import Score, score_interval, score_of
+from forgedsl.lint.rewards import Score, score_of
 from forgedsl.lint.rules import r522
 from forgedsl.lint.view import View, place
 
@@ -24,7 +24,7 @@ WHAT = {"on_truncated": "a cut answer", "on_error": "an answer whose reward fail
 def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
-        found = None if r522.inverted(score) else score_interval(rubric.name, view)
+        found = None if r522.inverted(score) else score.interval
         for key, what in WHAT.items():
             value = rubric.settings[key].value
             if found is None or not isinstance(value, int | float):
@@ -42,6 +42,5 @@ def _wrong(score: Score) -> float:
     """The score of a finished answer that wins nothing and pays no penalty."""
     at = {}
     for name, found in score.ranges.items():
-        assert found is not None, "the score has a known interval"
-        at[name] = found.hi if found.hi <= 0 else found.lo
+        at[name] = 0.0 if found is None else found.hi if found.hi <= 0 else found.lo
     return score.at(at)
