@@ -18,6 +18,7 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runs.data import jsonl
 from forgedsl.runtime import meshes
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.recording import FOLDER
@@ -56,8 +57,18 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
 def changed_since(run_dir: Path, step: int) -> list[dict[str, Any]]:
     """Settings that `--resume --allow` changed after a step, with what was in force before."""
     file = run_dir / "changes.jsonl"
-    entries = map(json.loads, file.read_text().splitlines()) if file.is_file() else ()
-    return [each for entry in entries if entry["after_step"] >= step for each in entry["changes"]]
+    entries = [entry for entry in jsonl(file, []) if entry["after_step"] >= step]
+    return [_change(each) for entry in entries for each in entry["changes"]]
+
+
+def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
+    """A change; the first versions wrote `setting: 0.0002 -> 0.0001`."""
+    if isinstance(entry, dict):
+        return entry
+    setting, _, values = entry.partition(": ")
+    before, _, after = values.partition(" -> ")
+    cut = before.endswith("...")  # such as a hash of data, which a replay does not read
+    return {"setting": setting, "before": before if cut else json.loads(before), "after": after}
 
 
 def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:

@@ -42,6 +42,13 @@ def test_the_settings_of_the_step_are_in_force(run_dir: Path, step: int, lr: flo
     assert before.services["trainer"].optimizer.lr == lr
 
 
+def test_changes_written_as_text_are_read(tmp_path: Path) -> None:
+    entry = {"after_step": 4, "changes": [f"{LR}: 0.0002 -> 0.0001"]}
+    (tmp_path / "changes.jsonl").write_text(json.dumps(entry) + "\n")
+    (found,) = changed_since(tmp_path, 3)
+    assert (found["setting"], found["before"]) == (LR, 0.0002)
+
+
 def test_what_the_step_does_not_read_is_left() -> None:
     data = {"setting": "datasets.sums.source.sha256", "before": "a", "after": "b"}
     assert as_it_was(make_job(), [data]).datasets == make_job().datasets
