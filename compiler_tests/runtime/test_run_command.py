@@ -213,6 +213,13 @@ def with_data(folder: Path, text: str, max_bad_rows: float = 0.05) -> Job:
     return make_job().model_copy(update={"datasets": {"sums": data}}).sealed()
 
 
+def test_a_difference_of_times_or_sizes_has_its_unit() -> None:
+    assert str(Difference("rewards.a.timeout", 10.0, 600.0)) == (
+        "rewards.a.timeout: 10.0 s -> 600.0 s"
+    )
+    assert str(Difference("rewards.a.memory", None, 1024)) == "rewards.a.memory: null -> 1024 bytes"
+
+
 def test_resume_may_tolerate_more_bad_rows(tmp_path: Path) -> None:
     old, new = with_data(tmp_path, "{}"), with_data(tmp_path, "{}", max_bad_rows=0.5)
     assert differences(old, new) == []

@@ -19,6 +19,9 @@ CHANGEABLE = ("schedule.steps", "schedule.epochs", "evals", "checkpoint", "loggi
 """a longer or otherwise observed run is still the same run"""
 DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
 """text that follows from the rest"""
+SECONDS = ("timeout", "tool_timeout", "starve_timeout", "deadline", "every_s")
+UNITS = dict.fromkeys(SECONDS, " s") | {"memory": " bytes"}
+"""of settings that a job has as numbers"""
 PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
 
 
@@ -30,7 +33,9 @@ class Difference(NamedTuple):
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.setting}: {short(self.before)} -> {short(self.after)}"
+        unit = UNITS.get(self.setting.rpartition(".")[2], "")
+        before, after = (f"{short(v)}{unit * (v is not None)}" for v in (self.before, self.after))
+        return f"{self.setting}: {before} -> {after}"
 
 
 def load_run_job(run_dir: Path) -> Job:
