@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.errors import LaunchError
+from forgedsl.runtime.scratch import own_semaphores
 
 HEAD = struct.Struct("!Q")
 PR_SET_PDEATHSIG = 1
@@ -176,6 +177,7 @@ def interrupt(number: int, frame: object) -> None:
 def begin(number: int) -> tuple[socket.socket, Any]:
     """The stream to the parent, and what is to be served, which has so long to be loaded."""
     die_with_parent()
+    own_semaphores(os.environ)
     stream = socket.socket(fileno=number)
     served, seconds = receive(stream)
 

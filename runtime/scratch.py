@@ -5,6 +5,7 @@
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   `--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
     remove_dead() --owner's lock is free--> all of it is removed
+              `-> $TMPDIR/.tmpABCDEF/              of Monarch, where nobody listens any more
 
 A process id says nothing here: containers may share memory, and each numbers its processes anew.
 """
@@ -14,8 +15,10 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import socket
 import tempfile
 import time
+from collections.abc import Mapping
 from io import FileIO
 from multiprocessing import process
 from pathlib import Path
@@ -25,6 +28,8 @@ from forgedsl.syntax import cache
 
 SHM = Path("/dev/shm")
 OWNER = "-owner"
+YOUNG = 60.0
+"""seconds in which a folder of sockets may still be in the making"""
 
 
 class Scratch:
@@ -72,12 +77,13 @@ class Scratch:
         self._owner.close()
 
 
-def own_semaphores(environment: dict[str, str]) -> None:
+def own_semaphores(environment: Mapping[str, str]) -> None:
     """Name the semaphores of multiprocessing in this process, and in those that it starts, after
     the run: who is killed leaves them, and `sem.mp-xyz` would be nobody's."""
-    if folder := environment.get("TMPDIR"):  # a rehearsal has none
+    name = Path(environment.get("TMPDIR", "")).name  # a rehearsal has none
+    if name.startswith("forgedsl-"):
         config = process.current_process()._config  # type: ignore[attr-defined]
-        config["semprefix"] = f"/{Path(folder).name}"
+        config["semprefix"] = f"/{name}"
 
 
 def remove_buffers(run_key: str) -> None:
@@ -89,7 +95,34 @@ def remove_buffers(run_key: str) -> None:
 
 def remove_dead() -> list[str]:
     """Remove what runs of this user have left that were killed; their keys."""
+    for folder in Path(tempfile.gettempdir()).glob(".tmp??????"):
+        _remove_sockets(folder)
     return [key for path in sorted(SHM.glob(f"forgedsl-*{OWNER}")) if (key := _remove(path))]
+
+
+def _remove_sockets(folder: Path) -> None:
+    """Remove a folder of sockets, as Monarch makes one for a process, if that process is dead."""
+    try:
+        facts = folder.lstat()
+        if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < YOUNG:
+            return
+        files = [*folder.iterdir()]
+        if files and all(file.is_socket() and not _answers(file) for file in files):
+            shutil.rmtree(folder)
+    except OSError:  # it is not ours to open, or another run removes it right now
+        return
+
+
+def _answers(path: Path) -> bool:
+    """Whether a process has the socket, in whatever container it is."""
+    if str(path) in Path("/proc/net/unix").read_text():
+        return True
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        try:
+            trial.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+    return True
 
 
 def _remove(path: Path) -> str | None:
