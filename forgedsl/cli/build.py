@@ -72,7 +72,7 @@ def command(
         print_after=checked_passes("build", print_after),
     )  # fmt: skip
     print_planned(planned.loaded, profile, where)
-    if planned.state is None:
+    if planned.lowered is None or planned.state is None:
         raise typer.Exit(planned.code)
     _write(out, planned.state, [emit.name for emit in emits])
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from forgedsl.hir.context import Host
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.diff import Change
+    from forgedsl.plan.alternatives import Alternatives as Found
 
 DIFFERS = 3
 
@@ -45,6 +46,10 @@ class Format(StrEnum):
 Out = Annotated[Path | None, typer.Option("-o", "--out", help="write plan.json, for `forgec run`")]
 Against = Annotated[
     str | None, typer.Option(metavar="RUN|FILE", help="also say what differs from this")
+]
+Alternatives = Annotated[
+    bool,
+    typer.Option("--alternatives", help="the best placements on the host, instead of the page"),
 ]
 DetailedExitcode = Annotated[
     bool, typer.Option("--detailed-exitcode", help="exit 3 if it differs from --against")
@@ -61,6 +66,7 @@ def command(
     against: Against = None,
     detailed_exitcode: DetailedExitcode = False,
     host: OnHost = "here",
+    alternatives: Alternatives = False,
     print_after: PrintAfter = None,
     timings: Timings = False,
 ) -> None:
@@ -71,6 +77,7 @@ def command(
       forgec plan pipelines/grpo_math.forge
       forgec plan pipelines/grpo_math.forge --profile cluster
       forgec plan pipelines/grpo_math.forge --host 8xH200 generator.replicas=1 --trainer.procs 2
+      forgec plan pipelines/grpo_math.forge --host 4xH100 --alternatives
       forgec plan pipelines/grpo_math.forge -o plan.json && forgec run plan.json
       forgec plan pipelines/grpo_math.forge --against runs/last --detailed-exitcode
     """
@@ -93,11 +100,22 @@ def command(
         changes = _changes(against, planned.lowered, profile, overrides, set_files, file, where)
         if out is not None:
             _write(planned.lowered, out)
+    others = _alternatives(planned, where) if alternatives else None
     if format_ is Format.JSON:
-        sys.stdout.write(_json(planned, changes))
-    elif planned.lowered is not None:
-        sys.stdout.write(_text(planned, planned.lowered, against, changes))
+        sys.stdout.write(_json(planned, changes, others))
+    else:
+        sys.stdout.write(_text(planned, against, changes, others))
     raise typer.Exit(DIFFERS if changes and detailed_exitcode else planned.code)
+
+
+def _alternatives(planned: Planned, host: Host) -> Found | None:
+    """Also where the file's own plan does not fit; None where there is nothing to place."""
+    from forgedsl.plan.alternatives import alternatives
+
+    state = planned.state
+    if state is None or state.hir is None or state.graph is None:
+        return None
+    return alternatives(state.hir, state.graph, state.plan, host=host, base_dir=state.folder)
 
 
 def _changes(
@@ -143,10 +161,16 @@ def _write(lowered: Lowered, out: Path) -> None:
 
 
 def _text(
-    planned: Planned, lowered: Lowered, against: str | None, changes: tuple[Change, ...] | None
+    planned: Planned, against: str | None, changes: tuple[Change, ...] | None, others: Found | None
 ) -> str:
+    from forgedsl.plan.alternatives import render as render_alternatives
     from forgedsl.plan.text import render_plan
 
+    lowered = planned.lowered
+    if others is not None:
+        return render_alternatives(others)
+    if lowered is None:
+        return ""
     assert planned.loaded.program is not None
     job = lowered.job
     text = render_plan(
@@ -163,16 +187,20 @@ def _text(
     return f"{text}\n{render(changes, title=f'changes against {against}')}"
 
 
-def _json(planned: Planned, changes: tuple[Change, ...] | None) -> str:
-    """The document of plan.json with diagnostics and changes; without a plan, those alone."""
+def _json(planned: Planned, changes: tuple[Change, ...] | None, others: Found | None = None) -> str:
+    """The document of plan.json with diagnostics, changes and alternatives; without a plan, those
+    alone."""
     import json
     from dataclasses import asdict
 
     from forgedsl.lower.document import FORMAT_VERSION, document_text, plan_document
+    from forgedsl.plan.alternatives import as_json
     from forgedsl.report.json import as_dict
 
     sources = planned.loaded.sources
     body = {"diagnostics": [as_dict(d, sources) for d in planned.loaded.reporter]}
+    if others is not None:
+        body["alternatives"] = as_json(others)
     if planned.lowered is None:
         return json.dumps({"format_version": FORMAT_VERSION, "job": None, **body}, indent=1) + "\n"
     if changes is not None:

@@ -27,7 +27,8 @@ LINT_FAMILIES = "ADLRTXN"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Planned:
-    """`lowered` and `state` are None when there are errors; `code` is the exit code so far."""
+    """`lowered` is None when there are errors, `state` what was made until then, if the file could
+    be read; `code` is the exit code so far."""
 
     loaded: Loaded
     lowered: Lowered | None
@@ -73,7 +74,7 @@ def plan_file(
                 loaded.reporter.report(diagnostic)
         _lint(file, loaded, overrides, set_files)
     if loaded.reporter.has_errors or lowered is None:
-        return Planned(loaded=loaded, lowered=None, code=exit_code(loaded))
+        return Planned(loaded=loaded, lowered=None, code=exit_code(loaded), state=state)
     return Planned(loaded=loaded, lowered=lowered, code=0, state=state)
 
 

@@ -22,7 +22,7 @@ from forgedsl.plan.plan import Plan
 
 FORMAT_VERSION = "1.0"
 KIND = "forgedsl.plan"
-SAID = frozenset({"content_hash", "diagnostics", "changes"})
+SAID = frozenset({"content_hash", "diagnostics", "changes", "alternatives"})
 """fields beside the plan itself, which `forgec plan --format json` adds"""
 
 

@@ -117,10 +117,10 @@ class Request:
 def plan_memory(request: Request) -> MemoryPlan:
     """Every rank, every shared memory."""
     known = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
-    ranks = _ranks(request, known)
+    ranks = ranks_of(request)
     shapes = {rank.service: rank.shape for rank in ranks}
     fitting = {
-        name: _fitting_rows(request, known, name)
+        name: _fitting_rows(request, name)
         for name, shape in shapes.items()
         if isinstance(shape, TitanShape) and shape.trained
     }
@@ -132,7 +132,9 @@ def plan_memory(request: Request) -> MemoryPlan:
     )
 
 
-def _ranks(request: Request, meshes: Sequence[MeshPlan]) -> tuple[RankMemory, ...]:
+def ranks_of(request: Request) -> tuple[RankMemory, ...]:
+    """What a rank of each service holds, if the size of its model is known."""
+    meshes = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
     found: dict[str, RankMemory] = {}
     for kind, rank in RANKS:
         for mesh in meshes:
@@ -301,12 +303,12 @@ def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
     return rank.peak if rank is not None and mesh.device == "cpu" else 0
 
 
-def _fitting_rows(request: Request, meshes: Sequence[MeshPlan], name: str) -> int:
+def _fitting_rows(request: Request, name: str) -> int:
     """The most rows that leave every memory below 92 %; 0 if not even one row does."""
 
     def fits(rows: int) -> bool:
         changed = {**request.rows, name: (rows, request.rows[name][1])}
-        ranks = _ranks(replace(request, rows=changed), meshes)
+        ranks = ranks_of(replace(request, rows=changed))
         mine = [s for s in stores(request, ranks) if name in s.services]
         return all(s.share <= TIGHT for s in mine) and not starved_engines(
             ranks, sharing(request, name)

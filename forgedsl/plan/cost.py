@@ -10,16 +10,17 @@ Rewards are not estimated: nothing is known of their speed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
+from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Program
-from forgedsl.plan.capacity import Request, itemsize
-from forgedsl.plan.devices import Rates, cpu_rates, gpu_rates
+from forgedsl.plan.capacity import RankMemory, Request, itemsize
+from forgedsl.plan.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.environments import environment_of, longest_text
 from forgedsl.plan.freeing import freeing_parameter
-from forgedsl.plan.memory import MAX_RUNNING
+from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, vllm_pool
 from forgedsl.plan.meshes import MeshPlan, number, transport_of, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.schedule import SchedulePlan
@@ -110,9 +111,13 @@ class Cost:
 
 
 def plan_cost(
-    request: Request, graph: Graph, schedule: SchedulePlan, sharing: tuple[str, ...]
+    request: Request,
+    graph: Graph,
+    schedule: SchedulePlan,
+    sharing: tuple[str, ...],
+    ranks: Sequence[RankMemory] = (),
 ) -> Cost:
-    """The cost of a planned graph."""
+    """The cost of a planned graph; the pools of engines are those of `ranks`."""
     stages: list[Stage] = []
     unknown: list[str] = []
     for node in graph.nodes:
@@ -121,7 +126,7 @@ def plan_cost(
         if request.dims[node.target] is None:
             unknown.append(node.target)
             continue
-        stages.append(_stage(request, graph, schedule, node))
+        stages.append(stage_of(request, graph, schedule, node, ranks))
     return Cost(
         stages=tuple(stages),
         overlapped=schedule.mode == "async",
@@ -174,15 +179,25 @@ def data_ranks(mesh: MeshPlan) -> int:
     return mesh.degrees["dp_shard"] * mesh.degrees["dp_replicate"]
 
 
-def _stage(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
+def stage_of(
+    request: Request,
+    graph: Graph,
+    schedule: SchedulePlan,
+    node: Node,
+    ranks: Sequence[RankMemory] = (),
+) -> Stage:
+    """The work of a node; an engine that is not among `ranks` has room for all it may run."""
     if node.op == "sample":
-        return _sample(request, graph, schedule, node)
+        held = next((rank for rank in ranks if rank.service == node.target), None)
+        return _sample(request, graph, schedule, node, held)
     if node.op == "sync":
         return _sync(request, schedule, node)
     return _titan(request, graph, schedule, node)
 
 
-def _sample(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
+def _sample(
+    request: Request, graph: Graph, schedule: SchedulePlan, node: Node, held: RankMemory | None
+) -> Stage:
     """Prefill by FLOPs, decode by the larger of FLOPs and bytes read per token."""
     decl, mesh = request.program.services[node.target], request.mesh(node.target)
     dims = request.dims[node.target]
@@ -196,11 +211,18 @@ def _sample(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) 
     rates = rates_of(request, mesh)
     each = -(-completions // mesh.replicas)
     width = min(each, MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
+    if held is not None and isinstance(held.shape, VllmShape):
+        tokens = vllm_pool(held.shape) // kv_per_token(held.shape)
+        width = max(1, min(width, tokens // (prompt + new)))
     rounds = -(-each // width)
     cache = width * (prompt + new / 2) * kv_bytes(dims, tp=1, pp=1, itemsize=size)
     read = size * num_params(dims) + cache
-    token_s = rates.launch + max(
-        read / (rates.bandwidth * mesh.world), width * per_token / (rates.prefill * mesh.world)
+    token_s = (
+        rates.launch
+        + reduce_seconds(mesh, dims, width, size)
+        + max(
+            read / (rates.bandwidth * mesh.world), width * per_token / (rates.prefill * mesh.world)
+        )
     )
     prefill_s = prefilled * per_token / (rates.prefill * mesh.world * mesh.replicas)
     return Stage(
@@ -226,6 +248,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     if node.op == "step":
         passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))]
         epochs, many = graph.updates
+    forwards = epochs * max(1.0, passes - 1)  # a backward pass reduces as often as a forward one
     passes *= epochs
     flops = passes * tokens * forward_flops(dims, seq_len)
     rates = rates_of(request, mesh)
@@ -237,7 +260,12 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         tokens=tokens,
         flops=flops,
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
-        seconds=flops / (rates.train * mesh.world) + micros * passes * rates.launch,
+        seconds=flops / (rates.train * mesh.world)
+        + micros
+        * (
+            passes * rates.launch
+            + forwards * reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
+        ),
         detail=(f"{epochs} x {many} updates, " if epochs * many > 1 else "")
         + f"{micros // many} x {rows} rows of {seq_len}"
         + (f" on each of {data_ranks(mesh)}" if data_ranks(mesh) > 1 else ""),
@@ -253,9 +281,26 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     way = transport_of(request.meshes, node)
     return Stage(
         node=node.name, service=target, device=request.mesh(target).device, tokens=0, flops=0.0,
-        bytes=float(size) / every, seconds=size / RATES[way] / every,
+        bytes=float(size) / every, seconds=sync_seconds(request, schedule, node, way),
         detail=f"{size / 2**20:,.0f} MiB by {way}" + (f" every {every} steps" if every > 1 else ""),
     )  # fmt: skip
+
+
+def reduce_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
+    """The two all-reduces of every layer of a forward pass where tensors are split over GPUs."""
+    tp = mesh.degrees.get("tp", 1)
+    if tp == 1 or mesh.device == "cpu":
+        return 0.0
+    return 2 * dims.layers * (REDUCE + 2 * (tp - 1) / tp * tokens * dims.hidden * size / LINK)
+
+
+def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str) -> float:
+    """What the weights of a sync take in a step, where they travel that way."""
+    target, dims = str(node.settings["target"]), request.dims[node.target]
+    if dims is None:
+        return 0.0
+    size = itemsize(request.program, request.program.services[target]) * num_params(dims)
+    return size / RATES[way] / (schedule.every or 1)
 
 
 def rates_of(request: Request, mesh: MeshPlan) -> Rates:

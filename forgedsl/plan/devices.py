@@ -31,6 +31,10 @@ DEFAULT = "A100"
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
+REDUCE = 12e-6
+"""seconds of an all-reduce of a few tokens between GPUs of a host"""
+LINK = 300e9
+"""bytes/s that a large one moves"""
 
 
 def gpu_rates(model: str | None, *, graphs: bool) -> Rates:

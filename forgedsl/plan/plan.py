@@ -77,7 +77,7 @@ def plan(
     """The plan of a legal graph; None after reporting why there is none."""
     start = len(reporter.diagnostics)
     listed = _colocate(program, graph)
-    request = _request(program, graph, listed, reporter, host, base_dir)
+    request = request_of(program, graph, listed, reporter, host, base_dir)
     colocate = tuple(name for name in listed if request.mesh(name).gpus)
     schedule = plan_schedule(program, graph, reporter)
     found = _checks(request, graph, colocate, schedule, base_dir)
@@ -96,11 +96,11 @@ def plan(
         contexts={model: request.contexts[name] for name, model in models.items()},
         rows={name: Rows(rows=r, seq_len=s) for name, (r, s) in request.rows.items()},
         colocate=colocate, request=request, memory=memory,
-        cost=plan_cost(request, graph, schedule, colocate),
+        cost=plan_cost(request, graph, schedule, colocate, memory.ranks),
     )  # fmt: skip
 
 
-def _request(
+def request_of(
     program: Program,
     graph: Graph,
     colocate: tuple[str, ...],
@@ -120,7 +120,7 @@ def _request(
         """The fullest GPU if these services shared theirs, "61.2 of 80 GiB"; "" if too full
         or not known."""
         problems = Reporter()
-        shared = _request(program, graph, names, problems, host, base_dir)
+        shared = request_of(program, graph, names, problems, host, base_dir)
         if problems.has_errors:
             return ""
         gpus = [s for s in plan_memory(shared).stores if s.kind == "gpu"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job, Sampler, TitanService
 from forgedsl.plan.capacity import itemsize
-from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of
+from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of, reduce_seconds
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
@@ -115,8 +115,9 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
     if (pool := _pool(plan, name)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))
-    fixed = rates.launch + read / (rates.bandwidth * mesh.world)
-    full = rates.launch + max(
+    launch = rates.launch + reduce_seconds(mesh, dims, width, size)
+    fixed = launch + read / (rates.bandwidth * mesh.world)
+    full = launch + max(
         (read + width * cache) / (rates.bandwidth * mesh.world),
         width * flops / (rates.prefill * mesh.world),
     )
@@ -167,8 +168,10 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     each = rows * seq_len * data_ranks(mesh)
     passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))] if trained else 1.0
     epochs, many = graph.updates
-    token += rates.launch / each
-    size = itemsize(request.program, decl) * num_params(dims)
+    size = itemsize(request.program, decl)
+    reduce = reduce_seconds(mesh, dims, rows * seq_len, size)
+    token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
+    size *= num_params(dims)
     synced = _is_synced(graph.syncs, name)
     return Titan(
         step=epochs * many * rates.launch * passes if trained else 0.0,

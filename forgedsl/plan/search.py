@@ -1,0 +1,400 @@
+"""The placements of a program: which service on which GPUs, the shortest step first.
+
+    Space (what may vary) -> layouts of each service -> combinations, by a bound of their time
+      -> placed, sized (rows, checkpointing), judged by memory and cost -> Candidate ...
+
+A bound is the time of a combination with memory without end: never more than what it takes in
+truth. So combinations are worked out in the order of their bounds, and one that was worked out is
+the best of all that are left as soon as no bound is below its time. Ties go to fewer GPUs, then to
+fewer processes, then to the order of enumeration, which is fixed. docs/design/placement.md.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations, product
+from math import ceil, prod
+from typing import Any
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.graph.ir import Graph, Node
+from forgedsl.hir.ir import Decl, Program, Ref, model_of
+from forgedsl.plan import checks
+from forgedsl.plan.capacity import (
+    TIGHT,
+    RankMemory,
+    Request,
+    Store,
+    ranks_of,
+    starved_engines,
+    stores,
+)
+from forgedsl.plan.cost import (
+    Cost,
+    data_ranks,
+    plan_cost,
+    stage_of,
+    step_tokens,
+    sync_seconds,
+)
+from forgedsl.plan.meshes import Advice, MeshPlan, number, place, plan_mesh
+from forgedsl.plan.schedule import SchedulePlan
+from forgedsl.records import dataclass, replace
+from forgedsl.services.registry import kind_of
+from forgedsl.settings import AUTO, Auto
+from forgedsl.transports import TRANSPORTS
+
+SIZES = ("procs", "replicas", "parallel.tp", "parallel.dp_shard")
+ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.gpu_memory"
+COLOCATE = "colocate"
+MODES = ("none", "selective", "full")
+FEW = 16
+"""counts up to it are all tried; of larger ones those that halve or double"""
+MOST = 300
+"""combinations that are worked out before the search ends with the best of them"""
+
+Key = tuple[float, int, int]
+"""seconds of a step, GPUs, processes"""
+NOWHERE = Advice(host_name="", fits=lambda names: "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """What may vary: settings by (service, name), and which services share GPUs."""
+
+    free: frozenset[tuple[str, str]]
+    colocate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One way to spread a service over processes, with (seconds, checkpointing, rows) of each way
+    to size its microbatches, the fastest first."""
+
+    decl: Decl
+    mesh: MeshPlan
+    gpus: int
+    procs: int
+    sizes: tuple[tuple[float, str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A placement that fits; `program` has its settings written in."""
+
+    key: Key
+    program: Program
+    colocate: tuple[str, ...]
+    request: Request
+    stores: tuple[Store, ...]
+    cost: Cost
+
+
+def asked(program: Program, graph: Graph) -> Space:
+    """What the program leaves to the plan: the settings that are `auto`."""
+    free = {
+        (name, key)
+        for name in graph.services
+        for key, setting in program.services[name].settings.items()
+        if key in (*SIZES[:3], ROWS, CHECKPOINT) and isinstance(setting.value, Auto)
+    }
+    shared = program.singletons[COLOCATE].settings["value"].value
+    return Space(free=frozenset(free), colocate=isinstance(shared, Auto))
+
+
+def everything(base: Request, graph: Graph) -> Space:
+    """All that decides where and how services on GPUs run; not how many rows a step trains on."""
+    services, trainer = base.program.services, base.trainer
+    free = {(trainer, CHECKPOINT)}
+    for mesh in base.meshes:
+        keys = (*SIZES, CLAIM) if mesh.gpus else ()
+        free |= {(mesh.service, k) for k in keys if k in services[mesh.service].settings}
+    if not graph.of("batches") and services[trainer].settings["batch.tokens"].value is None:
+        free.add((trainer, ROWS))
+    return Space(free=frozenset(free), colocate=True)
+
+
+def search(
+    base: Request, graph: Graph, schedule: SchedulePlan, space: Space, *, distinct: bool = False
+) -> Iterator[Candidate]:
+    """The placements that fit, the shortest step first. `base` may have any meshes. If they are to
+    be `distinct`, what may be as fast as one that was given is left out: others with its
+    bottleneck."""
+    return _Search(base, graph, schedule, space).run(distinct)
+
+
+def changed(decl: Decl, values: Mapping[str, Any]) -> Decl:
+    """A declaration with other values, which stand where the old ones were written."""
+    new = {key: replace(decl.settings[key], value=value) for key, value in values.items()}
+    return replace(decl, settings={**decl.settings, **new})
+
+
+def shown(key: Key) -> str:
+    """The seconds of a step as a page shows them."""
+    return f"{key[0]:.3g}"
+
+
+def counts(most: int) -> list[int]:
+    """Numbers of processes that are tried."""
+    few = range(1, min(most, FEW) + 1)
+    doubled = (FEW << i for i in range(1, most.bit_length()))
+    return sorted({*few, *(n for n in doubled if n < most), most})
+
+
+class _Search:
+    """One search; `base` is what is the same for all candidates."""
+
+    def __init__(self, base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> None:
+        self.base, self.graph, self.schedule, self.space = base, graph, schedule, space
+        self.names = [mesh.service for mesh in base.meshes]
+        self.layouts = {name: list(self._layouts(name)) for name in self.names}
+        self.weights = [self._weights(sync) for sync in graph.syncs]
+        self.on_cpu: dict[tuple[str, int, float], float] = {}
+
+    def run(self, distinct: bool) -> Iterator[Candidate]:
+        """Work combinations out in the order of their bounds."""
+        waiting: list[tuple[Key, int, tuple[str, ...], tuple[Layout, ...]]] = []
+        for pool in self._pools():
+            for chosen in product(*(self.layouts[name] for name in self.names)):
+                key = self._bound(pool, chosen)
+                if key is not None:
+                    waiting.append((key, len(waiting), pool, chosen))
+        heapq.heapify(waiting)
+        found: list[tuple[Key, int, Candidate]] = []
+        given: set[str] = set()
+        worked_out = 0
+        while (waiting and worked_out < MOST) or found:
+            ended = not waiting or worked_out >= MOST
+            if found and (ended or found[0][:2] < waiting[0][:2]):
+                key, _, candidate = heapq.heappop(found)
+                if not distinct or shown(key) not in given:
+                    given.add(shown(key))
+                    yield candidate
+                continue
+            bound, order, pool, chosen = heapq.heappop(waiting)
+            if distinct and shown(bound) in given:
+                continue
+            worked_out += 1
+            best = self._sized(pool, chosen)
+            if best is not None:
+                heapq.heappush(found, (best.key, order, best))
+
+    # ---- what there is to choose from
+
+    def _pools(self) -> Iterator[tuple[str, ...]]:
+        """The services that share GPUs as written, or all sets of those that can take turns."""
+        if not self.space.colocate:
+            listed = self.base.program.singletons[COLOCATE].settings["value"].value
+            yield tuple(ref.name for ref in listed if ref.name in self.names)
+            return
+        on_gpu = [name for name in self.names if self.base.mesh(name).gpus]
+        yield ()
+        for size in range(2, len(on_gpu) + 1):
+            for names in combinations(on_gpu, size):
+                turns = checks.taking_turns(self.graph, names)
+                if self.schedule.mode != "async" or len(turns) < 2:
+                    yield names
+
+    def _layouts(self, name: str) -> Iterator[Layout]:
+        """Every way to spread a service that its model and its host allow."""
+        decl, old = self.base.program.services[name], self.base.mesh(name)
+        kind, host = kind_of(decl.ctor), self.base.host
+        model = self.base.program.models[model_of(decl)]
+        most = host.gpus if old.gpus else 1
+        others = prod(number(decl, f"parallel.{d}", 1) for d in kind.degrees
+                      if d not in ("tp", kind.spread))  # fmt: skip
+        procs = self._values(decl, "procs", most) if kind.spread else [0]
+        replicas = self._values(decl, "replicas", most * host.hosts)
+        for tp, n, count in product(self._values(decl, "parallel.tp", most), procs, replicas):
+            values = {"parallel.tp": tp, "procs": n, "replicas": count}
+            if kind.spread:
+                values[f"parallel.{kind.spread}"] = max(1, n * old.hosts // (tp * others))
+            else:
+                values["procs"] = max(1, tp * others // old.hosts)
+            new = changed(decl, {k: v for k, v in values.items() if self._varies(decl, k)})
+            if (name, CLAIM) in self.space.free:
+                new = changed(new, {CLAIM: AUTO})
+            problems = Reporter()
+            mesh = plan_mesh(new, problems)
+            uneven = checks.check_divisibility(new, mesh, self.base.dims[name], model)
+            wide = mesh.gpus and max(mesh.procs, mesh.degrees["tp"]) > host.gpus
+            if not (problems.has_errors or uneven or wide or self._is_other_batch(mesh)):
+                yield Layout(decl=new, mesh=mesh, gpus=mesh.total_gpus, procs=mesh.total_procs,
+                             sizes=self._options(new, mesh))  # fmt: skip
+
+    def _varies(self, decl: Decl, key: str) -> bool:
+        return (decl.name, key) in self.space.free and not (
+            key == "parallel.dp_shard" and isinstance(decl.settings[key].value, Auto)
+        )
+
+    def _values(self, decl: Decl, key: str, most: int) -> list[int]:
+        return counts(most) if (decl.name, key) in self.space.free else [number(decl, key, 1)]
+
+    def _is_other_batch(self, mesh: MeshPlan) -> bool:
+        """Whether a step of `batches()` would train on more or fewer rows than it does."""
+        trains = mesh.service == self.base.trainer and self.graph.of("batches")
+        return bool(trains) and data_ranks(mesh) != data_ranks(self.base.mesh(mesh.service))
+
+    def _options(
+        self, decl: Decl, mesh: MeshPlan, cores: float = 0.0
+    ) -> tuple[tuple[float, str, int], ...]:
+        """The sizes of a layout; what does not vary is as it is."""
+        name, trained = decl.name, decl.name == self.base.trainer
+        if name not in self.base.rows:
+            return ((self._seconds(decl, mesh, cores=cores), "", 0),)
+        rows, seq_len = self.base.rows[name]
+        sizes = [rows]
+        if (name, ROWS) in self.space.free:
+            updates = self.graph.updates[1] if trained else 1
+            tokens = step_tokens(self.base, self.graph, self.schedule)
+            need = max(1, ceil(tokens / (updates * seq_len * data_ranks(mesh))))
+            sizes = sorted({ceil(need / n) for n in counts(need)}, reverse=True)
+        modes = MODES if (name, CHECKPOINT) in self.space.free else ("",)
+        found = [(self._seconds(self._with(decl, mode), mesh, size, cores), mode, size)
+                 for mode in modes for size in sizes]  # fmt: skip
+        return tuple(sorted(found, key=lambda e: (e[0], MODES.index(e[1] or "none"), -e[2])))
+
+    def _with(self, decl: Decl, mode: str, rows: int = 0) -> Decl:
+        new = changed(decl, {CHECKPOINT: mode}) if mode else decl
+        return changed(new, {ROWS: rows}) if rows and (decl.name, ROWS) in self.space.free else new
+
+    # ---- what it takes
+
+    def _seconds(self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0) -> float:
+        """Seconds of a step that a service works, weights on their way left out."""
+        program, sizes = self.base.program, dict(self.base.rows)
+        program = replace(program, services={**program.services, decl.name: decl})
+        if rows:
+            sizes[decl.name] = (rows, sizes[decl.name][1])
+        if mesh.device == "cpu" and mesh.cpus is None:
+            share: Any = cores or self.base.host.cpus  # no whole number, as in the plan itself
+            mesh = replace(mesh, cpus=share)
+        meshes = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
+        request = replace(self.base, program=program, meshes=meshes, rows=sizes)
+        return sum(
+            stage_of(request, self.graph, self.schedule, node).seconds
+            for node in self.graph.nodes
+            if node.target == decl.name and node.op in ("sample", "logprobs", "step")
+        )
+
+    def _bound(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Key | None:
+        """No candidate of this combination has a smaller key; None if there are too few GPUs."""
+        alone, shared, gpu_procs, cpu_procs = 0, 0, 0, 0
+        for name, layout in zip(self.names, chosen, strict=True):
+            if name in pool:
+                shared = max(shared, layout.gpus)
+            else:
+                alone += layout.gpus
+            if layout.gpus:
+                gpu_procs += layout.procs
+            else:
+                cpu_procs += layout.procs
+        host = self.base.host
+        if alone + shared > host.hosts * host.gpus:
+            return None
+        # on several hosts the processes beside those on CPUs are not known before they are placed
+        others = gpu_procs if host.hosts == 1 else 0
+        times = {name: layout.sizes[0][0] if layout.gpus or layout.mesh.cpus is not None
+                 else self._on_cpu(layout, max(1.0, (host.cpus - others) / cpu_procs))
+                 for name, layout in zip(self.names, chosen, strict=True)}  # fmt: skip
+        by_name = dict(zip(self.names, chosen, strict=True))
+        for source, target, best, close in self.weights:
+            ends = by_name[source], by_name[target]
+            together = source in pool and target in pool and all(e.procs == 1 for e in ends)
+            times[target] += close if together else best
+        return _rounded(self._step(pool, times)), alone + shared, gpu_procs + cpu_procs
+
+    def _on_cpu(self, layout: Layout, cores: float) -> float:
+        """Seconds of a service without GPU at best, with so many cores for each process."""
+        key = (layout.mesh.service, layout.procs, cores)
+        if key not in self.on_cpu:
+            self.on_cpu[key] = self._options(layout.decl, layout.mesh, cores)[0][0]
+        return self.on_cpu[key]
+
+    def _weights(self, sync: Node) -> tuple[str, str, float, float]:
+        """Sender, receiver, and the seconds that weights travel at best: in general, and between
+        two processes that share a GPU."""
+        written = str(sync.settings.get("transport", "auto"))
+        ways = [t for t in TRANSPORTS if written in ("auto", t.name)]
+
+        def best(close: bool) -> float:
+            serving = [t.name for t in ways if close or not t.same_gpu] or [ways[0].name]
+            return min(sync_seconds(self.base, self.schedule, sync, way) for way in serving)
+
+        return sync.target, str(sync.settings["target"]), best(False), best(True)
+
+    def _step(self, pool: tuple[str, ...], times: Mapping[str, float]) -> float:
+        """As a Cost adds them up."""
+        if self.schedule.mode != "async":
+            return sum(times.values())
+        shared = sum(seconds for name, seconds in times.items() if name in pool)
+        return max([shared, *(s for name, s in times.items() if name not in pool)])
+
+    def _sized(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Candidate | None:
+        """The fastest way to fill a combination that its memory holds."""
+        program, problems = self.base.program, Reporter()
+        decls = {layout.decl.name: layout.decl for layout in chosen}
+        meshes = place([layout.mesh for layout in chosen], {**program.services, **decls},
+                       self.base.host, pool, problems, NOWHERE)  # fmt: skip
+        if problems.has_errors:
+            return None
+        fixed = replace(self.base, meshes=meshes)
+        lists = [layout.sizes for layout in chosen]
+        smallest = [(0.0, max((m for _, m, _ in each), key=(*MODES, "").index),
+                     min(rows for *_, rows in each)) for each in lists]  # fmt: skip
+        if self._worked_out(fixed, pool, decls, smallest) is None:
+            return None
+        best: Candidate | None = None
+        for picked in sorted(product(*lists), key=lambda each: sum(one[0] for one in each)):
+            times = {c.mesh.service: one[0] for c, one in zip(chosen, picked, strict=True)}
+            if best is not None and _rounded(self._step(pool, times)) >= best.key[0]:
+                break
+            made = self._worked_out(fixed, pool, decls, picked)
+            if made is not None and (best is None or made.key < best.key):
+                best = made
+        return best
+
+    def _worked_out(
+        self, fixed: Request, pool: tuple[str, ...], decls: Mapping[str, Decl],
+        picked: Sequence[tuple[float, str, int]],
+    ) -> Candidate | None:  # fmt: skip
+        """The candidate with this checkpointing and these rows, if it fits."""
+        new, rows = dict(decls), dict(fixed.rows)
+        for name, (_, mode, size) in zip(self.names, picked, strict=True):
+            new[name] = self._with(decls[name], mode, size)
+            if size:
+                rows[name] = (size, rows[name][1])
+        program = self.base.program
+        shared = program.singletons[COLOCATE]
+        if self.space.colocate:
+            shared = changed(shared, {"value": [Ref(name=name) for name in pool]})
+        program = replace(
+            program, services={**program.services, **new},
+            singletons={**program.singletons, COLOCATE: shared},
+        )  # fmt: skip
+        request = replace(fixed, program=program, rows=rows)
+        ranks = ranks_of(request)
+        held = stores(request, ranks)
+        if not _fit(held, ranks):
+            return None
+        sharing = tuple(name for name in pool if request.mesh(name).gpus)
+        cost = plan_cost(request, self.graph, self.schedule, sharing, ranks)
+        used = {(p.host, g) for m in request.meshes for p in m.places for g in p.gpus}
+        procs = sum(mesh.total_procs for mesh in request.meshes)
+        return Candidate(key=(_rounded(cost.step_seconds), len(used), procs), program=program,
+                         colocate=pool, request=request, stores=held, cost=cost)  # fmt: skip
+
+
+def _rounded(seconds: float) -> float:
+    """Sums of the same times in another order are the same."""
+    return float(f"{seconds:.9g}")
+
+
+def _fit(held: Sequence[Store], ranks: Sequence[RankMemory]) -> bool:
+    """Whether every memory holds its ranks: with some room, but for engines, which fill theirs."""
+    estimated = {rank.service for rank in ranks if rank.fraction is None}
+    tight = all(
+        store.share <= (TIGHT if estimated.intersection(store.services) else 1.0) for store in held
+    )
+    return tight and not starved_engines(ranks, [rank.service for rank in ranks])
