@@ -92,6 +92,10 @@ class Engine:
         """requests with stop strings, in whose text vLLM looks for them"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments = _arguments(service, model, folder, seed, seat)
+        if not on_cpu:
+            from forgedsl.runtime.upstream import logprobs
+
+            logprobs.take_over()
         try:
             with contextlib.chdir(folder.parent):
                 config = _configured(arguments)

@@ -1,0 +1,55 @@
+"""Log-probs of sampled tokens in one reading of the logits, interpreted, against float64."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+KERNELS = """
+import torch
+from forgedsl.runtime.upstream.logprobs import sampled_logprobs
+
+torch.manual_seed(5)
+for rows, vocab, dtype in [(3, 17, "float32"), (2, 50257, "bfloat16"), (1, 151936, "float32")]:
+    logits = (8 * torch.randn(rows, vocab)).to(getattr(torch, dtype))
+    logits[0, : vocab // 2] = float("-inf")  # what top_k and stop tokens leave out
+    ids = torch.tensor([vocab - 1 - 3 * i for i in range(rows)])
+    wanted = logits.double().log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+    found = sampled_logprobs(logits, ids)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=3e-6)
+wide = torch.randn(4, 40)[:, :30]  # rows apart from each other
+found = sampled_logprobs(wide, torch.tensor([0, 29, 3, 4]))
+wanted = wide.log_softmax(-1)[torch.arange(4), torch.tensor([0, 29, 3, 4])]
+torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+"""
+
+HANDED_ON = """
+import torch
+from vllm.v1.worker.gpu.sample import sampler
+from forgedsl.runtime.upstream import logprobs
+
+seen = []
+sampler.compute_topk_scores = lambda *given, **named: seen.append((given[1], named))
+logprobs.take_over()
+logits, ids = torch.randn(2, 9), torch.tensor([1, 8])
+ours = sampler.compute_topk_scores(logits, 0, ids, None, max_per_req_token_ids=0, logits_mode=False)
+assert seen == [] and ours.logprob_token_ids.tolist() == [[1], [8]]
+wanted = logits.log_softmax(-1)[[0, 1], ids]
+torch.testing.assert_close(ours.logprobs[:, 0], wanted, rtol=0, atol=1e-6)
+sampler.compute_topk_scores(logits, 3, ids, None, max_per_req_token_ids=0, logits_mode=False)
+sampler.compute_topk_scores(logits, 0, ids, None, max_per_req_token_ids=2, logits_mode=False)
+sampler.compute_topk_scores(logits, 0, ids, None, max_per_req_token_ids=0, logits_mode=True)
+sampler.compute_topk_scores(logits, 0, ids, torch.tensor([0, 1, 2]), max_per_req_token_ids=0)
+assert len(seen) == 4
+"""
+
+
+@pytest.mark.parametrize("program", [KERNELS, HANDED_ON], ids=["kernels", "handed_on"])
+def test_logprobs_of_sampled_tokens(program: str) -> None:
+    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
