@@ -13,6 +13,8 @@ from forge_texts import GRPO, SFT, changed, lower_of
 
 from forgedsl.lower.build import Lowered
 from forgedsl.lower.job import Spec
+from forgedsl.lower.lock import choices
+from forgedsl.plan.meshes import CHOSEN
 from forgedsl.plan.text import render_plan
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.schema.kinds import SYNC
@@ -160,6 +162,15 @@ SCHEMAS = {
     **SERVICES,
     "sync": SYNC,
 }
+AUTOS = [
+    (kind, setting.name)
+    for kind in ("titan", "vllm", "colocate")
+    for setting in SCHEMAS[kind].settings
+    if setting.type.auto
+    and setting.name in (*CHOSEN, "value")
+    and (kind, setting.name) != ("vllm", "procs")  # what its degrees make
+]
+"""what the plan chooses where it is `auto`"""
 ROWS = [(kind, name) for kind, rows in CHANGES.items() for name in rows]
 
 
@@ -251,6 +262,17 @@ def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, tmp_path: P
         assert pages[0] != pages[1]
     else:
         assert set(fields(old.job, new.job)) & read()
+
+
+@pytest.mark.parametrize(("kind", "name"), AUTOS)
+def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
+    kind: str, name: str, tmp_path: Path
+) -> None:
+    address = NAMES[kind] + f".{name}" if kind in NAMES else kind
+    auto = lowered(EVALUATED, tmp_path, f"{address}=auto").job
+    assert [*auto.chosen] == [address]
+    written = lowered(EVALUATED, tmp_path, *choices(auto.chosen)).job
+    assert {*fields(auto, written)} <= {("Job", "chosen")}
 
 
 @pytest.mark.parametrize(

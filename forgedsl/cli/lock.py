@@ -70,7 +70,7 @@ def hold(job: Job, path: Path) -> Job:
     """The job on the revisions of a lock. Raises UsageError that names every field that drifted."""
     from forgedsl.lower.lock import drift, pinned
 
-    lock = _read(path)
+    lock = read(path)
     fixed = pinned(job, lock)
     found = drift(fixed, lock)
     if found:
@@ -83,7 +83,7 @@ def hold(job: Job, path: Path) -> Job:
     return fixed
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     from forgedsl.lower.lock import LockError, read_lock
 
     try:

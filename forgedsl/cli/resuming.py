@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CHANGEABLE = ("schedule.steps", "schedule.epochs", "evals", "checkpoint", "logging")
 """a longer or otherwise observed run is still the same run"""
-DERIVED = ("content_hash", "compiler", "summary", "topology", "origins")
+DERIVED = ("content_hash", "compiler", "summary", "topology", "origins", "chosen")
 """text that follows from the rest"""
 SECONDS = ("timeout", "tool_timeout", "starve_timeout", "deadline", "every_s")
 UNITS = dict.fromkeys(SECONDS, " s") | {"memory": " bytes"}

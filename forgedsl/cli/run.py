@@ -158,16 +158,22 @@ def execute(request: Request) -> int:
     return launch(prepared.job, run_dir, resume=False, request=request)
 
 
-def prepare(request: Request, file: Path) -> Prepared | int:
-    """The job of a .forge file or job.json, or the exit code after diagnostics were printed."""
+def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepared | int:
+    """The job of a .forge file or job.json, or the exit code after diagnostics were printed. What
+    is `auto` in the file is as `chosen`, or as the lock has it."""
     if file.suffix == ".json":
         return _from_json(request, file)
     from forgedsl.cli.compiling import compile_file
 
+    if request.lock is not None:
+        from forgedsl.cli.lock import read
+        from forgedsl.lower.lock import choices
+
+        chosen = (*choices(read(request.lock).get("chosen", {})), *chosen)
     lowered = compile_file(
         file,
         profile=request.profile,
-        overrides=request.overrides,
+        overrides=(*chosen, *request.overrides),
         set_files=request.set_files,
         print_after=request.print_after,
         timings=request.timings,
@@ -233,6 +239,7 @@ def _resume(request: Request) -> int:
 def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
     """The job of a resumed run with new data, and what `--allow` let it change; or an exit code."""
     from forgedsl.cli.resuming import differences, rehashed, split, with_changes
+    from forgedsl.lower.lock import choices
 
     if request.file is None:
         if request.of_compiling:
@@ -241,7 +248,7 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[
             )
         job = rehashed(old, run_dir) if request.allow == "data" else old
         return Prepared(job=job, inputs={}), differences(old, job)
-    prepared = prepare(request, request.file)
+    prepared = prepare(request, request.file, choices(old.chosen))
     if isinstance(prepared, int):
         return prepared
     found, taken = split(differences(old, prepared.job), request.allow)

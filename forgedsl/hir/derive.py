@@ -78,6 +78,8 @@ def _vllm_procs(resolver: File, declared: Declared) -> Any:
     product = 1
     for degree in ("parallel.tp", "parallel.pp", "parallel.dp"):
         value = resolver.setting(declared, degree).value
+        if isinstance(value, Auto):
+            return value
         product *= 1 if value is ERROR else value
     hosts = resolver.setting(declared, "hosts").value
     return product if hosts is ERROR else max(product // hosts, 1)

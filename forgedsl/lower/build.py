@@ -72,6 +72,7 @@ def lower_planned(
 ) -> Lowered | None:
     """Lower a program whose graph and plan are made; `allow` names errors that end nothing."""
     before = frozenset(reporter)
+    program = planned.request.program  # what is `auto` in the file has its value there
     files = InputFiles(base_dir, reporter)
     job = _job(program, graph, planned, files, reporter, sources)
     found = frozenset(reporter) - before
@@ -105,7 +106,7 @@ def _job(
         schedule=flow.lower_schedule(planned), evals=flow.lower_evals(program, graph, planned),
         checkpoint=_checkpoint(program), logging=_logging(program), launcher=_launcher(program),
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
-        origins=_origins(program, graph, place),
+        chosen=dict(planned.chosen), origins=_origins(program, graph, place),
         topology=render_text(program, graph, planned, host=False),
     )  # fmt: skip
 

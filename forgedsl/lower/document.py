@@ -37,6 +37,7 @@ def plan_document(lowered: Lowered) -> dict[str, Any]:
         "format_version": FORMAT_VERSION,
         "kind": KIND,
         "host": asdict(plan.host),
+        "chosen": dict(plan.chosen),
         "meshes": [_mesh(mesh) for mesh in plan.meshes],
         "schedule": _schedule(plan),
         "queues": {n.name: {"capacity": plan.capacities.get(n.name), "slots": plan.slots[n.name]}

@@ -346,6 +346,9 @@ class Job(Spec):
     launcher: Launcher
     colocate: tuple[tuple[str, ...], ...] = ()
     """groups of services that share GPUs"""
+    chosen: dict[str, str] = Field(default_factory=dict)
+    """what the plan chose where the file says `auto`, as overrides say it: for people, locks and a
+    resume from the file; the values are in the services"""
     origins: dict[str, str]
     topology: str
     """the graph as text, for the report and the console"""

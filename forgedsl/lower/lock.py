@@ -25,8 +25,9 @@ from forgedsl.lower.diff import functions
 from forgedsl.lower.job import HfSource, Job
 
 FORMAT_VERSION = "2.0"
-UNCHECKED = ("format_version", "job", "pipeline")
-"""of a lock: what it was made from; every part that matters has a field of its own"""
+UNCHECKED = ("format_version", "job", "pipeline", "chosen")
+"""of a lock: what it was made from, every part of which that matters has a field of its own; and
+what a plan chose, which a run that is held to the lock is given"""
 
 PACKAGES = (
     "forgedsl",
@@ -56,6 +57,8 @@ def lock_text(job: Job) -> str:
     head = {"format_version": FORMAT_VERSION, "job": job.content_hash, "pipeline": job.name,
             "profile": job.profile or "none"}  # fmt: skip
     sections: list[tuple[str, dict[str, Any]]] = [("", head)]
+    if job.chosen:
+        sections.append(("chosen", dict(job.chosen)))
     sections.append(("packages", dict(installed_versions())))
     for name, model in job.models.items():
         values = _source(model.source.model_dump(), "models")
@@ -115,6 +118,11 @@ def _pin(source: Any, lock: dict[str, Any], section: str, name: str) -> Any:
     return source
 
 
+def choices(chosen: dict[str, str]) -> tuple[str, ...]:
+    """What a plan chose, as overrides."""
+    return tuple(f"{path}={value}" for path, value in chosen.items())
+
+
 def drift(job: Job, lock: dict[str, Any]) -> list[str]:
     """`field: locked -> now` for everything that differs from the lock."""
     now = dict(_flat(tomllib.loads(lock_text(job))))
@@ -122,7 +130,7 @@ def drift(job: Job, lock: dict[str, Any]) -> list[str]:
     return [
         f"{field}: {then.get(field, 'absent')} -> {now.get(field, 'absent')}"
         for field in sorted(then.keys() | now.keys())
-        if then.get(field) != now.get(field) and field not in UNCHECKED
+        if then.get(field) != now.get(field) and field.partition(".")[0] not in UNCHECKED
     ]
 
 

@@ -132,7 +132,7 @@ def _records(name: str) -> Callable[[State], str]:
     def text(state: State) -> str:
         from forgedsl.irtext import print_ir
 
-        externals = {"program": state.hir} if name == "plan" else {}
+        externals = {"program": state.plan.request.program} if name == "plan" and state.plan else {}
         return print_ir(getattr(state, name), state.loader.sources, externals=externals)
 
     return text

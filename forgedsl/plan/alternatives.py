@@ -16,7 +16,7 @@ from forgedsl.hir.ir import Program
 from forgedsl.plan.cost import by_service, time_text
 from forgedsl.plan.host import Host, host_text
 from forgedsl.plan.memory import GIB
-from forgedsl.plan.plan import Plan, plan, request_of
+from forgedsl.plan.plan import TRIED, Plan, plan, request_of
 from forgedsl.plan.schedule import plan_schedule
 from forgedsl.plan.search import CHECKPOINT, CLAIM, COLOCATE, ROWS, SIZES, everything, search
 from forgedsl.plan.text import table
@@ -28,8 +28,6 @@ BEST = 5
 ABOUT = (
     "steps as the plan estimates them, at most; the same time is listed once, with the fewest GPUs"
 )
-TRIED = 60
-"""candidates that are planned to find the best: a few break a rule that the search does not know"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

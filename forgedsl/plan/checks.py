@@ -91,6 +91,40 @@ def check_batch(decl: Decl) -> list[Diagnostic]:
     ]
 
 
+def check_auto(
+    program: Program, graph: Graph, dims: Mapping[str, Dims | None], keys: Sequence[tuple[str, str]]
+) -> list[Diagnostic]:
+    """F113: what `auto` may not choose, and what it cannot compare. `keys` are (service, setting)
+    that are `auto`."""
+    found = []
+    for name, key in keys:
+        where = program.services[name].settings[key].origin.span
+        if name == graph.trainer and graph.of("batches") and key in ("procs", "batch.rows"):
+            found.append(
+                error(
+                    "F113",
+                    "bad-value",
+                    f"`{key} = auto` of `{name}` would choose how many rows of `batches()` a step "
+                    "trains on",
+                    where or program.services[name].name_span,
+                    help="write the number",
+                )
+            )
+    unknown = dict.fromkeys(model_of(program.services[n]) for n, d in dims.items() if d is None)
+    return found + [
+        error(
+            "F113",
+            "bad-value",
+            f"nothing says how large model `{model}` is, so the plan cannot choose by its size",
+            program.models[model].name_span,
+            related=tuple(label for n, k in keys[:1] for label in setting_label(
+                program.services[n], k)),
+            help="give the model its `arch`, or write numbers for `auto`",
+        )
+        for model in unknown
+    ]  # fmt: skip
+
+
 def check_sampling(decl: Decl) -> list[Diagnostic]:
     """F113: a completion that must be longer than it may be."""
     least, most = (decl.settings[f"sampling.{key}_tokens"] for key in ("min", "max"))

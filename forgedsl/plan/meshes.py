@@ -22,6 +22,9 @@ from forgedsl.settings import AUTO, Auto, Derived
 from forgedsl.source import Span
 from forgedsl.transports import Spot, choose
 
+CHOSEN = ("procs", "replicas", "parallel.tp", "batch.rows", "memory.activation_checkpoint")
+"""settings of services that the plan chooses where they are `auto`, as it does `colocate`"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
@@ -123,7 +126,8 @@ def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
     gpus, device = _device(decl, reporter)
     kind = kind_of(decl.ctor)
     hosts = number(decl, "hosts", 1)
-    degrees = {name: number(decl, f"parallel.{name}", 0) for name in kind.degrees}
+    # 0 is what is left; a tp that the plan chooses is not known yet
+    degrees = {name: number(decl, f"parallel.{name}", int(name == "tp")) for name in kind.degrees}
     product = prod(degree for degree in degrees.values() if degree)
     procs = number(decl, "procs", 1)
     if kind.spread and degrees[kind.spread] == 0:

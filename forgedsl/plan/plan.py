@@ -24,14 +24,18 @@ from forgedsl.plan.host import Host, resolve_host
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
-from forgedsl.plan.meshes import Advice, MeshPlan, number, place, plan_mesh
+from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
+from forgedsl.settings import Auto
 
 MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""
+
+TRIED = 60
+"""placements that are planned to find one: a few break a rule that the search does not know"""
 
 UNKNOWN_CONTEXT = 4096
 """Tokens of a row where neither the file nor the model says how long a sequence may be."""
@@ -61,6 +65,8 @@ class Plan:
     request: Request
     memory: MemoryPlan
     cost: Cost
+    chosen: Mapping[str, str]
+    """what the program leaves to the plan, as overrides say it; written into `request.program`"""
 
     def mesh(self, service: str) -> MeshPlan:
         return next(mesh for mesh in self.meshes if mesh.service == service)
@@ -75,6 +81,43 @@ def plan(
     base_dir: Path | None = None,
 ) -> Plan | None:
     """The plan of a legal graph; None after reporting why there is none."""
+    shared = program.singletons["colocate"].settings["value"].value
+    services = [program.services[name].settings for name in graph.services]
+    values = [settings[key].value for settings in services for key in CHOSEN if key in settings]
+    if any(isinstance(value, Auto) for value in (shared, *values)):
+        return _chosen(program, graph, reporter, host, base_dir)
+    return _planned(program, graph, reporter, host, base_dir)
+
+
+def _chosen(
+    program: Program, graph: Graph, reporter: Reporter, host: Host | None, base_dir: Path | None
+) -> Plan | None:
+    """The plan with the shortest step that fits. Where none does, that of the smallest: what it
+    lacks is reported."""
+    from forgedsl.plan import search  # most files leave nothing open
+
+    base = request_of(program, graph, (), Reporter(), host, base_dir)
+    space = search.asked(program, graph)
+    refused = checks.check_auto(program, graph, base.dims, sorted(space.free))
+    schedule = plan_schedule(program, graph, reporter)
+    if not _report(reporter, refused, len(reporter.diagnostics)) or schedule is None:
+        return None
+    candidates = search.search(base, graph, schedule, space)
+    for candidate, _ in zip(candidates, range(TRIED), strict=False):
+        tried = Reporter()
+        made = _planned(candidate.program, graph, tried, host, base_dir)
+        if made is not None:
+            _report(reporter, list(tried), 0)
+            return replace(made, chosen=search.chosen(space, candidate.program))
+    least = search.smallest(base, graph, schedule, space)
+    made = _planned(least, graph, reporter, host, base_dir)
+    return None if made is None else replace(made, chosen=search.chosen(space, least))
+
+
+def _planned(
+    program: Program, graph: Graph, reporter: Reporter, host: Host | None, base_dir: Path | None
+) -> Plan | None:
+    """The plan of a program that leaves nothing open."""
     start = len(reporter.diagnostics)
     listed = _colocate(program, graph)
     request = request_of(program, graph, listed, reporter, host, base_dir)
@@ -96,7 +139,7 @@ def plan(
         contexts={model: request.contexts[name] for name, model in models.items()},
         rows={name: Rows(rows=r, seq_len=s) for name, (r, s) in request.rows.items()},
         colocate=colocate, request=request, memory=memory,
-        cost=plan_cost(request, graph, schedule, colocate, memory.ranks),
+        cost=plan_cost(request, graph, schedule, colocate, memory.ranks), chosen={},
     )  # fmt: skip
 
 
@@ -161,7 +204,7 @@ def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
         tokens = sum(lengths(plan.request, graph, node))
         longest[node.target] = max(longest.get(node.target, 0), tokens)
     found = check_pools(plan.request, plan.memory, slots, longest)
-    return found + check_bottleneck(program, plan.cost)
+    return found + check_bottleneck(plan.request.program, plan.cost)
 
 
 def _checks(

@@ -38,7 +38,15 @@ from forgedsl.plan.cost import (
     step_tokens,
     sync_seconds,
 )
-from forgedsl.plan.meshes import Advice, MeshPlan, number, place, plan_mesh
+from forgedsl.plan.meshes import (
+    CHOSEN,
+    Advice,
+    MeshPlan,
+    is_default,
+    number,
+    place,
+    plan_mesh,
+)
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
@@ -97,7 +105,7 @@ def asked(program: Program, graph: Graph) -> Space:
         (name, key)
         for name in graph.services
         for key, setting in program.services[name].settings.items()
-        if key in (*SIZES[:3], ROWS, CHECKPOINT) and isinstance(setting.value, Auto)
+        if key in CHOSEN and isinstance(setting.value, Auto)
     }
     shared = program.singletons[COLOCATE].settings["value"].value
     return Space(free=frozenset(free), colocate=isinstance(shared, Auto))
@@ -106,7 +114,7 @@ def asked(program: Program, graph: Graph) -> Space:
 def everything(base: Request, graph: Graph) -> Space:
     """All that decides where and how services on GPUs run; not how many rows a step trains on."""
     services, trainer = base.program.services, base.trainer
-    free = {(trainer, CHECKPOINT)}
+    free = {*asked(base.program, graph).free, (trainer, CHECKPOINT)}
     for mesh in base.meshes:
         keys = (*SIZES, CLAIM) if mesh.gpus else ()
         free |= {(mesh.service, k) for k in keys if k in services[mesh.service].settings}
@@ -122,6 +130,39 @@ def search(
     be `distinct`, what may be as fast as one that was given is left out: others with its
     bottleneck."""
     return _Search(base, graph, schedule, space).run(distinct)
+
+
+def smallest(base: Request, graph: Graph, schedule: SchedulePlan, space: Space) -> Program:
+    """The program with one process of each service, the least memory, and as much shared as may be:
+    what is missing for it is missing for all."""
+    least = {ROWS: 1, CHECKPOINT: "full"}
+    services = dict(base.program.services)
+    for name, key in space.free:
+        services[name] = changed(services[name], {key: least.get(key, 1)})
+    program = replace(base.program, services=services)
+    if not space.colocate:
+        return program
+    *_, most = _Search(replace(base, program=program), graph, schedule, space).pools()
+    return _sharing(program, () if schedule.mode == "async" else most)
+
+
+def _sharing(program: Program, pool: tuple[str, ...]) -> Program:
+    listed = changed(program.singletons[COLOCATE], {"value": [Ref(name=name) for name in pool]})
+    return replace(program, singletons={**program.singletons, COLOCATE: listed})
+
+
+def chosen(space: Space, program: Program) -> dict[str, str]:
+    """What was chosen, as overrides say it: "trainer.procs" -> "4"."""
+    found = {
+        f"{name}.{key}": str(decl.settings[key].value)
+        for name, decl in program.services.items()
+        for key in CHOSEN
+        if (name, key) in space.free and not is_default(decl.settings[key])
+    }
+    if space.colocate:
+        shared = program.singletons[COLOCATE].settings["value"].value
+        found[COLOCATE] = f"[{', '.join(ref.name for ref in shared)}]"
+    return found
 
 
 def changed(decl: Decl, values: Mapping[str, Any]) -> Decl:
@@ -155,7 +196,7 @@ class _Search:
     def run(self, distinct: bool) -> Iterator[Candidate]:
         """Work combinations out in the order of their bounds."""
         waiting: list[tuple[Key, int, tuple[str, ...], tuple[Layout, ...]]] = []
-        for pool in self._pools():
+        for pool in self.pools():
             for chosen in product(*(self.layouts[name] for name in self.names)):
                 key = self._bound(pool, chosen)
                 if key is not None:
@@ -182,7 +223,7 @@ class _Search:
 
     # ---- what there is to choose from
 
-    def _pools(self) -> Iterator[tuple[str, ...]]:
+    def pools(self) -> Iterator[tuple[str, ...]]:
         """The services that share GPUs as written, or all sets of those that can take turns."""
         if not self.space.colocate:
             listed = self.base.program.singletons[COLOCATE].settings["value"].value
@@ -250,7 +291,9 @@ class _Search:
             tokens = step_tokens(self.base, self.graph, self.schedule)
             need = max(1, ceil(tokens / (updates * seq_len * data_ranks(mesh))))
             sizes = sorted({ceil(need / n) for n in counts(need)}, reverse=True)
-        modes = MODES if (name, CHECKPOINT) in self.space.free else ("",)
+        modes: tuple[str, ...] = ("",)
+        if (name, CHECKPOINT) in self.space.free:
+            modes = MODES if trained else MODES[:1]
         found = [(self._seconds(self._with(decl, mode), mesh, size, cores), mode, size)
                  for mode in modes for size in sizes]  # fmt: skip
         return tuple(sorted(found, key=lambda e: (e[0], MODES.index(e[1] or "none"), -e[2])))
@@ -366,13 +409,9 @@ class _Search:
             if size:
                 rows[name] = (size, rows[name][1])
         program = self.base.program
-        shared = program.singletons[COLOCATE]
+        program = replace(program, services={**program.services, **new})
         if self.space.colocate:
-            shared = changed(shared, {"value": [Ref(name=name) for name in pool]})
-        program = replace(
-            program, services={**program.services, **new},
-            singletons={**program.singletons, COLOCATE: shared},
-        )  # fmt: skip
+            program = _sharing(program, pool)
         request = replace(fixed, program=program, rows=rows)
         ranks = ranks_of(request)
         held = stores(request, ranks)

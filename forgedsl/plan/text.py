@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ceil
+from textwrap import wrap
 
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Program
@@ -64,6 +65,9 @@ def placement_lines(plan: Plan) -> list[str]:
         for mesh in plan.meshes
     ]
     lines += table(rows)
+    if plan.chosen:
+        text = ", ".join(f"{path} = {value}" for path, value in plan.chosen.items())
+        lines += wrap(f"chosen by the plan: {text}", WIDTH - 2, subsequent_indent="  ")
     if plan.colocate:
         *others, last = plan.colocate
         lines.append(f"{', '.join(others)} and {last} share GPUs and take turns")

@@ -93,10 +93,10 @@ COLOCATE = Kind(
     settings=rows(
         (
             "value",
-            Type(base="list", item=Type(base="ref", kinds=("service",))),
+            Type(base="list", item=Type(base="ref", kinds=("service",)), auto=True),
             [],
             PLACE,
-            "services that take turns on the same GPUs",
+            "services that take turns on the same GPUs; auto: those that the plan chooses",
         )
     ),
 )

@@ -7,6 +7,7 @@ from forgedsl.services.base import COMMON, GIB, NUM, OPTIONAL_COUNT, PLACE, Serv
 from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
 
 _TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
+_RECOMPUTED = replace(word("none", "selective", "full"), auto=True)
 _BETA = Type(base="float", minimum=0.0, below=1.0)
 
 SCHEMA = Kind(
@@ -21,13 +22,13 @@ SCHEMA = Kind(
     ),
     settings=(
         *COMMON,
-        row("procs", COUNT, 1, PLACE, "processes per host"),
+        row("procs", replace(COUNT, auto=True), 1, PLACE, "processes per host"),
         row("temperature", _TEMPERATURE, 1.0, NUM, "divides the logits before every log-prob"),
         row("compile", replace(BOOL, auto=True), AUTO, PLACE, "torch.compile the model"),
         row("parallel.dp_shard", replace(COUNT, auto=True), AUTO, PLACE,
              "sharded data parallel; auto is hosts x procs over the others"),
         row("parallel.dp_replicate", COUNT, 1, PLACE, "replicated data parallel"),
-        row("parallel.tp", COUNT, 1, PLACE, "tensor parallel"),
+        row("parallel.tp", replace(COUNT, auto=True), 1, PLACE, "tensor parallel"),
         row("parallel.cp", COUNT, 1, PLACE, "context parallel"),
         row("parallel.pp", COUNT, 1, PLACE, "pipeline parallel"),
         row("parallel.ep", COUNT, 1, PLACE, "expert parallel"),
@@ -50,13 +51,14 @@ SCHEMA = Kind(
         row("lora.alpha", SOME, 32.0, NUM, "adapters are scaled by alpha / rank"),
         row("batch.seq_len", replace(COUNT, auto=True), AUTO, NUM,
              "tokens per packed row; auto is the model's context"),
-        row("batch.rows", OPTIONAL_COUNT, None, NUM, "rows per rank and microbatch"),
+        row("batch.rows", replace(OPTIONAL_COUNT, auto=True), None, NUM,
+             "rows per rank and microbatch; auto is as many as are of use and fit"),
         row("batch.tokens", OPTIONAL_COUNT, None, NUM, "or tokens per rank and microbatch"),
         row("batch.pack", BOOL, True, NUM,
              "several sequences share a row, or each has its own"),
         row("batch.accumulate", replace(COUNT, auto=True), AUTO, NUM,
              "microbatches per step; auto is as many as the batch needs"),
-        row("memory.activation_checkpoint", word("none", "selective", "full"), "none", PLACE,
+        row("memory.activation_checkpoint", _RECOMPUTED, "none", PLACE,
              "recompute activations in the backward pass"),
     ),
 )  # fmt: skip

@@ -1,0 +1,146 @@
+"""`auto` for placements: what is chosen, shown, locked and resumed with; what it may not choose."""
+
+import json
+
+import pytest
+from forge_texts import GRPO, SFT, changed, lower_of, plan_of, text_at
+from typer.testing import CliRunner
+
+from forgedsl.cli.app import app
+from forgedsl.cli.resuming import differences
+from forgedsl.cli.run import prepare
+from forgedsl.cli.running import Request
+from forgedsl.hir.context import Host
+from forgedsl.lower.lock import choices, lock_text
+
+OPEN = changed(
+    GRPO,
+    ("procs = 4, optimizer.lr = 1e-6, batch { seq_len = 4096, rows = 4 }",
+     "procs = auto, parallel.tp = auto, batch { seq_len = 4096, rows = auto }\n"
+     "  memory.activation_checkpoint = auto"),
+    ("replicas = 2, parallel.tp = 2", "replicas = auto, parallel.tp = auto"),
+    ("{ device = cpu, procs = 2 }", "{ procs = trainer.procs }\ncolocate = auto"),
+)  # fmt: skip
+TINY = """forge 1
+import "std/rl" as rl
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }
+dataset sums {
+  source = jsonl("forgedsl:data/arithmetic.jsonl"), prompt = row.question, target = row.answer
+}
+service trainer : titan(policy) { device = cpu, batch { seq_len = 64, rows = auto } }
+service generator : vllm(policy) { device = cpu, replicas = auto, sampling.max_tokens = 16 }
+reward correct = rl.math_equal(tolerance = 1e-6)
+flow train {
+  prompt  = sums.draw(8)
+  rollout = generator.sample(prompt, n = 4)
+  score   = correct(rollout, prompt.target)
+  batch   = replay(rollout, adv = rl.group_norm(score))
+  trainer.step(batch, loss = rl.dapo)
+  sync trainer -> generator
+}
+schedule async { steps = 5, max_policy_age = 1 }
+"""
+
+
+def codes(diagnostics):
+    return [d.code for d in diagnostics if d.severity == "error"]
+
+
+def request(file, **given):
+    return Request(file=file, overrides=(), profile="auto", run_dir=None, resume=None, quiet=True,
+                   **given)  # fmt: skip
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "tiny.forge"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.mark.parametrize("gpus", [2, 3, 8])
+def test_the_plan_fits_what_is_left_open_to_the_host(gpus):
+    plan, diagnostics = plan_of(OPEN, host=Host(gpus=gpus))
+    assert codes(diagnostics) == []
+    used = {gpu for m in plan.meshes for p in m.places for gpu in p.gpus}
+    assert plan.colocate == ("trainer", "reference")
+    assert used == set(range(gpus))
+
+
+def test_what_is_written_is_not_chosen():
+    plan, _ = plan_of(OPEN, "generator.replicas=1", "trainer.batch.rows=2")
+    assert plan.mesh("generator").replicas == 1
+    assert plan.rows["trainer"].rows == 2
+    assert {"generator.replicas", "trainer.batch.rows"}.isdisjoint(plan.chosen)
+
+
+def test_choices_written_out_give_the_same_plan(tmp_path):
+    auto, _ = lower_of(OPEN, folder=tmp_path)
+    written, _ = lower_of(OPEN, *choices(auto.job.chosen), folder=tmp_path)
+    assert len(auto.job.chosen) == 8
+    assert differences(auto.job, written.job) == []
+    assert written.plan.cost == auto.plan.cost
+
+
+def test_a_small_gpu_gets_recomputation_and_fewer_rows():
+    small = changed(OPEN, ("1.7B", "0.6B"))
+    large, little = (plan_of(small, host=Host(gpus=2, gpu_memory=size << 30))[0]
+                     for size in (141, 24))  # fmt: skip
+    key = "trainer.memory.activation_checkpoint"
+    assert [large.chosen[key], little.chosen[key]] == ["none", "selective"]
+    assert little.rows["trainer"].rows < large.rows["trainer"].rows
+
+
+def test_what_does_not_fit_in_any_way_is_said_of_the_smallest():
+    assert codes(plan_of(OPEN, host=Host(gpus=1))[1]) == ["P203"]
+    turns = changed(OPEN, ("async { steps = 500, max_policy_age = 1 }", "sync { steps = 5 }"))
+    assert codes(plan_of(turns, host=Host(gpus=1, gpu_memory=8 << 30))[1]) == ["P205"]
+
+
+def test_the_size_of_a_batch_is_not_chosen():
+    text = changed(SFT, ("procs = 8", "procs = auto"))
+    plan, diagnostics = plan_of(text)
+    assert plan is None
+    assert codes(diagnostics) == ["F113"]
+    assert text_at(text, diagnostics[0]) == "auto"
+    assert "rows of `batches()`" in diagnostics[0].message
+
+
+def test_recomputation_is_chosen_for_a_step_over_batches():
+    text = changed(SFT, ("checkpoint = full", "checkpoint = auto"), ("8B", "1.7B"))
+    plan, _ = plan_of(text)
+    assert plan.chosen == {"trainer.memory.activation_checkpoint": "selective"}
+
+
+def test_nothing_is_chosen_for_a_model_of_unknown_size():
+    text = changed(OPEN, ('hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', 'hf("a/b")'))
+    plan, diagnostics = plan_of(text)
+    assert plan is None
+    assert [d.help for d in diagnostics] == [
+        "give the model its `arch`, or write numbers for `auto`"
+    ]
+
+
+def test_plan_says_what_it_chose(file):
+    arguments = ["plan", str(file), "--host", "cpu"]
+    page = CliRunner().invoke(app, arguments).stdout
+    assert "chosen by the plan: trainer.batch.rows = 32, generator.replicas = 1" in page
+    document = json.loads(CliRunner().invoke(app, [*arguments, "--format", "json"]).stdout)
+    assert document["chosen"] == document["job"]["chosen"]
+
+
+def test_a_lock_holds_what_was_chosen(file, tmp_path):
+    made, _ = lower_of(TINY, folder=tmp_path)
+    lock = tmp_path / "other.lock"
+    elsewhere = made.job.model_copy(update={"chosen": {"generator.replicas": "2"}})
+    lock.write_text(lock_text(elsewhere))
+    held = prepare(request(file, lock=lock), file)
+    assert held.job.services["generator"].mesh.replicas == 2
+    assert held.job.chosen == {"trainer.batch.rows": "32"}
+
+
+def test_a_resume_from_the_file_takes_what_the_run_chose(file):
+    chosen = ("generator.replicas=2", "trainer.batch.rows=7")
+    old, now, again = (prepare(request(file), file, c).job for c in (chosen, (), chosen))
+    assert [d.setting for d in differences(old, now)] != []
+    assert differences(old, again) == []
