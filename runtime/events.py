@@ -14,8 +14,7 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -58,6 +57,35 @@ class ReaderFailed(Exception):
     """Raised by a reader that gives up: it is told once and called no more; the run goes on."""
 
 
+class Span:
+    """Two events around some work; see `EventLog.span`."""
+
+    __slots__ = ("_end", "_fields", "_id", "_kind", "_log", "_start")
+
+    def __init__(self, log: EventLog, kind: str, ident: int, fields: Event) -> None:
+        self._log, self._kind, self._id, self._fields = log, kind, ident, fields
+        self._end: Event = {}
+
+    def __enter__(self) -> Event:
+        self._start = time.monotonic()
+        kind = f"{self._kind}.start"
+        self._log.take({"time": time.time(), "kind": kind, "id": self._id, **self._fields})
+        return self._end
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        event = {"time": time.time(), "kind": f"{self._kind}.end", "id": self._id}
+        event |= self._fields | self._end
+        if error is not None:
+            event["error"] = f"{type(error).__name__}: {error}"
+        event["seconds"] = round(time.monotonic() - self._start, 6)
+        self._log.take(event)
+
+
 class EventLog:
     """Numbers, stamps, writes and hands out events. `path=None` keeps nothing on disk."""
 
@@ -85,7 +113,13 @@ class EventLog:
             RunError: it could not be written. Later ones reach the readers only.
         """
         event: Event = {"time": time.time(), "kind": kind, **fields}
-        failed = None if self._file is None else self._write(self._packer.take(event))
+        self.take(event)
+        return event
+
+    def take(self, event: Event) -> None:
+        """`emit` an event that is made."""
+        records = self._packer.take(event) if self._file is not None else None
+        failed = self._write(records) if records else None
         for reader in tuple(self._readers):
             try:
                 reader(event)
@@ -97,7 +131,6 @@ class EventLog:
                 f"cannot write {self._path}: {failed.strerror}",
                 remedy="make room there, then continue the run from its last checkpoint",
             ) from failed
-        return event
 
     def _write(self, records: list[Event]) -> OSError | None:
         if self._file is None or not self.whole:
@@ -110,26 +143,14 @@ class EventLog:
             return error
         return None
 
-    @contextmanager
-    def span(self, kind: str, **fields: Any) -> Iterator[Event]:
+    def span(self, kind: str, **fields: Any) -> Span:
         """Emit the start, yield a dict for fields that only the end knows, emit the end.
 
         Example:
             with events.span("sync", version=3, to="generator") as end:
                 end["bytes"] = (await endpoints.sync(node, 3)).bytes
         """
-        ident = next(self._ids)
-        start = time.monotonic()
-        self.emit(f"{kind}.start", id=ident, **fields)
-        end: Event = {}
-        try:
-            yield end
-        except BaseException as error:
-            end["error"] = f"{type(error).__name__}: {error}"
-            raise
-        finally:
-            seconds = round(time.monotonic() - start, 6)
-            self.emit(f"{kind}.end", id=ident, **{**fields, **end, "seconds": seconds})
+        return Span(self, kind, next(self._ids), fields)
 
     def close(self) -> None:
         if self._file is not None:

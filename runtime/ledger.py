@@ -55,6 +55,10 @@ class Ledger:
         """Groups that are drawn and neither consumed nor dropped, oldest first."""
         return tuple(self._open[local] for local in sorted(self._open))
 
+    @property
+    def num_open(self) -> int:
+        return len(self._open)
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "position": self.position,

@@ -29,7 +29,8 @@ Record = dict[str, Any]
 
 
 class Meter:
-    """Counters and clocks of the current iteration; `turn` starts the next one."""
+    """Counters and clocks of the current iteration; `turn` starts the next one. Whoever makes a
+    completion does it `with meter`."""
 
     def __init__(self) -> None:
         self.running = 0
@@ -56,19 +57,17 @@ class Meter:
         for name, longest in seconds.items():
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
-    @contextmanager
-    def sampling(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         """Around every completion."""
         if self._idle_since is not None:
             self._sampler_idle_s += time.monotonic() - self._idle_since
             self._idle_since = None
         self.running += 1
-        try:
-            yield
-        finally:
-            self.running -= 1
-            if self.running == 0:
-                self._idle_since = time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        self.running -= 1
+        if self.running == 0:
+            self._idle_since = time.monotonic()
 
     @contextmanager
     def idling(self) -> Iterator[None]:

@@ -1,5 +1,8 @@
 """The controller's order of things: batches, versions, transfers, evaluations, checkpoints."""
 
+import asyncio
+from collections import Counter
+
 import pytest
 from fake_endpoints import (
     FakeEndpoints,
@@ -272,6 +275,37 @@ def test_a_dropped_completion_leaves_its_group_smaller():
     _, events = drive(the_job, endpoints)
     assert [len(step["samples"]) for step in endpoints.trained] == [12, 12]
     assert metrics(events)[0]["rollouts_dropped"] >= 4
+
+
+def test_a_completion_has_one_task_from_its_prompt_to_its_score():
+    the_job = job(math_nodes(4, 16), prompts=4, credits=8, steps=4)
+    tasks = []
+
+    def count(loop, coroutine, **more):
+        tasks.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **more)
+
+    endpoints = FakeEndpoints(the_job, jitter=1)
+    drive(
+        the_job, endpoints,
+        prepare=lambda controller: asyncio.get_running_loop().set_task_factory(count),
+    )  # fmt: skip
+    assert endpoints.calls["sample"] == endpoints.calls["score"] == 4 * 4 * 16
+    assert len(tasks) < 1.3 * endpoints.calls["sample"]
+
+
+def test_a_group_that_waits_is_looked_at_once_for_each_version(monkeypatch):
+    looks = Counter()
+
+    def stale(guard, group, age, origin):
+        looks[group, age] += 1
+        return False
+
+    monkeypatch.setattr("forgedsl.runtime.guards.AgeGuard.stale", stale)
+    the_job = job(math_nodes(24, 2), prompts=24, credits=48, steps=3)
+    drive(the_job, FakeEndpoints(the_job, jitter=1))
+    assert len(looks) >= 72
+    assert set(looks.values()) == {1}
 
 
 def test_siblings_of_two_samplers_have_seeds_of_their_own():

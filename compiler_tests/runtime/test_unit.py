@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from fake_endpoints import job
 
+from forgedsl.errors import InternalError
 from forgedsl.runtime.controller.assembly import spread
 from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.controller.unit import Unit
@@ -22,7 +23,7 @@ def in_loop(check):
 def test_a_cell_is_filled_once():
     async def check(unit):
         unit.put("score", 1.0, sibling=1)
-        with pytest.raises(asyncio.InvalidStateError):
+        with pytest.raises(InternalError, match="has a value 1 already"):
             unit.put("score", 2.0, sibling=1)
 
     in_loop(check)
@@ -31,13 +32,13 @@ def test_a_cell_is_filled_once():
 def test_a_cancelled_reader_does_not_harm_the_writer():
     async def check(unit):
         given = next(n for n in unit.source.nodes if n.name == "adv").inputs[0]
-        reader = asyncio.create_task(unit.one(given, 1))
+        readers = [asyncio.create_task(unit.awaited([given])) for _ in range(2)]
         await asyncio.sleep(0)
-        reader.cancel()
-        await asyncio.wait({reader})
-        unit.put("score", 1.0, sibling=1)
-        unit.put("score", 2.0, sibling=0)
-        assert await unit.one(given, 0) == 2.0
+        readers[0].cancel()
+        await asyncio.wait({readers[0]})
+        for sibling in range(4):
+            unit.put("score", float(sibling), sibling=sibling)
+        assert await readers[1] == ([0, 1, 2, 3], [[0.0, 1.0, 2.0, 3.0]])
 
     in_loop(check)
 

@@ -50,6 +50,9 @@ class Credits:
         self.next_group = 0
         self.pulled_version = 0
         self._state_by_group: dict[int, str] = {}  # in order of admission, hence of id
+        self._oldest = 0  # no group before it is in flight
+        self._eligible: set[int] = set()  # waiting, and before the end of the window
+        self._limit = window
         self._groups_by_version: dict[int, tuple[int, ...]] = {}  # stepped, credits still held
 
     def admit(self) -> int | None:
@@ -64,20 +67,26 @@ class Credits:
     def finalize(self, group: int) -> None:
         """`group` is complete: rolled out, scored, not filtered away."""
         self._move(group, (IN_FLIGHT,), WAITING)
+        if group < self._limit:
+            self._eligible.add(group)
+        self._slide()
 
     def drop(self, group: int) -> None:
         """`group` will not be trained on (failed, filtered, stale): its credit returns."""
         self._move(group, (IN_FLIGHT, WAITING), None)
+        self._eligible.discard(group)
+        self._slide()
 
     def ready(self) -> bool:
         """Whether a full batch can be taken."""
-        return len(self._eligible()) == self.prompts
+        return len(self._eligible) >= self.prompts
 
     def take(self) -> tuple[int, ...]:
         """The groups of the next batch, oldest first; legal when `ready()`."""
-        batch = self._eligible()
-        if len(batch) < self.prompts:
-            raise ValueError(f"{len(batch)} of {self.prompts} groups are ready")
+        if not self.ready():
+            raise ValueError(f"{len(self._eligible)} of {self.prompts} groups are ready")
+        batch = tuple(sorted(self._eligible)[: self.prompts])
+        self._eligible.difference_update(batch)
         for group in batch:
             self._state_by_group[group] = TRAINING
         return batch
@@ -131,28 +140,27 @@ class Credits:
         self.pulled_version = state["pulled_version"]
         self._state_by_group = dict(sorted(state["groups"]))
         self._groups_by_version = {version: tuple(ids) for version, ids in state["stepped"]}
+        self._oldest, self._limit, self._eligible = 0, 0, set()
+        self._slide()
 
     def _release_covered(self) -> None:
         for version in sorted(self._groups_by_version):
             if self.every is None or version < self.pulled_version + self.every:
                 self.released(self._groups_by_version.pop(version))
 
-    def _eligible(self) -> tuple[int, ...]:
-        """Up to one batch of waiting groups that may be taken, oldest first.
+    def _slide(self) -> None:
+        """Move the window on; who comes into it may be taken.
 
         Ids are absolute places in the queue: the window starts at the oldest group in flight and
         does not slide while that group stays, so no group is overtaken by more than window - 1.
         """
-        batch: list[int] = []
-        limit: int | None = None
-        for group, state in self._state_by_group.items():
-            if len(batch) == self.prompts or (limit is not None and group >= limit):
-                break
-            if state == WAITING:
-                batch.append(group)
-            elif state == IN_FLIGHT and limit is None:
-                limit = group + self.window
-        return tuple(batch)
+        states = self._state_by_group
+        while self._oldest < self.next_group and states.get(self._oldest) != IN_FLIGHT:
+            self._oldest += 1
+        for group in range(self._limit, min(self._oldest + self.window, self.next_group)):
+            if states.get(group) == WAITING:
+                self._eligible.add(group)
+        self._limit = self._oldest + self.window
 
     def _move(self, group: int, sources: tuple[str, ...], target: str | None) -> None:
         state = self._state_by_group.get(group)

@@ -18,6 +18,7 @@ Fields = tuple[str, ...]
 
 PACKED = ("sample", "score", "logprobs")
 """kinds of spans that belong to a group or an evaluation"""
+EDGES = {f"{kind}.{edge}": (kind, edge) for kind in PACKED for edge in ("start", "end")}
 TIMES = ("start", "engine_start", "engine_end")
 TICK, DIGITS = 4, 6
 """decimals of a time in seconds; digits of any other number"""
@@ -36,10 +37,10 @@ class Packer:
 
     def take(self, event: Event) -> list[Event]:
         """What is to be written now that this event has happened."""
-        kind, _, edge = event["kind"].rpartition(".")
-        key = event.get("eval") or event.get("group")
-        if kind in PACKED and key is not None:
-            return self._span(kind, edge, key, event)
+        if event["kind"] in EDGES:
+            key = event.get("eval") or event.get("group")
+            if key is not None:
+                return self._span(*EDGES[event["kind"]], key, event)
         match event["kind"]:
             case "group.drawn":
                 self._drawn[event["group"]] = event
@@ -105,21 +106,23 @@ def _columns(spans: list[Event], begin: float, whose: str) -> list[Event]:
     """The spans of each kind and set of fields as one object of columns."""
     tables: dict[Fields, list[Event]] = {}
     for span in sorted(spans, key=lambda span: (span.get("row", 0), span.get("sibling", 0))):
-        tables.setdefault((span["span"], *sorted(span)), []).append(span)
+        tables.setdefault((span["span"], *span), []).append(span)
     packed = []
     for rows in tables.values():
         table: Event = {"n": len(rows)}
         for name in (name for name in rows[0] if name != whose):
-            values = [_compact(name, row[name], begin) for row in rows]
-            table[name] = values[0] if all(v == values[0] for v in values) else values
+            values = _compact(name, [row[name] for row in rows], begin)
+            table[name] = values[0] if values.count(values[0]) == len(values) else values
         packed.append(table)
     return packed
 
 
-def _compact(name: str, value: Any, begin: float) -> Any:
-    if name in TIMES and value is not None:
-        return round(value - begin, TICK)
-    return round(value, TICK) if name == "seconds" else _rounded(value)
+def _compact(name: str, values: list[Any], begin: float) -> list[Any]:
+    if name in TIMES:
+        return [value if value is None else round(value - begin, TICK) for value in values]
+    if name == "seconds":
+        return [round(value, TICK) for value in values]
+    return [_rounded(value) for value in values] if float in map(type, values) else values
 
 
 def unpacked(records: Iterable[Event]) -> Iterator[Event]:

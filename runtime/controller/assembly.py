@@ -33,7 +33,7 @@ class Assembled:
     parts: dict[str, list[float]] = field(default_factory=dict)
 
 
-async def assemble(
+def assemble(
     flow: Flow, edge: str, units: Sequence[Unit], ages: dict[int, dict[str, dict[int, int]]]
 ) -> Assembled:
     """The batch on `edge`, a replay or a supervised source; `ages` by group, stream, sibling."""
@@ -42,19 +42,17 @@ async def assemble(
         for unit in units:
             for stream in flow.replays[edge]:
                 if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
-                    await _add(flow, out, unit, stream, ages[unit.group].get(stream.edge, {}))
+                    _add(flow, out, unit, stream, ages[unit.group].get(stream.edge, {}))
     else:
         out.batch = next(unit.item for unit in units if unit.source.node.name == edge)
     out.batch.groups = [unit.group for unit in units]
     return out
 
 
-async def _add(
-    flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int, int]
-) -> None:
+def _add(flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int, int]) -> None:
     lineage = flow.edges[stream.edge].lineage
     primary, scores = _scores(flow, unit, lineage)
-    siblings, values = await unit.joined([stream.input, *stream.fields])
+    siblings, values = unit.joined([stream.input, *stream.fields])
     for row, sibling in enumerate(siblings):
         item = values[0][row]
         sample = item if isinstance(item, Sample) else _sample(item, unit.source.node)

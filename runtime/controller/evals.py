@@ -99,7 +99,7 @@ class Evals:
         where = {"eval": name, "service": node.target, "row": index, "sibling": sibling}
         async with room:
             try:
-                with self._meter.sampling(), self._events.span("sample", **where) as end:
+                with self._meter, self._events.span("sample", **where) as end:
                     call = self._endpoints.evaluate_sample(name, prompt, sibling, seed)
                     rollout = await ask(node, call)
                     end.update(span_fields(rollout))

@@ -1,12 +1,11 @@
-"""Firing nodes: waits for the inputs of a node, calls its endpoint, stores the output.
+"""Firing nodes: calls the endpoint of a node with its inputs, and bears what fails.
 
-    Unit cells --inputs--> Firing.fire(unit, node) --Endpoints--> Unit cells
+    Unit cells --inputs--> Firing --Endpoints--> Unit cells
 
-Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
-its rollout ends, not when the group does); the others fire once per group, and the nodes of the
-batch phase once for all groups of the batch. `node.slots` groups are worked on at once. A failed
-completion is tried again, then dropped; a group of which too little is left is dropped (DropGroup);
-every other failure ends the run as a RunError that names the service and where it was declared.
+`round.py` says when. The nodes of the batch phase fire for the groups of an assembled batch, those
+of batch level once for all of them. A failed completion is tried again, then dropped; a group of
+which too little is left is dropped (DropGroup); every other failure ends the run as a RunError that
+names the service and where it was declared.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from typing import Any, TypeVar
 from forgedsl.errors import ForgeError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
-from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit
+from forgedsl.runtime.controller.round import Round
+from forgedsl.runtime.controller.unit import Dead, DropGroup, Unit
 from forgedsl.runtime.endpoints import (
     GROUP,
     DropRollout,
@@ -29,7 +29,7 @@ from forgedsl.runtime.endpoints import (
     ServiceError,
     seed_of,
 )
-from forgedsl.runtime.guards import Late, deadline
+from forgedsl.runtime.guards import Late
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.places import described
 
@@ -44,7 +44,9 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float |
     `RolloutError`, `DropRollout` and `Late` pass through: only the caller knows what they cost.
     """
     try:
-        async with deadline(what, seconds):
+        if seconds is None:
+            return await call
+        async with asyncio.timeout(seconds) as clock:
             return await call
     except (RolloutError, DropRollout, Late, ForgeError):
         raise
@@ -56,6 +58,8 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float |
             service=failure.service,
         ) from error
     except Exception as error:
+        if isinstance(error, TimeoutError) and seconds is not None and clock.expired():
+            raise Late(what, seconds) from error
         raise RunError(
             f"{what} failed: {described(error)}", origin=node.origin, service=node.target
         ) from error
@@ -89,7 +93,7 @@ class Firing:
 
     async def group(self, unit: Unit) -> str | None:
         """Fire every group-phase node of a group; the reason if the group was dropped."""
-        return await self._all(unit, unit.source.nodes) or await self._unusable(unit)
+        return await self._all(unit, unit.source.nodes) or self._unusable(unit)
 
     async def batch(self, units: Sequence[Unit]) -> None:
         """Fire the batch-phase nodes for the groups of an assembled batch."""
@@ -106,10 +110,10 @@ class Firing:
                 if _joint(node):
                     tasks.create_task(self._joint(units, node))
         for unit in units:
-            if not unit.abandoned and (reason := await self._unusable(unit)):
+            if not unit.abandoned and (reason := self._unusable(unit)):
                 self._abandon(unit, reason)
 
-    async def _unusable(self, unit: Unit) -> str | None:
+    def _unusable(self, unit: Unit) -> str | None:
         """Why a group whose nodes have fired adds nothing to a batch: too few completions left.
 
         Counted are the completions that every reader of the batch phase can use.
@@ -120,7 +124,7 @@ class Firing:
         mine = [i for i in inputs if self._flow.edges[i.edge].root == unit.source.node.name]
         waiting = set(unit.waiting_for())
         try:
-            await unit.joined([given for given in mine if given.edge not in waiting])
+            unit.joined([given for given in mine if given.edge not in waiting])
         except DropGroup as drop:
             return drop.reason
         return None
@@ -128,9 +132,7 @@ class Firing:
     async def _all(self, unit: Unit, nodes: Sequence[Node]) -> str | None:
         reason: str | None = None
         try:
-            async with asyncio.TaskGroup() as tasks:
-                for node in nodes:
-                    tasks.create_task(self._fire(unit, node), name=f"{node.name}#{unit.group}")
+            await Round(unit, nodes, self._slots, self._one, self._whole).run()
         except* DropGroup as drops:
             reason = _leaf(drops).reason
         return reason
@@ -146,17 +148,11 @@ class Firing:
         self._meter.group_dropped(reason)
         self._events.emit("group.dropped", group=unit.group, reason=reason)
 
-    async def _fire(self, unit: Unit, node: Node) -> None:
-        if node.op == "keep":
-            await self._keep(unit, node)
-        elif node.op != "logprobs" and self._flow.edges[node.name].width is not None:
-            await self._per_rollout(unit, node)
-        else:
-            siblings, values = await unit.joined(node.inputs)
-            async with self._slots[node.name]:
-                result = await self._group_call(unit, node, values)
-            _check_length(node, result, len(siblings))
-            unit.put_result(node, siblings, result)
+    async def _whole(self, unit: Unit, node: Node) -> tuple[Sequence[int], Any]:
+        siblings, values = unit.joined(node.inputs)
+        result = await self._group_call(unit, node, values)
+        _check_length(node, result, len(siblings))
+        return siblings, result
 
     async def _group_call(self, unit: Unit, node: Node, values: list[Any]) -> Any:
         if node.op != "logprobs":
@@ -165,33 +161,18 @@ class Firing:
         with self._events.span("logprobs", **fields):
             return await demand(node, self._endpoints.logprobs(node, values[0]))
 
-    async def _keep(self, unit: Unit, node: Node) -> None:
-        kept, mask = node.inputs
-        verdict = await unit.whole(mask)
-        if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
-            raise DropGroup(f"filter {self._flow.edges[mask.edge].node.target}")
-        await unit.copy(kept.edge, node.name)
-
-    async def _per_rollout(self, unit: Unit, node: Node) -> None:
-        await unit.first(node)
-        width = self._flow.edges[node.name].width or 1
-        async with self._slots[node.name], asyncio.TaskGroup() as tasks:
-            for sibling in range(width):
-                tasks.create_task(self._one(unit, node, sibling))
-
-    async def _one(self, unit: Unit, node: Node, sibling: int) -> None:
-        args = [await unit.one(given, sibling) for given in node.inputs]
-        dead = next((value for value in args if isinstance(value, Dead)), None)
-        value: Any = dead
-        if dead is None:
-            try:
-                value = await self._rollout_call(unit, node, sibling, args)
-            except DropRollout as drop:
-                value = Dead(drop.reason)
-                self._meter.rollouts_dropped += 1
-                where = {"node": node.name, "group": unit.group, "sibling": sibling}
-                self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
-        unit.put(node.name, value, sibling)
+    async def _one(self, unit: Unit, node: Node, sibling: int) -> Any:
+        args = [unit.one(given, sibling) for given in node.inputs]
+        for value in args:
+            if isinstance(value, Dead):
+                return value
+        try:
+            return await self._rollout_call(unit, node, sibling, args)
+        except DropRollout as drop:
+            self._meter.rollouts_dropped += 1
+            where = {"node": node.name, "group": unit.group, "sibling": sibling}
+            self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
+            return Dead(drop.reason)
 
     async def _rollout_call(self, unit: Unit, node: Node, sibling: int, args: list[Any]) -> Any:
         if node.op == "sample":
@@ -224,7 +205,7 @@ class Firing:
         where = {"service": node.target, "group": unit.group, "sibling": sibling}
         for attempt in range(1, SAMPLE_TRIES + 1):
             try:
-                with self._meter.sampling(), self._events.span("sample", **where) as end:
+                with self._meter, self._events.span("sample", **where) as end:
                     call = self._endpoints.sample(node, prompt, sibling, seed)
                     rollout = await ask(node, call)
                     end.update(span_fields(rollout))
@@ -243,7 +224,7 @@ class Firing:
         parts: list[tuple[Unit, list[int], list[Any]]] = []
         for unit in mine:
             try:
-                siblings, values = await unit.joined(node.inputs)
+                siblings, values = await unit.awaited(node.inputs)
             except DropGroup as drop:
                 self._abandon(unit, drop.reason)
             if not unit.abandoned:

@@ -38,6 +38,8 @@ class Intake:
         self.ended = False
         self.waiting: dict[int, Unit] = {}
         self.in_flight: dict[int, Unit] = {}
+        self.fresh: dict[int, Unit] = {}
+        """of those that wait, the ones whose age nobody has looked at"""
         self._pulled = {sync.name: 0 for sync in source.syncs}
         self._flow = context.flow
         self._endpoints = context.endpoints
@@ -59,7 +61,7 @@ class Intake:
         """Draw groups for as long as `wanted()` says how many are still to be trained on."""
         await self._reopen(tasks)
         while True:
-            while self.credits.alive >= self.credits.credits or wanted() <= len(self.ledger.open):
+            while self.credits.alive >= self.credits.credits or wanted() <= self.ledger.num_open:
                 await self._pulse.wait()
             item = await self._draw()
             if item is None:
@@ -171,7 +173,7 @@ class Intake:
         if reason is not None:
             self.drop(unit, reason)
             return
-        self.waiting[unit.local] = self.in_flight.pop(unit.local)
+        self.waiting[unit.local] = self.fresh[unit.local] = self.in_flight.pop(unit.local)
         self.credits.finalize(unit.local)
         self._meter.life += 1
         self._events.emit("group.ready", group=unit.group)
@@ -193,6 +195,8 @@ class Pool:
         per_version = max(targets.count(target) for target in targets)
         self._ages = AgeGuard(context.job.schedule, steps_per_version=per_version)
         nodes = [node for intake in intakes for node in (intake.source.node, *intake.source.nodes)]
+        self._judged: dict[str, int] = {}
+        """the versions at which all that wait were young enough"""
         self._patience = context.job.schedule.starve_timeout or 2 * sum(
             node.timeout for node in nodes
         )
@@ -240,8 +244,12 @@ class Pool:
         return found
 
     def _drop_stale(self) -> None:
+        """Look at what became ready, or at all that wait where the trainer has new weights."""
+        same = self._judged == self._versions.trained
+        self._judged = dict(self._versions.trained)
         for intake in self.intakes:
-            for unit in list(intake.waiting.values()):
+            units, intake.fresh = intake.fresh if same else intake.waiting, {}
+            for unit in [unit for local, unit in units.items() if local in intake.waiting]:
                 age = self.age(unit)
                 origin = intake.source.node.origin
                 if age is not None and self._ages.stale(unit.group, age, origin):

@@ -1,18 +1,20 @@
 """One drawn group on its way through the flow: a cell for every value it will have.
 
-A cell is a future per completion (edges with a width) or one future for the group. Nodes put
-values, readers await them; that is the whole firing rule. A completion that was dropped is a
-`Dead` in its cell, and whatever is computed from it is the same `Dead`, so a consumer sees which
-siblings are left. A value of the group that has one entry per completion is a `Column`.
+An edge has a cell per completion (where it has a width) or one for the group. Nodes put values, and
+the round that fires the nodes of the group hears of each; that is the whole firing rule. A
+completion that was dropped is a `Dead` in its cell, and whatever is computed from it is the same
+`Dead`, so a consumer sees which siblings are left. A value of the group that has one entry per
+completion is a `Column`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from forgedsl.errors import InternalError
 from forgedsl.lower.job import Input, Node
 from forgedsl.runtime.controller.flow import Flow, Source
 from forgedsl.runtime.endpoints import Score
@@ -41,30 +43,54 @@ class Column:
     values: Mapping[int, Any]
 
 
+class _Missing:
+    """Stands in a cell that has no value yet."""
+
+    def __repr__(self) -> str:
+        return "missing"
+
+
+MISSING = _Missing()
+
+
 class Unit:
     """A group. `local` counts within its source, `group` is unique in the run."""
 
     def __init__(self, flow: Flow, source: Source, local: int, item: Any) -> None:
-        loop = asyncio.get_running_loop()
         self.flow = flow
         self.source = source
         self.local = local
         self.group = local * len(flow.sources) + source.index
-        self._cells: dict[str, list[asyncio.Future[Any]]] = {
-            name: [loop.create_future() for _ in range(edge.width or 1)]
-            for name, edge in flow.edges.items()
-            if edge.root == source.node.name
-        }
+        edges = [(n, e.width or 1) for n, e in flow.edges.items() if e.root == source.node.name]
+        self._cells: dict[str, list[Any]] = {name: [MISSING] * width for name, width in edges}
+        self._left = dict(edges)
+        """by edge, the cells that have no value"""
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self.heard: Callable[[str, int, bool], None] | None = None
+        """told of every value: edge, sibling, whether the edge has them all now"""
         self.item = item
         self.scores: dict[str, dict[int, Score]] = {}
         self.abandoned = False
         self.put_all(source.node.name, item if source.node.op == "pairs" else [item])
 
     def put(self, edge: str, value: Any, sibling: int = 0) -> None:
-        """Fill a cell, once. A cancelled reader takes its cell along: the group was given up."""
-        cell = self._cells[edge][sibling]
-        if not cell.cancelled() and not self.abandoned:
-            cell.set_result(value)
+        """Fill a cell, once."""
+        if self.abandoned:
+            return
+        cells = self._cells[edge]
+        if cells[sibling] is not MISSING:
+            raise InternalError(f"{edge} of group {self.group} has a value {sibling} already")
+        cells[sibling] = value
+        self._left[edge] = left = self._left[edge] - 1
+        if not left and self._waiting:
+            self._let_go(edge)
+        if self.heard is not None:
+            self.heard(edge, sibling, not left)
+
+    def _let_go(self, edge: str) -> None:
+        waiting = self._waiting.pop(edge, None)
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
 
     def put_all(self, edge: str, values: Sequence[Any]) -> None:
         for sibling, value in enumerate(values):
@@ -82,45 +108,40 @@ class Unit:
         for sibling in range(edge.width):
             self.put(node.name, by_sibling.get(sibling, Dead(node.name)), sibling)
 
-    async def copy(self, source: str, target: str) -> None:
-        """Give `target` the values of `source`, as they come."""
-        for sibling, cell in enumerate(self._cells[source]):
-            self.put(target, await cell, sibling)
-
     def abandon(self, reason: str) -> None:
         """Leave the assembled batch: whoever still waits for a value of this group is let go."""
         self.abandoned = True
-        for cells in self._cells.values():
-            for cell in cells:
-                if not cell.done():
-                    cell.set_result(Dead(reason))
+        for edge, cells in self._cells.items():
+            cells[:] = [Dead(reason) if value is MISSING else value for value in cells]
+            self._left[edge] = 0
+            self._let_go(edge)
+
+    def cells(self, edge: str) -> Sequence[Any]:
+        """The values of an edge by sibling, MISSING where there is none yet."""
+        return self._cells[edge]
+
+    def complete(self, edge: str) -> bool:
+        return not self._left[edge]
 
     def live(self, edge: str) -> dict[int, Any]:
         """The values of an edge that has them all, without dropped completions."""
-        values = enumerate(cell.result() for cell in self._cells[edge])
-        return {sibling: value for sibling, value in values if not isinstance(value, Dead)}
+        return {s: value for s, value in enumerate(self._cells[edge]) if type(value) is not Dead}
 
     def waiting_for(self) -> list[str]:
         """Names of the edges that have no value yet, for the starvation report."""
-        return [name for name, cells in self._cells.items() if not all(c.done() for c in cells)]
+        return [name for name, left in self._left.items() if left]
 
-    async def first(self, node: Node) -> None:
-        """Wait until every input is there for at least one completion."""
-        for given in node.inputs:
-            await asyncio.wait(self._cells[given.edge], return_when=asyncio.FIRST_COMPLETED)
-
-    async def one(self, given: Input, sibling: int) -> Any:
+    def one(self, given: Input, sibling: int) -> Any:
         """The value of an input for one completion, or a `Dead`."""
         cells = self._cells[given.edge]
-        value = await cells[sibling if self.flow.edges[given.edge].width else 0]
+        value = cells[sibling if self.flow.edges[given.edge].width else 0]
         if isinstance(value, Column):
             value = value.values.get(sibling, Dead(given.edge))
         return _attribute(value, given)
 
-    async def whole(self, given: Input) -> Any:
+    def whole(self, given: Input) -> Any:
         """The value of an input for the group: a `Column` of live completions, or one value."""
-        cells = self._cells[given.edge]
-        values = [await cell for cell in cells]
+        values = self._cells[given.edge]
         if self.flow.edges[given.edge].width is None:
             value = values[0]
             if isinstance(value, Batch):
@@ -128,17 +149,26 @@ class Unit:
             if not isinstance(value, Column):
                 return _attribute(value, given)
             return Column({s: _attribute(v, given) for s, v in value.values.items()})
-        live = {s: _attribute(v, given) for s, v in enumerate(values) if not isinstance(v, Dead)}
+        live = {s: _attribute(v, given) for s, v in enumerate(values) if type(v) is not Dead}
         if len(live) < min(2, len(values)):
             raise DropGroup(next(value.reason for value in values if isinstance(value, Dead)))
         return Column(live)
 
-    async def joined(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
+    async def awaited(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
+        """`joined` as soon as every value is there."""
+        for given in inputs:
+            if self._left[given.edge]:
+                if given.edge not in self._waiting:
+                    self._waiting[given.edge] = asyncio.get_running_loop().create_future()
+                await asyncio.shield(self._waiting[given.edge])
+        return self.joined(inputs)
+
+    def joined(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
         """All inputs restricted to the siblings that are alive in every one of their lineage.
 
         Returns the siblings of the first lineage, and per input a list over siblings or a value.
         """
-        values = [await self.whole(given) for given in inputs]
+        values = [self.whole(given) for given in inputs]
         lineages = [self.flow.edges[given.edge].lineage for given in inputs]
         alive: dict[str | None, set[int]] = {}
         for lineage, value in zip(lineages, values, strict=True):

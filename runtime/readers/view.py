@@ -64,7 +64,8 @@ class View:
         self.now = event["time"]
         work, _, edge = event["kind"].partition(".")
         if work in WORK:
-            self.under_way[work] += {"start": 1, "end": -1}[edge]
+            self.under_way[work] += 1 if edge == "start" else -1
+            return
         match event["kind"]:
             case "run.start":
                 self.began = self.began or event["time"]

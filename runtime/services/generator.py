@@ -37,6 +37,8 @@ class Owed:
     request: Any
     future: asyncio.Future[Completion]
     prompt: list[int]
+    replica: Replica | None = None
+    """who owes it now"""
 
 
 @dataclass(slots=True)
@@ -84,8 +86,8 @@ class GeneratorClient:
         try:
             return await owed.future
         finally:
-            for replica in self.replicas:
-                replica.outstanding.pop(ident, None)
+            if owed.replica is not None:
+                owed.replica.outstanding.pop(ident, None)
 
     async def load(self, manifest: Manifest, *, reset_prefix_cache: bool) -> None:
         """Swap weights in all replicas; returns when all that are alive have them.
@@ -165,7 +167,7 @@ class GeneratorClient:
         if replica is None:
             self._nobody.append(owed)
             return
-        replica.outstanding[owed.request.id] = owed
+        replica.outstanding[owed.request.id], owed.replica = owed, replica
         assert replica.submitter is not None
         sent = replica.submitter.post(owed.request)
         sent.add_done_callback(lambda done: _submitted(done, owed))

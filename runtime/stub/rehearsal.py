@@ -49,12 +49,12 @@ class Rehearsal:
 class RehearsalLog(EventLog):
     """Marks what begins a run and its records, and takes out what a model would have learned."""
 
-    def emit(self, kind: str, **fields: Any) -> Event:
-        if kind in ("run.start", "run.end", "metrics"):
-            fields["rehearsal"] = True
-        if kind in ("metrics", "step.end", "score.end", "eval.end"):
-            fields = {name: _cleared(name, value) for name, value in fields.items()}
-        return super().emit(kind, **fields)
+    def take(self, event: Event) -> None:
+        if event["kind"] in ("run.start", "run.end", "metrics"):
+            event["rehearsal"] = True
+        if event["kind"] in ("metrics", "step.end", "score.end", "eval.end"):
+            event |= {name: _cleared(name, value) for name, value in event.items()}
+        super().take(event)
 
 
 def _cleared(name: str, value: Any) -> Any:

@@ -1,0 +1,196 @@
+"""One firing of the nodes of a group: what is ready is worked on, until all of them have fired.
+
+    Unit.put --heard--> ready (node, sibling) --slots--> fire --put--> ...
+
+Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
+its rollout ends, not when the group does); the others fire once for the group. A completion has one
+task, which goes on with what became ready by its value; only what becomes ready beside that gets a
+task of its own. `node.slots` groups are worked on at once by a node: a group has its place from its
+first completion there to its last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from forgedsl.lower.job import Node
+from forgedsl.runtime.controller.flow import Flow
+from forgedsl.runtime.controller.unit import MISSING, Column, DropGroup, Unit
+
+Fire = Callable[[Unit, Node, int], Awaitable[Any]]
+"""the value of a node for a completion"""
+FireAll = Callable[[Unit, Node], Awaitable[tuple[Sequence[int], Any]]]
+"""the siblings that a node worked on, and what it gave for them"""
+
+
+@dataclass(slots=True)
+class Place:
+    """What one node still waits for in a group."""
+
+    node: Node
+    edges: frozenset[str]
+    each: bool
+    """fires once per completion"""
+    need: list[int]
+    """by completion (one entry where it fires once): edges that have no value for it yet"""
+    left: int
+    """completions that have not been fired"""
+    queue: list[int] | None = field(default_factory=list)
+    """completions that are ready before the group has its place; None: it has it"""
+
+    def judged_by(self, edge: str) -> bool:
+        """Whether this is a filter, and the edge its verdict."""
+        return self.node.op == "keep" and edge == self.node.inputs[1].edge
+
+
+class Round:
+    """Fires `nodes` for `unit`; `run` ends when all have fired, or raises what one of them did."""
+
+    def __init__(
+        self,
+        unit: Unit,
+        nodes: Sequence[Node],
+        slots: dict[str, asyncio.Semaphore],
+        fire: Fire,
+        fire_all: FireAll,
+    ) -> None:
+        self._unit = unit
+        self._slots = slots
+        self._fire, self._fire_all = fire, fire_all
+        self._mine = False
+        """a value is put by the round itself, which sees to what becomes ready"""
+        self._places = [_place(unit.flow, node) for node in nodes]
+        self._readers: dict[str, list[Place]] = {}
+        for place in self._places:
+            for edge in place.edges:
+                self._readers.setdefault(edge, []).append(place)
+        self._open = sum(place.left for place in self._places)
+        self._ready: list[tuple[Place, int]] = []
+        self._held: set[str] = set()
+
+    async def run(self) -> None:
+        unit, self._done = self._unit, asyncio.Event()
+        unit.heard = self._hear
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                for edge in self._readers:
+                    for sibling, value in enumerate(unit.cells(edge)):
+                        if value is not MISSING:
+                            self._note(edge, sibling)
+                    if unit.complete(edge):
+                        self._note_all(edge)
+                self._spread()
+                if self._open:
+                    await self._done.wait()
+        finally:
+            unit.heard = None
+            for name in self._held:
+                self._slots[name].release()
+
+    def _spread(self) -> None:
+        """Give a task to everything that is ready."""
+        ready, self._ready = self._ready, []
+        for place, sibling in ready:
+            self._tasks.create_task(self._work(place, sibling))
+
+    # ---- what is ready
+
+    def _hear(self, edge: str, sibling: int, complete: bool) -> None:
+        self._note(edge, sibling)
+        if complete:
+            self._note_all(edge)
+        if not self._mine:  # a node of the whole batch gave it
+            self._spread()
+
+    def _note(self, edge: str, sibling: int) -> None:
+        """A value is there for one completion."""
+        if self._unit.flow.edges[edge].width is None:
+            return
+        for place in self._readers.get(edge, ()):
+            if place.each and not place.judged_by(edge):
+                self._less(place, sibling)
+
+    def _note_all(self, edge: str) -> None:
+        """An edge has all its values."""
+        wide = self._unit.flow.edges[edge].width is not None
+        for place in self._readers.get(edge, ()):
+            if place.judged_by(edge):
+                self._judge(place)
+            elif not place.each:
+                self._less(place, 0)
+            elif not wide:
+                for sibling in range(len(place.need)):
+                    self._less(place, sibling)
+
+    def _less(self, place: Place, sibling: int) -> None:
+        place.need[sibling] -= 1
+        if not place.need[sibling]:
+            self._ready.append((place, sibling))
+
+    def _judge(self, place: Place) -> None:
+        """The verdict of a filter is there: it drops the group, or lets its completions through."""
+        mask = place.node.inputs[1]
+        verdict = self._unit.whole(mask)
+        if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
+            raise DropGroup(f"filter {self._unit.flow.edges[mask.edge].node.target}")
+        for sibling in range(len(place.need)):
+            self._less(place, sibling)
+
+    # ---- work
+
+    async def _work(self, place: Place, sibling: int) -> None:
+        """Fire, then go on with what became ready by it; all but one of these get own tasks."""
+        while True:
+            await self._one(place, sibling)
+            if not self._ready:
+                return
+            place, sibling = self._ready.pop(0)
+            self._spread()
+
+    async def _one(self, place: Place, sibling: int) -> None:
+        unit, node = self._unit, place.node
+        siblings: Sequence[int] = ()
+        if node.op == "keep":
+            value = unit.cells(node.inputs[0].edge)[sibling]
+        elif not place.each:
+            await self._slots[node.name].acquire()
+            self._held.add(node.name)
+            siblings, value = await self._fire_all(unit, node)
+        else:
+            if place.queue is not None:
+                place.queue.append(sibling)
+                if len(place.queue) > 1:
+                    return
+                await self._slots[node.name].acquire()
+                self._held.add(node.name)
+                (sibling, *others), place.queue = place.queue, None
+                for other in others:
+                    self._tasks.create_task(self._work(place, other))
+            value = await self._fire(unit, node, sibling)
+        self._mine = True
+        if place.each:
+            unit.put(node.name, value, sibling)
+        else:
+            unit.put_result(node, siblings, value)
+        self._mine = False
+        place.left -= 1
+        self._open -= 1
+        if not place.left and node.name in self._held:
+            self._held.remove(node.name)
+            self._slots[node.name].release()
+        if not self._open:
+            self._done.set()
+
+
+def _place(flow: Flow, node: Node) -> Place:
+    edges = frozenset(given.edge for given in node.inputs)
+    width = flow.edges[node.name].width
+    each = width is not None and node.op != "logprobs"
+    count = (width or 1) if each else 1
+    if node.op == "keep":
+        edge = flow.edges[node.inputs[0].edge]
+        each, count = True, edge.width or 1
+    return Place(node=node, edges=edges, each=each, need=[len(edges)] * count, left=count)
