@@ -19,7 +19,7 @@ from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.launch import kill_children
 from forgedsl.runtime.readers import close_readers, open_readers, progress
-from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures
+from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures, phase_text
 from forgedsl.runtime.readers.sinks import JsonlSink, keep_rows, open_sinks
 from forgedsl.runtime.readers.view import View
 
@@ -224,6 +224,13 @@ def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:
     assert view.doing == (
         "eval held_out, 2 completions in the making, 1 group waiting for log-probabilities"
     )
+
+
+def test_a_start_that_was_interrupted_is_no_start_any_more() -> None:
+    view = View("example", 25)
+    view.on_event({"time": 1.0, "kind": "phase", "text": "starting", "services": ["trainer"]})
+    view.on_event({"time": 2.0, "kind": "notice", "text": "interrupted before the first step"})
+    assert phase_text(view) == "stopping services"
 
 
 def test_the_watcher_of_silences_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,8 @@ class View:
                 self.phase = event["text"]
                 self.phase_began = event["time"]
                 self.waiting = list(event.get("services", ()))
+            case "notice" if self.phase != "running":  # interrupted: nothing is started any more
+                self.phase, self.waiting = "stopping services", []
             case "controller.start":
                 self.phase = "running"
                 self.evals += [Eval(name, *of) for name, of in event.get("first", {}).items()]
