@@ -203,11 +203,14 @@ class RewardGuard:
         count, rate = len(self._last), len(failed) / len(self._last)
         if rate <= self._limit or count < (self.ALL_AFTER if rate == 1.0 else self.RATE_AFTER):
             return
-        (common, times), *_ = Counter(text for text, _ in failed).most_common(1)
-        shown = next(example for text, example in failed if text == common)
+        kind, times = Counter(text.partition(":")[0] for text, _ in failed).most_common(1)[0]
+        alike = [pair for pair in failed if pair[0].partition(":")[0] == kind]
+        common, count_of = Counter(text for text, _ in alike).most_common(1)[0]
+        what = common if count_of == times else f"{kind}, such as {common}"
+        shown = next(example for text, example in alike if text == common)
         raise GuardError(
             f"{self._what} {self._reward} failed for {len(failed)} of its last {count} completions "
-            f"({rate:.0%}, at most {self._limit:.0%} may); {times} times: {common}\n"
+            f"({rate:.0%}, at most {self._limit:.0%} may); {times} times: {what}\n"
             f"  for example: {shown}",
             origin=self._origin,
             remedy=self._remedy,

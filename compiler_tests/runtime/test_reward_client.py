@@ -13,6 +13,7 @@ from forgedsl.errors import GuardError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.guards import RewardGuard
 from forgedsl.runtime.rewards.worker import Outcome
 from forgedsl.runtime.services import reward as module
 from forgedsl.runtime.services.reward import RewardClient
@@ -110,6 +111,16 @@ def test_a_reward_that_fails_too_often_stops_the_run(make_job: Any, on_error: An
     assert "reward correct failed for 21 of its last 32 completions (66%, at most 25% may)" in text
     assert f"21 times: {NONE}\n  for example: prompt 'p', response 'no', target 'yes'" in text
     assert (raised.value.origin, "max_failed" in raised.value.remedy) == ("x.forge:3:1", True)
+
+
+def test_errors_of_one_kind_with_other_words_are_counted_together() -> None:
+    guard = RewardGuard("correct", 0.25, "")
+    for number in range(15):
+        guard.failed(f"KeyError: '{number}'", f"prompt {number}")
+    with pytest.raises(GuardError) as raised:
+        guard.failed("KeyError: '15'", "prompt 15")
+    said = "may); 16 times: KeyError, such as KeyError: '0'\n  for example: prompt 0"
+    assert said in str(raised.value)
 
 
 def test_a_reward_that_always_fails_stops_the_run_sooner(make_job: Any) -> None:
