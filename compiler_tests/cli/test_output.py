@@ -89,6 +89,18 @@ def test_a_run_that_is_done_ends_with_0_though_nobody_reads_its_summary(
     assert list(tmp_path.glob("runs/*/report.html"))
 
 
+def test_a_run_whose_folder_was_moved_has_no_bug(tmp_path: Path) -> None:
+    code = ENDED.replace("more: 0", "more: shutil.move('r', 's') and 5").replace(
+        "from", "import shutil\nfrom", 1
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", SUMS, "--quiet", "--run-dir", "r"], cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (5, "")
+    assert done.stderr == "no report and no summary: r is gone\n"
+
+
 def test_a_closed_standard_output_is_said(tmp_path: Path) -> None:
     assert shell(f"lint {SUMS} >&-", tmp_path) == (
         2, "forgec: standard output is closed; give it a file, or /dev/null\n",

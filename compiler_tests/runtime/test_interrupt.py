@@ -148,6 +148,19 @@ def test_a_full_disk_is_named_with_what_is_safe(
     assert not (tmp_path / "checkpoints/step-5").exists()
 
 
+def test_a_run_folder_that_was_moved_is_not_made_anew(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    gone = tmp_path / "run"
+    endpoints = MonarchEndpoints(
+        make_job(services={"trainer": make_titan()}), gone, datasets={}, generators={},
+        titans={"trainer": FullTrainer(gone)}, rewards=None, program=None, record_batches=0,
+    )  # fmt: skip
+    with pytest.raises(CheckpointError, match="run has been moved or removed"):
+        asyncio.run(endpoints.save(5, {}))
+    assert not gone.exists()
+
+
 class SlowTrainer(FullTrainer):
     """A trainer that has written half of it when the process ends."""
 

@@ -137,6 +137,9 @@ def launch(
             )
         finally:
             close_readers(readers)
+        if not run_dir.is_dir():
+            print(f"no report and no summary: {run_dir} is gone", file=sys.stderr)
+            return code
         try:
             with writing(run_dir / "report.html"):
                 write_report(run_dir)

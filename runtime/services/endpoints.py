@@ -183,6 +183,13 @@ class MonarchEndpoints:
     async def save(self, step: int, controller_state: dict[str, Any]) -> str:
         trained = [c for n, c in self._titans.items() if self._is_trained(n)]
         path = f"checkpoints/step-{step}"
+        if not self.run_dir.is_dir():  # a folder made anew would hold half of the run
+            raise CheckpointError(
+                f"the checkpoint of step {step} has no place: {self.run_dir} has been moved or "
+                "removed",
+                remedy="let a run folder lie until its run has ended; where it is now, "
+                "`forgec run --resume` goes on from its last checkpoint",
+            )
         try:
             done = await asyncio.gather(*(c.save(step) for c in trained), return_exceptions=True)
             for error in done:
