@@ -45,7 +45,7 @@ class Loaded:
     def checked(self) -> Program:
         """The program, or SourceError with the diagnostics if it has errors."""
         if self.program is None or self.reporter.has_errors:
-            raise SourceError(tuple(self.reporter))
+            raise SourceError(tuple(self.reporter), self.sources)
         return self.program
 
 
@@ -177,13 +177,13 @@ def load_functions(
     loader = Loader(reporter)
     module = _module(source, loader)
     if module is None or reporter.has_errors:
-        raise SourceError(tuple(reporter))
+        raise SourceError(tuple(reporter), loader.sources)
     ctx = Context(reporter)
     entries = _param_entries(params or {}, loader)
     names: Names = ModuleNames(Scope(), ctx)
     scope = instantiate(module, entries, names, loader, ctx)
     if reporter.has_errors:
-        raise SourceError(tuple(reporter))
+        raise SourceError(tuple(reporter), loader.sources)
     functions = {n: f for n, f in scope.names.items() if isinstance(f, Function)}
     return functions, loader.sources
 

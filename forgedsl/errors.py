@@ -12,12 +12,13 @@ ForgeError
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic
+from forgedsl.diagnostics import Diagnostic, Severity
+from forgedsl.source import SourceFile
 
 REFUSED = frozenset({
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO,
@@ -32,13 +33,22 @@ class ForgeError(Exception):
 class SourceError(ForgeError):
     """A .forge text has errors; `diagnostics` holds them."""
 
-    def __init__(self, diagnostics: tuple[Diagnostic, ...]) -> None:
+    def __init__(
+        self, diagnostics: tuple[Diagnostic, ...], sources: Mapping[str, SourceFile] | None = None
+    ) -> None:
         self.diagnostics = diagnostics
-        super().__init__(
-            "; ".join(
-                "; ".join(filter(None, (f"{d.code}: {d.message}", d.help))) for d in diagnostics
-            )
-        )
+        shown = [d for d in diagnostics if d.severity is Severity.ERROR] or diagnostics
+        super().__init__("; ".join(_said(d, sources or {}) for d in shown))
+
+
+def _said(found: Diagnostic, sources: Mapping[str, SourceFile]) -> str:
+    """`sums.forge:4:7: F101: undefined name `c`; did you mean `a`?`, with the place if known."""
+    text = "; ".join(filter(None, (f"{found.code}: {found.message}", found.help)))
+    source = sources.get(found.span.file)
+    if source is None or found.span.end == 0:
+        return text
+    line, column = source.position(found.span.start)
+    return f"{found.span.file}:{line}:{column}: {text}"
 
 
 class LaunchError(ForgeError):

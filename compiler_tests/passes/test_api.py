@@ -8,6 +8,7 @@ import pytest
 
 import forgedsl
 from forgedsl import api
+from forgedsl.errors import SourceError
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 
@@ -41,6 +42,12 @@ def test_a_path_and_a_text():
 def test_overrides_may_come_from_an_iterator():
     program = api.load(GRPO, profile="none", overrides=(f"group={n}" for n in (4, 6))).checked
     assert program.params["group"].value == 6
+
+
+def test_mistakes_that_are_raised_have_their_place():
+    with pytest.raises(SourceError) as raised:
+        api.load_text("forge 1\nparam a : int = 1\nparam b : int = c\n", "t.forge").checked  # noqa: B018
+    assert str(raised.value) == "t.forge:3:17: F101: undefined name `c`; did you mean `a` or `b`?"
 
 
 def test_what_is_loaded_on_first_use_is_listed():

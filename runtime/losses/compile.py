@@ -70,7 +70,7 @@ def _compile(
     given = {key: value for key, value in params if key not in own}
     lowered = lower_loss(function, reporter, sources, given)
     if lowered is None:
-        raise SourceError(tuple(d for d in reporter if d.severity is Severity.ERROR))
+        raise SourceError(tuple(d for d in reporter if d.severity is Severity.ERROR), sources)
     return LossFunction(lowered, backend)
 
 
