@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from forgedsl.errors import RunError
-from forgedsl.runs.checkpoints import drop_partial, last_step, resume_command
+from forgedsl.runs.checkpoints import (
+    checkpoint_steps,
+    drop_partial,
+    last_step,
+    resume_command,
+    spoilt_steps,
+)
 from forgedsl.runtime import interrupt as module
 from forgedsl.runtime.endpoints import CheckpointError, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
@@ -115,6 +121,13 @@ def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     drop_partial(tmp_path)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-4"]
     assert resume_command(tmp_path) == f"forgec run --resume {tmp_path}"
+
+
+def test_a_checkpoint_that_a_crash_has_spoilt_is_passed_over(tmp_path: Path) -> None:
+    whole(tmp_path, 4)
+    whole(tmp_path, 9)
+    (tmp_path / "checkpoints/step-9/controller.json").write_text('{"step": 9, "ver')
+    assert (checkpoint_steps(tmp_path), spoilt_steps(tmp_path)) == ([4], [9])
 
 
 class FullTrainer:

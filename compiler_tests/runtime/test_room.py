@@ -50,7 +50,7 @@ def test_a_resumed_run_has_its_checkpoints_already(
 ) -> None:
     free(monkeypatch, 0)
     (tmp_path / "checkpoints/step-4").mkdir(parents=True)
-    (tmp_path / "checkpoints/step-4/controller.json").touch()
+    (tmp_path / "checkpoints/step-4/controller.json").write_text("{}")
     assert check_room(job, tmp_path, tmp_path, tmp_path) == "0.0 MiB free"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgedsl.cli.words import UsageError
-from forgedsl.runs.checkpoints import last_step
+from forgedsl.runs.checkpoints import WHOLE, last_step, spoilt_steps
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -50,7 +50,11 @@ def load_run_job(run_dir: Path) -> Job:
         job = read_job(path)
     except SideError as error:
         raise UsageError(str(error)) from error
-    if not last_step(run_dir):
+    step = last_step(run_dir)
+    for spoilt in spoilt_steps(run_dir):
+        print(f"note: the checkpoint of step {spoilt} cannot be read: its {WHOLE} is no JSON",
+              file=sys.stderr)  # fmt: skip
+    if not step:
         raise UsageError(
             f"{run_dir} has no checkpoint to continue from; start it again in another folder: "
             f"forgec run {run_dir}/job.json"

@@ -1,10 +1,12 @@
 """The checkpoints of a run folder: which are whole, and how to go on from the newest.
 
-A checkpoint is whole when it has its controller.json, which is written last.
+A checkpoint is whole when it has its controller.json, which is written last; one that a crash of
+the host has spoilt is passed over.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
 import shutil
 from pathlib import Path
@@ -14,8 +16,24 @@ WHOLE = "controller.json"
 
 def checkpoint_steps(run_dir: Path) -> list[int]:
     """Steps of the whole checkpoints, the newest last."""
+    return sorted(step for step, path in _found(run_dir) if _reads(path))
+
+
+def spoilt_steps(run_dir: Path) -> list[int]:
+    """Steps of the checkpoints that were whole, and cannot be read any more."""
+    return sorted(step for step, path in _found(run_dir) if not _reads(path))
+
+
+def _found(run_dir: Path) -> list[tuple[int, Path]]:
     found = run_dir.glob(f"checkpoints/step-*/{WHOLE}")
-    return sorted(int(path.parent.name.removeprefix("step-")) for path in found)
+    return [(int(path.parent.name.removeprefix("step-")), path) for path in found]
+
+
+def _reads(path: Path) -> bool:
+    try:
+        return isinstance(json.loads(path.read_bytes()), dict)
+    except ValueError:
+        return False
 
 
 def last_step(run_dir: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -205,7 +206,10 @@ class MonarchEndpoints:
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
         # last and in one piece: its presence says that the checkpoint is whole
         partial = self.run_dir / f"checkpoints/step-{step}/controller.json.partial"
-        partial.write_text(json.dumps(controller_state))
+        with partial.open("w", encoding="utf-8") as file:
+            json.dump(controller_state, file)
+            file.flush()
+            os.fsync(file.fileno())  # else a crash of the host may leave the name without a text
         partial.rename(partial.with_name(WHOLE))
 
     def _unsaved(self, step: int, folder: Path, error: OSError | ServiceError) -> CheckpointError:
