@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -189,3 +190,12 @@ def test_a_repository_that_is_misspelt_is_not_a_folder(trained: Path) -> None:
     assert done.exit_code == 2
     assert "hf(my sums) names no repository" in done.stderr
     assert not Path("hf(my sums)").exists()
+
+
+def test_a_checkpoint_that_is_cut_is_named(trained: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (part,) = (run / "checkpoints/step-4").glob("*.distcp")
+    part.write_bytes(part.read_bytes()[:1000])
+    with pytest.raises(LaunchError, match=r"cannot read the checkpoint .*step-4 \(EOFError"):
+        export(run, 4, tmp_path / "out")

@@ -10,6 +10,7 @@ the way torchtitan's trainer builds them, with the lm_head left to the loss.
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
 from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, keep_loss_whole, model_spec
@@ -299,6 +301,7 @@ def checkpoint_weights(
 
     Call in a process that has not used torchtitan for another device: no process group is needed.
     """
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
 
     select_device("cpu")
@@ -315,7 +318,15 @@ def checkpoint_weights(
         name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)
         for name, value in module.state_dict().items()
     }
-    load(state, checkpoint_id=str(checkpoint), no_dist=True)
+    try:
+        load(state, checkpoint_id=str(checkpoint), no_dist=True)
+    except (CheckpointException, EOFError, OSError, pickle.UnpicklingError) as error:
+        failures = getattr(error, "failures", {0: (error, None)})
+        cause = next(iter(failures.values()))[0]
+        raise LaunchError(
+            f"cannot read the checkpoint {checkpoint} ({type(cause).__name__}: {cause}); "
+            "if there is another one, name it with --step"
+        ) from error
     weights = lora.merged(state, service.lora)
     whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(weights)
     return {name: value.to(kept) for name, value in whole_state.items()}
