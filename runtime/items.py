@@ -42,6 +42,8 @@ class Completion:
     running: int
     versions: tuple[tuple[int, int], ...] = ()
     """(version, tokens that it sampled), in order"""
+    grades: tuple[float, ...] = ()
+    """log-probs of the grades that were asked for"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -215,14 +215,14 @@ def _mesh(
 def _spawn_pools(
     job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path, shared: dict[str, str]
 ) -> None:
-    """One mesh for all pure rewards, one for each Python reward and each environment."""
+    """One mesh for all pure rewards, one for each Python reward, endpoint and environment."""
     environment = _environment(Placement(threads=1, gpus=())) | shared
-    pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
+    pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
     pools = [(POOL, pure, max((job.rewards[n].procs for n in pure), default=1))] if pure else []
     pools += [
         (f"reward_{name}", (name,), reward.procs)
         for name, reward in job.rewards.items()
-        if reward.kind == "python"
+        if reward.is_alone
     ]
     for mesh_name, names, procs in pools:
         mesh = Mesh.spawn(

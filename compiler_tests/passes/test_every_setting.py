@@ -58,6 +58,11 @@ PLAYED = changed(
     ("generator.sample(prompt, n = 8)", "generator.play(prompt, env = shop, n = 8, max_turns = 4)"),
     ("filter mixed", "environment shop = grade.Shop {}\nfilter mixed"),
 )
+ASKED = changed(
+    EVALUATED,
+    ("filter mixed", 'service remote : openai("m") { url = "http://a/v1" }\nfilter mixed'),
+    ("= rl.math_equal(tolerance = 1e-6)", '= remote.score(prompt = "{response} 1 to 5:")'),
+)
 OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
 SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
 WANDB = EVALUATED + 'logging { wandb { project = "p" } }\n'
@@ -136,6 +141,10 @@ CHANGES: dict[str, dict[str, object]] = {
             EVALUATED, ("rows = 4", "tokens = 16k")), "8k"), "batch.pack": "false",
         "batch.accumulate": (SFT, "2"), "memory.activation_checkpoint": "full",
     },
+    "openai": {
+        "url": (ASKED, '"http://b/v1"'), "key": (ASKED, '"KEY"'), "max_tokens": (ASKED, "9"),
+        "structured": (ASKED, "false"),
+    },
     "vllm": {
         "hosts": ["generator.hosts=2", "generator.procs=1", *SLURM], "gpus": "0", "cpus": "3",
         "device": "cpu", "dtype": "f16", "mesh_name": '"other"',
@@ -150,7 +159,7 @@ CHANGES: dict[str, dict[str, object]] = {
 
 NAMES = {"model": "policy", "dataset": "gsm8k", "reward": "correct", "rubric": "total",
          "eval": "held", "environment": "shop", "titan": "trainer",
-         "vllm": "generator"}  # fmt: skip
+         "openai": "remote", "vllm": "generator"}  # fmt: skip
 """what the base program declares; singletons are addressed by their kind"""
 RULES = {"reward.effects"}
 """what the rules about rewards read, and nobody else (X803, R510)"""

@@ -110,7 +110,7 @@ MISTAKES = [
     ("loss = pg", "loss = ppo", "F101", "ppo", "known are `pg`, `rl.ppo`"),
     ("param group : int = 8", "group = 8", "F119", "group",
      "a parameter is declared with `param NAME : TYPE = VALUE`"),
-    ("vllm(policy)", "sglang(policy)", "F101", "sglang", "known are `titan`, `vllm`"),
+    ("vllm(policy)", "sglang(policy)", "F101", "sglang", "known are `openai`, `titan`, `vllm`"),
     ("when cluster.gpus", "when gpus", "F101", "gpus", "did you mean `cluster.gpus`?"),
     ("sync trainer -> generator", "sync trainer -> generator { overlap = True }", "F101", "True",
      "did you mean `true`?"),

@@ -217,6 +217,7 @@ class _Main:
             own = self.function(reward.function) if reward.kind == "program" else reward.function
             args = [
                 (None, name), (None, own), *([("file", reward.path)] if reward.path else []),
+                *([("kind", reward.kind)] if reward.kind in ("judge", "endpoint") else []),
                 *self.fields(reward, "kind", "function", "path", "sha256"), *self.at(name),
             ]  # fmt: skip
             yield statement(f"{self.variable('score', name)} = ", Call("program.reward", args))

@@ -143,8 +143,8 @@ def look_at_rewards(
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
-    python = [name for name in names if job.rewards[name].kind == "python"]
-    processes = {n: RewardProcess(Recipe.of(job, str(folder), (n,))) for n in python}
+    alone = [name for name in names if job.rewards[name].is_alone]
+    processes = {n: RewardProcess(Recipe.of(job, str(folder), (n,))) for n in alone}
     return _unloadable(processes, seconds)
 
 

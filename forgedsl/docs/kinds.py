@@ -6,6 +6,7 @@ here, and a test holds them against the schema.
 
 from forgedsl.docs.markdown import GENERATED, block, code, join, table
 from forgedsl.docs.settings import settings_table
+from forgedsl.schema.constructors import JUDGE
 from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
@@ -41,7 +42,8 @@ SHAPES = {
     "dataset": 'dataset sums { source = jsonl("sums.jsonl"), prompt = row.question }',
     "reward": "reward correct = rl.math_equal(tolerance = 1e-6)\n"
     "reward short(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 64, 0.0, 1.0)\n"
-    "reward tests = grading.run_tests { procs = 4, timeout = 20s, effects = [exec] }",
+    "reward tests = grading.run_tests { procs = 4, timeout = 20s, effects = [exec] }\n"
+    'reward style = judge.score(prompt = "{prompt} {response} Grade, 1 to 5:", scale = [1, 5])',
     "rubric": "rubric grade { score = 0.9 * correct + 0.1 * short, on_truncated = 0.0 }",
     "environment": "environment shop = desk.Desk(rows = 40) { procs = 2, tool_timeout = 5s }",
     "schedule": "schedule sync { steps = 100 }\nschedule async { steps = 100, max_policy_age = 1 }",
@@ -49,7 +51,8 @@ SHAPES = {
     "checkpoint": "checkpoint { every = 100, keep = 3 }",
     "logging": 'logging { wandb { project = "sums" } }',
     "service": "service trainer   : titan(policy) { optimizer { lr = 1e-6 } }\n"
-    "service generator : vllm(policy)  { sampling { max_tokens = 512 } }",
+    "service generator : vllm(policy)  { sampling { max_tokens = 512 } }\n"
+    'service remote    : openai("m")   { url = "https://example.org/v1", key = "JUDGE_KEY" }',
     "flow": "flow train {\n  prompt  = sums.draw(16)\n"
     "  rollout = generator.sample(prompt, n = 8)\n"
     "  score   = grade(rollout, prompt.target)\n"
@@ -64,7 +67,7 @@ SHAPES = {
 }
 MEANINGS = {
     "service": "processes that hold a model: `titan` trains it, or keeps it frozen where no step "
-    "names it; `vllm` samples from it",
+    "names it; `vllm` samples from it, or judges; `openai` is a model elsewhere that judges",
     "flow": "how samples become optimizer steps: a graph of streams. Every name is bound once; "
     "`sync` is the one edge that closes a cycle",
     "profile": "settings for one place to run. `--profile NAME` chooses it; where none is named, "
@@ -136,7 +139,7 @@ def _entry(name: str, shape: str, text: str) -> str:
 def _flow() -> list[str]:
     rows = []
     for owner, methods in METHODS.items():
-        for method in methods:
+        for method in (m for m in methods if m != JUDGE.name):
             args = ", ".join(PARAMETERS[method])
             needs = " and ".join(f"`{column}`" for column in COLUMNS.get(method, ()))
             note = f"; the dataset has {needs}" if needs else ""
@@ -144,6 +147,8 @@ def _flow() -> list[str]:
     for name in ("score", "keep"):
         target = "NAME" if name == "score" else "rollout.keep"
         rows.append((code(f"{target}({', '.join(PARAMETERS[name])})"), STATEMENTS[name]))
+    text = f"no statement, but the value of a reward: {JUDGE.doc}"
+    rows.append((code("SERVICE.score(prompt, scale = [1, 5], range = [0.0, 1.0])"), text))
     rows.append((code("replay(rollout, NAME = ..., ...)"), REPLAY))
     rows.append((code("sync TRAINER -> GENERATOR { ... }"), SYNC))
     return ["## Statements of a flow", table(("statement", "is"), rows)]

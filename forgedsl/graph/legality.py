@@ -15,7 +15,8 @@ from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.graph.fields import check_fields
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
-from forgedsl.hir.ir import Function, Program, model_of
+from forgedsl.hir.ir import Decl, Function, Program, Ref, model_of, rewards_of
+from forgedsl.hir.judges import judges
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 
@@ -23,10 +24,20 @@ SOURCES = ("draw", "batches", "pairs")
 
 
 def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
-    """Services that nodes call or sync to, in order of declaration."""
+    """Services that nodes call, sync to or are judged by, in order of declaration."""
+    nodes = tuple(nodes)
     used = {node.target for node in nodes}
     used |= {node.settings["target"] for node in nodes if node.op == "sync"}
+    used |= {d.name for d in judging(program, nodes).values() if not kind_of(d.ctor).remote}
     return tuple(name for name in program.services if name in used)
+
+
+def judging(program: Program, nodes: Iterable[Node]) -> dict[str, Decl]:
+    """The judges behind the scores of the flow and of evals, by reward."""
+    scores = {node.target for node in nodes if node.op == "score"}
+    refs = (decl.settings["score"].value for decl in program.evals.values())
+    scores |= {ref.name for ref in refs if isinstance(ref, Ref)}
+    return judges(program, (r for score in scores for r in rewards_of(program, score)))
 
 
 # ---- shape
@@ -258,6 +269,10 @@ def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[D
     elif not kind_of(program.services[target].ctor).samples:
         problem = f"`{target}` is a {program.services[target].ctor} service and stays frozen"
         help = "sync into a generator (a vllm service)"
+    elif reward := next((r for r, d in judging(program, nodes).items() if d.name == target), ""):
+        problem = f"`{target}` judges `{reward}`: its grades would change with the policy"
+        model = model_of(program.services[source])
+        help = f"judge by a service of its own: `service judge : vllm({model})`"
     elif model_of(program.services[source]) != model_of(program.services[target]):
         ours, theirs = (model_of(program.services[name]) for name in (source, target))
         problem = f"`{source}` trains model `{ours}`, `{target}` serves model `{theirs}`"

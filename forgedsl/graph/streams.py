@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Input, Node, Stream
-from forgedsl.hir.ir import Constructor, Function, Program
+from forgedsl.hir.ir import Constructor, Function, Program, rewards_of
+from forgedsl.hir.judges import holes, judge_of
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.syntax.walk import names
 
 WORDS = {
     Stream.PROMPT: "prompts",
@@ -202,7 +202,9 @@ def _without_target(program: Program, node: Node) -> Iterator[Diagnostic]:
     """A rubric or reward called without the target that one of its rewards compares with."""
     if node.op != "score" or any(read.argument == "target" for read in node.inputs):
         return
-    reward = next((name for name in _rewards(program, node.target) if _compares(program, name)), "")
+    reward = next(
+        (name for name in rewards_of(program, node.target) if _compares(program, name)), ""
+    )
     if reward:
         draw = node.root
         yield Diagnostic(
@@ -215,17 +217,12 @@ def _without_target(program: Program, node: Node) -> Iterator[Diagnostic]:
         )
 
 
-def _rewards(program: Program, name: str) -> tuple[str, ...]:
-    """The rewards that a rubric reads, or the reward itself."""
-    rubric = program.rubrics.get(name)
-    if rubric is None:
-        return (name,)
-    return tuple(".".join(parts) for parts in names(rubric.settings["score"].value.expr))
-
-
 def _compares(program: Program, name: str) -> bool:
     reward = program.rewards.get(name)
     body = reward.body if reward is not None else None
+    judge = judge_of(reward)
+    if judge is not None:
+        return "target" in holes(judge.args["prompt"])
     return (
         isinstance(body, Constructor)
         and body.name in COMPARING

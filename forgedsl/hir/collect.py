@@ -15,6 +15,7 @@ from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES
+from forgedsl.services.registry import KINDS as SERVICE_KINDS
 from forgedsl.settings import Kind
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -218,8 +219,12 @@ class Collector:
             return None
         ctor = decl.ctor
         arguments = tuple(a.value for a in ctor.args) if isinstance(ctor, ast.Call) else ()
-        if not isinstance(ctor, ast.Call) or not all(isinstance(a, ast.Path) for a in arguments):
-            message = "a service says what runs it: `service NAME : titan(MODEL) { ... }`"
+        known = ctor.function.text if isinstance(ctor, ast.Call) else ""
+        remote = any(kind.name == known and kind.remote for kind in SERVICE_KINDS)
+        form = ast.String if remote else ast.Path
+        if not isinstance(ctor, ast.Call) or not all(isinstance(a, form) for a in arguments):
+            example = f'{known}("MODEL")' if remote else "titan(MODEL)"
+            message = f"a service says what runs it: `service NAME : {example} {{ ... }}`"
             self.ctx.error("F119", message, ctor.span if ctor is not None else decl.name_span)
             self.ctx.broken.add(decl.name)
             return None
@@ -236,7 +241,7 @@ class Collector:
         if not self._new_name(decl.name, decl.name_span):
             return None
         declared = Declared(kind=SERVICES[name], name=decl.name, node=decl, ctor=name)
-        declared.ctor_args = tuple(a for a in arguments if isinstance(a, ast.Path))
+        declared.ctor_args = tuple(a for a in arguments if isinstance(a, form))
         self.table.declared[decl.name] = declared
         return declared
 

@@ -101,8 +101,10 @@ class File(ABC):
         return None, 0
 
     def model_of(self, declared: Declared) -> Declared | None:
-        """The model a service runs; an unknown one has been reported."""
+        """The model a service runs; none of a remote one; an unknown one has been reported."""
         path = declared.ctor_args[0]
+        if isinstance(path, ast.String):
+            return None
         model = self.table.declared.get(path.text)
         return model if model is not None and model.kind.name == "model" else None
 

@@ -145,7 +145,13 @@ class FlowResolver:
         self.resolver.used.add(path.parts[0])
         if method not in methods:
             what = f"{owner} `{declared.name}` has no method"
-            self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), methods)
+            known = [name for name in methods if name != "score"]
+            self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), known)
+            return False
+        if method == "score":
+            message = f"`{path.text}` is a reward that is not declared"
+            said = f"`reward NAME = {path.text}(prompt = ...)`, and call `NAME` here"
+            self.ctx.error("F119", message, call.span, help=said)
             return False
         if method == "step":
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)

@@ -14,6 +14,7 @@ from typing import Any
 from forgedsl.records import dataclass, field
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.syntax.walk import names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +253,15 @@ class Program:
     used: frozenset[str] = frozenset()  # names of declarations that something reads
 
 
+def rewards_of(program: Program, score: str) -> tuple[str, ...]:
+    """The rewards behind a score: those a rubric combines, or the reward itself."""
+    if score not in program.rubrics:
+        return (score,)
+    found = {".".join(n) for n in names(program.rubrics[score].settings["score"].value.expr)}
+    return tuple(name for name in program.rewards if name in found)
+
+
 def model_of(service: Decl) -> str:
-    """The model a service is built on: `titan(policy)` is "policy"."""
+    """The model a service is built on: `titan(policy)` is "policy"; `openai("m")` asks for "m"."""
     argument = service.ctor_args[0]
     return argument.name if isinstance(argument, Ref) else str(argument)

@@ -309,7 +309,10 @@ class Resolver(File):
         args: tuple[Any, ...] = ()
         if declared.ctor is not None:
             model = self.model_of(declared)
-            args = tuple(Ref(name=model.name if model else a.text) for a in declared.ctor_args)
+            args = tuple(
+                a.value if isinstance(a, ast.String) else Ref(name=model.name if model else a.text)
+                for a in declared.ctor_args
+            )
             self._check_model(declared)
         return Decl(
             kind=declared.kind.name,
@@ -325,6 +328,8 @@ class Resolver(File):
 
     def _check_model(self, declared: Declared) -> None:
         path = declared.ctor_args[0]
+        if isinstance(path, ast.String):
+            return
         if self.model_of(declared) is not None:
             self.used |= {path.text, path.parts[0]}
             return

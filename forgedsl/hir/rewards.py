@@ -9,6 +9,7 @@ from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, check_function
 from forgedsl.hir.ir import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
+from forgedsl.hir.judges import judged
 from forgedsl.hir.table import part_span
 from forgedsl.records import replace
 from forgedsl.schema.constructors import STANDARD_REWARDS
@@ -106,6 +107,9 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
     else:
         ctx.error("F109", "the value of a reward is a function", value.span)
         return None
+    declared, depth = resolver.declared_at(path)
+    if declared is not None and declared.ctor is not None and len(path.parts) == depth + 1:
+        return judged(resolver, declared, path, value)
     resolver.used.add(path.parts[0])
     module = resolver.scope.names.get(path.parts[0])
     if isinstance(module, Scope) and module.module.startswith("std/"):

@@ -44,7 +44,7 @@ class Declared:
     owner: Owner | None = None
     node: ast.BlockDecl | ast.BindDecl | ast.FnDecl | None  # None: a singleton not written
     ctor: str | None = None
-    ctor_args: tuple[ast.Path, ...] = ()
+    ctor_args: tuple[ast.Path | ast.String, ...] = ()
     label: str | None = None
     label_layer: str = "default"
     entries: dict[str, Entry] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
+from forgedsl.hir.judges import NAME as JUDGE
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
@@ -46,6 +47,8 @@ def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
         if body.name == "overlong":
             never = longest <= body.args["soft"]
             return point(0.0) if never else interval(-1.0, 0.0)
+        if body.name == JUDGE:
+            return interval(*map(float, body.args["range"]))
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None

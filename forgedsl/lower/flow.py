@@ -7,7 +7,7 @@ from typing import Any
 
 from forgedsl.emit.python import call_name
 from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Decl, Program, Ref, model_of
+from forgedsl.hir.ir import Decl, Program, Ref, model_of, rewards_of
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
@@ -82,7 +82,7 @@ def _timeout(program: Program, node: Node) -> float:
         turn = max(CALL_TIMEOUT, tokens / SLOWEST_TOKENS_PER_S)
         return turn if "env" not in node.settings else _played(program, node.settings, turn)
     if node.op == "score":
-        rewards = rubric_rewards(program, node.target)
+        rewards = rewards_of(program, node.target)
         limits = [program.rewards[name].settings for name in rewards]
         longest = [float(s["timeout"].value * (s["retries"].value + 1)) for s in limits]
         return max(CALL_TIMEOUT, *longest)
@@ -97,36 +97,6 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
     step = turn + 2 * float(shop.settings["tool_timeout"].value)
     found = [d for d in (deadline, None if turns is None else turns * step) if d is not None]
     return CALL_TIMEOUT + 2 * float(min(found))
-
-
-def rubric_rewards(program: Program, target: str) -> tuple[str, ...]:
-    """The rewards behind a score: those a rubric combines, or the reward itself."""
-    if target in program.rewards:
-        return (target,)
-    expr = program.rubrics[target].settings["score"].value.expr
-    return tuple(name for name in program.rewards if name in paths_of(expr))
-
-
-def paths_of(expr: object) -> frozenset[str]:
-    """The dotted names an expression mentions."""
-    from forgedsl.syntax import ast
-
-    match expr:
-        case ast.Path():
-            return frozenset({expr.text})
-        case ast.Index():
-            return paths_of(expr.base) | paths_of(expr.key)
-        case ast.Unary():
-            return paths_of(expr.operand)
-        case ast.Binary():
-            return paths_of(expr.left) | paths_of(expr.right)
-        case ast.Conditional():
-            return paths_of(expr.test) | paths_of(expr.then) | paths_of(expr.otherwise)
-        case ast.List():
-            return frozenset[str]().union(*map(paths_of, expr.items))
-        case ast.Call():
-            return frozenset[str]().union(*(paths_of(arg.value) for arg in expr.args))
-    return frozenset()
 
 
 def lower_schedule(plan: Plan) -> job.Schedule:

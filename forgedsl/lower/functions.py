@@ -8,12 +8,27 @@ from typing import Any
 from forgedsl.diagnostics import Reporter, error
 from forgedsl.emit.python import function_name
 from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Constructor, Program, PythonFunction, Ref, RewardDecl
+from forgedsl.hir.ir import (
+    Constructor,
+    Decl,
+    Program,
+    PythonFunction,
+    Ref,
+    RewardDecl,
+    model_of,
+    rewards_of,
+)
+from forgedsl.hir.judges import holes, judge_of
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lower import job
-from forgedsl.lower.flow import rubric_rewards
 from forgedsl.lower.paths import InputFiles
+from forgedsl.services.registry import kind_of
 from forgedsl.source import SourceFile
+
+HOLES = {"prompt": "messages"}
+"""what a hole of a judge's prompt is given, where it is called otherwise"""
+BACKOFF = 8.0
+"""seconds that the client of an endpoint waits at most before it asks again"""
 
 
 def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
@@ -28,16 +43,16 @@ def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
 def lower_rewards(program: Program, graph: Graph, files: InputFiles) -> dict[str, job.Reward]:
     """The rewards behind every score in use."""
     used = {
-        reward for score in scores_used(program, graph) for reward in rubric_rewards(program, score)
+        reward for score in scores_used(program, graph) for reward in rewards_of(program, score)
     }
     return {
-        name: _reward(decl, files)
+        name: _reward(program, decl, files)
         for name, decl in program.rewards.items()
         if name in used or decl.settings["monitor"].value
     }
 
 
-def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
+def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward:
     settings = {key: setting.value for key, setting in decl.settings.items()}
     on_error = settings["on_error"]
     common = {
@@ -50,6 +65,8 @@ def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
         "max_failed": settings["max_failed"],
         "monitor": settings["monitor"],
     }
+    if (judge := judge_of(decl)) is not None:
+        return _judge(judge, program.services[judge.args["service"]], settings, common)
     if isinstance(decl.body, Constructor):
         return job.Reward(kind="std", function=decl.body.name, args=dict(decl.body.args), **common)
     if isinstance(decl.body, PythonFunction):
@@ -73,6 +90,24 @@ def _reward(decl: RewardDecl, files: InputFiles) -> job.Reward:
             **common,
         )
     return job.Reward(kind="program", function=function_name("reward", decl.name), **common)
+
+
+def _judge(
+    judge: Constructor, service: Decl, settings: dict[str, Any], common: dict[str, Any]
+) -> job.Reward:
+    """A reward that a model gives: an engine of the run, or an endpoint. An endpoint is asked
+    `retries` times more by its client, within one call."""
+    args = {key: plain_argument(v) for key, v in judge.args.items() if key != "service"}
+    inputs = {
+        hole: HOLES.get(hole, hole.replace("row.", "column ")) for hole in holes(args["prompt"])
+    }
+    common = {**common, "inputs": inputs, "concurrency": settings["concurrency"]}
+    if not kind_of(service.ctor).remote:
+        return job.Reward(kind="judge", function="score", args=args, service=service.name, **common)
+    args |= {key: setting.value for key, setting in service.settings.items()}
+    args |= {"model": model_of(service), "timeout": common["timeout"], "retries": common["retries"]}
+    common["timeout"] = (args["timeout"] + BACKOFF) * (args["retries"] + 1)
+    return job.Reward(kind="endpoint", function="score", args=args, **(common | {"retries": 0}))
 
 
 def lower_environments(
@@ -110,7 +145,7 @@ def lower_rubrics(program: Program, graph: Graph) -> dict[str, job.Rubric]:
     return {
         name: job.Rubric(
             function=function_name("rubric", name),
-            rewards=rubric_rewards(program, name),
+            rewards=rewards_of(program, name),
             on_truncated=decl.settings["on_truncated"].value,
             on_error=decl.settings["on_error"].value,
         )

@@ -98,11 +98,14 @@ class Reward(Spec):
     kind "python": `function` in the file `path` (relative, with sha256), or an object of the class
     of that name, made with `args`. `inputs` says what each parameter is given: prompt, messages,
     response, target, rollout, row, or `column NAME`; `lists` that all come as lists of one (TRL).
+    kind "judge": `service` grades the prompt whose holes `inputs` name; `args` are of `score`.
+    kind "endpoint": so does what is at `args["url"]`.
     """
 
-    kind: Literal["std", "program", "python"]
+    kind: Literal["std", "program", "python", "judge", "endpoint"]
     function: str
     args: dict[str, Any] = Field(default_factory=dict)
+    service: str | None = None
     path: str | None = None
     sha256: str | None = None
     inputs: dict[str, str] = Field(default_factory=dict)
@@ -114,7 +117,7 @@ class Reward(Spec):
     """
     procs: int = 1
     concurrency: int | None = None
-    """calls at a time in a process, of an asynchronous function"""
+    """calls at a time in a process, of an asynchronous function, or of a judge"""
     timeout: float = 30.0
     retries: int = 1
     on_error: Literal["drop"] | float = "drop"
@@ -122,6 +125,16 @@ class Reward(Spec):
     memory: int | None = None
     cache: bool = False
     monitor: bool = False
+
+    @property
+    def is_pure(self) -> bool:
+        """Whether it computes only, so that its time is known; those share one pool."""
+        return self.kind in ("std", "program")
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether it has processes of its own in a run."""
+        return self.kind in ("python", "endpoint")
 
     @property
     def places(self) -> int:

@@ -109,6 +109,7 @@ def lower_sampling(decl: Decl) -> job.Sampling:
     names = job.Sampling.model_fields
     given = {name: _plain(decl, f"sampling.{name}") for name in names}
     given["stop"] = tuple(given["stop"] or ())
+    given["max_tokens"] = given["max_tokens"] or 1  # what judges only samples nothing
     return job.Sampling(**given)
 
 

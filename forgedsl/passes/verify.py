@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
+from forgedsl.hir.ir import Ref
 from forgedsl.passes.state import State
 from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES
@@ -88,8 +89,9 @@ def _nothing_reported(state: State) -> Iterator[str]:
 def _models_known(state: State) -> Iterator[str]:
     program: Any = state.hir
     for name, decl in program.services.items():
-        if decl.ctor_args[0].name not in program.models:
-            yield f"{name}: {decl.ctor_args[0].name}"
+        model = decl.ctor_args[0]
+        if isinstance(model, Ref) and model.name not in program.models:
+            yield f"{name}: {model.name}"
 
 
 def _flow_downwards(state: State) -> Iterator[str]:

@@ -215,7 +215,8 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     dims = request.dims[mesh.service]
     assert dims is not None
     reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
-    taken = sum(ranks[name].peak for name in others if isinstance(ranks[name].shape, TitanShape))
+    known = [ranks[name] for name in others if name in ranks]  # engines claim what these leave
+    taken = sum(rank.peak for rank in known if isinstance(rank.shape, TitanShape))
     left = (SHARED * request.host.gpu_memory - taken) / engines - reload
     return max(0.05, floor(100 * left / request.host.gpu_memory) / 100)
 

@@ -16,6 +16,9 @@ from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import Tree
+from forgedsl.plan.capacity import Request
+from forgedsl.plan.cost import engine_judges, judge_tokens
+from forgedsl.plan.environments import longest_text
 from forgedsl.plan.host import launcher_of
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
 from forgedsl.records import replace
@@ -417,6 +420,38 @@ def _splits_a_file(decl: Decl, program: Program) -> bool:
     dataset = program.datasets[decl.settings["dataset"].value.name]
     source = dataset.settings["source"].value
     return isinstance(source, Constructor) and source.name != "hf"
+
+
+def check_judges(request: Request, graph: Graph) -> list[Diagnostic]:
+    """D605: a judge's prompt fits its context, where it is known how long that may be."""
+    found = []
+    program = request.program
+    for node in graph.of("score"):
+        samples = [graph.node(sampler) for sampler in sorted(node.samplers)]
+        drawn = (program.datasets[graph.node(sample.root).target] for sample in samples)
+        sampled = [
+            (number(dataset, "max_prompt_tokens", 1), longest_text(program, sample) or 1)
+            for dataset, sample in zip(drawn, samples, strict=True)
+        ]
+        for name, judge in engine_judges(program, node).items():
+            service = judge.args["service"]
+            context = request.contexts[service]
+            tokens = judge_tokens(judge, sampled)
+            if context is not None and tokens >= context:
+                model = model_of(program.services[service])
+                found.append(
+                    error(
+                        "D605",
+                        "context-overflow",
+                        f"the prompt of `{name}` has up to {tokens} tokens; they exceed the "
+                        f"context {context} of model `{model}`, which judges",
+                        judge.span,
+                        related=setting_label(program.models[model], "context"),
+                        help="a judge with a larger context, or a smaller `max_tokens` or "
+                        "`max_prompt_tokens`",
+                    )
+                )
+    return found
 
 
 def check_context(

@@ -15,7 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Program
+from forgedsl.hir.ir import Constructor, Program, rewards_of
+from forgedsl.hir.judges import holes, judge_of, judges
 from forgedsl.plan.capacity import RankMemory, Request, itemsize
 from forgedsl.plan.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.environments import environment_of, longest_text
@@ -31,6 +32,8 @@ from forgedsl.transports import RATES
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """forward passes that a forward and backward is worth, with activation checkpointing"""
 DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
+CHARACTERS = 4
+"""of a template, to a token"""
 SLOW = 1.5
 """a frozen model that takes so many times what else there is to wait for is worth a warning: 60 %
 of a step whose stages take turns"""
@@ -127,6 +130,7 @@ def plan_cost(
             unknown.append(node.target)
             continue
         stages.append(stage_of(request, graph, schedule, node, ranks))
+    stages += judge_stages(request, graph)
     return Cost(
         stages=tuple(stages),
         overlapped=schedule.mode == "async",
@@ -155,6 +159,48 @@ def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
         least = number(dataset, "max_prompt_tokens", 1)
         new = min(row if new is None else new, max(1, row - least))
     return number(dataset, "max_prompt_tokens", max(1, row - new)), new
+
+
+def engine_judges(program: Program, node: Node) -> dict[str, Constructor]:
+    """The judges behind a score that are engines of the plan, by reward."""
+    found = judges(program, rewards_of(program, node.target)).items()
+    here = (name for name, service in found if not kind_of(service.ctor).remote)
+    return {name: judge for name in here if (judge := judge_of(program.rewards[name]))}
+
+
+def judge_tokens(judge: Constructor, sampled: Iterable[tuple[int, int]]) -> int:
+    """Tokens of a judge's prompt, at most: its template, and what (prompt, completion) have."""
+    text = judge.args["prompt"]
+    asked = "prompt" in holes(text)
+    return len(text) // CHARACTERS + max(new + (prompt if asked else 0) for prompt, new in sampled)
+
+
+def judge_stages(request: Request, graph: Graph) -> list[Stage]:
+    """What judges in the plan read."""
+    return [
+        _judge(request, graph, node, name, judge)
+        for node in graph.of("score")
+        for name, judge in engine_judges(request.program, node).items()
+        if request.dims[judge.args["service"]] is not None
+    ]
+
+
+def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constructor) -> Stage:
+    """Prefill alone: a grade is read off the first token."""
+    service = judge.args["service"]
+    mesh, dims = request.mesh(service), request.dims[service]
+    assert dims is not None
+    samples = [graph.node(sampler) for sampler in sorted(node.samplers)]
+    each = judge_tokens(judge, (lengths(request, graph, sample) for sample in samples))
+    drawn = (int(graph.node(sample.root).settings["count"]) for sample in samples)
+    count = sum(n * int(s.settings["n"]) for n, s in zip(drawn, samples, strict=True))
+    flops, rates = count * each * forward_flops(dims, each), rates_of(request, mesh)
+    size = itemsize(request.program, request.program.services[service])
+    return Stage(
+        node=name, service=service, device=mesh.device, tokens=count * each, flops=flops,
+        bytes=float(size * num_params(dims)), detail=f"{count} x {each} read",
+        seconds=flops / (rates.prefill * mesh.world * mesh.replicas),
+    )  # fmt: skip
 
 
 def step_tokens(request: Request, graph: Graph, schedule: SchedulePlan) -> int:

@@ -228,6 +228,7 @@ def _checks(
     found += checks.check_evals(program, graph)
     found += checks.check_transports(program, graph, request.meshes)
     found += checks.check_context(program, graph, contexts, seq_len)
+    found += checks.check_judges(request, graph)
     found += check_environments(program, graph, contexts, seq_len)
     found += check_tools(program, graph, base_dir)
     if schedule is not None:

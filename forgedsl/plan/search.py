@@ -33,6 +33,7 @@ from forgedsl.plan.capacity import (
 from forgedsl.plan.cost import (
     Cost,
     data_ranks,
+    judge_stages,
     plan_cost,
     stage_of,
     step_tokens,
@@ -315,11 +316,13 @@ class _Search:
             mesh = replace(mesh, cpus=share)
         meshes = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
         request = replace(self.base, program=program, meshes=meshes, rows=sizes)
-        return sum(
-            stage_of(request, self.graph, self.schedule, node).seconds
+        stages = [
+            stage_of(request, self.graph, self.schedule, node)
             for node in self.graph.nodes
             if node.target == decl.name and node.op in ("sample", "logprobs", "step")
-        )
+        ]
+        stages += judge_stages(request, self.graph)
+        return sum(stage.seconds for stage in stages if stage.service == decl.name)
 
     def _bound(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Key | None:
         """No candidate of this combination has a smaller key; None if there are too few GPUs."""

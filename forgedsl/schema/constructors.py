@@ -106,6 +106,16 @@ DATA_SOURCES = _group(
 SEED = _group(_signature("seed", "shuffled in an order of its own", _param("seed", NATURAL)))
 EXPORTS = _group(_signature("hf", "a folder in Hugging Face layout", _param("path", STR)))
 
+GRADES = Type(base="list", item=NATURAL, size=2)
+JUDGE = _signature(
+    "score",
+    "the grade that a model gives: the one expected of its next token, or what an endpoint answers",
+    _param("prompt", STR),
+    _param("scale", GRADES, [1, 5], keyword=True),
+    _param("range", Type(base="list", item=FLOAT, size=2), [0.0, 1.0], keyword=True),
+)
+"""`judge.score(prompt = "... {prompt} ... {response} ...", scale = [1, 5])`"""
+
 STANDARD_REWARDS = _group(
     _signature(
         "math_equal",

@@ -75,13 +75,15 @@ class ServiceKind:
 
     schema    its settings, and what of them this version does not carry out (`support`)
     methods   what a flow may call; `sample` makes it a generator, which takes weights of a sync,
-              `step` a model that is trained where the flow steps it, and frozen elsewhere
+              `step` a model that is trained where the flow steps it, and frozen elsewhere;
+              `score` is the value of a reward
     needs     settings without default that a method reads: (method, setting, why)
     degrees   parallel degrees, whose product is the processes of one replica; `spread` is the one
               that takes what the others leave
     even      what of a model `tp` must divide, by the fields of its dimensions
     measure   prefix of the settings that say what its log-probs are of (`sampling.`)
     process   bytes of a process that has imported its parts and holds no model (measured)
+    remote    it runs elsewhere: a string names its model, and the plan gives it nothing
     """
 
     name: str
@@ -93,6 +95,7 @@ class ServiceKind:
     even: tuple[str, ...] = ("heads",)
     measure: str = ""
     process: int = GIB
+    remote: bool = False
     experts_on_one: bool = False
     """a model with experts computes in one process"""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from forgedsl.services import titan, vllm
+from forgedsl.services import openai, titan, vllm
 from forgedsl.services.base import ServiceKind
 from forgedsl.settings import Kind, Live
 
-KINDS: tuple[ServiceKind, ...] = (titan.KIND, vllm.KIND)
+KINDS: tuple[ServiceKind, ...] = (titan.KIND, vllm.KIND, openai.KIND)
 SCHEMAS: Live[Kind] = Live(lambda: {kind.name: kind.schema for kind in KINDS})
 
 

@@ -59,7 +59,7 @@ SCHEMA = Kind(
 KIND = ServiceKind(
     name="vllm",
     schema=SCHEMA,
-    methods=("sample", "play"),
+    methods=("sample", "play", "score"),
     needs=(
         ("sample", "sampling.max_tokens", "it samples"),
         ("play", "sampling.max_tokens", "it samples"),

@@ -58,13 +58,13 @@ def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
 
 
 def _rewards(job: Job) -> tuple[dict[str, Reward], list[str]]:
-    """Pure functions take next to nothing; of Python rewards nothing is known."""
+    """Pure functions take next to nothing; of Python rewards and judges nothing is known."""
     slow = Dist(median=0.05, sigma=0.5)
     found = {
-        name: Reward(seconds=slow if reward.kind == "python" else constant(0.0002))
+        name: Reward(seconds=constant(0.0002) if reward.is_pure else slow)
         for name, reward in job.rewards.items()
     }
-    unknown = [name for name, reward in job.rewards.items() if reward.kind == "python"]
+    unknown = [name for name, reward in job.rewards.items() if not reward.is_pure]
     return found, [f"a call of {name} takes {slow.text} s" for name in unknown]
 
 

@@ -3,7 +3,7 @@
     Job --calls_of--> by score: the calls it makes; by pool: its processes
 
 Rewards that are pure functions share one pool of processes, and one call there does all of them;
-each Python reward has processes of its own (runtime/meshes.py).
+each other reward has processes of its own (runtime/meshes.py).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def calls_of(job: Job, load: Workload) -> tuple[dict[str, tuple[Call, ...]], dic
 
 
 def _calls(job: Job, names: tuple[str, ...]) -> tuple[Call, ...]:
-    pure = tuple(name for name in names if job.rewards[name].kind != "python")
+    pure = tuple(name for name in names if job.rewards[name].is_pure)
     found = []
     if pure:
         limit = max(job.rewards[name].timeout for name in pure)
@@ -47,7 +47,7 @@ def _calls(job: Job, names: tuple[str, ...]) -> tuple[Call, ...]:
         found.append(Call(names=pure, pool=PURE, limit=limit, drops=drops))
     for name in names:
         reward = job.rewards[name]
-        if reward.kind == "python":
+        if not reward.is_pure:
             drops = reward.on_error == "drop"
             found.append(
                 Call(
@@ -59,6 +59,6 @@ def _calls(job: Job, names: tuple[str, ...]) -> tuple[Call, ...]:
 
 
 def _sizes(job: Job) -> dict[str, int]:
-    pure = [reward.procs for reward in job.rewards.values() if reward.kind != "python"]
+    pure = [reward.procs for reward in job.rewards.values() if reward.is_pure]
     sizes = {PURE: max(pure)} if pure else {}
-    return sizes | {n: r.places for n, r in job.rewards.items() if r.kind == "python"}
+    return sizes | {n: r.places for n, r in job.rewards.items() if not r.is_pure}

@@ -41,6 +41,8 @@ class Request:
     token_ids: list[int]
     sampling: spec.Sampling
     seed: int
+    grades: tuple[int, ...] = ()
+    """tokens whose log-probs as the first token are wanted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +201,24 @@ class Generator(ForgeActor):
 
     def _add(self, requests: list[Request]) -> None:
         for request in requests:
+            if request.grades and len(request.token_ids) >= self._engine.longest:
+                self._refuse(request)
+                continue
             running = self._engine.num_running
             self._in_flight[request.id] = _InFlight(self._version, time.time(), running)
-            self._engine.add(request.id, request.token_ids, request.sampling, request.seed)
+            self._engine.add(
+                request.id, request.token_ids, request.sampling, request.seed, request.grades
+            )
+
+    def _refuse(self, request: Request) -> None:
+        """Answer without grades what no context holds: text of a policy may be of any length."""
+        if self.rank == 0 and self._port is not None:
+            now, version = time.time(), self._version
+            answer = Completion(
+                id=request.id, token_ids=[], logprobs=[], mask=[], text="", truncated=True,
+                version_min=version, version_max=version, started=now, finished=now, running=0,
+            )  # fmt: skip
+            self._port.send(Message(completions=[answer]))
 
     def _check(self, manifest: Manifest) -> float:
         """Compute the manifest's probe here; completions that finish meanwhile are sent."""
@@ -246,6 +263,7 @@ class Generator(ForgeActor):
             finished=now,
             running=entry.running,
             versions=entry.versions(version, len(done.token_ids)),
+            grades=done.grades,
         )
 
 

@@ -113,7 +113,7 @@ class Program:
     ) -> Scorer:
         """A reward: a function of the program, the name of a standard one, or, with `file`, the
         name of a function in that Python file, called with (prompt, response, target) unless
-        `inputs` says what each parameter is given."""
+        `inputs` says what each parameter is given; a judge with its `kind`."""
         file = given.pop("file", None)
         if callable(function):
             reward = spec.Reward(kind="program", function=self._function(function), **given)
@@ -125,7 +125,7 @@ class Program:
                 kind="python", function=function, path=file, sha256=sha256, **given
             )
         else:
-            reward = spec.Reward(kind="std", function=function, **given)
+            reward = spec.Reward(**({"kind": "std"} | given), function=function)
         self._declare("rewards", name, reward, at)
         return Scorer(name)
 

@@ -5,6 +5,7 @@ program  function of the job's generated module, `f(rollout, **args)`
 python   function of the user's file, an object that is called, or one of a class made with `args`,
          synchronous or asynchronous; `inputs` and `positional` say what each parameter is given;
          the file must be the one the job was built with
+endpoint a judge behind HTTP
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.modules import load_file
 from forgedsl.runtime.places import described
 from forgedsl.runtime.rewards import text
+from forgedsl.runtime.rewards.endpoint import Endpoint
+from forgedsl.runtime.rewards.given import source_of
 from forgedsl.runtime.rewards.math_equal import math_equal
 
 STANDARD: dict[str, Callable[..., float]] = {
@@ -73,7 +76,9 @@ def load_reward(spec: job.Reward, program: ModuleType, job_dir: Path) -> RewardF
         LaunchError: a Python reward is missing, is not the one of the job, or fails on import.
     """
     if spec.kind == "std":
-        function = partial(STANDARD[spec.function], **spec.args)
+        function: Callable[..., Any] = partial(STANDARD[spec.function], **spec.args)
+    elif spec.kind == "endpoint":
+        function = Endpoint(spec)
     elif spec.kind == "program":
         body = partial(getattr(program, spec.function), **spec.args)
         function = partial(_without_target, body)
@@ -105,9 +110,9 @@ def _given(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target:
     """Call with what each parameter is given."""
     if spec.lists:
         return _in_lists(user, spec, rollout, target)
-    places = [_source(source, rollout, target) for source in spec.positional]
+    places = [source_of(source, rollout, target) for source in spec.positional]
     names = {
-        name: _source(source, rollout, target)
+        name: source_of(source, rollout, target)
         for name, source in spec.inputs.items()
         if not source.startswith("column? ") or source[8:] in rollout.prompt.columns
     }
@@ -129,7 +134,7 @@ def _in_lists(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, targ
         if name == "**":
             given = {**prompt.columns, **given}
         elif not source.startswith("column? ") or source[8:] in prompt.columns:
-            given[name] = known[source] if source in known else _source(source, rollout, target)
+            given[name] = known[source] if source in known else source_of(source, rollout, target)
     values = user(**{name: [value] for name, value in given.items()})
     if not isinstance(values, list | tuple) or len(values) != 1:
         raise ValueError(
@@ -137,31 +142,6 @@ def _in_lists(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, targ
             f"not {_shown(values)}"
         )
     return values[0]
-
-
-def _source(source: str, rollout: Rollout, target: Any) -> Any:
-    """What a parameter is given; see `job.Reward.inputs`."""
-    prompt = rollout.prompt
-    kind, _, column = source.partition(" ")
-    match kind:
-        case "prompt":
-            return prompt.text
-        case "messages":
-            if prompt.messages is None:
-                return [{"role": "user", "content": prompt.text}]
-            return prompt.messages
-        case "response":
-            return rollout.response
-        case "target":
-            return target
-        case "rollout":
-            return rollout
-        case "row":
-            return prompt.columns
-    if column not in prompt.columns:
-        names = ", ".join(prompt.columns) or "none that is asked for"
-        raise ValueError(f"the row has no column `{column}`, a parameter; it has {names}")
-    return prompt.columns[column]
 
 
 def _python_function(spec: job.Reward, job_dir: Path) -> Callable[..., Any]:

@@ -12,23 +12,27 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data import DatasetReader, open_dataset
-from forgedsl.runtime.data.reader import SECONDS, maker
+from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.data.reader import SECONDS, load_tokenizer, maker
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.judge import Judge
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The open datasets of a job and the module with its pure functions."""
+    """The open datasets of a job, tokenizers, and the module with its pure functions."""
 
     program: ModuleType
     readers: dict[str, DatasetReader]
+    judges: dict[str, ChatTokenizer]
+    """the tokenizers of services that judge"""
 
 
 async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLog) -> Data:
@@ -50,7 +54,11 @@ async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLo
             reader.end = math.ceil(epochs * reader.num_rows)
         await asyncio.to_thread(reader.check, maker(job, name, reader), SECONDS)
         readers[name] = reader
-    return Data(program=program, readers=readers)
+    judges = {}
+    for service in {reward.service for reward in job.rewards.values()} - {None}:
+        model = job.services[str(service)].model
+        judges[str(service)] = await asyncio.to_thread(load_tokenizer, job, model, job_dir, run_dir)
+    return Data(program=program, readers=readers, judges=judges)
 
 
 async def build_endpoints(
@@ -73,6 +81,10 @@ async def build_endpoints(
         client = GeneratorClient(service, meshes, endpoints.report_failure)
         await client.start()
         endpoints.generators[name] = client
+    for name, reward in job.rewards.items():
+        if reward.service is not None:
+            client = endpoints.generators[reward.service]
+            endpoints.rewards.judge(name, Judge(name, job, client, data.judges[reward.service]))
     await _environments(job, fleet, data, events, endpoints)
     return endpoints
 

@@ -74,11 +74,14 @@ class GeneratorClient:
         for replica in self.replicas:
             await self._open(replica)
 
-    async def sample(self, token_ids: list[int], sampling: spec.Sampling, seed: int) -> Completion:
-        """One completion from the replica that the routing policy picks."""
+    async def sample(
+        self, token_ids: list[int], sampling: spec.Sampling, seed: int, grades: tuple[int, ...] = ()
+    ) -> Completion:
+        """One completion from the replica that the routing policy picks, with the log-probs of
+        `grades` as its first token."""
         ident = str(next(self._ids))
         owed = Owed(
-            self._request(ident, token_ids, sampling, seed),
+            self._request(ident, token_ids, sampling, seed, grades),
             asyncio.get_running_loop().create_future(),
             token_ids,
         )
@@ -130,8 +133,15 @@ class GeneratorClient:
             for task in replica.tasks:
                 task.cancel()
 
-    def _request(self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int) -> Any:
-        return Request(id=ident, token_ids=token_ids, sampling=sampling, seed=seed)
+    def _request(
+        self,
+        ident: str,
+        token_ids: list[int],
+        sampling: spec.Sampling,
+        seed: int,
+        grades: tuple[int, ...],
+    ) -> Any:
+        return Request(id=ident, token_ids=token_ids, sampling=sampling, seed=seed, grades=grades)
 
     async def _open(self, replica: Replica) -> None:
         port, replica.receiver = Channel.open()

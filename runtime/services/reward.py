@@ -26,6 +26,7 @@ from forgedsl.runtime.guards import Late, RewardGuard, deadline
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.worker import Item, Outcome
+from forgedsl.runtime.services.judge import Judge
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
@@ -156,11 +157,18 @@ class RewardClient:
         }
         self._cached: dict[tuple[Any, ...], float] = {}
         pools = {id(mesh): self._pool(name, mesh) for name, mesh in mesh_by_reward.items()}
-        self._pools = {name: pools[id(mesh)] for name, mesh in mesh_by_reward.items()}
+        self._pools: dict[str, RewardPool | Judge] = {
+            name: pools[id(mesh)] for name, mesh in mesh_by_reward.items()
+        }
 
     def pool(self, mesh: Mesh) -> RewardPool | None:
         """The pool that calls this mesh."""
-        return next((pool for pool in self._pools.values() if pool.mesh is mesh), None)
+        pools = (pool for pool in self._pools.values() if isinstance(pool, RewardPool))
+        return next((pool for pool in pools if pool.mesh is mesh), None)
+
+    def judge(self, name: str, judge: Judge) -> None:
+        """Let an engine of the run give reward `name`."""
+        self._pools[name] = judge
 
     async def score(
         self, name: str, rollout: Rollout, target: Any, *, monitored: bool = True
@@ -210,7 +218,7 @@ class RewardClient:
     async def _rewards(self, names: tuple[str, ...], call: _Call) -> dict[str, float | RewardError]:
         """The values of rewards in one pool, asked again for those that may be retried."""
         found: dict[str, float | RewardError] = {}
-        keys = {n: _key(n, call) for n in names if self._job.rewards[n].cache}
+        keys = {n: self._key(n, call) for n in names if self._job.rewards[n].cache}
         found.update({n: self._cached[key] for n, key in keys.items() if key in self._cached})
         names = tuple(n for n in names if n not in found)
         tried = 0
@@ -241,6 +249,15 @@ class RewardClient:
             names = tuple(again)
         return found
 
+    def _key(self, name: str, call: _Call) -> tuple[Any, ...]:
+        """All that a reward can see of a rollout, but for its versions and times; a judge sees
+        text alone."""
+        rollout, prompt = call.rollout, call.rollout.prompt
+        seen = (name, prompt.text, rollout.text, repr(call.target), repr(prompt.columns))
+        if self._job.rewards[name].kind in ("judge", "endpoint"):
+            return seen
+        return *seen, rollout.truncated, rollout.num_tokens
+
     def _remember(self, key: tuple[Any, ...], value: float) -> None:
         if len(self._cached) >= CACHE_SIZE:
             del self._cached[next(iter(self._cached))]
@@ -270,7 +287,7 @@ class RewardClient:
         def seconds(item: Item) -> float:
             return sum(self._job.rewards[one].timeout for one in item[0]) + GRACE
 
-        if reward.kind != "python":
+        if reward.is_pure:
             return RewardPool(mesh, depth=1, limit=PURE_BATCH, seconds=seconds)
 
         def slow(item: Item) -> None:
@@ -285,13 +302,6 @@ class RewardClient:
 
         depth = reward.concurrency or DEPTH
         return RewardPool(mesh, depth=depth, limit=1, seconds=seconds, slow=slow, full=full)
-
-
-def _key(name: str, call: _Call) -> tuple[Any, ...]:
-    """All that a reward can see of a rollout, but for its versions and times."""
-    rollout, prompt = call.rollout, call.rollout.prompt
-    seen = (prompt.text, rollout.text, rollout.truncated, rollout.num_tokens)
-    return name, *seen, repr(call.target), repr(prompt.columns)
 
 
 def _short(value: Any) -> str:

@@ -36,7 +36,7 @@ class StubClient(GeneratorClient):
     """Asks for completions of a length; `sampling.max_tokens` is that length here."""
 
     def _request(
-        self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int
+        self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int, grades: Any
     ) -> StubRequest:
         tokens = sampling.max_tokens
         cut = tokens >= self.service.sampling.max_tokens

@@ -39,9 +39,9 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
             lr = trained.lr if trained else 0.0
             args = (model.titans[name], lr)
             fleet.titans[name] = _mesh(there, job, name, first, twin, args, logs)
-    pure = tuple(name for name, reward in job.rewards.items() if reward.kind != "python")
+    pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
     pools = [(POOL, pure)] if pure else []
-    pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if reward.kind == "python"]
+    pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if not reward.is_pure]
     for mesh_name, names_ in pools:
         limits = {name: job.rewards[name].timeout for name in names_}
         times = {name: model.rewards[name] for name in names_}

@@ -47,6 +47,7 @@ class Finished:
     logprobs: list[float]
     text: str | None
     truncated: bool
+    grades: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ class Engine:
         self._ranks, self._rank = seat.ranks, seat.rank
         self._watched: set[str] = set()
         """requests with stop strings, in whose text vLLM looks for them"""
+        self._graded: dict[str, tuple[int, ...]] = {}
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments = _arguments(service, model, folder, seed, seat)
         if not on_cpu:
@@ -145,10 +147,20 @@ class Engine:
             raise RuntimeError(f"engine ranks diverged: rank 0 has {theirs} requests, this {mine}")
         return agreed
 
+    @property
+    def longest(self) -> int:
+        """Tokens of prompt and completion."""
+        return int(self._engine.model_config.max_model_len)
+
     def add(
-        self, request_id: str, token_ids: list[int], sampling: spec.Sampling, seed: int
+        self,
+        request_id: str,
+        token_ids: list[int],
+        sampling: spec.Sampling,
+        seed: int,
+        grades: tuple[int, ...] = (),
     ) -> None:
-        """Queue one request."""
+        """Queue one request; `grades` are tokens whose log-probs are wanted beside."""
         params = self._params(
             n=1,
             temperature=sampling.temperature,
@@ -159,7 +171,8 @@ class Engine:
             min_tokens=sampling.min_tokens,
             stop=list(sampling.stop),
             seed=seed if sampling.temperature > 0 else None,
-            logprobs=0,
+            logprobs=len(grades),
+            logprob_token_ids=list(grades) or None,
             flat_logprobs=True,
             # text is needed for stop strings only; decoding each token costs more than sampling it
             detokenize=bool(sampling.stop),
@@ -168,6 +181,9 @@ class Engine:
         prompt = self._prompt(prompt_token_ids=token_ids)
         if sampling.stop:
             self._watched.add(request_id)
+        if grades:
+            self._graded[request_id] = grades
+        if sampling.stop or grades:
             self._engine.add_request(request_id, prompt, params)
             return
         inputs, tasks = self._engine.input_processor, self._engine.get_supported_tasks()
@@ -194,6 +210,8 @@ class Engine:
         flat = completion.logprobs  # the sampled token comes first at each position
         watched = output.request_id in self._watched
         self._watched.discard(output.request_id)
+        grades = self._graded.pop(output.request_id, ())
+        first = dict(zip(flat.token_ids, flat.logprobs, strict=True)) if grades else {}
         return Finished(
             request_id=output.request_id,
             token_ids=list(completion.token_ids),
@@ -203,6 +221,7 @@ class Engine:
             ],
             text=completion.text if watched else None,
             truncated=completion.finish_reason == "length",
+            grades=tuple(first[token] for token in grades),
         )
 
     def score(self, request_id: str, token_ids: list[int]) -> tuple[list[float], list[Finished]]:

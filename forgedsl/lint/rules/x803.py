@@ -7,13 +7,16 @@
 
 Declared effects decide how it is run: `exec` and `net` in worker processes with a timeout, and what
 is not pure is never cached or replayed. `exec` covers net and io, `net` covers io, `gpu` covers
-random. The file is read with its imports resolved, never run.
+random. The file is read with its imports resolved, never run. A judge behind an endpoint (a service
+`openai`) has the effect `net`.
 """
 
 from forgedsl.diagnostics import Label
+from forgedsl.hir.judges import judge_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
+from forgedsl.services.registry import kind_of
 
 finding = rule(__doc__, "D")
 
@@ -21,6 +24,19 @@ finding = rule(__doc__, "D")
 def check(view: View) -> Findings:
     from forgedsl.types.effects import covered  # reads Python, which most programs have none of
 
+    for reward in view.program.rewards.values():
+        judge, declared = judge_of(reward), reward.settings["effects"].value
+        if judge is None or "net" in covered(declared):
+            continue
+        service = view.program.services[judge.args["service"]]
+        if kind_of(service.ctor).remote:
+            yield finding(
+                f"reward `{reward.name}` asks `{service.settings['url'].value}`, and does not "
+                "declare `net`",
+                place_of(reward, view, "effects"),
+                related=(Label(text="effect net", span=service.name_span),),
+                help=f"`{{ effects = [{', '.join(sorted({*declared, 'net'}))}] }}`",
+            )
     for found in python_rewards(view):
         declared = found.reward.settings["effects"].value
         hidden = [use for use in found.uses if use.effect not in covered(declared)]

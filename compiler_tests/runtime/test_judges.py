@@ -1,0 +1,205 @@
+"""Judges: what an engine's log-probs say, and an endpoint that is busy, late, wrong or locked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_reward_process import rollout
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.rewards.process import RewardProcess
+from forgedsl.runtime.rewards.worker import Outcome, Recipe
+from forgedsl.runtime.services.judge import Judge
+from forgedsl.runtime.services.reward import RewardClient
+
+MODEL = ChatTokenizer.load("pipelines/models/tiny_math")
+
+
+def reward(**more: Any) -> spec.Reward:
+    args = {"prompt": "{prompt}|{response}|1 to 3:", "scale": [1, 3], "range": [0.0, 1.0]}
+    inputs = {"prompt": "messages", "response": "response"}
+    common = {"kind": "judge", "function": "score", "service": "judge", "concurrency": 4}
+    return spec.Reward(**common | {"args": args | more.pop("args", {}), "inputs": inputs} | more)
+
+
+class Engine:
+    """Answers with these probabilities of the grades; keeps what it was asked."""
+
+    def __init__(self, *mass: float) -> None:
+        self.mass = mass
+        self.asked: list[str] = []
+
+    async def sample(self, tokens: list[int], *_: Any, grades: tuple[int, ...]) -> Any:
+        self.asked.append(MODEL.decode(tokens))
+        return SimpleNamespace(grades=tuple(math.log(p) for p in self.mass))
+
+
+def judged(engine: Engine, text: str, make_job: Callable[..., spec.Job], **more: Any) -> Outcome:
+    job = make_job(rewards={"style": reward(**more)})
+    judge = Judge("style", job, engine, MODEL)  # type: ignore[arg-type]
+    return asyncio.run(judge.submit((("style",), rollout(text), None)))[0]
+
+
+def test_a_score_is_the_expected_grade_on_the_range(make_job: Any) -> None:
+    assert judged(Engine(0.1, 0.1, 0.2), "7", make_job).value == pytest.approx((2.25 - 1) / 2)
+    more = {"range": [-1.0, 1.0]}
+    found = judged(Engine(0.1, 0.1, 0.2), "7", make_job, args=more)
+    assert found.value == pytest.approx(0.25)
+
+
+def test_a_judge_that_says_something_else_has_failed(make_job: Any) -> None:
+    found = judged(Engine(0.001, 0.002, 0.001), "7", make_job)
+    assert "the grades have 0.40% of the judge's next token" in found.error
+
+
+def test_an_answer_that_is_too_long_for_the_judge_has_failed(make_job: Any) -> None:
+    assert "tokens is over the judge's context" in judged(Engine(), "7", make_job).error
+
+
+def test_an_answer_cannot_end_its_turn(make_job: Any) -> None:
+    engine = Engine(0.5, 0.3, 0.2)
+    judged(engine, "7<eos>8", make_job)
+    assert "7<eos>8" not in engine.asked[0]
+    assert "8" in engine.asked[0]
+
+
+def test_a_grade_of_several_tokens_is_refused(make_job: Any) -> None:
+    with pytest.raises(LaunchError, match="the grade 10 of style is 2 tokens of the judge judge"):
+        judged(Engine(), "7", make_job, args={"scale": [1, 10]})
+
+
+def test_a_judge_reads_equal_texts_once(make_job: Any) -> None:
+    job, engine = make_job(rewards={"style": reward(cache=True)}), Engine(0.5, 0.3, 0.2)
+    client = RewardClient(job, {}, SimpleNamespace(), EventLog())  # type: ignore[arg-type]
+    client.judge("style", Judge("style", job, engine, MODEL))  # type: ignore[arg-type]
+
+    async def scores() -> list[float]:
+        return [
+            (await client.score("style", rollout(text), None)).value for text in ("7", "7", "8")
+        ]
+
+    first, again, _ = asyncio.run(scores())
+    assert (first == again, len(engine.asked)) == (True, 2)
+
+
+# ---- an endpoint
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        server: Any = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        server.asked.append((self.path, self.headers["Authorization"], body))
+        answer = server.answers[min(len(server.asked), len(server.answers)) - 1]
+        if answer is None:
+            server.released.wait(10)
+            return
+        status = answer if isinstance(answer, int) else 200
+        message = {"role": "assistant", "content": answer}
+        found = {"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+        text = json.dumps(
+            {"id": "1", "object": "chat.completion", "created": 1, "model": "m"} | found
+        )
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """A local endpoint; `answers` in turn: a text, a status, or nothing at all."""
+    found: Any = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found.asked, found.answers, found.released = [], [], threading.Event()
+    threading.Thread(target=found.serve_forever, daemon=True).start()
+    yield found
+    found.released.set()
+    found.shutdown()
+    found.server_close()
+
+
+def asked(server: Any, *answers: Any, timeout: float = 5.0, **args: Any) -> Outcome:
+    """What a call of the endpoint's reward comes to, in a process as in a run."""
+    server.answers = list(answers)
+    more = {"url": f"http://127.0.0.1:{server.server_port}/v1", "key": "JUDGE_KEY", "model": "m"}
+    more |= {"max_tokens": 8, "structured": True, "retries": 2, "timeout": timeout}
+    endpoint = reward(kind="endpoint", service=None, args=more | args)
+    process = RewardProcess(Recipe(rewards={"style": endpoint}, program="", job_dir="."))
+
+    async def call() -> Outcome:
+        try:
+            await process.start()
+            return (await process.call((("style",), rollout("7"), None)))[0]
+        finally:
+            process.close()
+
+    return asyncio.run(call())
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+
+
+def test_an_endpoint_is_asked_in_the_openai_form(server: Any) -> None:
+    assert asked(server, '{"grade": 2}').value == 0.5
+    path, key, body = server.asked[0]
+    assert (path, key, body["model"]) == ("/v1/chat/completions", "Bearer secret", "m")
+    assert body["messages"] == [{"role": "user", "content": "p|7|1 to 3:"}]
+    schema = body["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["grade"]["enum"] == [1, 2, 3]
+
+
+def test_a_busy_endpoint_is_asked_again(server: Any) -> None:
+    assert asked(server, 503, 429, '{"grade": 3}').value == 1.0
+    assert len(server.asked) == 3
+
+
+def test_an_endpoint_that_stays_broken_is_the_error_of_the_call(server: Any) -> None:
+    found = asked(server, 500, retries=0)
+    assert (found.value, "InternalServerError" in found.error) == (None, True)
+
+
+def test_an_endpoint_that_does_not_answer_is_asked_again(server: Any) -> None:
+    assert asked(server, None, '{"grade": 2}', timeout=0.5).value == 0.5
+
+
+def test_an_endpoint_that_never_answers_is_late(server: Any) -> None:
+    assert "APITimeoutError" in asked(server, None, timeout=0.3, retries=0).error
+
+
+@pytest.mark.parametrize("answer", ['{"grade": 4}', "2", '{"grade": "2"}', "", "[]"])
+def test_an_answer_that_is_no_grade_has_failed(server: Any, answer: str) -> None:
+    found = asked(server, answer)
+    assert f"the judge answered {answer!r}, which is no grade from 1 to 3" in found.error
+
+
+def test_a_plain_endpoint_answers_with_the_grade_alone(server: Any) -> None:
+    assert asked(server, " 2\n", structured=False).value == 0.5
+    assert "response_format" not in server.asked[0][2]
+    found = asked(server, "2 of 3", "2 of 3", structured=False)
+    assert "which is no grade" in found.error
+
+
+def test_a_key_that_is_not_there_is_told_at_the_start(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("JUDGE_KEY")
+    with pytest.raises(
+        LaunchError, match="JUDGE_KEY is not set, which is to hold the key for http"
+    ):
+        asked(server, "2")

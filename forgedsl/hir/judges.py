@@ -1,0 +1,97 @@
+"""`reward style = judge.score(prompt = "... {response} ...", scale = [1, 5])`: a model as judge.
+
+The prompt is a template. Its holes are `{prompt}`, `{response}`, `{target}` and `{row.COLUMN}`;
+`{{` and `}}` are braces. A judge becomes the `Constructor` NAME, whose arguments are those of
+`score` and its `service`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from string import Formatter
+
+from forgedsl.hir.context import ERROR
+from forgedsl.hir.file import File
+from forgedsl.hir.ir import Constructor, Decl, Program, RewardDecl
+from forgedsl.hir.table import Declared, part_span
+from forgedsl.schema.constructors import JUDGE
+from forgedsl.services.registry import kind_of
+from forgedsl.syntax import ast
+
+NAME = "judge"
+HOLES = ("prompt", "response", "target")
+DIGITS = 9
+"""the largest grade of one token"""
+
+
+def judged(
+    resolver: File, declared: Declared, path: ast.Path, value: ast.Expr
+) -> Constructor | None:
+    """The judge that the value of a reward asks; None after reporting what is wrong with it."""
+    ctx, kind = resolver.ctx, kind_of(declared.ctor)
+    resolver.used.add(path.parts[0])
+    method = path.parts[-1]
+    if method != "score" or method not in kind.methods:
+        if method in kind.methods:
+            message = f"`{path.text}` is called in the flow; a reward asks a judge"
+            ctx.error("F119", message, path.span, help=f"`{declared.name}.score(prompt = ...)`")
+        else:
+            what = f"{kind.name} `{declared.name}` has no method"
+            methods = ("score",) if "score" in kind.methods else ()
+            ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), methods)
+        return None
+    args = value.args if isinstance(value, ast.Call) else ()
+    bound = resolver.coercer.bind(JUDGE, args, value.span, resolver.scope)
+    if bound is ERROR:
+        return None
+    least, most = bound["scale"]
+    low, high = bound["range"]
+    problem = _template_problem(resolver, bound["prompt"], value)
+    if not problem and least >= most:
+        problem = f"a scale goes up; this one goes from {least} to {most}"
+    if not problem and not kind.remote and most > DIGITS:
+        problem = f"a grade is one token of the judge, 0 to {DIGITS}; this scale goes to {most}"
+    if not problem and low >= high:
+        problem = f"a range goes up; this one goes from {low:g} to {high:g}"
+    if problem:
+        if problem is not True:
+            ctx.error("F113", problem, value.span)
+        return None
+    return Constructor(name=NAME, args={**bound, "service": declared.name}, span=value.span)
+
+
+def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | bool:
+    """What is wrong with a template; True if that has been reported."""
+    try:
+        found = holes(prompt)
+    except ValueError as error:
+        return f"the judge's prompt is no template: {error}; `{{{{` and `}}}}` are braces"
+    unknown = [hole for hole in found if hole not in HOLES and not hole.startswith("row.")]
+    if unknown:
+        what = "the judge's prompt has no hole"
+        resolver.ctx.unknown("F101", what, unknown[0], value.span, (*HOLES, "row.COLUMN"))
+        return True
+    return "" if "response" in found else "the judge is not shown the answer: no hole `{response}`"
+
+
+def holes(prompt: str) -> tuple[str, ...]:
+    """The holes of a template, each once. Raises ValueError where it is none."""
+    found = []
+    for _, name, form, conversion in Formatter().parse(prompt):
+        if name is not None and (form or conversion):
+            raise ValueError(f"`{{{name}}}` takes no format")
+        found += [name] if name is not None else []
+    return tuple(dict.fromkeys(found))
+
+
+def judge_of(reward: RewardDecl | None) -> Constructor | None:
+    """The judge behind a reward."""
+    body = reward.body if reward is not None else None
+    return body if isinstance(body, Constructor) and body.name == NAME else None
+
+
+def judges(program: Program, rewards: Iterable[str]) -> dict[str, Decl]:
+    """The services that judge, by reward, among these rewards and the monitors."""
+    names = {*rewards, *(n for n, r in program.rewards.items() if r.settings["monitor"].value)}
+    found = {n: judge_of(r) for n, r in program.rewards.items() if n in names}
+    return {n: program.services[j.args["service"]] for n, j in found.items() if j is not None}

@@ -1,0 +1,37 @@
+"""R531 judge-is-policy: a judge is the model that is trained, as it was at first.
+
+A model likes its own answers better than others do, and a policy finds soonest what its own
+weights are wrong about. A judge of another model, or a larger one, is worth its memory.
+
+    service judge : vllm(policy)                                      # fires: `policy` is trained
+    service judge : vllm(grader)                                      # silent
+
+A judge that is synced, so that its grades would move with the policy, is F108.
+"""
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.ir import model_of
+from forgedsl.hir.judges import judge_of
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+from forgedsl.services.registry import kind_of
+
+finding = rule(__doc__, "W")
+
+
+def check(view: View) -> Findings:
+    services = view.program.services
+    trained = {model_of(services[step.receiver]): step for step in view.steps}
+    for reward in view.program.rewards.values():
+        judge = judge_of(reward)
+        service = services[judge.args["service"]] if judge is not None else None
+        if judge is None or service is None or kind_of(service.ctor).remote:
+            continue
+        if model_of(service) in trained:
+            yield finding(
+                f"`{service.name}` judges `{reward.name}` with model `{model_of(service)}`, which "
+                "is trained here",
+                judge.span,
+                related=(Label(text="the judge", span=service.name_span),),
+                help="judge with another model",
+            )

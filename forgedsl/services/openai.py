@@ -1,0 +1,22 @@
+"""Service `openai`: a model behind an HTTP endpoint in the OpenAI form, which judges."""
+
+from __future__ import annotations
+
+from forgedsl.records import replace
+from forgedsl.services.base import NUM, PLACE, ServiceKind, row
+from forgedsl.settings import BOOL, COUNT, REQUIRED, STR, Kind
+
+SCHEMA = Kind(
+    name="service",
+    doc="a model behind an endpoint in the OpenAI form, outside of the plan; it judges",
+    settings=(
+        row("url", STR, REQUIRED, PLACE, "where it answers, `/v1` included"),
+        row("key", replace(STR, optional=True), None, PLACE,
+            "name of the environment variable that holds the key; the key itself stands nowhere"),
+        row("max_tokens", COUNT, 64, NUM, "longest answer"),
+        row("structured", BOOL, True, NUM,
+            "the endpoint holds the answer to a JSON schema; else it is to be the grade alone"),
+    ),
+)  # fmt: skip
+
+KIND = ServiceKind(name="openai", schema=SCHEMA, methods=("score",), remote=True)

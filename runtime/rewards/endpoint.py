@@ -1,0 +1,81 @@
+"""A judge behind an HTTP endpoint in the OpenAI form.
+
+    rollout --template--> prompt --chat/completions--> {"grade": 4} or "4" --> value
+
+The client asks again, with growing pauses, where the endpoint is busy, broken or not reached; what
+it says at last, and an answer without a grade, is the error of the call.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job
+from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.rewards.given import filled, on_range
+
+SHOWN = 80
+
+
+class Endpoint:
+    """`endpoint(rollout, target)`: a coroutine of the value.
+
+    Raises:
+        LaunchError: the environment variable of the key is not there.
+    """
+
+    def __init__(self, reward: job.Reward) -> None:
+        from openai import AsyncOpenAI
+
+        args, key = reward.args, reward.args["key"]
+        if key is not None and not os.environ.get(key):
+            raise LaunchError(f"{key} is not set, which is to hold the key for {args['url']}")
+        self._reward, self._args = reward, args
+        self._client = AsyncOpenAI(
+            base_url=args["url"],
+            api_key=os.environ[key] if key is not None else "none",
+            timeout=args["timeout"],
+            max_retries=args["retries"],
+        )
+        least, most = args["scale"]
+        self._grades = range(least, most + 1)
+
+    async def __call__(self, rollout: Rollout, target: Any) -> float:
+        form: Any = {"response_format": self._schema()} if self._args["structured"] else {}
+        answer = await self._client.chat.completions.create(
+            model=self._args["model"],
+            messages=[{"role": "user", "content": filled(self._reward, rollout, target)}],
+            max_tokens=self._args["max_tokens"],
+            temperature=0.0,
+            **form,
+        )
+        return on_range(self._reward, self._grade(answer.choices[0].message.content or ""))
+
+    def _grade(self, text: str) -> int:
+        found: Any = None
+        if self._args["structured"]:
+            try:
+                answer = json.loads(text)
+            except ValueError:
+                answer = None
+            found = answer.get("grade") if isinstance(answer, dict) else None
+        elif match := re.fullmatch(r"\s*(\d+)\s*", text):
+            found = int(match[1])
+        if not isinstance(found, int) or found not in self._grades:
+            shown = repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+            scale = f"{self._grades[0]} to {self._grades[-1]}"
+            raise ValueError(f"the judge answered {shown}, which is no grade from {scale}")
+        return found
+
+    def _schema(self) -> dict[str, Any]:
+        grade = {"type": "integer", "enum": list(self._grades)}
+        schema = {
+            "type": "object", "properties": {"grade": grade}, "required": ["grade"],
+            "additionalProperties": False,
+        }  # fmt: skip
+        named = {"name": "grade", "strict": True, "schema": schema}
+        return {"type": "json_schema", "json_schema": named}

@@ -1,0 +1,87 @@
+"""A judge that is an engine of the run: the grade expected of its next token.
+
+    rollout --template--> prompt --engine--> log-probs of the grades --> sum of p(g) g / sum of p(g)
+
+Nothing is sampled, so that equal texts have equal grades. Texts in holes cannot end the turn that
+they stand in: special tokens of the judge in them are broken up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.child import late
+from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.rewards.given import filled, on_range
+from forgedsl.runtime.rewards.worker import Item, Outcome
+from forgedsl.runtime.services.generator import GeneratorClient
+
+LEAST_MASS = 0.01
+"""probability of all grades together below which the judge says something else"""
+
+
+class Judge:
+    """The calls of one reward; a pool for RewardClient."""
+
+    def __init__(
+        self, name: str, job: spec.Job, client: GeneratorClient, tokenizer: ChatTokenizer
+    ) -> None:
+        reward = job.rewards[name]
+        least, most = reward.args["scale"]
+        self._reward, self._client, self._tokenizer = reward, client, tokenizer
+        self._slots = asyncio.Semaphore(reward.places)
+        self._grades: dict[int, int] = {}
+        """by token"""
+        for grade in range(least, most + 1):
+            tokens = tokenizer.tokenizer(str(grade), add_special_tokens=False)["input_ids"]
+            if len(tokens) != 1:
+                raise LaunchError(
+                    f"{job.origins.get(name, '')}: the grade {grade} of {name} is {len(tokens)} "
+                    f"tokens of the judge {reward.service}; it has to be one: choose another scale"
+                )
+            self._grades[tokens[0]] = grade
+
+    async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
+        """The value of an item's one reward."""
+        _, rollout, target = item
+        async with self._slots:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(self._reward.timeout):
+                    outcome = await self._outcome(rollout, target)
+            except TimeoutError:
+                outcome = Outcome(error=late(self._reward.timeout))
+            except ValueError as error:  # a hole that the row does not fill
+                outcome = Outcome(error=f"ValueError: {error}")
+            outcome.seconds = time.monotonic() - began
+            return [outcome]
+
+    async def _outcome(self, rollout: Any, target: Any) -> Outcome:
+        text = filled(self._reward, rollout, target, self._clean)
+        chat = bool(self._tokenizer.tokenizer.chat_template)
+        tokens = self._tokenizer.prompt_tokens(
+            [{"role": "user", "content": text}] if chat else text
+        )
+        done = await self._client.sample(
+            tokens, spec.Sampling(max_tokens=1), 0, grades=tuple(self._grades)
+        )
+        if not done.grades:
+            return Outcome(error=f"a prompt of {len(tokens)} tokens is over the judge's context")
+        mass = [math.exp(logprob) for logprob in done.grades]
+        if sum(mass) < LEAST_MASS:
+            return Outcome(
+                error=f"the grades have {sum(mass):.2%} of the judge's next token: its prompt has "
+                "to ask for one, and to end where it stands"
+            )
+        expected = sum(g * p for g, p in zip(self._grades.values(), mass, strict=True)) / sum(mass)
+        return Outcome(value=on_range(self._reward, expected))
+
+    def _clean(self, text: str) -> str:
+        for token in self._tokenizer.specials:
+            text = text.replace(token, f"{token[0]} {token[1:]}")
+        return text
