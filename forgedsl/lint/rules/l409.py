@@ -25,7 +25,7 @@ CLIPS = ("clamp", "min", "max")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        clip = loss.once(_one_sided)
+        clip = loss.once(one_sided)
         if clip is not None:
             yield finding(
                 "the clip stops the gradient of tokens that moved the wrong way",
@@ -36,7 +36,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _one_sided(loss: LossView) -> int | None:
+def one_sided(loss: LossView) -> int | None:
     """The clip that alone stops the gradient of a token that moved the wrong way."""
     if loss.once(l410.wrong_at) is not None:
         return None  # one mistake, one message

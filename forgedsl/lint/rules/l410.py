@@ -8,6 +8,7 @@ metric looks plausible until it does not (OPTIMATE #250).
     minimize token_mean(-ratio * abs(adv), mask)      # fires: bad answers are pushed up too
     minimize token_mean(-ratio * adv, mask)           # silent
     minimize token_mean(logprob, mask)                # fires: supervised, upside down
+    minimize pair_mean(-log_sigmoid(margin) - log_sigmoid(-margin))      # fires: prefers neither
 
 Decided on the derivative of the loss for a token. Unlearning by ascent is written with a reason:
 `# forge: allow[L410] unlearning`.
@@ -29,7 +30,14 @@ def check(view: View) -> Findings:
         if not loss.is_pairs and loss.fields("weight"):
             sign = "positive" if advantage > 0 else "negative"
             what, at = f"a token with a {sign} advantage", f" and advantage {advantage:g}"
-        verb, slope = ("grows", "positive") if advantage > 0 else ("falls", "negative")
+        flat = loss.is_pairs and abs(loss.gain()) <= 1e-9
+        verb, slope = (
+            ("does not fall", "0")
+            if flat
+            else ("grows", "positive")
+            if advantage > 0
+            else ("falls", "negative")
+        )
         yield finding(
             f"this loss {verb} with the log-prob of {what}",
             loss.spot(loss.tree.output("loss")),
@@ -44,7 +52,8 @@ def wrong_at(loss: LossView) -> float | None:
     """The advantage, 1 or -1, at which the gradient points the wrong way."""
     if "logprob" not in loss.read:
         return None
-    if loss.gain() > 1e-9:
+    gain = loss.gain()
+    if gain > 1e-9 or (loss.is_pairs and gain > -1e-9 and loss.slope(side="rejected") < 1e-9):
         return 1.0
     signed = not loss.is_pairs and any(name in loss.read for name in loss.fields("weight"))
     return -1.0 if signed and loss.gain(weight=-1.0) < -1e-9 else None

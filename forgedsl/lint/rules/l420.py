@@ -8,6 +8,7 @@ exponentially instead of ending (NeMo-RL #2506, Marin #1708).
     minimize token_mean(pg - beta * ratio * rl.k3(logprob, ref), mask)       # fires
     minimize token_mean(pg + beta * rl.k3(ref, logprob), mask)               # fires
     minimize token_mean(pg + 0.001 * entropy, mask)                          # fires
+    minimize token_mean(-ratio * (ref + stop(logprob)), mask)                # fires: a sum of both
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref) - 0.001 * entropy, mask)   # silent
 
 Each term is probed on its own: the derivative for a token at advantage 0, as its distance to the
@@ -33,6 +34,14 @@ def check(view: View) -> Findings:
                 notes=("d loss / d entropy is positive",),
                 help="a bonus is subtracted: `- 0.001 * entropy`",
             )
+        shifted = loss.once(_shifted)
+        if shifted is not None:
+            yield finding(
+                "this loss pulls at a policy that is its reference",
+                loss.spot(shifted),
+                notes=("d loss / d logprob depends on more than the distance to the reference",),
+                help="take their difference: `logprob - ref`",
+            )
         found = loss.once(reversed_kl)
         if found is not None:
             node, swapped = found
@@ -56,8 +65,13 @@ def _charges(loss: LossView) -> int | None:
     """The value by which entropy is charged."""
 
     def positive(node: int) -> bool:
-        at = [loss.point(weight=0.0, entropy=e, wrt="entropy")(node).slope for e in ENTROPIES]
-        return all(slope > 1e-12 for slope in at)
+        return any(
+            all(
+                loss.point(weight=weight, entropy=e, wrt="entropy")(node).slope > 1e-12
+                for e in ENTROPIES
+            )
+            for weight in (0.0, 1.0, -1.0)
+        )
 
     end = loss.tree.output("loss")
     if not positive(end):
@@ -76,6 +90,19 @@ def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
         if test(loss, loss.tree.output("loss")):
             return loss.first(references, lambda n: test(loss, n)), swapped  # noqa: B023
     return None
+
+
+def _shifted(loss: LossView) -> int | None:
+    """The value by which the pull to the reference depends on how likely a token is."""
+    references = [name for name in loss.fields("reference") if name in loss.read]
+    if not references or loss.is_pairs or "logprob" not in loss.read or reversed_kl(loss):
+        return None
+
+    def moves(node: int) -> bool:
+        at = [loss.point(weight=0.0, level=level)(node).slope for level in (-0.1, -1.0, -3.0)]
+        return max(at) - min(at) > 1e-9
+
+    return loss.first(references, moves) if moves(loss.tree.output("loss")) else None
 
 
 def _pull(loss: LossView, node: int, distance: float) -> float:

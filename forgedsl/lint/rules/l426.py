@@ -8,7 +8,8 @@ The score is then computed, shown and plotted, and nothing is learned from it (s
       minimize token_mean(-ratio, mask)                                # fires: without adv
     }
 
-A report that reads it does not count. Decided on the derivative of the loss for a token.
+Where there is no advantage, the log-probs of a teacher are what has to be learned from. A report
+that reads it does not count. Decided on the derivative of the loss for a token.
 """
 
 from itertools import product
@@ -26,21 +27,34 @@ finding = rule(__doc__, "D")
 def check(view: View) -> Findings:
     for loss in view.losses:
         made = {name: step for name, step in loss.bound.items() if step.op == "call"}
+        if not made and _learns_from_itself(view, loss):
+            made = {name: step for name, step in loss.bound.items() if step.op == "logprobs"}
         if not made or loss.once(_depends):
             continue
         name, step = next(iter(made.items()))
         yield finding(
             f"what `{loss.name}` learns does not depend on `{name}`",
             loss.spot(loss.tree.output("loss")),
-            related=(Label(text="the advantage that nothing learns from", span=step.span),),
-            help=f"multiply by it: `-ratio * {name}`",
+            related=(Label(text="what nothing learns from", span=step.span),),
+            help=f"let the gradient depend on `{name}`: `-ratio * adv`",
         )
+
+
+def _learns_from_itself(view: View, loss: LossView) -> bool:
+    """Whether it learns from all answers of its own, and nothing says how good they are."""
+    sampled = any(service.ctor_args[0].name in view.trained for service in view.samplers())
+    kept = any(step.op == "keep" for step in view.program.flow)
+    if not sampled or kept or loss.is_pairs:
+        return False
+    distances = [loss.slope(distance=d, weight=0.0) for d in (0.0, 0.7, -1.1)]
+    return max(distances) - min(distances) < 1e-12
 
 
 def _depends(loss: LossView) -> bool:
     """Whether the gradient depends on a number of the flow, as a factor or in a mask."""
     values, weights = loss.tree.values, loss.fields("weight")
-    masks = [values[n].args[-1] for n in loss.objective if values[n].op in MASKED]
+    last = [values[n].args[-1] for n in loss.objective if values[n].op in MASKED]
+    masks = [node for node in last if values[node].type.dtype == "bool"]
     if any(values[n].attr in weights for n in reachable(values, masks)):
         return True
     for ratio, level in product((1.0, 0.8, 1.3), (-1.0, -3.0)):

@@ -1,0 +1,65 @@
+"""L425 leaking-clip: outside of the range of a clipped ratio, gradient goes on.
+
+PPO bounds a step both ways: a token whose ratio has left the range on the side where its advantage
+pushed it learns nothing more. Where the advantage is not a factor of both terms, the minimum picks
+the plain term for answers that are worse than their siblings, and what pushes those down has no
+bound.
+
+    gain = min(ratio * adv, clip(ratio, 0.8, 1.2))                           # fires
+    gain = min(ratio * adv, clip(ratio, 0.8, 1.2) + adv)                     # fires
+    gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * adv)                     # silent
+
+Decided on the derivative for a token outside of the range that is written.
+"""
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.rules import l409, l410
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+ACTS = 0.9
+"""part of the plain gradient that a clip which leaks on purpose stays below"""
+
+
+def check(view: View) -> Findings:
+    for loss in view.losses:
+        found = loss.once(_leaking)
+        if found is not None:
+            node, sign = found
+            yield finding(
+                "outside of its range, this clip lets the gradient through",
+                loss.spot(node),
+                notes=(f"for a token of {sign} advantage it does not bound the step",),
+                help="`min(ratio * adv, clip(ratio, lo, hi) * adv)`: the advantage in both",
+            )
+
+
+def _leaking(loss: LossView) -> tuple[int, str] | None:
+    """The clip of a ratio, around 1, that does not act, and the sign of the advantage."""
+    if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
+        return None
+    if loss.once(l410.wrong_at) is not None or loss.once(l409.one_sided) is not None:
+        return None
+    values = loss.tree.values
+    live, pending = set[int](), [loss.tree.output("loss")]
+    while pending:  # what is under `stop` bounds a weight, not a gradient
+        node = pending.pop()
+        live.add(node)
+        pending += (
+            () if values[node].op == "stop" else (a for a in values[node].args if a not in live)
+        )
+    for node in sorted(live):
+        value = values[node]
+        bounds = [values[arg].attr for arg in value.args[1:]]
+        if value.op != "clamp" or not all(isinstance(b, int | float) for b in bounds):
+            continue
+        low, high = float(bounds[0] or 0.0), float(bounds[1] or 0.0)
+        at = [loss.point(ratio=r)(value.args[0]).value for r in (1.0, 1.5)]
+        if not value.type.diff or not 0 < low < 1 < high or abs(at[1] - 1.5 * at[0]) > 1e-9:
+            continue
+        for adv, ratio in ((1.0, 1.5 * high), (-1.0, low / 1.5)):
+            free = ratio * abs(loss.gain(weight=adv))
+            if free > 1e-9 and abs(loss.gain(weight=adv, ratio=ratio)) > ACTS * free:
+                return node, "positive" if adv > 0 else "negative"
+    return None

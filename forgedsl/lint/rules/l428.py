@@ -1,0 +1,57 @@
+"""L428 ratio-off-one: a ratio that is not 1 where the policy is what it is compared with.
+
+A ratio of probabilities is the exponential of a difference of log-probs. With a sum in its place,
+or one log-prob alone, it is tiny for every token, no clip ever acts on it as it should, and
+gradients vanish with the length of an answer.
+
+    ratio = exp(clamp(logprob + behavior, -10.0, 10.0))                      # fires
+    ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                      # silent
+
+Decided by evaluating each exponential that reads the policy and older weights where both are equal.
+"""
+
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.losses import LossView
+from forgedsl.lint.view import View
+
+finding = rule(__doc__, "D")
+
+
+def check(view: View) -> Findings:
+    for loss in view.losses:
+        node = loss.once(_off_one)
+        if node is not None:
+            yield finding(
+                "this ratio is not 1 where both policies are the same",
+                loss.spot(node),
+                help="a ratio is `exp(logprob - behavior)`: a difference",
+            )
+
+
+def _off_one(loss: LossView) -> int | None:
+    """The exponential of two log-probs that do not cancel."""
+    if loss.is_pairs:
+        return None
+    roles = {name: role for name, role in loss.roles.items() if role != "count"}
+    for node in sorted(loss.objective):
+        if loss.tree.values[node].op != "exp":
+            continue
+        read = {roles.get(name) for name in _inside(loss, node)}
+        if "policy" not in read or not read & {"sampler", "reference"}:
+            continue
+        at = [loss.point(level=level)(node).value for level in (-0.5, -2.0)]
+        if any(abs(value - 1.0) > 1e-9 for value in at):
+            return node
+    return None
+
+
+def _inside(loss: LossView, node: int) -> set[str]:
+    """The fields that an exponential reads, not by way of another one."""
+    values, found, pending = loss.tree.values, set(), [*loss.tree.values[node].args]
+    while pending:
+        value = values[pending.pop()]
+        if value.op == "input":
+            found.add(str(value.attr))
+        elif value.op != "exp":
+            pending += value.args
+    return found
