@@ -24,6 +24,7 @@ settings.register_profile("slices", derandomize=True, database=None)
 if os.environ.get("FORGE_DEEP") != "1":
     settings.load_profile("slices")
 ASKED: set[Path] = set()
+os.environ["FORGE_CALIBRATION"] = ""  # plans rest on no runs of whoever tests
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

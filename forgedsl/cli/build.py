@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import (
-    OnHost,
-    Overrides,
-    PrintAfter,
-    Profile,
-    SetFiles,
-    Timings,
-    checked_passes,
-)
+from forgedsl.cli import passes
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:
@@ -36,12 +28,12 @@ def command(
     emit: Annotated[
         list[str] | None, typer.Option(metavar="NAME[,NAME]", help="what to write; repeatable")
     ] = None,
-    profile: Profile = "auto",
-    set_: Overrides = None,
-    set_file: SetFiles = None,
-    host: OnHost = "here",
-    print_after: PrintAfter = None,
-    timings: Timings = False,
+    profile: passes.Profile = "auto",
+    set_: passes.Overrides = None,
+    set_file: passes.SetFiles = None,
+    host: passes.OnHost = "here",
+    print_after: passes.PrintAfter = None,
+    timings: passes.Timings = False,
 ) -> None:
     """Write what FILE compiles to.
 
@@ -69,7 +61,7 @@ def command(
         file, profile=profile, overrides=tuple(set_ or ()), host=where, timings=timings,
         set_files=tuple(set_file or ()),
         wanted=tuple(e.on_demand for e in emits if e.on_demand),
-        print_after=checked_passes("build", print_after),
+        print_after=passes.checked_passes("build", print_after),
     )  # fmt: skip
     print_planned(planned.loaded, profile, where)
     if planned.lowered is None or planned.state is None:

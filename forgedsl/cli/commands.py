@@ -15,6 +15,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),
     ("sim", "forgedsl.cli.sim", "predict step time, idle time and policy ages by simulation"),
     ("run", "forgedsl.cli.run", "train"),
+    ("calibrate", "forgedsl.cli.calibrate", "have plans estimate by what a run took"),
     ("replay", "forgedsl.cli.replay", "repeat a recorded optimizer step"),
     ("report", "forgedsl.cli.report", "write the report of a run again"),
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),

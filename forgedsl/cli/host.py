@@ -18,16 +18,19 @@ MIB = 2**20
 
 def host_of(text: str, command: str) -> Host:
     """The host to plan for; prints misuse and exits with 2."""
+    from forgedsl.cli.calibrate import calibration_path, read_calibration
     from forgedsl.cli.words import UsageError, refuse
     from forgedsl.hir.context import Host
     from forgedsl.plan.host import described_host
+    from forgedsl.records import replace
 
-    if text == HERE:
-        return Host(**detect_host(), said="this host")
-    host = described_host(text)
+    host = Host(**detect_host(), said="this host") if text == HERE else described_host(text)
     if isinstance(host, str):
         refuse(command, UsageError(f"--host: {host}"))
-    return host
+    try:
+        return replace(host, calibration=read_calibration(calibration_path()))
+    except ValueError as error:
+        refuse(command, UsageError(str(error)))
 
 
 def detect_host() -> dict[str, Any]:

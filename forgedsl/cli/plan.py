@@ -17,15 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import (
-    OnHost,
-    Overrides,
-    PrintAfter,
-    Profile,
-    SetFiles,
-    Timings,
-    checked_passes,
-)
+from forgedsl.cli import passes
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:
@@ -58,17 +50,17 @@ DetailedExitcode = Annotated[
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: Profile = "auto",
-    set_: Overrides = None,
-    set_file: SetFiles = None,
+    profile: passes.Profile = "auto",
+    set_: passes.Overrides = None,
+    set_file: passes.SetFiles = None,
     out: Out = None,
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
     against: Against = None,
     detailed_exitcode: DetailedExitcode = False,
-    host: OnHost = "here",
+    host: passes.OnHost = "here",
     alternatives: Alternatives = False,
-    print_after: PrintAfter = None,
-    timings: Timings = False,
+    print_after: passes.PrintAfter = None,
+    timings: passes.Timings = False,
 ) -> None:
     """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing.
 
@@ -92,7 +84,7 @@ def command(
     where = host_of(host, "plan")
     planned = plan_file(
         file, profile=profile, overrides=overrides, set_files=set_files, host=where,
-        timings=timings, print_after=checked_passes("plan", print_after),
+        timings=timings, print_after=passes.checked_passes("plan", print_after),
     )  # fmt: skip
     print_planned(planned.loaded, profile, where)
     changes = None

@@ -16,19 +16,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from forgedsl.cli import passes
 from forgedsl.cli.claim import claim
 from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
-from forgedsl.cli.passes import (
-    Assume,
-    Inject,
-    OnHost,
-    Overrides,
-    PrintAfter,
-    Profile,
-    SetFiles,
-    Timings,
-    checked_passes,
-)
 from forgedsl.cli.running import Prepared, Request, launch, new_run_dir, write_run_dir
 from forgedsl.cli.words import UsageError
 from forgedsl.errors import writing
@@ -64,9 +54,9 @@ Stub = Annotated[
 
 def command(
     file: File = None,
-    profile: Profile = "auto",
-    set_: Overrides = None,
-    set_file: SetFiles = None,
+    profile: passes.Profile = "auto",
+    set_: passes.Overrides = None,
+    set_file: passes.SetFiles = None,
     seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
     run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
     resume: Resume = None,
@@ -77,11 +67,11 @@ def command(
     lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="another lock")] = None,
     record_batches: RecordBatches = 1,
     stub: Stub = False,
-    assume: Assume = None,
-    inject: Inject = None,
-    host: OnHost = "here",
-    print_after: PrintAfter = None,
-    timings: Timings = False,
+    assume: passes.Assume = None,
+    inject: passes.Inject = None,
+    host: passes.OnHost = "here",
+    print_after: passes.PrintAfter = None,
+    timings: passes.Timings = False,
 ) -> None:
     """Train FILE, run a plan or a job as it is, continue a run, or rehearse one.
 
@@ -103,7 +93,7 @@ def command(
             lock=lock_of(file, lock) if locked or lock is not None else None,
             record_batches=record_batches, stub=stub,
             assume=tuple(assume or ()), inject=tuple(inject or ()), host=host,
-            print_after=checked_passes("run", print_after), timings=timings,
+            print_after=passes.checked_passes("run", print_after), timings=timings,
             allow=allowed(allow, resume),
         )  # fmt: skip
         raise typer.Exit(execute(request))
@@ -180,7 +170,10 @@ def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepa
     )
     if isinstance(lowered, int):
         return lowered
-    return Prepared(job=lowered.job, inputs={name: source for source, name in lowered.files})
+    from forgedsl.sim.measure import estimate_of
+
+    inputs = {name: source for source, name in lowered.files}
+    return Prepared(job=lowered.job, inputs=inputs, estimate=estimate_of(lowered))
 
 
 def _from_json(request: Request, file: Path) -> Prepared:

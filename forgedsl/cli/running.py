@@ -5,6 +5,7 @@ Request, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} 
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ class Prepared:
 
     job: Job
     inputs: dict[str, Path]
+    estimate: dict[str, Any] | None = None
+    """what the plan thinks that a step takes, if it was made here"""
 
 
 def new_run_dir(wanted: Path | None, name: str) -> Path:
@@ -102,6 +105,9 @@ def write_run_dir(run_dir: Path, prepared: Prepared) -> None:
         copy_inputs(prepared.inputs, run_dir, link=True)
         (run_dir / "job.json").write_text(prepared.job.model_dump_json(indent=1), encoding="utf-8")
         (run_dir / "forge.lock").write_text(lock_text(prepared.job), encoding="utf-8")
+        if prepared.estimate is not None:
+            estimate = json.dumps(prepared.estimate, indent=1)
+            (run_dir / "estimate.json").write_text(estimate, encoding="utf-8")
 
 
 def launch(

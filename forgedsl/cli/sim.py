@@ -16,17 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from forgedsl.cli.passes import (
-    Assume,
-    Inject,
-    OnHost,
-    Overrides,
-    PrintAfter,
-    Profile,
-    SetFiles,
-    Timings,
-    checked_passes,
-)
+from forgedsl.cli import passes
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -44,20 +34,20 @@ class Format(StrEnum):
 
 def command(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: Profile = "auto",
-    set_: Overrides = None,
-    set_file: SetFiles = None,
+    profile: passes.Profile = "auto",
+    set_: passes.Overrides = None,
+    set_file: passes.SetFiles = None,
     steps: Annotated[int, typer.Option(min=1, help="optimizer steps to simulate")] = STEPS,
     seed: Annotated[int, typer.Option(help="of lengths, latencies and failures")] = 0,
-    assume: Assume = None,
-    inject: Inject = None,
+    assume: passes.Assume = None,
+    inject: passes.Inject = None,
     calibrate: Annotated[
         Path | None, typer.Option(metavar="RUN", help="take the latencies from this run")
     ] = None,
-    host: OnHost = "here",
+    host: passes.OnHost = "here",
     format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
-    print_after: PrintAfter = None,
-    timings: Timings = False,
+    print_after: passes.PrintAfter = None,
+    timings: passes.Timings = False,
 ) -> None:
     """Predict step time, idle time, policy ages and the effect of faults, by simulation.
 
@@ -78,7 +68,7 @@ def command(
     where = host_of(host, "sim")
     planned = plan_file(
         file, profile=profile, overrides=tuple(set_ or ()), timings=timings, host=where,
-        set_files=tuple(set_file or ()), print_after=checked_passes("sim", print_after),
+        set_files=tuple(set_file or ()), print_after=passes.checked_passes("sim", print_after),
     )  # fmt: skip
     print_planned(planned.loaded, profile, where)
     if planned.lowered is None:

@@ -61,6 +61,8 @@ class Host:
     memory: int = 2**40
     said: str = "assumed"
     """who says so, e.g. "this host", "assumed: --host 8xH200", "assumed: `cluster` of the file"."""
+    calibration: Mapping[str, Any] | None = None
+    """what runs took on devices (plan/calibration.py)"""
 
 
 GPU_GIB = {
@@ -80,7 +82,7 @@ def under(cluster: Mapping[str, Any], host: Host) -> Host:
     """The host that a `cluster` leaves open. With more hosts or GPUs than `host` it is another
     machine, and what it does not say is assumed."""
     if cluster.get("hosts", 1) > host.hosts or cluster.get("gpus", 0) > host.gpus:
-        host = Host()
+        host = Host(calibration=host.calibration)
     named = gpu_bytes(cluster.get("gpu"))
     return replace(host, gpu_memory=named) if named not in (0, gpu_bytes(host.gpu)) else host
 

@@ -13,6 +13,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.evaluate import show
 from forgedsl.hir.ir import Program
+from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.cost import by_service, time_text
 from forgedsl.plan.host import Host, host_text
 from forgedsl.plan.memory import GIB
@@ -26,26 +27,18 @@ from forgedsl.settings import Auto
 
 BEST = 5
 ABOUT = (
-    "steps as the plan estimates them, at most; the same time is listed once, with the fewest GPUs"
+    "steps as the plan estimates them, at most; the same time is listed once, on the fewest GPUs"
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alternative:
-    """`settings` are what the file would have to say, as overrides say it: path -> value."""
-
-    plan: Plan
-    settings: Mapping[str, str]
-    present: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Alternatives:
-    """The best first. `present` is the file's own plan, if it has one; `unknown` are services of
-    whose models nothing is known, so that nothing can be compared."""
+    """The best first, each with what the file would have to say, as overrides say it; nothing where
+    it says so. `present` is the file's own plan, if it has one; `unknown` are services of whose
+    models nothing is known, so that nothing can be compared."""
 
     host: Host
-    found: tuple[Alternative, ...]
+    found: tuple[tuple[Plan, Mapping[str, str]], ...] = ()
     present: Plan | None
     unknown: tuple[str, ...] = ()
 
@@ -62,16 +55,15 @@ def alternatives(
     base = request_of(program, graph, (), Reporter(), host, base_dir)
     schedule = plan_schedule(program, graph, Reporter())
     unknown = tuple(name for name, dims in base.dims.items() if dims is None)
-    found: list[Alternative] = []
     if schedule is None or unknown:
-        return Alternatives(host=base.host, found=(), present=present, unknown=unknown)
+        return Alternatives(host=base.host, present=present, unknown=unknown)
+    found: list[tuple[Plan, Mapping[str, str]]] = []
     candidates = search(base, graph, schedule, everything(base, graph), distinct=True)
     for candidate, _ in zip(candidates, range(TRIED), strict=False):
         made = plan(candidate.program, graph, reporter=Reporter(), host=host, base_dir=base_dir)
         if made is not None:
             same = present is not None and _shape(made) == _shape(present)
-            settings = dict(_settings(program, made, present))
-            found.append(Alternative(plan=made, settings={} if same else settings, present=same))
+            found.append((made, {} if same else dict(_settings(program, made, present))))
         if len(found) == BEST:
             break
     return Alternatives(host=base.host, found=tuple(found), present=present)
@@ -81,41 +73,30 @@ def _shape(plan: Plan) -> object:
     """What makes two plans the same placement."""
     meshes = [(m.service, m.hosts, m.procs, m.replicas, dict(m.degrees)) for m in plan.meshes]
     shared = sorted(plan.colocate) if len(plan.colocate) > 1 else []
-    trainer = plan.request.program.services[plan.request.trainer]
-    return meshes, shared, dict(plan.rows), trainer.settings[CHECKPOINT].value
+    return meshes, shared, dict(plan.rows), _checkpointing(plan)
+
+
+def _checkpointing(plan: Plan) -> str:
+    return str(plan.request.program.services[plan.request.trainer].settings[CHECKPOINT].value)
 
 
 def _settings(program: Program, made: Plan, present: Plan | None) -> Iterator[tuple[str, str]]:
     """What is to be written. A setting that changes for one service is said for all that have it
     written, for one may be written as that of another."""
-    new, were = made.request.program.services, program.services
-    keys = [
-        key
-        for key in (*SIZES, ROWS, CHECKPOINT, CLAIM)
-        if any(_value(new[name], key) != _value(were[name], key) for name in new)
-    ]
-    for mesh in made.meshes:
-        old = program.services[mesh.service].settings
-        for key in keys:
-            if key not in old or (key == "procs" and _follows(program, mesh.service)):
-                continue
-            value = new[mesh.service].settings[key].value
-            if old[key].origin.layer != "default" or old[key].value != value:
-                shown = "auto" if isinstance(value, Auto) else show(value).strip('"')
-                yield f"{mesh.service}.{key}", shown
-    was = present.colocate if present is not None else None
-    if was is None or set(made.colocate) != set(was):
+    new, old = ({n: services[n].settings for n in made.request.contexts}
+                for services in (made.request.program.services, program.services))  # fmt: skip
+    for name, written in old.items():
+        spread = kind_of(program.services[name].ctor).spread
+        for key in (key for key in (*SIZES, ROWS, CHECKPOINT, CLAIM) if key in written):
+            both = [(new[n][key].value, old[n][key].value) for n in old if key in old[n]]
+            default, value = written[key].origin.layer == "default", new[name][key].value
+            follows = key == "procs" and default and not spread  # what its degrees make
+            said = not default or written[key].value != value
+            if any(one != other for one, other in both) and said and not follows:
+                auto = isinstance(value, Auto)
+                yield f"{name}.{key}", "auto" if auto else show(value).strip('"')
+    if present is None or set(made.colocate) != set(present.colocate):
         yield COLOCATE, f"[{', '.join(made.colocate)}]"
-
-
-def _value(decl: Any, key: str) -> Any:
-    return decl.settings[key].value if key in decl.settings else None
-
-
-def _follows(program: Program, service: str) -> bool:
-    """Whether the processes of a service are what its degrees make."""
-    decl = program.services[service]
-    return not kind_of(decl.ctor).spread and decl.settings["procs"].origin.layer == "default"
 
 
 # ---- for people and programs
@@ -123,39 +104,37 @@ def _follows(program: Program, service: str) -> bool:
 
 def as_json(found: Alternatives) -> list[dict[str, Any]]:
     """The alternatives, the best first."""
-    return [{**_figures(each.plan), "present": each.present, "settings": dict(each.settings)}
-            for each in found.found]  # fmt: skip
+    return [
+        {"step_seconds": plan.cost.step_seconds, "gpus": _gpus(plan), "colocate": [*plan.colocate],
+         "busy": {name: plan.cost.busy(name) for name in by_service(plan.cost.stages)},
+         "memory": [{"name": s.name, "count": s.count, "bytes": s.bytes, "capacity": s.capacity}
+                    for s in plan.memory.stores if s.kind == "gpu"],
+         "present": not settings, "settings": settings}
+        for plan, settings in found.found
+    ]  # fmt: skip
 
 
-def _figures(plan: Plan) -> dict[str, Any]:
-    gpus = {(p.host, gpu) for mesh in plan.meshes for p in mesh.places for gpu in p.gpus}
-    return {
-        "step_seconds": plan.cost.step_seconds,
-        "gpus": len(gpus),
-        "colocate": list(plan.colocate),
-        "busy": {name: plan.cost.busy(name) for name in by_service(plan.cost.stages)},
-        "memory": [
-            {"name": s.name, "count": s.count, "bytes": s.bytes, "capacity": s.capacity}
-            for s in plan.memory.stores
-            if s.kind == "gpu"
-        ],
-    }
+def _gpus(plan: Plan) -> int:
+    return len({(p.host, gpu) for mesh in plan.meshes for p in mesh.places for gpu in p.gpus})
 
 
 def render(found: Alternatives) -> str:
     """The page, ending in a newline, at most 100 columns wide."""
-    head = f"the best placements on {host_text(found.host)}"
     if found.unknown:
         names = ", ".join(f"`{name}`" for name in found.unknown)
         return f"nothing says how large the model of {names} is: give its `arch`\n"
     if not found.found:
         return f"no placement fits {host_text(found.host)}\n"
-    blocks = [f"{head}\n{ABOUT}"]
-    for number, each in enumerate(found.found, 1):
-        mark = "   <- the file's" if each.present else ""
-        blocks.append("\n".join([*_lines(f"{number}.", each.plan, mark), *_written(each)]))
-    if found.present is not None and not any(each.present for each in found.found):
-        ratio = found.present.cost.step_seconds / found.found[0].plan.cost.step_seconds
+    first = found.found[0][0]
+    devices = (stage.device for stage in first.cost.stages)
+    rest = calibration_text(first.request.program, found.host, devices)
+    head = (f"the best placements on {host_text(found.host)}", ABOUT, rest)
+    blocks = ["\n".join(filter(None, head))]
+    for number, (made, settings) in enumerate(found.found, 1):
+        mark = "" if settings else "   <- the file's"
+        blocks.append("\n".join([*_lines(f"{number}.", made, mark), *_written(settings)]))
+    if found.present is not None and all(settings for _, settings in found.found):
+        ratio = found.present.cost.step_seconds / first.cost.step_seconds
         mark = f"   <- the file's, {ratio:.2f} times the best"
         blocks.append("\n".join(_lines("file", found.present, mark)))
     return "\n\n".join(blocks) + "\n"
@@ -163,8 +142,7 @@ def render(found: Alternatives) -> str:
 
 def _lines(name: str, plan: Plan, mark: str) -> Iterator[str]:
     """A line for the whole, then one for each service."""
-    figures = _figures(plan)
-    count = f"{figures['gpus']} GPU{'' if figures['gpus'] == 1 else 's'}"
+    count = f"{_gpus(plan)} GPU{'' if _gpus(plan) == 1 else 's'}"
     shared = f", {' and '.join(plan.colocate)} share theirs" if len(plan.colocate) > 1 else ""
     yield f"{name:<5}{time_text(plan.cost.step_seconds)} a step on {count}{shared}{mark}"
     rows = []
@@ -173,26 +151,22 @@ def _lines(name: str, plan: Plan, mark: str) -> Iterator[str]:
         store = next((s for s in plan.memory.stores if mesh.service in s.services), None)
         full = f"{store.bytes / GIB:.1f} of {store.capacity / GIB:.0f} GiB" if store else ""
         busy = f"{100 * plan.cost.busy(mesh.service):.0f} % busy"
+        batch = ""
+        if mesh.service == plan.request.trainer:
+            batch = f"rows {plan.rows[mesh.service].rows}, {_checkpointing(plan)}"
         size = mesh.text.replace(" x 1 gpu", "")
-        rows.append((mesh.service, size, degrees, _microbatch(plan, mesh.service), busy, full))
+        rows.append((mesh.service, size, degrees, batch.removesuffix(", none"), busy, full))
     yield from (f"     {line}" for line in table(rows, right=(4, 5)))
 
 
-def _microbatch(plan: Plan, service: str) -> str:
-    if service != plan.request.trainer:
-        return ""
-    mode = plan.request.program.services[service].settings[CHECKPOINT].value
-    return f"rows {plan.rows[service].rows}" + ("" if mode == "none" else f", {mode}")
-
-
-def _written(each: Alternative) -> Iterator[str]:
+def _written(settings: Mapping[str, str]) -> Iterator[str]:
     """`write ...`, broken into lines; nothing where the file says it already."""
     line = "     write"
-    for path, value in each.settings.items():
-        part = f"{path}={value}".replace(" ", "") if path != COLOCATE else f"'{path}={value}'"
+    for path, value in settings.items():
+        part = f"'{path}={value}'" if path == COLOCATE else f"{path}={value}"
         if len(line) + len(part) + 1 > 96:
             yield line
             line = "          "
         line += f" {part}"
-    if each.settings:
+    if settings:
         yield line

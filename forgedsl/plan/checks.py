@@ -99,31 +99,19 @@ def check_auto(
 ) -> list[Diagnostic]:
     """F113: what `auto` may not choose, and what it cannot compare. `keys` are (service, setting)
     that are `auto`."""
-    found = []
-    for name, key in keys:
-        where = program.services[name].settings[key].origin.span
-        if name == graph.trainer and graph.of("batches") and key in ("procs", "batch.rows"):
-            found.append(
-                error(
-                    "F113",
-                    "bad-value",
-                    f"`{key} = auto` of `{name}` would choose how many rows of `batches()` a step "
-                    "trains on",
-                    where or program.services[name].name_span,
-                    help="write the number",
-                )
-            )
+    batch = [(n, k) for n, k in keys if n == graph.trainer and k in ("procs", "batch.rows")]
+    found = [
+        error("F113", "bad-value",
+              f"`{key} = auto` of `{name}` would choose how many rows of `batches()` make a step",
+              written_at(program.services[name], key), help="write the number")
+        for name, key in batch if graph.of("batches")
+    ]  # fmt: skip
     unknown = dict.fromkeys(model_of(program.services[n]) for n, d in dims.items() if d is None)
     return found + [
-        error(
-            "F113",
-            "bad-value",
-            f"nothing says how large model `{model}` is, so the plan cannot choose by its size",
-            program.models[model].name_span,
-            related=tuple(label for n, k in keys[:1] for label in setting_label(
-                program.services[n], k)),
-            help="give the model its `arch`, or write numbers for `auto`",
-        )
+        error("F113", "bad-value",
+              f"nothing says how large model `{model}` is, so the plan cannot choose by its size",
+              program.models[model].name_span,
+              help="give the model its `arch`, or write numbers for `auto`")
         for model in unknown
     ]  # fmt: skip
 

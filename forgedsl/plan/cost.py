@@ -17,6 +17,7 @@ from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Constructor, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of, judges
+from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.capacity import RankMemory, Request, itemsize
 from forgedsl.plan.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.environments import environment_of, longest_text
@@ -25,7 +26,7 @@ from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, vllm_pool
 from forgedsl.plan.meshes import MeshPlan, number, transport_of, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.schedule import SchedulePlan
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.transports import RATES
 
@@ -233,12 +234,17 @@ def stage_of(
     ranks: Sequence[RankMemory] = (),
 ) -> Stage:
     """The work of a node; an engine that is not among `ranks` has room for all it may run."""
-    if node.op == "sample":
-        held = next((rank for rank in ranks if rank.service == node.target), None)
-        return _sample(request, graph, schedule, node, held)
     if node.op == "sync":
         return _sync(request, schedule, node)
-    return _titan(request, graph, schedule, node)
+    if node.op == "sample":
+        held = next((rank for rank in ranks if rank.service == node.target), None)
+        most = _sample(request, graph, schedule, node, held)
+    else:
+        most = _titan(request, graph, schedule, node)
+    part = share(request.program, request.host, node.name)
+    times = part * factor(request.host, most.device, node.op)
+    return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
+                   bytes=part * most.bytes, seconds=times * most.seconds)  # fmt: skip
 
 
 def _sample(
@@ -346,7 +352,8 @@ def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str)
     if dims is None:
         return 0.0
     size = itemsize(request.program, request.program.services[target]) * num_params(dims)
-    return size / RATES[way] / (schedule.every or 1)
+    times = factor(request.host, request.mesh(target).device, f"sync {way}")
+    return times * size / RATES[way] / (schedule.every or 1)
 
 
 def rates_of(request: Request, mesh: MeshPlan) -> Rates:

@@ -20,34 +20,10 @@ from typing import Any
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, Program, Ref, model_of
-from forgedsl.plan import checks
-from forgedsl.plan.capacity import (
-    TIGHT,
-    RankMemory,
-    Request,
-    Store,
-    ranks_of,
-    starved_engines,
-    stores,
-)
-from forgedsl.plan.cost import (
-    Cost,
-    data_ranks,
-    judge_stages,
-    plan_cost,
-    stage_of,
-    step_tokens,
-    sync_seconds,
-)
-from forgedsl.plan.meshes import (
-    CHOSEN,
-    Advice,
-    MeshPlan,
-    is_default,
-    number,
-    place,
-    plan_mesh,
-)
+from forgedsl.plan import capacity, checks, cost, meshes
+from forgedsl.plan.capacity import RankMemory, Request, Store
+from forgedsl.plan.cost import Cost
+from forgedsl.plan.meshes import CHOSEN, MeshPlan, number
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
@@ -65,7 +41,7 @@ MOST = 300
 
 Key = tuple[float, int, int]
 """seconds of a step, GPUs, processes"""
-NOWHERE = Advice(host_name="", fits=lambda names: "")
+NOWHERE = meshes.Advice(host_name="", fits=lambda names: "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +92,13 @@ def everything(base: Request, graph: Graph) -> Space:
     """All that decides where and how services on GPUs run; not how many rows a step trains on."""
     services, trainer = base.program.services, base.trainer
     free = {*asked(base.program, graph).free, (trainer, CHECKPOINT)}
-    for mesh in base.meshes:
-        keys = (*SIZES, CLAIM) if mesh.gpus else ()
-        free |= {(mesh.service, k) for k in keys if k in services[mesh.service].settings}
+    for mesh in (mesh for mesh in base.meshes if mesh.gpus):
+        settings = services[mesh.service].settings
+        free |= {(mesh.service, k) for k in (*SIZES, CLAIM) if k in settings}
+        if "parallel.dp_shard" in settings and isinstance(
+            settings["parallel.dp_shard"].value, Auto
+        ):
+            free.discard((mesh.service, "parallel.dp_shard"))
     if not graph.of("batches") and services[trainer].settings["batch.tokens"].value is None:
         free.add((trainer, ROWS))
     return Space(free=frozenset(free), colocate=True)
@@ -158,7 +138,7 @@ def chosen(space: Space, program: Program) -> dict[str, str]:
         f"{name}.{key}": str(decl.settings[key].value)
         for name, decl in program.services.items()
         for key in CHOSEN
-        if (name, key) in space.free and not is_default(decl.settings[key])
+        if (name, key) in space.free and not meshes.is_default(decl.settings[key])
     }
     if space.colocate:
         shared = program.singletons[COLOCATE].settings["value"].value
@@ -254,21 +234,15 @@ class _Search:
                 values[f"parallel.{kind.spread}"] = max(1, n * old.hosts // (tp * others))
             else:
                 values["procs"] = max(1, tp * others // old.hosts)
-            new = changed(decl, {k: v for k, v in values.items() if self._varies(decl, k)})
-            if (name, CLAIM) in self.space.free:
-                new = changed(new, {CLAIM: AUTO})
+            free = {k: v for k, v in values.items() if (name, k) in self.space.free}
+            new = changed(decl, free | ({CLAIM: AUTO} if (name, CLAIM) in self.space.free else {}))
             problems = Reporter()
-            mesh = plan_mesh(new, problems)
+            mesh = meshes.plan_mesh(new, problems)
             uneven = checks.check_divisibility(new, mesh, self.base.dims[name], model)
             wide = mesh.gpus and max(mesh.procs, mesh.degrees["tp"]) > host.gpus
             if not (problems.has_errors or uneven or wide or self._is_other_batch(mesh)):
                 yield Layout(decl=new, mesh=mesh, gpus=mesh.total_gpus, procs=mesh.total_procs,
                              sizes=self._options(new, mesh))  # fmt: skip
-
-    def _varies(self, decl: Decl, key: str) -> bool:
-        return (decl.name, key) in self.space.free and not (
-            key == "parallel.dp_shard" and isinstance(decl.settings[key].value, Auto)
-        )
 
     def _values(self, decl: Decl, key: str, most: int) -> list[int]:
         return counts(most) if (decl.name, key) in self.space.free else [number(decl, key, 1)]
@@ -276,7 +250,9 @@ class _Search:
     def _is_other_batch(self, mesh: MeshPlan) -> bool:
         """Whether a step of `batches()` would train on more or fewer rows than it does."""
         trains = mesh.service == self.base.trainer and self.graph.of("batches")
-        return bool(trains) and data_ranks(mesh) != data_ranks(self.base.mesh(mesh.service))
+        return bool(trains) and cost.data_ranks(mesh) != cost.data_ranks(
+            self.base.mesh(mesh.service)
+        )
 
     def _options(
         self, decl: Decl, mesh: MeshPlan, cores: float = 0.0
@@ -289,8 +265,8 @@ class _Search:
         sizes = [rows]
         if (name, ROWS) in self.space.free:
             updates = self.graph.updates[1] if trained else 1
-            tokens = step_tokens(self.base, self.graph, self.schedule)
-            need = max(1, ceil(tokens / (updates * seq_len * data_ranks(mesh))))
+            tokens = cost.step_tokens(self.base, self.graph, self.schedule)
+            need = max(1, ceil(tokens / (updates * seq_len * cost.data_ranks(mesh))))
             sizes = sorted({ceil(need / n) for n in counts(need)}, reverse=True)
         modes: tuple[str, ...] = ("",)
         if (name, CHECKPOINT) in self.space.free:
@@ -314,14 +290,14 @@ class _Search:
         if mesh.device == "cpu" and mesh.cpus is None:
             share: Any = cores or self.base.host.cpus  # no whole number, as in the plan itself
             mesh = replace(mesh, cpus=share)
-        meshes = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
-        request = replace(self.base, program=program, meshes=meshes, rows=sizes)
+        others = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
+        request = replace(self.base, program=program, meshes=others, rows=sizes)
         stages = [
-            stage_of(request, self.graph, self.schedule, node)
+            cost.stage_of(request, self.graph, self.schedule, node)
             for node in self.graph.nodes
             if node.target == decl.name and node.op in ("sample", "logprobs", "step")
         ]
-        stages += judge_stages(request, self.graph)
+        stages += cost.judge_stages(request, self.graph)
         return sum(stage.seconds for stage in stages if stage.service == decl.name)
 
     def _bound(self, pool: tuple[str, ...], chosen: Sequence[Layout]) -> Key | None:
@@ -366,7 +342,7 @@ class _Search:
 
         def best(close: bool) -> float:
             serving = [t.name for t in ways if close or not t.same_gpu] or [ways[0].name]
-            return min(sync_seconds(self.base, self.schedule, sync, way) for way in serving)
+            return min(cost.sync_seconds(self.base, self.schedule, sync, way) for way in serving)
 
         return sync.target, str(sync.settings["target"]), best(False), best(True)
 
@@ -381,11 +357,11 @@ class _Search:
         """The fastest way to fill a combination that its memory holds."""
         program, problems = self.base.program, Reporter()
         decls = {layout.decl.name: layout.decl for layout in chosen}
-        meshes = place([layout.mesh for layout in chosen], {**program.services, **decls},
+        placed = meshes.place([layout.mesh for layout in chosen], {**program.services, **decls},
                        self.base.host, pool, problems, NOWHERE)  # fmt: skip
         if problems.has_errors:
             return None
-        fixed = replace(self.base, meshes=meshes)
+        fixed = replace(self.base, meshes=placed)
         lists = [layout.sizes for layout in chosen]
         smallest = [(0.0, max((m for _, m, _ in each), key=(*MODES, "").index),
                      min(rows for *_, rows in each)) for each in lists]  # fmt: skip
@@ -416,16 +392,16 @@ class _Search:
         if self.space.colocate:
             program = _sharing(program, pool)
         request = replace(fixed, program=program, rows=rows)
-        ranks = ranks_of(request)
-        held = stores(request, ranks)
+        ranks = capacity.ranks_of(request)
+        held = capacity.stores(request, ranks)
         if not _fit(held, ranks):
             return None
         sharing = tuple(name for name in pool if request.mesh(name).gpus)
-        cost = plan_cost(request, self.graph, self.schedule, sharing, ranks)
+        whole = cost.plan_cost(request, self.graph, self.schedule, sharing, ranks)
         used = {(p.host, g) for m in request.meshes for p in m.places for g in p.gpus}
         procs = sum(mesh.total_procs for mesh in request.meshes)
-        return Candidate(key=(_rounded(cost.step_seconds), len(used), procs), program=program,
-                         colocate=pool, request=request, stores=held, cost=cost)  # fmt: skip
+        return Candidate(key=(_rounded(whole.step_seconds), len(used), procs), program=program,
+                         colocate=pool, request=request, stores=held, cost=whole)  # fmt: skip
 
 
 def _rounded(seconds: float) -> float:
@@ -437,6 +413,7 @@ def _fit(held: Sequence[Store], ranks: Sequence[RankMemory]) -> bool:
     """Whether every memory holds its ranks: with some room, but for engines, which fill theirs."""
     estimated = {rank.service for rank in ranks if rank.fraction is None}
     tight = all(
-        store.share <= (TIGHT if estimated.intersection(store.services) else 1.0) for store in held
+        store.share <= (capacity.TIGHT if estimated.intersection(store.services) else 1.0)
+        for store in held
     )
-    return tight and not starved_engines(ranks, [rank.service for rank in ranks])
+    return tight and not capacity.starved_engines(ranks, [rank.service for rank in ranks])

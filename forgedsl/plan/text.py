@@ -13,6 +13,7 @@ from textwrap import wrap
 
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Program
+from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, RankMemory, Store
 from forgedsl.plan.cost import DEAD_RATES, by_service, time_text
 from forgedsl.plan.host import host_text
@@ -258,6 +259,9 @@ def _cost(plan: Plan) -> Iterator[str]:
             time = time_text(stage.seconds)
             rows.append((stage.node, stage.service, *sizes, time, share, stage.detail))
         yield from (line[: WIDTH - 2] for line in table(rows, right=(2, 3, 4, 5, 6)))
+        devices = (stage.device for stage in cost.stages)
+        if known := calibration_text(plan.request.program, plan.host, devices):
+            yield known
         slowest = cost.bottleneck
         assert slowest is not None
         how = "stages overlap" if cost.overlapped else "stages take turns"

@@ -4,15 +4,6 @@ from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SI
 from forgedsl.settings import Derived, Kind, Required, Setting, Signature, Type
 
 __all__ = [
-    "ALL_KINDS",
-    "FUNCTION_KINDS",
-    "KINDS",
-    "SERVICES",
-    "SINGLETONS",
-    "Derived",
-    "Kind",
-    "Required",
-    "Setting",
-    "Signature",
-    "Type",
-]
+    "ALL_KINDS", "FUNCTION_KINDS", "KINDS", "SERVICES", "SINGLETONS", "Derived", "Kind",
+    "Required", "Setting", "Signature", "Type",
+]  # fmt: skip

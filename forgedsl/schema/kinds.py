@@ -91,45 +91,25 @@ COLOCATE = Kind(
     single=True,
     doc="services that share GPUs",
     settings=rows(
-        (
-            "value",
-            Type(base="list", item=Type(base="ref", kinds=("service",)), auto=True),
-            [],
-            PLACE,
-            "services that take turns on the same GPUs; auto: those that the plan chooses",
-        )
+        ("value", Type(base="list", item=Type(base="ref", kinds=("service",)), auto=True), [],
+         PLACE, "services that take turns on the same GPUs; auto: those that the plan chooses")
     ),
-)
+)  # fmt: skip
 MODEL = Kind(
     name="model",
     doc="weights, architecture and tokenizer",
     settings=rows(
         ("source", _SOURCE, REQUIRED, NUM, "where the weights come from"),
-        (
-            "arch",
-            Type(base="ctor", ctors=c.ARCHITECTURES, auto=True),
-            AUTO,
-            NUM,
-            "architecture; auto reads the source's config.json",
-        ),
+        ("arch", Type(base="ctor", ctors=c.ARCHITECTURES, auto=True), AUTO, NUM,
+         "architecture; auto reads the source's config.json"),
         ("dtype", word("f32", "bf16", "f16"), "bf16", NUM, "dtype of the weights in use"),
         ("context", _CONTEXT, AUTO, NUM, "longest sequence; auto is the source's"),
-        (
-            "tokenizer",
-            Type(base="ctor", ctors=c.TOKENIZERS, auto=True),
-            AUTO,
-            NUM,
-            "tokenizer; auto is the source's",
-        ),
-        (
-            "chat_template",
-            replace(STR, auto=True),
-            AUTO,
-            NUM,
-            "Jinja text; auto is the tokenizer's",
-        ),
+        ("tokenizer", Type(base="ctor", ctors=c.TOKENIZERS, auto=True), AUTO, NUM,
+         "tokenizer; auto is the source's"),
+        ("chat_template", replace(STR, auto=True), AUTO, NUM,
+         "Jinja text; auto is the tokenizer's"),
     ),
-)
+)  # fmt: skip
 DATASET = Kind(
     name="dataset",
     doc="rows, and the prompt and target made of each",
@@ -143,13 +123,8 @@ DATASET = Kind(
          "which tokens of `chat` carry loss"),
         ("chosen", _COLUMN, None, NUM, "preferred answer of a pair"),
         ("rejected", _COLUMN, None, NUM, "other answer of a pair"),
-        (
-            "shuffle",
-            Type(base="ctor", ctors=c.SEED, optional=True),
-            Derived("seed(run.seed)"),
-            NUM,
-            "order of the rows",
-        ),
+        ("shuffle", Type(base="ctor", ctors=c.SEED, optional=True), Derived("seed(run.seed)"), NUM,
+         "order of the rows"),
         ("streaming", replace(BOOL, auto=True), AUTO, OBS, "read rows as they are needed"),
         ("max_prompt_tokens", _COUNT, None, NUM,
          "longest prompt; without it, what the context and a row leave beside `max_tokens`"),
@@ -169,13 +144,8 @@ REWARD = Kind(
         ("on_error", replace(_ON_ERROR, auto=True), AUTO, NUM, "auto is the rubric's"),
         ("max_failed", FRACTION, 0.25, OBS, "part of the last 256 scores that may fail"),
         ("monitor", BOOL, False, OBS, "reported beside every score, and no part of it"),
-        (
-            "effects",
-            Type(base="list", item=word("io", "net", "exec", "random", "gpu")),
-            [],
-            NUM,
-            "what the Python function does besides computing",
-        ),
+        ("effects", Type(base="list", item=word("io", "net", "exec", "random", "gpu")), [], NUM,
+         "what the Python function does besides computing"),
         ("memory", replace(BYTES, optional=True), None, PLACE,
          "data a process may allocate; a call that needs more fails"),
         ("cache", BOOL, False, NUM, "a call with the same arguments is not made again"),
@@ -186,16 +156,11 @@ RUBRIC = Kind(
     doc="the score of a rollout out of its rewards",
     settings=rows(
         ("score", EXPRESSION, REQUIRED, NUM, "expression over rewards"),
-        (
-            "on_truncated",
-            Type(base="float", optional=True),
-            None,
-            NUM,
-            "score of a completion cut at its length limit",
-        ),
+        ("on_truncated", Type(base="float", optional=True), None, NUM,
+         "score of a completion cut at its length limit"),
         ("on_error", _ON_ERROR, "drop", NUM, "score of a rollout whose reward failed"),
     ),
-)
+)  # fmt: skip
 ENVIRONMENT = Kind(
     name="environment",
     doc="what a policy plays against over several turns: a Python class, in processes of its own",
@@ -249,57 +214,32 @@ EVAL = Kind(
             ("dataset", Type(base="ref", kinds=("dataset",)), REQUIRED, OBS, "prompts and targets"),
             ("split", _STR, None, OBS, "another split of the dataset's source"),
             ("source", replace(_DATA, optional=True), None, OBS, "other rows, same columns"),
-            (
-                "score",
-                Type(base="ref", kinds=("reward", "rubric"), optional=True),
-                None,
-                OBS,
-                "what to report of sampled answers",
-            ),
-            (
-                "loss",
-                Type(base="loss", optional=True),
-                None,
-                OBS,
-                "what to report of the dataset's own conversations or pairs, by the trainer, "
-                "without an update; instead of `score`",
-            ),
+            ("score", Type(base="ref", kinds=("reward", "rubric"), optional=True), None, OBS,
+             "what to report of sampled answers"),
+            ("loss", Type(base="loss", optional=True), None, OBS,
+             "what to report of the dataset's own conversations or pairs, by the trainer, "
+             "without an update; instead of `score`"),
             ("every", COUNT, REQUIRED, OBS, "optimizer steps between evaluations"),
             ("limit", _COUNT, None, OBS, "use so many rows"),
-            (
-                "env",
-                Type(base="ref", kinds=("environment",), optional=True),
-                None,
-                OBS,
-                "play in an environment, as the flow does",
-            ),
+            ("env", Type(base="ref", kinds=("environment",), optional=True), None, OBS,
+             "play in an environment, as the flow does"),
             ("max_turns", _COUNT, None, OBS, "turns of a trajectory, with `env`"),
         ),
         *_SAMPLE,
     ),
-)
+)  # fmt: skip
 CHECKPOINT = Kind(
     name="checkpoint",
     singleton=True,
     doc="saved state, in the run folder",
     settings=rows(
-        (
-            "every",
-            replace(INTERVAL, optional=True),
-            600.0,
-            OBS,
-            "from checkpoint to checkpoint; there is one at the end in any case",
-        ),
+        ("every", replace(INTERVAL, optional=True), 600.0, OBS,
+         "from checkpoint to checkpoint; there is one at the end in any case"),
         ("keep", COUNT, 2, OBS, "how many stay"),
-        (
-            "export",
-            Type(base="ctor", ctors=c.EXPORTS, optional=True),
-            None,
-            OBS,
-            "Hugging Face export at the end",
-        ),
+        ("export", Type(base="ctor", ctors=c.EXPORTS, optional=True), None, OBS,
+         "Hugging Face export at the end"),
     ),
-)
+)  # fmt: skip
 LOGGING = Kind(
     name="logging",
     singleton=True,

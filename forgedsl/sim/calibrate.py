@@ -39,8 +39,8 @@ class CalibrationError(Exception):
     """A run that cannot be learned from; the message says why."""
 
 
-def calibrated(latencies: Latencies, job: Job, folder: Path) -> Latencies:
-    """`latencies` of `job`, with everything that the run in `folder` shows."""
+def learnable(folder: Path) -> RunData:
+    """A run that shows what things take. Raises CalibrationError."""
     try:
         data = load_run(folder)
     except FileNotFoundError as error:
@@ -49,6 +49,12 @@ def calibrated(latencies: Latencies, job: Job, folder: Path) -> Latencies:
         raise CalibrationError(f"{folder} is a rehearsal: its times are no measure of anything")
     if len(data.rows) < 4 * FIRST:
         raise CalibrationError(f"{folder} has {len(data.rows)} steps, too few to learn from")
+    return data
+
+
+def calibrated(latencies: Latencies, job: Job, folder: Path) -> Latencies:
+    """`latencies` of `job`, with everything that the run in `folder` shows."""
+    data = learnable(folder)
     missing = [name for name in job.services if name not in data.job.services]
     if missing:
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
@@ -73,12 +79,12 @@ def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
 
 def _control(data: RunData) -> Control:
     """The controller's own work: between the end of a completion and its being taken in."""
-    mine = [s for s in _after_start(data, "sample") if "engine_end" in s.fields]
+    mine = [s for s in after_start(data, "sample") if "engine_end" in s.fields]
     spans = [(span.fields["engine_end"], span.end) for span in mine]
     return Control(rollout=union(spans) / len(spans) if spans else 0.0)
 
 
-def _after_start(data: RunData, kind: str) -> list[Span]:
+def after_start(data: RunData, kind: str) -> list[Span]:
     """Finished spans of a kind, without those of the first steps."""
     steps = sorted(data.spans["step"], key=lambda span: span.end)
     begin = steps[FIRST].start
@@ -86,7 +92,7 @@ def _after_start(data: RunData, kind: str) -> list[Span]:
 
 
 def _syncs(data: RunData) -> list[Interval]:
-    return sorted((span.start, span.end) for span in _after_start(data, "sync"))
+    return sorted((span.start, span.end) for span in after_start(data, "sync"))
 
 
 def _prompt_tokens(data: RunData) -> float:
@@ -100,7 +106,7 @@ def _prompt_tokens(data: RunData) -> float:
 
 
 def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> Engine:
-    mine = [s for s in _after_start(data, "sample") if s.fields.get("service") == name]
+    mine = [s for s in after_start(data, "sample") if s.fields.get("service") == name]
     if not mine:
         return engine
     spans = [(s.fields["engine_start"], s.fields["engine_end"]) for s in mine]
@@ -144,8 +150,8 @@ def _likeness(spans: Sequence[Span]) -> float:
 
 
 def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Titan:
-    steps = [s for s in _after_start(data, "step") if s.fields.get("service") == name]
-    scored = [s for s in _after_start(data, "logprobs") if s.fields.get("service") == name]
+    steps = [s for s in after_start(data, "step") if s.fields.get("service") == name]
+    scored = [s for s in after_start(data, "logprobs") if s.fields.get("service") == name]
     if scored:
         tokens = sum(row["tokens"] for row in data.rows[FIRST:])
         busy = union([(span.start, span.end) for span in scored])
@@ -171,7 +177,7 @@ def _reward(reward: Reward, name: str, data: RunData) -> Reward:
     targets = {n.name: n.target for n in data.job.nodes if n.op == "score"}
     scores = [
         span
-        for span in _after_start(data, "score")
+        for span in after_start(data, "score")
         if name in behind.get(targets[span.fields["node"]], (targets[span.fields["node"]],))
     ]
     if not scores:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job, Sampler, TitanService
+from forgedsl.plan.calibration import factor
 from forgedsl.plan.capacity import itemsize
 from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of, reduce_seconds
 from forgedsl.plan.memory import MAX_RUNNING
@@ -115,6 +116,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
     if (pool := _pool(plan, name)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))
+    times = factor(request.host, mesh.device, "sample")
     launch = rates.launch + reduce_seconds(mesh, dims, width, size)
     fixed = launch + read / (rates.bandwidth * mesh.world)
     full = launch + max(
@@ -128,9 +130,9 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     return Engine(
         tokens=tokens,
         prompt=constant(prompt),
-        decode=fixed,
-        decode_sequence=(full - fixed) / width,
-        prefill=flops / (rates.prefill * mesh.world) / (siblings if shared else 1),
+        decode=times * fixed,
+        decode_sequence=times * (full - fixed) / width,
+        prefill=times * flops / (rates.prefill * mesh.world) / (siblings if shared else 1),
         max_running=width,
         load=(1 - PUBLISH) * size * num_params(dims) / RATES["shm"] if syncs else 0.0,
         start=START[mesh.device] + NOTICE,
@@ -173,11 +175,12 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
     size *= num_params(dims)
     synced = _is_synced(graph.syncs, name)
+    step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
-        step=epochs * many * rates.launch * passes if trained else 0.0,
-        token=epochs * passes * token if trained else 0.0,
-        logprobs=rates.launch,
-        logprobs_token=token,
+        step=step * epochs * many * rates.launch * passes if trained else 0.0,
+        token=step * epochs * passes * token if trained else 0.0,
+        logprobs=logprobs * rates.launch,
+        logprobs_token=logprobs * token,
         publish=PUBLISH * size / RATES["shm"] if synced else 0.0,
         save=12.0 * num_params(dims) / DISK / mesh.world if trained else 0.0,
     )

@@ -1,0 +1,139 @@
+"""What a run took is what plans estimate by; the measured steps of docs/benchmarks.md."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from forge_texts import loaded
+from typer.testing import CliRunner
+
+from forgedsl.cli.app import app
+from forgedsl.hir.context import Host
+from forgedsl.lower.build import lower
+from forgedsl.runs.data import Span
+from forgedsl.sim.estimate import from_plan
+from forgedsl.sim.measure import compare, estimate_of, figures
+
+H200 = Host(gpus=1, gpu="H200")
+DAPO = """forge 1
+import "std/rl" as rl
+model policy { source = hf("Qwen/Qwen3-0.6B"), arch = qwen3("0.6B"), context = 4096 }
+dataset texts {
+  source = hf("a/b", split = "train")
+  prompt = row.question, target = row.answer, max_prompt_tokens = 256
+}
+service trainer : titan(policy) { batch { seq_len = 1280, rows = 16 } }
+service generator : vllm(policy) { sampling.max_tokens = 1024 }
+colocate = [trainer, generator]
+reward correct = rl.math_equal(tolerance = 1e-6)
+flow train {
+  prompt  = texts.draw(16)
+  rollout = generator.sample(prompt, n = 8)
+  score   = correct(rollout, prompt.target)
+  batch   = replay(rollout, adv = rl.group_norm(score))
+  trainer.step(batch, loss = rl.dapo)
+  sync trainer -> generator
+}
+schedule sync { steps = 8 }
+"""
+SEEN = {"rollout": (5.66, 131_000.0), "step": (1.8, 181_000.0), "sync": (0.09, 0.0)}
+TOOK = 7.64
+"""docs/benchmarks.md, the whole step on one H200: seconds and tokens; seconds of a step"""
+ALONE = {
+    (): 1.53 / 155_390,
+    ("policy.context=16384", "trainer.batch.seq_len=16384", "trainer.batch.rows=2",
+     "trainer.memory.activation_checkpoint=selective", "generator.engine.gpu_memory=0.2"):
+        1 / 35_700,
+}  # fmt: skip
+"""docs/benchmarks.md, the trainer alone: seconds a token, short texts and 16k"""
+
+
+def lowered(text, *overrides, host=H200):
+    found = loaded(text, *overrides, host=host)
+    made = lower(found.program, reporter=found.reporter, sources=found.sources,
+                 base_dir=Path(), host=host)  # fmt: skip
+    assert made is not None, list(found.reporter)
+    return made
+
+
+def calibrated(*, lengths=True):
+    found = compare(estimate_of(lowered(DAPO)), SEEN, took=TOOK, run="bench")
+    known = {**found.known, **({} if lengths else {"lengths": {}})}
+    return replace(H200, calibration=known)
+
+
+def test_the_measured_step_is_predicted_once_it_was_measured():
+    before, after = (lowered(DAPO, host=h).plan.cost.step_seconds for h in (H200, calibrated()))
+    assert before > 1.25 * TOOK
+    assert after == pytest.approx(TOOK, rel=0.01)
+
+
+@pytest.mark.parametrize("overrides", ALONE)
+def test_the_trainer_alone_is_predicted_from_the_whole_step(overrides):
+    made = lowered(DAPO, *overrides, host=calibrated(lengths=False))
+    step = next(s for s in made.plan.cost.stages if s.node == "step")
+    assert step.seconds / step.tokens == pytest.approx(ALONE[overrides], rel=0.25)
+
+
+def test_the_simulator_estimates_by_it_too():
+    jobs = lowered(DAPO), lowered(DAPO, host=calibrated(lengths=False))
+    plain, known = (from_plan(made.job, made.graph, made.plan) for made in jobs)
+    ratios = [
+        known.engines["generator"].decode / plain.engines["generator"].decode,
+        known.titans["trainer"].token / plain.titans["trainer"].token,
+    ]
+    times = calibrated().calibration["devices"]["H200"]["times"]
+    assert ratios == pytest.approx([times["sample"], times["step"]])
+
+
+def test_what_stages_do_not_show_is_made_up_for_by_all():
+    estimate = estimate_of(lowered(DAPO))
+    times = [compare(estimate, SEEN, took=took, run="x").known["devices"]["H200"]["times"]["sample"]
+             for took in (7.55, 15.1)]  # fmt: skip
+    assert times[1] == pytest.approx(2 * times[0], rel=1e-3)
+
+
+def test_an_estimate_knows_no_calibration():
+    assert estimate_of(lowered(DAPO)) == estimate_of(lowered(DAPO, host=calibrated()))
+
+
+def test_figures_are_busy_times_of_a_step():
+    def span(kind, start, end, **fields):
+        return Span(kind=kind, start=start, end=end, fields=fields)
+
+    steps = [span("step", float(i), i + 0.5, service="trainer") for i in range(7)]
+    samples = [span("sample", i, i + 1, service="generator", engine_start=i, engine_end=i + 0.25,
+                    tokens=10) for i in range(3, 7) for _ in range(2)]  # fmt: skip
+    samples.append(span("sample", 3, 9, service="generator", eval="held", tokens=99))
+    data = SimpleNamespace(rows=[{"tokens": 40}] * 7, spans={"step": steps, "sample": samples,
+                                                             "sync": []})  # fmt: skip
+    found = figures(estimate_of(lowered(DAPO)), data)
+    assert found == {"rollout": (0.25, 20.0), "step": (0.5, 40.0)}
+
+
+def test_plans_say_what_they_rest_on(tmp_path, monkeypatch):
+    (tmp_path / "cal.json").write_text(json.dumps(calibrated().calibration))
+    (tmp_path / "test.forge").write_text(DAPO)
+    monkeypatch.setenv("FORGE_CALIBRATION", str(tmp_path / "cal.json"))
+    page = (
+        CliRunner().invoke(app, ["plan", str(tmp_path / "test.forge"), "--host", "1xH200"]).stdout
+    )
+    assert "calibrated: H200 by run bench of 2" in page
+    assert "about 7.64 s a step" in page
+
+
+def test_a_run_that_cannot_be_learned_from_is_refused(tmp_path):
+    result = CliRunner().invoke(app, ["calibrate", str(tmp_path), "-o", str(tmp_path / "x.json")])
+    assert result.exit_code == 2
+    assert "is no run folder" in result.stderr
+
+
+def test_a_file_that_is_no_calibration_is_named(tmp_path, monkeypatch):
+    (tmp_path / "cal.json").write_text("[]")
+    (tmp_path / "test.forge").write_text(DAPO)
+    monkeypatch.setenv("FORGE_CALIBRATION", str(tmp_path / "cal.json"))
+    result = CliRunner().invoke(app, ["plan", str(tmp_path / "test.forge")])
+    assert result.exit_code == 2
+    assert "cal.json is no calibration file" in result.stderr

@@ -1,0 +1,74 @@
+"""`forgec calibrate RUN`: have plans on this kind of device estimate by what a run took.
+
+    RUN --measure--> entry -> calibration.json, which every command that plans reads (cli/host.py)
+
+The file is $FORGE_CALIBRATION, else forgedsl/calibration.json in the user's folder of settings; an
+empty $FORGE_CALIBRATION is none. Exit codes: 0; 2 a run that cannot be learned from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from forgedsl.errors import writing
+
+
+def command(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="another calibration file")
+    ] = None,
+) -> None:
+    """Let plans and their alternatives estimate by what RUN took, on its kind of device.
+
+    \b
+    Examples:
+      forgec calibrate runs/grpo_math-20261120-120000
+      forgec calibrate runs/last -o h200.json && FORGE_CALIBRATION=h200.json forgec plan x.forge
+    """
+    from forgedsl.plan.cost import time_text
+    from forgedsl.sim.calibrate import CalibrationError
+    from forgedsl.sim.measure import measure
+
+    path = out or calibration_path()
+    try:
+        if path is None:
+            raise CalibrationError("FORGE_CALIBRATION is empty; name a file with -o")
+        found = measure(run)
+        old = read_calibration(path) or {}
+    except (CalibrationError, ValueError) as error:
+        print(f"forgec calibrate: {error}", file=sys.stderr)
+        raise typer.Exit(2) from error
+    known = {part: {**old.get(part, {}), **new} for part, new in found.known.items()}
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+    before, took, after = map(time_text, found[1:])
+    print(f"a step of {run} took {took}; estimated were {before}, and from now on {after}")
+    for kind, entry in found.known["devices"].items():
+        rows = ", ".join(f"{key} {value:.3g}" for key, value in entry["times"].items())
+        print(f"{kind}: measured over estimated: {rows}")
+    print(path)
+
+
+def calibration_path() -> Path | None:
+    """The file that plans read, if any."""
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    given = os.environ.get("FORGE_CALIBRATION", Path(base) / "forgedsl" / "calibration.json")
+    return Path(given) if given else None
+
+
+def read_calibration(path: Path | None) -> dict[str, Any] | None:
+    """What a calibration file holds, None where there is none. Raises ValueError."""
+    if path is None or not path.is_file():
+        return None
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(found, dict) or not {"devices", "lengths"} <= found.keys():
+        raise ValueError(f"{path} is no calibration file; remove it, or name it with -o")
+    return found

@@ -1,0 +1,62 @@
+"""What runs took where the plan had estimated, and how it estimates from then on.
+
+    calibration.json (`forgec calibrate`) -> Host.calibration -> times of the stages in plan/cost.py
+
+    {"devices": {"H200": {"run": "grpo-1", "date": "2026-11-22", "times": {"sample": 0.67, ...}}},
+     "lengths": {"grpo_math cpu": {"rollout": 0.79, ...}}}
+
+`times` are measured over estimated seconds of the same tokens, by operation and kind of device;
+`lengths` the tokens of a node over the most that there could be, by name and profile of a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from forgedsl.hir.context import Host
+from forgedsl.hir.ir import Program
+from forgedsl.plan.devices import PEAKS
+
+
+def device_kind(gpu: str | None, device: str) -> str:
+    """The name by which a device is known here: "H200", "cpu"."""
+    words = (gpu or "").upper().replace("-", " ").split()
+    return (
+        next((word for word in words if word in PEAKS), " ".join(words))
+        if device == "gpu"
+        else "cpu"
+    )
+
+
+def factor(host: Host, device: str, op: str) -> float:
+    """Measured over estimated seconds; 1 where nothing was measured."""
+    return float(_entry(host, device).get("times", {}).get(op, 1.0))
+
+
+def share(program: Program, host: Host, node: str) -> float:
+    """The tokens of a node over the most there could be; 1 where nothing was measured."""
+    known = (host.calibration or {}).get("lengths", {})
+    return float(known.get(run_name(program.name, program.profile), {}).get(node, 1.0))
+
+
+def run_name(name: str, profile: str | None) -> str:
+    return f"{name} {profile or 'none'}"
+
+
+def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> str:
+    """What the estimates rest on; "" where it is nothing but the plan's own figures."""
+    parts = [
+        f"{device_kind(host.gpu, device)} by run {entry['run']} of {entry['date']}"
+        for device in sorted(set(devices))
+        if (entry := _entry(host, device))
+    ]
+    if run_name(program.name, program.profile) in (host.calibration or {}).get("lengths", {}):
+        parts.append("lengths as its last run had them")
+    return f"calibrated: {', '.join(parts)}" if parts else ""
+
+
+def _entry(host: Host, device: str) -> dict[str, Any]:
+    known: dict[str, Any] = (host.calibration or {}).get("devices", {})
+    found: dict[str, Any] = known.get(device_kind(host.gpu, device), {})
+    return found

@@ -1,0 +1,114 @@
+"""A run against what its plan had estimated: an entry for the calibration file.
+
+Lowered --estimate_of--> RUN/estimate.json (stages without calibration)
+RUN/{estimate.json, events.jsonl, metrics.jsonl} --measure--> Measured
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from forgedsl.lower.build import Lowered
+from forgedsl.plan.calibration import device_kind, run_name
+from forgedsl.plan.cost import plan_cost
+from forgedsl.plan.meshes import transport_of
+from forgedsl.records import replace
+from forgedsl.runs.data import RunData
+from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, learnable
+from forgedsl.sim.fit import union
+
+ESTIMATE = "estimate.json"
+
+
+class Measured(NamedTuple):
+    """What goes into the file; seconds of a step as estimated, as measured, and from now on."""
+
+    known: dict[str, dict[str, Any]]
+    before: float
+    took: float
+    after: float
+
+
+def estimate_of(lowered: Lowered) -> dict[str, Any]:
+    """What a plan estimates by its own figures; `kind` and `key` as a calibration calls them."""
+    plan, graph = lowered.plan, lowered.graph
+    request = replace(plan.request, host=replace(plan.host, calibration=None))
+    cost = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
+    ops = {s.node: "judge" for s in cost.stages} | {node.name: node.op for node in graph.nodes}
+    ways = {node.name: f"sync {transport_of(plan.meshes, node)}" for node in graph.syncs}
+    stages = [{"node": s.node, "op": ops[s.node], "service": s.service,
+               "lane": cost.lane(s.service), "tokens": s.tokens, "seconds": s.seconds,
+               "kind": device_kind(plan.host.gpu, s.device),
+               "key": ways.get(s.node, ops[s.node])} for s in cost.stages]  # fmt: skip
+    name = run_name(lowered.job.name, lowered.job.profile)
+    return {"name": name, "overlapped": cost.overlapped, "stages": stages}
+
+
+def measure(folder: Path) -> Measured:
+    """Learn from a run. Raises CalibrationError."""
+    data = learnable(folder)
+    try:
+        estimate = json.loads((folder / ESTIMATE).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CalibrationError(
+            f"{folder} has no {ESTIMATE}: only a run of a .forge file has what its plan estimated"
+        ) from error
+    if not estimate["stages"]:
+        raise CalibrationError(f"the plan of {folder} did not know how large its models are")
+    took = statistics.median(row["step_s"] for row in data.rows[FIRST:])
+    return compare(estimate, figures(estimate, data), took=took, run=folder.resolve().name)
+
+
+def figures(estimate: Mapping[str, Any], data: RunData) -> dict[str, tuple[float, float]]:
+    """(seconds, tokens) of a step by node, as measured; what a run did not do is left out."""
+    steps = len(data.rows) - FIRST
+    trained = statistics.fmean(row["tokens"] for row in data.rows[FIRST:])
+    found = {}
+    shown = [s for s in estimate["stages"] if s["op"] in data.spans]  # judges read inside scores
+    for node, op, service in ((s["node"], s["op"], s["service"]) for s in shown):
+        who = "to" if op == "sync" else "service"
+        spans = [s for s in after_start(data, op)
+                 if s.fields.get(who) == service and "eval" not in s.fields]  # fmt: skip
+        busy = [(s.fields.get("engine_start", s.start), s.fields.get("engine_end", s.end))
+                for s in spans]  # fmt: skip
+        if spans:
+            sampled = sum(s.fields["tokens"] for s in spans) / steps if op == "sample" else trained
+            found[node] = union(busy) / steps, sampled
+    return found
+
+
+def compare(
+    estimate: Mapping[str, Any], seen: Mapping[str, tuple[float, float]], *, took: float, run: str
+) -> Measured:
+    """Times and lengths out of the (seconds, tokens) of nodes; then all times by one more factor,
+    so that the run itself comes out as it was."""
+    stages = [s for s in estimate["stages"] if s["node"] in seen]
+    lengths = {s["node"]: seen[s["node"]][1] / s["tokens"] for s in stages if s["tokens"]}
+    sums: dict[tuple[str, str], list[float]] = {}
+    for s in stages:
+        whole = sums.setdefault((s["kind"], s["key"]), [0.0, 0.0])
+        whole[0] += seen[s["node"]][0]
+        whole[1] += s["seconds"] * lengths.get(s["node"], 1.0)
+    times = {key: measured / estimated for key, (measured, estimated) in sums.items()}
+
+    def step(factors: Mapping[tuple[str, str], float], parts: Mapping[str, float]) -> float:
+        lanes: dict[str, float] = {}
+        for s in estimate["stages"]:
+            seconds = s["seconds"] * factors.get((s["kind"], s["key"]), 1.0)
+            lanes[s["lane"]] = lanes.get(s["lane"], 0.0) + seconds * parts.get(s["node"], 1.0)
+        return max(lanes.values()) if estimate["overlapped"] else sum(lanes.values())
+
+    rest = took / step(times, lengths)
+    times = {key: float(f"{value * rest:.4g}") for key, value in sorted(times.items())}
+    devices: dict[str, Any] = {}
+    for (kind, key), value in times.items():
+        new = {"run": run, "date": f"{datetime.now(UTC):%Y-%m-%d}", "times": {}}
+        devices.setdefault(kind, new)["times"][key] = value
+    shares = {node: float(f"{part:.4g}") for node, part in lengths.items()}
+    known = {"devices": devices, "lengths": {estimate["name"]: shares}}
+    return Measured(known, step({}, {}), took, step(times, lengths))
