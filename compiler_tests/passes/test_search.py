@@ -209,3 +209,18 @@ def test_a_host_that_is_too_small_has_no_placement():
     program, graph = parts(SMALL, host(1, "L4"))
     page = render(alternatives(program, graph, None, host=host(1, "L4"), base_dir=None))
     assert page.startswith("no placement fits 1 host: 1 x L4")
+
+
+def test_a_search_ends_where_nearly_everything_is_open_and_little_fits(monkeypatch):
+    from forgedsl.plan import search as module
+
+    judged = []
+    work_out = module._Search._worked_out
+    monkeypatch.setattr(
+        module._Search, "_worked_out", lambda *args: [judged.append(1), work_out(*args)][1]
+    )
+    text = changed(SMALL, SYNC, ("procs = 2 }", "procs = 2, batch.rows = auto }"),
+                   ("draw(4)", "draw(256)"))  # fmt: skip
+    program, graph = parts(text, host(8, "L40S"))
+    assert next(candidates(program, graph, host(8, "L40S")), None) is not None
+    assert module.MOST <= len(judged) <= module.MOST + 100

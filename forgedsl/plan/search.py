@@ -14,7 +14,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
-from math import ceil, prod
+from math import ceil, inf, prod
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
@@ -36,8 +36,8 @@ COLOCATE = "colocate"
 MODES = ("none", "selective", "full")
 FEW = 16
 """counts up to it are all tried; of larger ones those that halve or double"""
-MOST = 300
-"""combinations that are worked out before the search ends with the best of them"""
+MOST = 2000
+"""placements that are judged before the search ends with the best of them"""
 
 Key = tuple[float, int, int]
 """seconds of a step, GPUs, processes"""
@@ -172,6 +172,7 @@ class _Search:
         self.names = [mesh.service for mesh in base.meshes]
         self.layouts = {name: list(self._layouts(name)) for name in self.names}
         self.weights = [self._weights(sync) for sync in graph.syncs]
+        self.judged = 0
         self.on_cpu: dict[tuple[str, int, float], float] = {}
 
     def run(self, distinct: bool) -> Iterator[Candidate]:
@@ -185,9 +186,8 @@ class _Search:
         heapq.heapify(waiting)
         found: list[tuple[Key, int, Candidate]] = []
         given: set[str] = set()
-        worked_out = 0
-        while (waiting and worked_out < MOST) or found:
-            ended = not waiting or worked_out >= MOST
+        while (waiting and self.judged < MOST) or found:
+            ended = not waiting or self.judged >= MOST
             if found and (ended or found[0][:2] < waiting[0][:2]):
                 key, _, candidate = heapq.heappop(found)
                 if not distinct or shown(key) not in given:
@@ -197,7 +197,6 @@ class _Search:
             bound, order, pool, chosen = heapq.heappop(waiting)
             if distinct and shown(bound) in given:
                 continue
-            worked_out += 1
             best = self._sized(pool, chosen)
             if best is not None:
                 heapq.heappush(found, (best.key, order, best))
@@ -257,7 +256,8 @@ class _Search:
     def _options(
         self, decl: Decl, mesh: MeshPlan, cores: float = 0.0
     ) -> tuple[tuple[float, str, int], ...]:
-        """The sizes of a layout; what does not vary is as it is."""
+        """The sizes of a layout that are worth a look: the fastest first, each of the others with
+        less memory than all before it. What does not vary is as it is."""
         name, trained = decl.name, decl.name == self.base.trainer
         if name not in self.base.rows:
             return ((self._seconds(decl, mesh, cores=cores), "", 0),)
@@ -267,13 +267,22 @@ class _Search:
             updates = self.graph.updates[1] if trained else 1
             tokens = cost.step_tokens(self.base, self.graph, self.schedule)
             need = max(1, ceil(tokens / (updates * seq_len * cost.data_ranks(mesh))))
-            sizes = sorted({ceil(need / n) for n in counts(need)}, reverse=True)
+            halved = {1 << i for i in range(need.bit_length())}
+            sizes = sorted({ceil(need / n) for n in (counts(need) if trained else halved)})
         modes: tuple[str, ...] = ("",)
         if (name, CHECKPOINT) in self.space.free:
             modes = MODES if trained else MODES[:1]
-        found = [(self._seconds(self._with(decl, mode), mesh, size, cores), mode, size)
-                 for mode in modes for size in sizes]  # fmt: skip
-        return tuple(sorted(found, key=lambda e: (e[0], MODES.index(e[1] or "none"), -e[2])))
+        found: list[tuple[float, str, int]] = []
+        least = inf
+        for option in sorted(
+            (self._seconds(self._with(decl, mode), mesh, size, cores), mode, size)
+            for mode in modes for size in sizes
+        ):  # fmt: skip
+            request = self._alone(self._with(decl, option[1]), mesh, option[2])
+            peak = capacity.rank_of(mesh, capacity.titan_shape(request, mesh)).peak
+            if peak < least:
+                found, least = [*found, option], peak
+        return tuple(found)
 
     def _with(self, decl: Decl, mode: str, rows: int = 0) -> Decl:
         new = changed(decl, {CHECKPOINT: mode}) if mode else decl
@@ -281,8 +290,8 @@ class _Search:
 
     # ---- what it takes
 
-    def _seconds(self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0) -> float:
-        """Seconds of a step that a service works, weights on their way left out."""
+    def _alone(self, decl: Decl, mesh: MeshPlan, rows: int, cores: float = 0.0) -> Request:
+        """What is known where this service is so, whatever the others are."""
         program, sizes = self.base.program, dict(self.base.rows)
         program = replace(program, services={**program.services, decl.name: decl})
         if rows:
@@ -291,7 +300,11 @@ class _Search:
             share: Any = cores or self.base.host.cpus  # no whole number, as in the plan itself
             mesh = replace(mesh, cpus=share)
         others = tuple(mesh if m.service == decl.name else m for m in self.base.meshes)
-        request = replace(self.base, program=program, meshes=others, rows=sizes)
+        return replace(self.base, program=program, meshes=others, rows=sizes)
+
+    def _seconds(self, decl: Decl, mesh: MeshPlan, rows: int = 0, cores: float = 0.0) -> float:
+        """Seconds of a step that a service works, weights on their way left out."""
+        request = self._alone(decl, mesh, rows, cores)
         stages = [
             cost.stage_of(request, self.graph, self.schedule, node)
             for node in self.graph.nodes
@@ -363,14 +376,14 @@ class _Search:
             return None
         fixed = replace(self.base, meshes=placed)
         lists = [layout.sizes for layout in chosen]
-        smallest = [(0.0, max((m for _, m, _ in each), key=(*MODES, "").index),
-                     min(rows for *_, rows in each)) for each in lists]  # fmt: skip
-        if self._worked_out(fixed, pool, decls, smallest) is None:
+        if self._worked_out(fixed, pool, decls, [sizes[-1] for sizes in lists]) is None:
             return None
         best: Candidate | None = None
         for picked in sorted(product(*lists), key=lambda each: sum(one[0] for one in each)):
             times = {c.mesh.service: one[0] for c, one in zip(chosen, picked, strict=True)}
             if best is not None and _rounded(self._step(pool, times)) >= best.key[0]:
+                break
+            if self.judged >= MOST:
                 break
             made = self._worked_out(fixed, pool, decls, picked)
             if made is not None and (best is None or made.key < best.key):
@@ -382,6 +395,7 @@ class _Search:
         picked: Sequence[tuple[float, str, int]],
     ) -> Candidate | None:  # fmt: skip
         """The candidate with this checkpointing and these rows, if it fits."""
+        self.judged += 1
         new, rows = dict(decls), dict(fixed.rows)
         for name, (_, mode, size) in zip(self.names, picked, strict=True):
             new[name] = self._with(decls[name], mode, size)
