@@ -130,6 +130,8 @@ class Batch:
     """What one optimizer step trains on. `groups` are the ids of the groups it consumes."""
 
     samples: list[Sample]
+    beside: list[tuple[str, list[Sample]]] = field(default_factory=list)
+    """further losses of the step, each with what it is computed on"""
     groups: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
     """the group of each sample, where there are groups"""

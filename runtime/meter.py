@@ -109,7 +109,8 @@ def batch_record(
     batch: Batch, groups: Sequence[Sequence[float]], truncated: Sequence[bool]
 ) -> Record:
     """What a batch says about itself; `groups` are the scores of each group of completions."""
-    lengths = [len(sample.token_ids) - sample.num_prompt for sample in batch.samples]
+    samples = [*batch.samples, *(each for _, beside in batch.beside for each in beside)]
+    lengths = [len(sample.token_ids) - sample.num_prompt for sample in samples]
     compared = [scores for scores in groups if len(scores) > 1]
     dead = sum(max(scores) - min(scores) < 1e-12 for scores in compared)
     return {
@@ -118,7 +119,7 @@ def batch_record(
         "age_max": max(batch.ages, default=None),
         "age_mean": _mean(batch.ages),
         "groups": len(batch.groups),
-        "sequences": len(batch.samples),
+        "sequences": len(samples),
         "response_tokens_mean": _mean(lengths),
         "truncated_fraction": _mean([float(cut) for cut in truncated]),
         "groups_dead": dead if compared else None,

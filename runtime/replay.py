@@ -44,9 +44,10 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
     content = json.loads(file.read_text())
     changes = changed_since(run_dir, step)
     job = as_it_was(spec.read_job(run_dir), changes)
-    batch = Batch(
-        **content["batch"] | {"samples": [Sample(**s) for s in content["batch"]["samples"]]}
-    )
+    written = content["batch"]
+    beside = [(loss, [Sample(**s) for s in part]) for loss, part in written.get("beside", ())]
+    samples = [Sample(**s) for s in written["samples"]]
+    batch = Batch(**written | {"samples": samples, "beside": beside})
     run_dir, out = run_dir.resolve(), out.resolve()
     alone = trainer_only(job, content["service"], procs)
     result = asyncio.run(_replay(alone, run_dir, step, batch, content["loss"], out))

@@ -302,6 +302,7 @@ class FakeEndpoints:
                 "samples": [asdict(sample) for sample in batch.samples],
                 "ages": batch.ages,
                 "rewards": batch.rewards,
+                "beside": [(loss, len(samples)) for loss, samples in batch.beside],
             }
         )
         return StepResult(

@@ -263,6 +263,36 @@ def test_pairs_are_trained_chosen_before_rejected():
     assert list(endpoints.trained[0]["samples"][0]["token_fields"]) == ["ref"]
 
 
+def test_two_draws_are_merged_and_a_third_has_a_loss_of_its_own():
+    nodes = [
+        node("a", "draw", target="data", count=3),
+        node("b", "draw", target="more", count=1),
+        node("shown", "batches", target="demos"),
+        node("one", "sample", "a", target="generator", n=2),
+        node("two", "sample", "b", target="other", n=4),
+        node("score_one", "score", "one", target="rubric"),
+        node("score_two", "score", "two", target="rubric"),
+        node("adv_one", "call", "r=score_one", target="centered"),
+        node("adv_two", "call", "r=score_two", target="centered"),
+        node("batch_one", "replay", "one", "adv=adv_one"),
+        node("batch_two", "replay", "two", "adv=adv_two"),
+        node("step", "step", "batch_one", "batch_two", "shown", target="trainer", loss="x",
+             beside=("", "y")),
+        node("sync", "sync", target="trainer", to="generator"),
+        node("sync2", "sync", target="trainer", to="other", every=2),
+    ]  # fmt: skip
+    the_job = job(nodes, prompts=5, credits=10, steps=4)
+    endpoints = FakeEndpoints(the_job, jitter=3)
+    _, events = drive(the_job, endpoints)
+    for step in endpoints.trained:
+        sizes = [sum(s["num_prompt"] == 2 for s in step["samples"]), len(step["samples"])]
+        assert sizes == [10, 10]
+        assert step["beside"] == [("y", 1)]
+        assert len(step["groups"]) == 5
+        assert max(step["ages"]) <= 2
+    assert metrics(events)[0]["sequences"] == 11
+
+
 def test_a_dropped_completion_leaves_its_group_smaller():
     from fake_endpoints import DropRollout
 

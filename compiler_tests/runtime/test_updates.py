@@ -123,6 +123,7 @@ loss ppo(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B,
   minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)
   report clip_frac = token_mean(abs(ratio - 1) > 0.2, mask)
 }
+loss nll(logprob: diff [B, T] f32, mask: [B, T] bool) { minimize 0.1 * token_mean(-logprob, mask) }
 """
 
 
@@ -137,9 +138,14 @@ def recorded(step: int) -> Batch:
     return replace(batch, samples=samples)
 
 
+def with_demos() -> Batch:
+    """One update of two losses: PPO on one batch, demonstrations of other lengths beside."""
+    return Batch(samples=recorded(3).samples, beside=[("nll", batch_of(5, siblings=1).samples)])
+
+
 async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any]]:
-    """The loss that a real trainer measures at the start, then three steps of it: results, and the
-    weights after each."""
+    """The loss that a real trainer measures at the start, then three steps of it and one of two
+    losses: results, and the weights after each."""
     from forgedsl.runtime.actors.trainer import TitanTrainer
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
@@ -168,8 +174,8 @@ async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any]]:
         await mesh.first("setup", str(folder), "updates", None)
         found: list[tuple[StepResult, dict[str, Any]]] = []
         measured = await mesh.first("evaluate", recorded(0).samples, "ppo")
-        for step in range(3):
-            result = await mesh.first("step", recorded(step), "ppo")
+        for batch in (*map(recorded, range(3)), with_demos()):
+            result = await mesh.first("step", batch, "ppo")
             manifest = await mesh.first("publish")
             found.append((result, {name: v.clone() for name, v in open_weights(manifest)}))
         await mesh.call("close")
@@ -191,8 +197,18 @@ def losses_by_hand(model: Any, samples: Sequence[Sample]) -> Iterator[torch.Tens
         yield -(gain * torch.tensor(sample.mask)).sum() / count
 
 
+def demos_by_hand(model: Any, samples: Sequence[Sample]) -> Iterator[torch.Tensor]:
+    """Each sequence's part of the second loss, whose mean is over its own tokens."""
+    count = sum(sum(sample.mask) for sample in samples)
+    for sample in samples:
+        ids = torch.tensor(sample.token_ids)
+        logits = model(ids[None]).logits[0, sample.num_prompt - 1 : -1]
+        logprob = logits.log_softmax(-1).gather(1, ids[sample.num_prompt :, None])[:, 0]
+        yield -0.1 * (logprob * torch.tensor(sample.mask)).sum() / count
+
+
 def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any]]:
-    """The same three steps: one sequence at a time, no packing, no kernels, no FSDP."""
+    """The same steps: one sequence at a time, no packing, no kernels, no FSDP."""
     from transformers import AutoModelForCausalLM
 
     folder = Path(api.__file__).parent / "pipelines/models/tiny_math"
@@ -203,11 +219,12 @@ def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any]]:
     )  # fmt: skip
     start = sum(float(part.detach()) for part in losses_by_hand(model, recorded(0).samples))
     found = []
-    for step in range(3):
+    for batch in (*map(recorded, range(3)), with_demos()):
         losses = []
-        for samples in parts(recorded(step)):
+        for samples in parts(batch):
             total = 0.0
-            for loss in losses_by_hand(model, samples):
+            beside = (demos_by_hand(model, more) for _, more in batch.beside)
+            for loss in chain(losses_by_hand(model, samples), *beside):
                 loss.backward()
                 total += float(loss.detach())
             torch.nn.utils.clip_grad_norm_(model.parameters(), opt.max_norm)
@@ -219,11 +236,11 @@ def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any]]:
 
 
 @pytest.mark.timeout(240)
-def test_ppo_with_two_passes_of_four_agrees_with_a_plain_loop(
+def test_two_passes_of_four_and_two_losses_agree_with_a_plain_loop(
     tmp_path: Path, make_job: Any, make_titan: Any
 ) -> None:
     functions, sources = api.load_functions(PPO)
-    loss = lower_loss(functions["ppo"], Reporter(), sources)
+    losses = {n: lower_loss(functions[n], Reporter(), sources) for n in ("ppo", "nll")}
     # eps above the rounding of gradients, which Adam would blow up to whole steps
     adam = spec.Optimizer(lr=1e-4, eps=1e-4)
     service = make_titan().model_copy(update={"optimizer": adam})
@@ -231,11 +248,14 @@ def test_ppo_with_two_passes_of_four_agrees_with_a_plain_loop(
         id="step", name="step", op="step", target="trainer", level="batch", loss="ppo",
         epochs=EPOCHS, minibatches=MINIBATCHES, origin="x.forge:1:1",
     )  # fmt: skip
-    job = make_job(services={"trainer": service}, losses={"ppo": loss}, nodes=(step,))
+    job = make_job(services={"trainer": service}, losses=losses, nodes=(step,))
     measured, ours = asyncio.run(trained(job, tmp_path))
     start, plain = by_hand(adam)
     assert measured == pytest.approx(start, abs=1e-6)
-    for (result, weights), (losses, theirs) in zip(ours, plain, strict=True):
-        assert result.loss == pytest.approx(sum(losses) / len(losses), abs=1e-6)
+    for (result, weights), (parts_, theirs) in zip(ours, plain, strict=True):
+        assert result.loss == pytest.approx(sum(parts_) / len(parts_), abs=1e-6)
         for name, value in weights.items():
             torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-6)
+    metrics = ours[-1][0].metrics
+    assert metrics["ppo.loss"] + metrics["nll.loss"] == pytest.approx(ours[-1][0].loss, abs=1e-6)
+    assert "ppo.clip_frac" in metrics

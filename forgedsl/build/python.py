@@ -276,6 +276,8 @@ class _Main:
             found += [(None, self.function(node.target)), (None, edges)]
         elif node.op == "replay":
             found.append((None, edges))
+        elif node.op == "step" and len(edges) > 1:  # losses of further ones are in `beside`
+            found.append((None, list(edges.values())))
         else:
             found += [(None, edge) for edge in edges.values()]
         if node.loss is not None:

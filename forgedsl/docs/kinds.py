@@ -84,7 +84,8 @@ STATEMENTS = {
     "batches": "batches of the dataset's conversations, for supervised training",
     "pairs": "so many pairs of a chosen and a rejected answer",
     "step": "`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "
-    "order of its own; one pass and one update where they are not given. A step makes one version",
+    "order of its own; one pass and one update where they are not given. A step makes one version. "
+    "`step(a, loss = x, b, loss = y)` adds the gradients of both, each loss over its own batch",
     "logprobs": "log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
     "the start of the step",
     "sample": "`n` completions of each prompt: groups of siblings",
@@ -98,6 +99,7 @@ REPLAY = (
     "what the loss needs besides the rollout's own fields, joined by rollout; groups wait here for "
     "a batch"
 )
+MERGE = "batches of several draws or generators as one, under one loss; their fields are the same"
 SYNC = "new weights for the generator; [settings](settings.md#sync-in-a-flow)"
 
 
@@ -150,5 +152,6 @@ def _flow() -> list[str]:
     text = f"no statement, but the value of a reward: {JUDGE.doc}"
     rows.append((code("SERVICE.score(prompt, scale = [1, 5], range = [0.0, 1.0])"), text))
     rows.append((code("replay(rollout, NAME = ..., ...)"), REPLAY))
+    rows.append((code("merge(batch, batch, ...)"), MERGE))
     rows.append((code("sync TRAINER -> GENERATOR { ... }"), SYNC))
     return ["## Statements of a flow", table(("statement", "is"), rows)]

@@ -10,7 +10,11 @@ from forgedsl.docs.settings import settings_table
 from forgedsl.records import replace
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
-FLOW = kinds.STATEMENTS | {"replay": kinds.REPLAY, "sync": kinds.SYNC.partition(";")[0]}
+FLOW = kinds.STATEMENTS | {
+    "replay": kinds.REPLAY,
+    "merge": kinds.MERGE,
+    "sync": kinds.SYNC.partition(";")[0],
+}
 IN_LOSSES = {
     "minimize": "what a loss is: one scalar, from an aggregator such as `token_mean`",
     "report": "a scalar of a loss that becomes a column of metrics.jsonl; no gradient",

@@ -56,7 +56,7 @@ def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _shape(node: Node, graph: Graph, plan: Plan) -> str:
     """How much it makes in one optimizer step."""
-    prompts = plan.schedule.staleness.prompts
+    prompts = graph.drawn(node) if node.root else 0
     if node.op == "draw":
         return f"{node.settings['count']} prompts"
     if node.op == "pairs":

@@ -126,7 +126,8 @@ def call_text(node: Node) -> str:
         updates = "".join(
             f", {key} = {settings[key]}" for key in ("epochs", "minibatches") if settings[key] > 1
         )
-        return f"{node.target}.step({settings['loss']}{updates})"
+        losses = ", ".join(loss for loss, _ in node.terms)
+        return f"{node.target}.step({losses}{updates})"
     if node.op in ("batches", "logprobs"):
         return f"{node.target}.{node.op}"
     return node.target or node.op
@@ -134,11 +135,10 @@ def call_text(node: Node) -> str:
 
 def note_text(node: Node, plan: Plan, graph: Graph) -> str:
     """The size of the work of one optimizer step."""
-    per_step = plan.schedule.staleness.prompts
     if node.op == "draw":
-        return f"{per_step} prompts a step"
+        return f"{graph.drawn(node)} prompts a step"
     if node.op == "sample":
-        return f"{per_step * int(node.settings['n'])} completions a step"
+        return f"{graph.drawn(node) * int(node.settings['n'])} completions a step"
     if node.op == "logprobs" and node.at_step:
         return "under the weights before the step"
     if node.op == "step":

@@ -73,11 +73,14 @@ def build(program: Program, *, reporter: Reporter) -> Graph | None:
         return None
     typed = _typed(ordered)
     step = next(node for node in typed if node.op == "step")
-    loss = program.functions[step.settings["loss"]]
-    live = live_fields(loss, reporter)
-    if not legality.check(program, typed, loss, live, reporter):
+    reads: dict[str, tuple[Function, frozenset[str]]] = {}
+    for name, batches in step.terms:
+        loss = program.functions[name]
+        live = live_fields(loss, reporter)
+        reads |= {batch.edge: (loss, live) for batch in batches}
+    if not legality.check(program, typed, reads, reporter):
         return None
-    kept, removed = prune(program, typed, loss, live)
+    kept, removed = prune(program, typed, reads)
     for part in removed:
         legality.report_removed(program, part, typed, reporter)
     return Graph(
@@ -142,7 +145,9 @@ def _content(
 ) -> str:
     """What a node is, as text: names only, so that a change of a size changes no id."""
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
-    names = ",".join(f"{k}={settings[k]}" for k in ("loss", "target", "env") if k in settings)
+    names = ",".join(
+        f"{k}={settings[k]}" for k in ("loss", "loss_2", "target", "env") if k in settings
+    )
     return f"{name}:{op}:{target}:{reads}:{names}"
 
 

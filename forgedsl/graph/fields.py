@@ -18,10 +18,8 @@ UNNAMED = frozenset((*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS, *builti
 """Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
 
 
-def check_fields(nodes: tuple[Node, ...], loss: Function, live: frozenset[str]) -> list[Diagnostic]:
-    """What the loss lacks and what it does not know."""
-    step = next(node for node in nodes if node.op == "step")
-    batch = next(node for node in nodes if node.name == step.inputs[0].edge)
+def check_fields(batch: Node, loss: Function, live: frozenset[str]) -> list[Diagnostic]:
+    """What the loss lacks in a batch and what it does not know."""
     fields = batch.inputs if batch.op == "replay" else ()
     supplied = {i.argument for i in fields}
     given = UNNAMED | supplied

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
+from forgedsl.hir.ir import terms_of
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 
@@ -77,6 +78,11 @@ class Node:
     at_step: bool = False
     span: Span
 
+    @property
+    def terms(self) -> tuple[tuple[str, tuple[Input, ...]], ...]:
+        """The losses of a step, each with the batches that it is computed on together."""
+        return terms_of(self.settings, self.inputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
@@ -129,6 +135,10 @@ class Graph:
     def updates(self) -> tuple[int, int]:
         """Passes of the step over its batch, and updates in each of them."""
         return int(self.step.settings["epochs"]), int(self.step.settings["minibatches"])
+
+    def drawn(self, node: Node) -> int:
+        """Groups of a step that a node works on."""
+        return int(self.node(node.root).settings.get("count", 1))
 
     @property
     def sources(self) -> tuple[Node, ...]:

@@ -9,7 +9,7 @@ Names, arguments and kinds of streams have been checked by the front end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.graph.fields import check_fields
@@ -138,18 +138,19 @@ def _find_cycle(by_name: dict[str, Node]) -> tuple[str, ...]:
 def check(
     program: Program,
     nodes: tuple[Node, ...],
-    loss: Function,
-    live: frozenset[str],
+    reads: Mapping[str, tuple[Function, frozenset[str]]],
     reporter: Reporter,
 ) -> bool:
-    """Run every typed check; whether all passed."""
+    """Run every typed check; whether all passed. `reads`: by batch its loss and fields."""
     by_name = {node.name: node for node in nodes}
     found = check_streams(program, nodes, by_name)
     if not found:
         for node in nodes:
             found += _check_join(node, by_name)
             found += _check_keep(node, by_name)
-        found += check_fields(nodes, loss, live)
+        found += _check_terms(nodes, by_name)
+        for batch, (loss, live) in reads.items():
+            found += check_fields(by_name[batch], loss, live)
     found += _check_minibatches(nodes)
     syncs = [d for node in nodes for d in _check_sync(program, node, nodes)]
     found += syncs or _check_updated(program, nodes)
@@ -160,7 +161,7 @@ def check(
 
 def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     """Inputs must come from one draw, and fields from the sampler of the rollouts they join."""
-    if len(node.inputs) < 2:
+    if len(node.inputs) < 2 or node.op == "step":
         return []
     sources = [by_name[i.edge] for i in node.inputs]
     first = sources[0]
@@ -202,6 +203,33 @@ def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
             ]
         pending += [by_name[i.edge] for i in source.inputs]
     return []
+
+
+def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diagnostic]:
+    """What is put together is of one kind; a supervised batch is whole as it is drawn."""
+    step = next(node for node in nodes if node.op == "step")
+    found = []
+    for _, batches in step.terms:
+        kinds = {b.edge: _kind(by_name[b.edge], by_name) for b in batches}
+        if len(batches) > 1 and (len(set(kinds.values())) > 1 or "conversations" in kinds.values()):
+            told = ", ".join(f"`{name}` has {kind}" for name, kind in kinds.items())
+            help = "give each a loss of its own: `step(a, loss = x, b, loss = y)`"
+            if set(kinds.values()) == {"conversations"}:
+                help = "one dataset of both: `source = mixture([...], weights = [...])`"
+            message = f"batches that are merged are rollouts, or pairs: {told}"
+            found.append(error("F112", "unrelated-join", message, batches[0].span, help=help))
+    if len(step.terms) > 1 and int(step.settings["epochs"]) * int(step.settings["minibatches"]) > 1:
+        message = "a step of several losses is one update"
+        help = "`epochs = 1, minibatches = 1`, or one loss of `merge(a, b)`"
+        found.append(error("F130", "flow-shape", message, step.span, help=help))
+    return found
+
+
+def _kind(batch: Node, by_name: dict[str, Node]) -> str:
+    """What a batch is made of."""
+    if batch.op != "replay":
+        return "conversations"
+    return "pairs" if by_name[batch.inputs[0].edge].stream is Stream.PAIR else "rollouts"
 
 
 def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:

@@ -7,6 +7,8 @@ for nodes that were never read at all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from forgedsl.graph.ir import Node, Removed
 from forgedsl.graph.legality import services_used
 from forgedsl.hir.ir import Function, Program
@@ -14,32 +16,38 @@ from forgedsl.records import replace
 
 
 def prune(
-    program: Program, nodes: tuple[Node, ...], loss: Function, live: frozenset[str]
+    program: Program,
+    nodes: tuple[Node, ...],
+    reads: Mapping[str, tuple[Function, frozenset[str]]],
 ) -> tuple[tuple[Node, ...], tuple[Removed, ...]]:
-    """The live nodes, in order, and what was removed."""
+    """The live nodes, in order, and what was removed; `reads` has the loss of each batch, and the
+    fields that it reads after folding."""
     read_once = _reachable(nodes)
     removed = []
     unread = tuple(node.name for node in nodes if node.name not in read_once)
     nodes = tuple(node for node in nodes if node.name in read_once)
     if unread:
         removed.append(Removed(reason="never read", fields=(), nodes=unread, services=()))
+    losses = {name: loss.name for name, (loss, _) in reads.items()}
     dead = [
-        i.argument
+        (losses[node.name], i.argument)
         for node in nodes
         if node.op == "replay"
         for i in node.inputs
-        if i.argument not in live and i.argument != "rollout"
+        if i.argument not in reads[node.name][1] and i.argument != "rollout"
     ]
-    for field in dead:
+    for loss, field in dict.fromkeys(dead):
         before = services_used(program, nodes)
-        slim = tuple(_without(node, field) for node in nodes)
+        slim = tuple(
+            _without(node, field) if losses.get(node.name) == loss else node for node in nodes
+        )
         alive = _reachable(slim)
         gone = tuple(node.name for node in slim if node.name not in alive)
         nodes = tuple(node for node in slim if node.name in alive)
         after = services_used(program, nodes)
         removed.append(
             Removed(
-                reason=f"loss `{loss.name}` does not read `{field}`",
+                reason=f"loss `{loss}` does not read `{field}`",
                 fields=(field,),
                 nodes=gone,
                 services=tuple(name for name in before if name not in after),

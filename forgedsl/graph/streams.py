@@ -124,7 +124,7 @@ def _field(program: Program, node: Node, read: Input) -> Wanted | None:
 
 def _is_bool(program: Program, read: Input) -> bool:
     """Whether the loss of the flow declares this field as bool."""
-    losses = [s.settings["loss"].value.name for s in program.flow if s.op == "step"]
+    losses = [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
     fields = (f for name in losses for f in program.functions[name].fields)
     return any(
         f.name == read.argument and isinstance(f.type, ast.TensorType) and f.type.dtype == "bool"

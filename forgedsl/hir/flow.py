@@ -26,7 +26,7 @@ from forgedsl.hir.specialize import incomplete_step, resolve_loss
 from forgedsl.hir.streams import named_step, not_a_stream
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
-from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS
+from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS, place
 from forgedsl.schema.kinds import SYNC
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import COUNT, Type
@@ -44,6 +44,10 @@ class FlowResolver:
         self.edges: dict[str, Span] = {}
         self.failed: set[str] = set()
         self.later: dict[str, Span] = {}
+        self.merged: dict[str, tuple[FlowInput, ...]] = {}
+        """batches put together, by the name of the whole"""
+        self.read: set[str] = set()
+        """of those, what is put into a step"""
         self.steps: list[FlowStep] = []
 
     def block(self, block: ast.Block) -> tuple[FlowStep, ...]:
@@ -62,6 +66,9 @@ class FlowResolver:
                     message = f"`{word}` cannot stand in a flow"
                     help_text = "a flow holds `name = call(...)`, calls and `sync a -> b`"
                     self.ctx.error("F119", message, item.span, help=help_text)
+        for name in self.merged.keys() - self.read:
+            message = f"no step reads `{name}`"
+            self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
         return tuple(self.steps)
 
     # ---- statements
@@ -122,6 +129,8 @@ class FlowResolver:
         path = call.function
         head = path.parts[0]
         declared, depth = self.resolver.declared_at(path)
+        if path.text == "merge":
+            return self._merge(name, call)
         if path.text == "replay":
             names = tuple(arg.name for arg in call.args if arg.name is not None)
             return self._simple(name, "replay", "", call, ("rollout", *names), span)
@@ -222,27 +231,95 @@ class FlowResolver:
         self._emit(name, op, receiver, inputs, settings, span)
         return True
 
+    def _merge(self, name: str | None, call: ast.Call) -> bool:
+        """Batches as one: `merge(a, b)`. It is no node: a step reads all that a whole is of."""
+        params = tuple(place("batch", i) for i in range(len(call.args)))
+        found = self._arguments(name, call, params)
+        if found is None:
+            return False
+        inputs, constants = found
+        if name is None:
+            said = "give it a name: `both = merge(...)`"
+            self.ctx.error("F119", "the result of `merge` is not used", call.span, help=said)
+            return False
+        if constants or len(inputs) < 2:
+            message = "`merge` takes two batches or more"
+            help_text = "`merge(replay(a, ...), replay(b, ...))`"
+            self.ctx.error("F114", message, call.span, help=help_text)
+            return False
+        self.read |= {i.edge for i in inputs}
+        self.merged[name] = tuple(p for i in inputs for p in self.merged.get(i.edge, (i,)))
+        return True
+
     def _step(self, call: ast.Call, declared: Declared, span: Span) -> bool:
-        loss = next((arg for arg in call.args if arg.name == "loss"), None)
-        rest = tuple(arg for arg in call.args if arg is not loss)
-        if loss is None or not rest:
+        """`step(a, loss = x, b, loss = y)`: a loss belongs to the batch before it."""
+        losses = [arg for arg in call.args if arg.name == "loss"]
+        if self._without_loss(call, losses):
+            return False
+        counts = tuple(arg for arg in call.args if arg.name in COUNTS)
+        batches = tuple(arg for arg in call.args if arg not in (*losses, *counts))
+        if not losses or not batches or len(losses) > len(batches):
             incomplete_step(call, self.ctx)
             return False
-        params = tuple(p for p in PARAMETERS["step"] if p != "loss")
-        arguments = self._arguments(None, replace(call, args=rest), params)
-        name = resolve_loss(loss.value, self.resolver, self.functions)
-        if name is None or arguments is None:
+        params = (place("batch", i) for i in range(len(losses)))
+        more = tuple(p for p in PARAMETERS["step"] if p in COUNTS)
+        arguments = self._arguments(None, replace(call, args=(*batches, *counts)), (*params, *more))
+        names = [resolve_loss(arg.value, self.resolver, self.functions) for arg in losses]
+        if None in names or arguments is None or self._twice(losses):
             return False
         inputs, given = arguments
-        if not inputs:
-            incomplete_step(replace(call, args=(loss,)), self.ctx)
+        if len(inputs) < len(losses):
+            incomplete_step(replace(call, args=tuple(losses)), self.ctx)
             return False
-        settings = {"loss": _written(Ref(name=name), loss.value.span)}
-        for key in params[1:]:
+        reads: list[FlowInput] = []
+        settings: dict[str, Value] = {}
+        for read, loss, named in zip(inputs, losses, names, strict=True):
+            self.read.add(read.edge)
+            key = place("loss", len(reads))
+            settings[key] = _written(Ref(name=str(named)), loss.value.span)
+            for part in self.merged.get(read.edge, (read,)):
+                reads.append(replace(part, argument=place("batch", len(reads)), span=read.span))
+        edges = [read.edge for read in reads]
+        again = next((read for i, read in enumerate(reads) if read.edge in edges[:i]), None)
+        if again is not None:
+            message = f"`{again.edge}` is read twice by the step"
+            self.ctx.error("F114", message, again.span, help="add up both in one loss")
+            return False
+        for key in more:
             written = given.get(key, Value(value=1, origin=_DEFAULT))
             settings[key] = self._count(written, call, key)
-        self._emit(None, "step", declared.name, inputs, settings, span)
+        self._emit(None, "step", declared.name, tuple(reads), settings, span)
         return True
+
+    def _without_loss(self, call: ast.Call, losses: list[ast.Arg]) -> bool:
+        """Whether a batch has no loss behind it where others have."""
+        known = [a for a in call.args if a.name is None and self._is_batch(a.value)]
+        if not losses or len(known) <= len(losses):
+            return False
+        behind = zip(call.args, (*call.args[1:], None), strict=True)
+        alone = next((a for a, b in behind if a in known and b not in losses), known[-1])
+        callee = call.function.text
+        help_text = f"`{callee}(merge(a, b), loss = x)`, or `{callee}(a, loss = x, b, loss = y)`"
+        self.ctx.error("F114", "this batch has no loss", alone.span, help=help_text)
+        return True
+
+    def _is_batch(self, value: ast.Expr) -> bool:
+        return isinstance(value, ast.Call) or (
+            isinstance(value, ast.Path) and value.text in self.edges
+        )
+
+    def _twice(self, losses: list[ast.Arg]) -> bool:
+        """Whether one loss is given parameters for a batch, which would be those of all."""
+        paths = [a.value.function if isinstance(a.value, ast.Call) else a.value for a in losses]
+        texts = [path.text for path in paths if isinstance(path, ast.Path)]
+        calls = [a.value for a in losses if isinstance(a.value, ast.Call)]
+        again = next((call for call in calls if texts.count(call.function.text) > 1), None)
+        if again is not None:
+            name = again.function.text
+            message = f"`{name}` is given parameters, and minimized for another batch too"
+            help_text = f"`loss other = {name}(...)`, and `loss = other` here"
+            self.ctx.error("F114", message, again.span, help=help_text)
+        return again is not None
 
     def _apply(self, name: str | None, call: ast.Call, function: Function, span: Span) -> bool:
         params = tuple(field.name for field in function.fields)
@@ -289,7 +366,7 @@ class FlowResolver:
             return None
         table = self.resolver.table
         callables = (n for n, d in table.declared.items() if not d.kind.singleton)
-        known = ("replay", *table.functions, *callables, *self.edges)
+        known = ("replay", "merge", *table.functions, *callables, *self.edges)
         what = f"undefined {'name' if len(path.parts) > 1 else 'function'}"
         span, meant = part_span(path, 0, 0), function_habit(path.text)
         self.ctx.unknown("F101", what, path.parts[0], span, known, meant)
@@ -325,7 +402,7 @@ class FlowResolver:
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"
-                known = PARAMETERS["step"] if params[:1] == ("batch",) else params
+                known = PARAMETERS["step"] if "epochs" in params else params
                 self.ctx.unknown("F114", what, argument, span, known)
             elif argument in settings or any(i.argument == argument for i in inputs):
                 self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
@@ -417,6 +494,11 @@ class FlowResolver:
         settings: dict[str, Value],
         span: Span,
     ) -> None:
+        whole = next((i for i in inputs if i.edge in self.merged), None)
+        if whole is not None:
+            message = f"`{whole.edge}` is merged for a step; `{op}` cannot read it"
+            self.ctx.error("F109", message, whole.span, help="read the batches that it is made of")
+            return
         step = FlowStep(
             name=name, op=op, receiver=receiver, inputs=inputs, settings=settings, span=span
         )

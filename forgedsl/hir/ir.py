@@ -8,13 +8,17 @@ expressions; their free names are looked up through the function's `Scope`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
-from typing import Any
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any, TypeVar
 
 from forgedsl.records import dataclass, field
+from forgedsl.schema.flow import place
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
+
+S = TypeVar("S")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,7 +211,9 @@ class FlowStep:
     call                   receiver: advantage or filter function
     keep                   receiver: the edge that is filtered
     replay                 receiver: ""; kwargs are the extra fields of the batch
-    step                   receiver: service; settings["loss"]
+    step                   receiver: service; inputs batch, batch_2, ...; settings["loss"], and
+                           "loss_2" where the second batch has a loss of its own: else it adds to
+                           the first, as `merge` says
     sync                   receiver: source service; settings["target"]
     """
 
@@ -217,6 +223,11 @@ class FlowStep:
     inputs: tuple[FlowInput, ...]
     settings: Mapping[str, Value]
     span: Span
+
+    @property
+    def terms(self) -> tuple[tuple[Value, tuple[FlowInput, ...]], ...]:
+        """The losses of a step, each with the batches that it is computed on together."""
+        return terms_of(self.settings, self.inputs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,6 +262,17 @@ class Program:
     spans: Mapping[str, Span]  # declaration name -> where it stands
     scope: Scope
     used: frozenset[str] = frozenset()  # names of declarations that something reads
+
+
+def terms_of(settings: Mapping[str, S], inputs: Sequence[R]) -> tuple[tuple[S, tuple[R, ...]], ...]:
+    """The losses of a step, each with the batches that it is computed on together."""
+    found: list[tuple[S, list[R]]] = []
+    for index, read in enumerate(inputs):
+        loss = settings.get(place("loss", index))
+        if loss is not None:
+            found.append((loss, []))
+        found[-1][1].append(read)
+    return tuple((loss, tuple(reads)) for loss, reads in found)
 
 
 def rewards_of(program: Program, score: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import FlowStep, Function, Program
+from forgedsl.hir.ir import FlowInput, FlowStep, Function, Program, Value
 from forgedsl.lint.facts import Facts
 from forgedsl.losses.points import Point
 from forgedsl.losses.sites import Located
@@ -48,7 +48,8 @@ class Spot:
 
 
 class LossView:
-    """One loss; `step` is the flow statement that minimizes it, if one does."""
+    """One loss; `step` is the flow statement that minimizes it, if one does: `named` there, on the
+    batches that it `reads`."""
 
     def __init__(
         self,
@@ -57,6 +58,8 @@ class LossView:
         located: Located,
         facts: Facts,
         step: FlowStep | None,
+        named: Value | None,
+        reads: tuple[FlowInput, ...],
     ) -> None:
         self.program = program
         self.function = function
@@ -64,6 +67,7 @@ class LossView:
         self.facts = facts
         self.tree: Tree = located.tree
         self.step = step
+        self._named, self._reads = named, reads
 
     @property
     def name(self) -> str:
@@ -82,13 +86,35 @@ class LossView:
     @cached_property
     def bound(self) -> dict[str, FlowStep]:
         """The flow statement behind each field that `replay` names."""
-        if self.step is None:
-            return {}
         by_name = {step.name: step for step in self.program.flow if step.name}
-        batch = by_name.get(self.step.inputs[0].edge) if self.step.inputs else None
-        if batch is None or batch.op != "replay":
-            return {}
-        return {i.argument: by_name[i.edge] for i in batch.inputs if i.edge in by_name}
+        batches = [by_name[read.edge] for read in self._reads if read.edge in by_name]
+        return {
+            i.argument: by_name[i.edge]
+            for batch in reversed(batches)
+            if batch.op == "replay"
+            for i in batch.inputs
+            if i.edge in by_name
+        }
+
+    @property
+    def place(self) -> Span:
+        """Where the step names it."""
+        assert self.step is not None
+        origin = self._named.origin.span if self._named is not None else None
+        return origin or self.step.span
+
+    @cached_property
+    def samplers(self) -> tuple[FlowStep, ...]:
+        """The statements that sampled the completions of its batches."""
+        by_name = {step.name: step for step in self.program.flow if step.name}
+        pending, found = [read.edge for read in self._reads], {}
+        while pending:
+            step = by_name.get(pending.pop())
+            if step is not None and step.op == "sample":
+                found[step.name] = step
+            elif step is not None:
+                pending += [i.edge for i in step.inputs]
+        return tuple(found.values())
 
     @cached_property
     def roles(self) -> dict[str, str]:
@@ -194,7 +220,7 @@ class LossView:
         spans = [expr.span for expr in chain] or [self.tree.values[node].span]
         shown = spans[-1]
         if shown.file.startswith(STANDARD) and self.step is not None:
-            shown = self.step.settings["loss"].origin.span or self.step.span
+            shown = self.place
         also = tuple(span for span in spans if span != shown)
         related = (Label(text="computed here", span=spans[0]),) if also else ()
         return Spot(span=shown, chain=chain, also=also, related=related)

@@ -150,7 +150,7 @@ class View:
     def _used(self) -> frozenset[str]:
         """Names of functions that the flow calls or minimizes."""
         calls = {step.receiver for step in self.program.flow if step.op in ("call", "keep")}
-        return frozenset(calls | {step.settings["loss"].value.name for step in self.steps})
+        return frozenset(calls | {loss.value.name for step in self.steps for loss, _ in step.terms})
 
     @cached_property
     def steps(self) -> tuple[FlowStep, ...]:
@@ -163,10 +163,13 @@ class View:
         for name, located in self.located.items():
             if located.tree.kind != "loss":
                 continue
-            step = next((s for s in self.steps if s.settings["loss"].value.name == name), None)
+            terms = ((step, *term) for step in self.steps for term in step.terms)
+            step, named, reads = next(
+                (term for term in terms if term[1].value.name == name), (None, None, ())
+            )
             function = self.program.functions[name]
             facts = self.shared.facts(located)
-            found.append(LossView(self.program, function, located, facts, step))
+            found.append(LossView(self.program, function, located, facts, step, named, reads))
         return tuple(found)
 
     @cached_property

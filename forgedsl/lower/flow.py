@@ -14,6 +14,7 @@ from forgedsl.lower.sources import eval_entry, eval_service
 from forgedsl.plan.environments import environment_of
 from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
+from forgedsl.schema.flow import place as part
 from forgedsl.settings import Auto
 from forgedsl.source import Span
 
@@ -58,6 +59,9 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         max_turns=settings.get("max_turns"),
         longest=longest(program, graph, plan, node.target) if "env" in settings else None,
         loss=settings["loss"] if node.op == "step" else None,
+        beside=tuple(settings.get(part("loss", i), "") for i in range(1, len(node.inputs)))
+        if node.op == "step"
+        else (),
         epochs=settings.get("epochs", 1),
         minibatches=settings.get("minibatches", 1),
         to=settings["target"] if node.op == "sync" else None,

@@ -163,7 +163,8 @@ def lower_losses(
 
     measured = (decl.settings["loss"].value for decl in program.evals.values())
     found = {}
-    for key in dict.fromkeys((graph.loss, *(ref.name for ref in measured if ref is not None))):
+    stepped = (loss for loss, _ in graph.step.terms)
+    for key in dict.fromkeys((*stepped, *(ref.name for ref in measured if ref is not None))):
         loss = lower_loss(program.functions[key], reporter, sources)
         if loss is None:
             continue

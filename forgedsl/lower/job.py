@@ -193,7 +193,7 @@ class Node(Spec):
     mask      program function   any                       keep? (group): filter
     keep      -                  edge, mask                the edge, or the group is dropped
     replay    -                  rollout + named fields    batch (batch)
-    step      titan service      batch                     new version; loss, epochs, minibatches
+    step      titan service      batch, batch_2, ...       new version; loss, epochs, minibatches
     sync      titan service      -                         weights to `to`
     """
 
@@ -218,6 +218,8 @@ class Node(Spec):
     longest: int | None = None
     """tokens that a trajectory may have, prompt included: context and row of the trainer"""
     loss: str | None = None
+    beside: tuple[str, ...] = ()
+    """step: the losses of its further batches; "" where one adds to the batch before"""
     epochs: int = 1
     """step: passes over the batch"""
     minibatches: int = 1
@@ -231,6 +233,16 @@ class Node(Spec):
     at_step: bool = False
     """logprobs of the trained service: computed on the batch, under the weights before the step"""
     origin: str
+
+    @property
+    def terms(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
+        """The losses of a step, each with the edges of the batches that it is computed on."""
+        found: list[tuple[str, list[str]]] = []
+        for loss, read in zip((self.loss or "", *self.beside), self.inputs, strict=True):
+            if loss or not found:
+                found.append((loss, []))
+            found[-1][1].append(read.edge)
+        return tuple((loss, tuple(edges)) for loss, edges in found)
 
 
 class Schedule(Spec):

@@ -12,7 +12,8 @@ def summary_lines(program: Program, graph: Graph, plan: Plan) -> tuple[str, ...]
     """Title, rates and length, meshes."""
     model = program.models[model_of(program.services[graph.trainer])]
     source = model.settings["source"].value
-    title = f"{title_text(program)}: {model.name} = {_source(source)}, loss {graph.loss}"
+    losses = " + ".join(loss for loss, _ in graph.step.terms)
+    title = f"{title_text(program)}: {model.name} = {_source(source)}, loss {losses}"
     meshes = "; ".join(f"{mesh.service} {mesh.text} on {mesh.device}" for mesh in plan.meshes)
     return (title, _rates(graph, plan), meshes)
 
@@ -25,9 +26,8 @@ def _source(source: Constructor) -> str:
 def _rates(graph: Graph, plan: Plan) -> str:
     schedule = plan.schedule
     parts = [schedule.length, schedule.mode]
-    prompts = schedule.staleness.prompts
     for node in graph.of("sample"):
-        parts.append(f"{prompts} prompts x {node.settings['n']} completions a step")
+        parts.append(f"{graph.drawn(node)} prompts x {node.settings['n']} completions a step")
     epochs, many = graph.updates
     if epochs * many > 1:
         parts.append(f"{epochs} x {many} updates a step")

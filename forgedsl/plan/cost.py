@@ -146,8 +146,8 @@ def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
         size = int(node.settings["n"])
         if size > 1:
             filtered = bool(graph.of("mask"))
-            drawn = sum(int(s.settings.get("count", 1)) for s in graph.sources)
-            yield DeadGroups(node=node.name, size=size, filtered=filtered, rollouts=size * drawn)
+            count = completions(graph, node)
+            yield DeadGroups(node=node.name, size=size, filtered=filtered, rollouts=count)
 
 
 def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
@@ -193,8 +193,7 @@ def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constru
     assert dims is not None
     samples = [graph.node(sampler) for sampler in sorted(node.samplers)]
     each = judge_tokens(judge, (lengths(request, graph, sample) for sample in samples))
-    drawn = (int(graph.node(sample.root).settings["count"]) for sample in samples)
-    count = sum(n * int(s.settings["n"]) for n, s in zip(drawn, samples, strict=True))
+    count = sum(completions(graph, sample) for sample in samples)
     flops, rates = count * each * forward_flops(dims, each), rates_of(request, mesh)
     size = itemsize(request.program, request.program.services[service])
     return Stage(
@@ -204,21 +203,25 @@ def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constru
     )  # fmt: skip
 
 
-def step_tokens(request: Request, graph: Graph, schedule: SchedulePlan) -> int:
+def step_tokens(request: Request, graph: Graph) -> int:
     """Tokens that one optimizer step trains on, at most."""
-    prompts = schedule.staleness.prompts
     rows, seq_len = request.rows[graph.trainer]
-    if graph.of("sample"):
-        batch = graph.node(graph.step.inputs[0].edge)
-        nodes = [node for node in graph.of("sample") if node.name in batch.samplers]
-        return sum(
-            prompts * int(node.settings["n"]) * sum(lengths(request, graph, node)) for node in nodes
-        )
-    if graph.of("pairs"):
-        return 2 * prompts * seq_len
+    batches = [graph.node(read.edge) for read in graph.step.inputs]
+    sampled = frozenset[str]().union(*(batch.samplers for batch in batches))
+    found = sum(
+        completions(graph, node) * sum(lengths(request, graph, node))
+        for node in graph.of("sample")
+        if node.name in sampled
+    )
+    found += sum(2 * int(node.settings["count"]) * seq_len for node in graph.of("pairs"))
     mesh = request.mesh(graph.trainer)
     accumulate = number(request.program.services[graph.trainer], "batch.accumulate", 1)
-    return rows * seq_len * accumulate * data_ranks(mesh)
+    return found + len(graph.of("batches")) * rows * seq_len * accumulate * data_ranks(mesh)
+
+
+def completions(graph: Graph, node: Node) -> int:
+    """What a sampler makes in a step."""
+    return graph.drawn(node) * int(node.settings["n"])
 
 
 def data_ranks(mesh: MeshPlan) -> int:
@@ -255,13 +258,13 @@ def _sample(
     dims = request.dims[node.target]
     assert dims is not None
     prompt, new = lengths(request, graph, node)
-    completions = schedule.staleness.prompts * int(node.settings["n"])
+    count = completions(graph, node)
     shared = bool(value(decl, "engine.prefix_caching"))
-    prefilled = prompt * (schedule.staleness.prompts if shared else completions)
+    prefilled = prompt * (count // int(node.settings["n"]) if shared else count)
     size = itemsize(request.program, decl)
     per_token = forward_flops(dims, prompt + new)
     rates = rates_of(request, mesh)
-    each = -(-completions // mesh.replicas)
+    each = -(-count // mesh.replicas)
     width = min(each, MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
     if held is not None and isinstance(held.shape, VllmShape):
         tokens = vllm_pool(held.shape) // kv_per_token(held.shape)
@@ -281,11 +284,11 @@ def _sample(
         node=node.name,
         service=node.target,
         device=mesh.device,
-        tokens=completions * new,
-        flops=(prefilled + completions * new) * per_token,
+        tokens=count * new,
+        flops=(prefilled + count * new) * per_token,
         bytes=mesh.replicas * rounds * new * read,
         seconds=prefill_s + rounds * new * token_s,
-        detail=f"{completions} x {new}, {width} at once"
+        detail=f"{count} x {new}, {width} at once"
         + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
     )
 
@@ -294,7 +297,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     decl, mesh = request.program.services[node.target], request.mesh(node.target)
     dims = request.dims[node.target]
     assert dims is not None
-    tokens = step_tokens(request, graph, schedule)
+    tokens = step_tokens(request, graph)
     rows, seq_len = request.rows[node.target]
     passes, epochs, many = 1.0, 1, 1
     if node.op == "step":

@@ -265,7 +265,7 @@ class _Search:
         sizes = [rows]
         if (name, ROWS) in self.space.free:
             updates = self.graph.updates[1] if trained else 1
-            tokens = cost.step_tokens(self.base, self.graph, self.schedule)
+            tokens = cost.step_tokens(self.base, self.graph)
             need = max(1, ceil(tokens / (updates * seq_len * cost.data_ranks(mesh))))
             halved = {1 << i for i in range(need.bit_length())}
             sizes = sorted({ceil(need / n) for n in (counts(need) if trained else halved)})

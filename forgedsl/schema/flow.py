@@ -25,3 +25,8 @@ PARAMETERS = {
 }
 COUNTS = frozenset({"n", "count", "max_turns", "epochs", "minibatches"})
 STREAMS = frozenset({"prompt", "rollout", "batch", "mask"})
+
+
+def place(what: str, index: int) -> str:
+    """`batch`, `batch_2`, ...: the arguments of a step, and `loss`, `loss_2`, ... its losses."""
+    return what if index == 0 else f"{what}_{index + 1}"

@@ -238,18 +238,29 @@ class TitanTrainer(TitanActor):
         results: list[StepResult] = []
         stopped = False
         for samples in parts(batch):
-            results.append(self._update(self.losses[loss_name], samples, opt))
+            results.append(self._update([(loss_name, samples), *batch.beside], opt))
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
         return replace(summary(results, batch, stopped=stopped), version=self.version)
 
     def _update(
-        self, loss: LossFunction, samples: Sequence[Sample], opt: spec.Optimizer
+        self, terms: Sequence[tuple[str, Sequence[Sample]]], opt: spec.Optimizer
     ) -> StepResult:
-        """One pass of the optimizer; left out where loss or gradient is no number."""
-        sums, micros, kernel = self._passed(loss, samples)
-        sums["tokens"] = torch.tensor(float(sum(micro.num_tokens for micro in micros)))
+        """One pass of the optimizer; left out where loss or gradient is no number. Each loss has
+        its own counts, over its own samples; their gradients add up."""
+        sums = {"loss": torch.zeros(()), "tokens": torch.zeros(())}
+        kernel = ""
+        for index, (name, samples) in enumerate(terms):
+            found, micros, kernel = self._passed(self.losses[name], samples)
+            sums["tokens"] += sum(micro.num_tokens for micro in micros)
+            if len(terms) > 1:
+                again = any(name == other for other, _ in terms[:index])
+                found = _named(found, f"{name}_{index + 1}" if again else name) | {
+                    "loss": sums["loss"] + found["loss"].cpu(),
+                    "entropy": sums.get("entropy", found["entropy"]),
+                }
+            sums |= found
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
         total_loss = reduced.pop("loss")
@@ -377,6 +388,11 @@ def _token_logprobs(
 ) -> Tensor:
     rows = hidden.flatten(0, 1)[micro.index]
     return token_logprobs(rows, weight, micro.labels, temperature, **shared)
+
+
+def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:
+    """A loss among several and its reports, called after it."""
+    return {f"{name}.{key}": value for key, value in found.items()}
 
 
 def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Any]:

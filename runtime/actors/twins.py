@@ -85,7 +85,8 @@ class StubTitan(ForgeActor):
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
-        tokens = sum(len(sample.token_ids) for sample in batch.samples)
+        samples = [*batch.samples, *(each for _, beside in batch.beside for each in beside)]
+        tokens = sum(len(sample.token_ids) for sample in samples)
         await self._work(self._titan.step + tokens * self._titan.token)
         self._version += 1
         return StepResult(

@@ -6,11 +6,12 @@ titan.logprobs, titan.step, titan.sync              edge.target reads an attribu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
+from forgedsl.schema.flow import place
 
 
 class Nodes(Protocol):
@@ -112,11 +113,14 @@ class Titan:
             name, "logprobs", self.name, inputs, level=rollout.level, at_step=self.trained, **node
         )
 
-    def step(self, name: str, batch: Edge, loss: Loss, **node: Any) -> None:
-        """One optimizer step on `batch`, of `epochs` passes in `minibatches` updates each."""
-        self.program.node(
-            name, "step", self.name, {"batch": batch}, level="batch", loss=loss.name, **node
-        )
+    def step(self, name: str, batch: Edge | Sequence[Edge], loss: Loss, **node: Any) -> None:
+        """One optimizer step on `batch`, of `epochs` passes in `minibatches` updates each. Of
+        several batches, those after the first have their losses in `beside`, by name: "" where one
+        adds to the batch before."""
+        batches = [batch] if isinstance(batch, Edge) else batch
+        inputs = {place("batch", i): each for i, each in enumerate(batches)}
+        node.setdefault("beside", ("",) * (len(batches) - 1))
+        self.program.node(name, "step", self.name, inputs, level="batch", loss=loss.name, **node)
 
     def sync(self, name: str, to: Generator, **node: Any) -> None:
         """Send the weights to a generator."""

@@ -34,17 +34,25 @@ class Assembled:
 
 
 def assemble(
-    flow: Flow, edge: str, units: Sequence[Unit], ages: dict[int, dict[str, dict[int, int]]]
+    flow: Flow, step: Node, units: Sequence[Unit], ages: dict[int, dict[str, dict[int, int]]]
 ) -> Assembled:
-    """The batch on `edge`, a replay or a supervised source; `ages` by group, stream, sibling."""
+    """The batch of a step, of replays or supervised sources; `ages` by group, stream, sibling."""
     out = Assembled(batch=Batch(samples=[]))
-    if edge in flow.replays:
-        for unit in units:
-            for stream in flow.replays[edge]:
-                if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
-                    _add(flow, out, unit, stream, ages[unit.group].get(stream.edge, {}))
-    else:
-        out.batch = next(unit.item for unit in units if unit.source.node.name == edge)
+    samples: list[list[Sample]] = []
+    for _, edges in step.terms:
+        out.batch.samples = []
+        for edge in edges:
+            if edge not in flow.replays:
+                whole = next(unit.item for unit in units if unit.source.node.name == edge)
+                out.batch.samples += whole.samples
+            for unit in units:
+                for stream in flow.replays.get(edge, ()):
+                    if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
+                        _add(flow, out, unit, stream, ages[unit.group].get(stream.edge, {}))
+        samples.append(out.batch.samples)
+    out.batch.samples = samples[0]
+    losses = (loss for loss, _ in step.terms[1:])
+    out.batch.beside = list(zip(losses, samples[1:], strict=True))
     out.batch.groups = [unit.group for unit in units]
     return out
 

@@ -19,6 +19,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, NoReturn
 
 from forgedsl.errors import GuardError, RunError
@@ -193,10 +194,7 @@ class Controller:
         """One optimizer step and what follows from it."""
         ages = {unit.group: self._pool.ages(unit) for unit in units}
         await self._firing.batch(units)
-        batches = {
-            node.name: assemble(self._flow, node.inputs[0].edge, units, ages)
-            for node in self._flow.steps
-        }
+        batches = {node.name: assemble(self._flow, node, units, ages) for node in self._flow.steps}
         await self._whole(self._commit(units, batches))
         await self._lanes.after(self._state.step)
         if self._save_due():
@@ -229,9 +227,10 @@ class Controller:
 
     async def _step(self, node: Node, assembled: Assembled) -> StepResult:
         batch = assembled.batch
-        if not batch.samples:
+        parts = [batch.samples, *(samples for _, samples in batch.beside)]
+        if not all(parts):
             raise RunError(f"step {node.name} got a batch without samples", origin=node.origin)
-        for sample in batch.samples:
+        for sample in chain.from_iterable(parts):
             sample.sequence_fields.setdefault("num_steps", float(self._state.step))
         step, service = self._state.step + 1, node.target
         batch.epochs, batch.minibatches = node.epochs, node.minibatches

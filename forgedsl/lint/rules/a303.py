@@ -25,11 +25,11 @@ def check(view: View) -> Findings:
     if view.stale is None:
         return
     for loss in view.losses:
-        if loss.step is None or "behavior" in loss.read or (loss.updates > 1 and not loss.older):
+        if not loss.samplers or "behavior" in loss.read or (loss.updates > 1 and not loss.older):
             continue  # the last of them is L431, which says more
         yield finding(
             f"loss `{loss.name}` ignores that rollouts may be older than the weights",
-            loss.step.settings["loss"].origin.span or loss.step.span,
+            loss.place,
             related=(Label(text="rollouts may be stale", span=view.stale),),
             help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or sync after "
             "every step of a `schedule sync`",

@@ -46,26 +46,28 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None:
             continue
-        sources = _sources(view, loss)
-        fields = {name: _measure(name, source) for name, source in sources.items()}
         seen: set[tuple[Measure, Measure]] = set()
-        for found in mismatches(loss.tree, fields):
-            if found.left.temperature == found.right.temperature:
-                continue  # a sampler that truncates is D601
-            if (found.left, found.right) not in seen:
-                seen |= {(found.left, found.right), (found.right, found.left)}
-                yield _report(view, loss, found, sources, fields)
+        names = dict.fromkeys(step.receiver for step in loss.samplers)
+        samplers = [view.program.services[name] for name in names]
+        for sampler in samplers or (None,):
+            sources = _sources(view, loss, sampler)
+            fields = {name: _measure(name, source) for name, source in sources.items()}
+            for found in mismatches(loss.tree, fields):
+                if found.left.temperature == found.right.temperature:
+                    continue  # a sampler that truncates is D601
+                if (found.left, found.right) not in seen:
+                    seen |= {(found.left, found.right), (found.right, found.left)}
+                    yield _report(view, loss, found, sources, fields)
 
 
 # ---- measures of fields
 
 
-def _sources(view: View, loss: LossView) -> dict[str, Source]:
+def _sources(view: View, loss: LossView, sampler: Decl | None) -> dict[str, Source]:
     """What the log-prob fields of a loss come from."""
     assert loss.step is not None
     services = view.program.services
     found = {"logprob": _titan(services[loss.step.receiver])}
-    sampler = next(view.samplers(), None)
     if sampler is not None and sampler.settings["sampling.temperature"].value:  # 0 is D602
         names = ("temperature", *TRUNCATION)
         settings = {name: sampler.settings[f"sampling.{name}"] for name in names}

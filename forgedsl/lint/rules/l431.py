@@ -27,7 +27,7 @@ def check(view: View) -> Findings:
         yield finding(
             f"{loss.updates} updates on the samples of one policy, "
             f"and loss `{loss.name}` does not know it",
-            loss.step.settings["loss"].origin.span or loss.step.span,
+            loss.place,
             related=(Label(text="they may be older still", span=stale),) if stale else (),
             help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)) and clip it, "
             "or make one update a step",

@@ -28,7 +28,7 @@ def check(view: View) -> Findings:
         source = loss.bound[bound[0]]
         yield finding(
             f"the ratio to `{bound[0]}` is 1 for every token: the step has one update",
-            loss.step.settings["loss"].origin.span or loss.step.span,
+            loss.place,
             related=(Label(text="log-probs under the weights before the step", span=source.span),),
             help="`epochs = 2, minibatches = 4` in the step, or a ratio to `behavior`",
         )

@@ -30,7 +30,7 @@ def check(view: View) -> Findings:
         if loss.once(_clips):
             yield finding(
                 f"the clip of {loss.updates} updates a step is around the sampler's weights",
-                loss.step.settings["loss"].origin.span or loss.step.span,
+                loss.place,
                 related=(Label(text="which may be older than the step", span=view.stale),),
                 help="`proximal = trainer.logprobs(rollout)` in the batch, and `rl.tis_ppo`",
             )

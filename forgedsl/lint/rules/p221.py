@@ -20,9 +20,8 @@ def check(view: View) -> Findings:
     if view.planned is None:
         return
     graph, plan = view.planned
-    drawn = sum(int(s.settings.get("count", 0)) for s in graph.sources)
-    answers = sum(int(node.settings["n"]) for node in graph.of("sample"))
-    sequences = drawn * (2 if graph.of("pairs") else answers)
+    sequences = sum(graph.drawn(node) * int(node.settings["n"]) for node in graph.of("sample"))
+    sequences += sum(2 * graph.drawn(node) for node in graph.of("pairs"))
     ranks = data_ranks(plan.mesh(graph.trainer))
     for step in view.steps:
         parts = int(step.settings["minibatches"].value)
