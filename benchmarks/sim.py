@@ -56,7 +56,7 @@ def model(made: Any, assumed: tuple[str, ...] = ()) -> Any:
 
 def speed() -> None:
     """Cost per event, for jobs of growing size and length."""
-    from forgedsl.sim.simulation import simulate
+    from forgedsl.runtime.sim.simulation import simulate
 
     print("| GPUs | completions a step | steps | events | CPU s | us per event |")
     print("|---|---|---|---|---|---|")
@@ -76,7 +76,7 @@ def speed() -> None:
 
 def stub() -> None:
     """Step times of rehearsals and of the simulator, from one latency model."""
-    from forgedsl.sim.simulation import simulate
+    from forgedsl.runtime.sim.simulation import simulate
 
     print("| setting | rehearsal s/step | simulator s/step | off |")
     print("|---|---|---|---|")
@@ -98,8 +98,8 @@ def stub() -> None:
 
 def real(folders: list[Path]) -> None:
     """Calibrated on the first run, the step times of all."""
+    from forgedsl.runtime.sim.simulation import simulate
     from forgedsl.sim.calibrate import calibrated
-    from forgedsl.sim.simulation import simulate
 
     print("| run | measured s/step | simulated s/step | off |")
     print("|---|---|---|---|")
@@ -107,7 +107,7 @@ def real(folders: list[Path]) -> None:
         job = json.loads((folder / "job.json").read_text())
         schedule, params = job["schedule"], job["params"]
         made = lowered("cpu", _overrides(job))
-        latencies = calibrated(model(made), made.job, folders[0])
+        latencies = calibrated(model(made), made.job, folders[0], simulate)
         result = simulate(made.job, latencies, steps=schedule["steps"])
         measured = statistics.median(row["step_s"] for row in _rows(folder)[3:])
         told = statistics.median(step.seconds for step in result.steps[3:])

@@ -19,7 +19,7 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,7 +32,8 @@ class Meter:
     """Counters and clocks of the current iteration; `turn` starts the next one. Whoever makes a
     completion does it `with meter`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self.running = 0
         """completions in the making"""
         self.life = 0
@@ -45,8 +46,8 @@ class Meter:
         self.scores_failed: Counter[str] = Counter()
         self.reward_s: dict[str, float] = {}
         self._sampler_idle_s = 0.0
-        self._idle_since: float | None = time.monotonic()
-        self._turned = time.monotonic()
+        self._idle_since: float | None = self._clock()
+        self._turned = self._clock()
 
     def group_dropped(self, reason: str) -> None:
         self.groups_dropped[reason] += 1
@@ -60,27 +61,27 @@ class Meter:
     def __enter__(self) -> None:
         """Around every completion."""
         if self._idle_since is not None:
-            self._sampler_idle_s += time.monotonic() - self._idle_since
+            self._sampler_idle_s += self._clock() - self._idle_since
             self._idle_since = None
         self.running += 1
 
     def __exit__(self, *error: object) -> None:
         self.running -= 1
         if self.running == 0:
-            self._idle_since = time.monotonic()
+            self._idle_since = self._clock()
 
     @contextmanager
     def idling(self) -> Iterator[None]:
         """Around every wait of the trainer."""
-        start = time.monotonic()
+        start = self._clock()
         try:
             yield
         finally:
-            self.trainer_idle_s += time.monotonic() - start
+            self.trainer_idle_s += self._clock() - start
 
     def turn(self) -> Record:
         """The times and drops of the iteration that ends now."""
-        now = time.monotonic()
+        now = self._clock()
         if self._idle_since is not None:
             self._sampler_idle_s += now - self._idle_since
             self._idle_since = now

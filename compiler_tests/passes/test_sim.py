@@ -1,5 +1,6 @@
 """The parts of the simulator and the command: fits, assumptions, faults, what is printed."""
 
+import asyncio
 import json
 import math
 import random
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
+from forgedsl.runtime.sim.clock import Deadlock, run
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.fit import Crowd, least_squares, overlap, union
 from forgedsl.sim.inject import Fault, parse
@@ -133,6 +135,30 @@ def test_json_repeats_and_says_what_a_fault_costs():
     assert (told["ended"], told["deaths"]) == ("steps", 1)
     assert told["seconds"] > told["undisturbed"]["seconds"] + 10
     assert told["worst_age"] <= told["age_bound"]
+
+
+def test_what_ends_a_run_ends_its_simulation_in_the_same_words():
+    def told(*args):
+        return json.loads(sim(*SMALL, "--format", "json", *args).stdout)
+
+    dead = told("--inject", "kill:trainer@step=3")
+    assert (dead["steps"], dead["ended"]) == (2, "service trainer failed: it died")
+    broken = told("--inject", "fail:generator=0.999")
+    assert broken["ended"].startswith("sample rollout on generator failed 16 times in a row")
+
+
+def test_hours_pass_at_once_and_a_wait_without_end_is_an_error():
+    async def main():
+        await asyncio.sleep(36_000)
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 36_000
+
+    async def hang():
+        await asyncio.Event().wait()
+
+    with pytest.raises(Deadlock):
+        run(hang())
 
 
 def test_more_engines_help_until_the_trainer_sets_the_pace():

@@ -1,8 +1,6 @@
-"""Services that sleep instead of computing, jobs to run on them, and a clock that is never slow.
+"""Services that sleep instead of computing, and jobs to run on them on simulated time.
 
     FakeEndpoints   implements runtime/endpoints.py; checks the rules the controller must keep
-    VirtualLoop     an event loop whose clock jumps to the next timer: hours pass in milliseconds,
-                    and a wait that nothing can end is an error instead of a hang
     job, node, ...  small jobs
 
 A completion is a pure function of (seed, version the sampler serves), so that two runs that sample
@@ -12,10 +10,9 @@ the same things under the same weights train on equal batches.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -34,40 +31,7 @@ from forgedsl.runtime.endpoints import (
 )
 from forgedsl.runtime.events import Event, EventLog
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
-
-# ---- clock
-
-
-class Deadlock(AssertionError):
-    """Every task waits for another one."""
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs timers at once, in order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = 0.0
-
-    def time(self) -> float:
-        return self._now
-
-    def _run_once(self) -> None:
-        while self._scheduled and self._scheduled[0]._cancelled:
-            self._timer_cancelled_count -= 1
-            heapq.heappop(self._scheduled)._scheduled = False
-        if not self._ready and not self._stopping:
-            if not self._scheduled:
-                raise Deadlock(str([task.get_name() for task in asyncio.all_tasks(self)]))
-            self._now = max(self._now, self._scheduled[0]._when)
-        super()._run_once()
-
-
-def run(main: Coroutine[Any, Any, Any]) -> Any:
-    """`asyncio.run` on virtual time."""
-    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
-        return runner.run(main)
-
+from forgedsl.runtime.sim.clock import run
 
 # ---- jobs
 

@@ -1,8 +1,8 @@
-"""The real controller against the simulator: same job, same latencies, on virtual time.
+"""The simulator's services against a rehearsal's: same controller, same latencies, simulated time.
 
-The controller runs over the stub engines of a rehearsal and services that sleep, on no meshes; the
-simulator runs the same job on its own. Where both draw the same lengths and latencies, step times
-are the same; elsewhere they agree within 10 %. Ages agree in every share.
+Here the controller runs over the stub engines of a rehearsal and services that sleep, on no meshes;
+the simulator brings its own. Where both draw the same lengths and latencies, step times are the
+same; elsewhere they agree within 10 %. Ages agree in every share.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.sim.simulation import simulate
 from forgedsl.sim.latency import (
     Control,
     Data,
@@ -29,7 +30,6 @@ from forgedsl.sim.latency import (
     Titan,
     completion_tokens,
 )
-from forgedsl.sim.simulation import simulate
 from forgedsl.sim.values import KEEPS, REWARD, Dist, constant, uniform
 
 ENGINE = Engine(
@@ -163,7 +163,7 @@ CASES = ("plain", "sync", "window", "filtered", "slow rewards", "one busy engine
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_controller_and_the_simulator_agree(name):
+def test_services_of_rehearsals_and_of_simulations_agree(name):
     the_job, model, replicas = prepared(name)
     endpoints = Timed(the_job, model, replicas)
     times: list[float] = []

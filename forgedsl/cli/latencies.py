@@ -29,7 +29,9 @@ def model_of(lowered: Lowered, assume: list[str], run: Path | None = None) -> La
     try:
         found = from_plan(lowered.job, lowered.graph, lowered.plan)
         if run is not None:
-            found = calibrated(found, lowered.job, run)
+            from forgedsl.runtime.sim.simulation import simulate
+
+            found = calibrated(found, lowered.job, run, simulate)
         return with_assumptions(found, assume)
     except (AssumptionError, CalibrationError) as error:
         raise ModelError(str(error)) from error

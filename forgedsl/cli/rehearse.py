@@ -73,7 +73,7 @@ def rehearse(request: Request) -> int:
 def outlook(job: Job, latencies: Latencies) -> str:
     """How long the rehearsal will take, by simulation of its first steps, and what shortens it."""
     from forgedsl.plan.cost import time_text
-    from forgedsl.sim.simulation import simulate
+    from forgedsl.runtime.sim.simulation import simulate
 
     steps = job.schedule.steps
     result = simulate(job, latencies, steps=min(steps or LOOK, LOOK), seed=job.seed)

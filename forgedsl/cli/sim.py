@@ -95,8 +95,8 @@ def _simulated(
 ) -> str:
     import json
 
+    from forgedsl.runtime.sim.simulation import simulate
     from forgedsl.sim.result import summary
-    from forgedsl.sim.simulation import simulate
     from forgedsl.sim.text import render
 
     def run(faults: list[Fault]) -> Result:

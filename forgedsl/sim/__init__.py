@@ -1,1 +1,1 @@
-"""Discrete-event simulation of a job: what its run would be like, from latencies alone."""
+"""What is known of times: latencies of a plan or a run, faults, the result of a simulation."""

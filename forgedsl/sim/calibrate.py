@@ -10,7 +10,7 @@ simulation of the run itself has the run's step time. Then other settings can be
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ from forgedsl.runs.data import RunData, Span, load_run
 from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Reward, Titan
 from forgedsl.sim.result import Result
-from forgedsl.sim.simulation import simulate
 from forgedsl.sim.values import constant, quantiles
 
 FIRST = 3
@@ -52,14 +51,16 @@ def learnable(folder: Path) -> RunData:
     return data
 
 
-def calibrated(latencies: Latencies, job: Job, folder: Path) -> Latencies:
+def calibrated(
+    latencies: Latencies, job: Job, folder: Path, simulate: Callable[..., Result]
+) -> Latencies:
     """`latencies` of `job`, with everything that the run in `folder` shows."""
     data = learnable(folder)
     missing = [name for name in job.services if name not in data.job.services]
     if missing:
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
     measured = _measured(latencies, job, data)
-    return _settled(measured, data, folder)
+    return _settled(measured, data, folder, simulate)
 
 
 def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
@@ -204,19 +205,16 @@ def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
 # ---- what no span shows
 
 
-def _settled(measured: Latencies, data: RunData, folder: Path) -> Latencies:
+def _settled(
+    measured: Latencies, data: RunData, folder: Path, simulate: Callable[..., Result]
+) -> Latencies:
     """All times by one factor, so that the run itself comes out as it was."""
     goal = statistics.median(row["step_s"] for row in data.rows[FIRST:])
-    plain = _told(data.job, measured)
+    steps = min(SETTLING, data.job.schedule.steps or SETTLING)
+    told = simulate(data.job, measured, steps=steps)
+    plain = statistics.median(step.seconds for step in told.settled)
     source = f"the run {folder.name} ({goal:.3g} s a step; {plain:.3g} s by its spans alone)"
     return replace(_scaled(measured, goal / plain), source=source)
-
-
-def _told(job: Job, latencies: Latencies) -> float:
-    """The median step time that the simulator tells of a job."""
-    steps = min(SETTLING, job.schedule.steps or SETTLING)
-    result: Result = simulate(job, latencies, steps=steps)
-    return statistics.median(step.seconds for step in result.settled)
 
 
 def _scaled(latencies: Latencies, factor: float) -> Latencies:

@@ -9,6 +9,7 @@ fail:generator=0.02            that share of completions (or calls of a reward) 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from forgedsl.records import dataclass
@@ -96,3 +97,10 @@ def check(fault: Fault, job: Job) -> Fault:
 
 def _what(fault: Fault) -> str:
     return "service" if fault.kind == "kill" else "service or reward"
+
+
+def faults_due(faults: Sequence[Fault], step: int) -> tuple[list[Fault], list[Fault]]:
+    """(what begins, what ends) when `step` is about to be trained."""
+    begin = [fault for fault in faults if fault.first == step]
+    end = [fault for fault in faults if fault.last is not None and fault.last + 1 == step]
+    return begin, [fault for fault in end if fault.kind != "kill"]

@@ -43,5 +43,5 @@ class Context:
     failures: FailureGuard
     changed_data: bool = False
     """the data are not those of the checkpoint, and the user said that this is right"""
-    meter: Meter = field(default_factory=Meter)
+    meter: Meter
     pulse: Pulse = field(default_factory=Pulse)

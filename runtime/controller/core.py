@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,12 +45,12 @@ from forgedsl.runtime.guards import (
     deadline,
 )
 from forgedsl.runtime.items import StepResult
-from forgedsl.runtime.meter import Record, batch_record, finite, step_record
+from forgedsl.runtime.meter import Meter, Record, batch_record, finite, step_record
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.versions import Versions
 
 MIN_FAILURES_IN_A_ROW = 16
-COLLECT = (50_000, 50, 50)
+COLLECT = (100_000, 100, 100)
 """Python's collector during a run: what is in flight lives long and is in no circle, and to look at
 all of it as often as Python does by itself took half of the controller's time"""
 
@@ -105,7 +104,7 @@ class Controller:
         self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
         self._context = context = Context(
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
-            versions=self._versions, changed_data=changed_data,
+            versions=self._versions, changed_data=changed_data, meter=Meter(self._now),
             failures=FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits)),
         )  # fmt: skip
         self._meter = context.meter
@@ -127,7 +126,7 @@ class Controller:
         self._stepping = False
         self._checkpoint: str | None = None
         self._ended: Literal["steps", "data", "interrupted"] | None = None
-        self._began = time.monotonic()
+        self._began = self._now()
 
     def interrupt(self) -> None:
         """Stop soon: nothing more is drawn, a checkpoint is written, `run` returns."""
@@ -382,7 +381,7 @@ class Controller:
 
     async def _save(self, seconds: float) -> None:
         step = self._state.step
-        start = time.monotonic()
+        start = self._now()
         call = self._endpoints.save(step, self._snapshot().to_json())
         node = self._flow.steps[0]
         try:
@@ -392,9 +391,7 @@ class Controller:
         except Late as late:
             raise RunError(str(late), origin=node.origin, service=node.target) from late
         self._checkpoint, self._saved_step, self._saved_at = path, step, self._now()
-        self._events.emit(
-            "checkpoint.saved", step=step, path=path, seconds=time.monotonic() - start
-        )
+        self._events.emit("checkpoint.saved", step=step, path=path, seconds=self._now() - start)
 
     def _snapshot(self) -> ControllerState:
         return ControllerState(
@@ -409,7 +406,7 @@ class Controller:
         return asyncio.get_running_loop().time()
 
     def _wall(self) -> float:
-        return self._wall_before + time.monotonic() - self._began
+        return self._wall_before + self._now() - self._began
 
 
 def _leaves(group: BaseExceptionGroup) -> list[BaseException]:

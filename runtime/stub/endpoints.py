@@ -25,9 +25,9 @@ from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.stub.data import StubReader
-from forgedsl.runtime.stub.rehearsal import Rehearsal, faults_due
+from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh
-from forgedsl.sim.inject import Fault
+from forgedsl.sim.inject import Fault, faults_due
 from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens
 from forgedsl.sim.values import FAILS, KEEPS, uniform
 

@@ -9,7 +9,6 @@ No metric of learning leaves a rehearsal: loss, gradient, entropy, rewards and e
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,10 +61,3 @@ def _cleared(name: str, value: Any) -> Any:
         return []
     learned = name in LEARNED or name.startswith(("loss/", "reward/", "eval/"))
     return None if learned else value
-
-
-def faults_due(faults: Sequence[Fault], step: int) -> tuple[list[Fault], list[Fault]]:
-    """(what begins, what ends) when `step` is about to be trained."""
-    begin = [fault for fault in faults if fault.first == step]
-    end = [fault for fault in faults if fault.last is not None and fault.last + 1 == step]
-    return begin, [fault for fault in end if fault.kind != "kill"]

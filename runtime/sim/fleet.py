@@ -1,0 +1,203 @@
+"""Services that take time: engines behind a router, and places where one thing is done at a time.
+
+    Fleet.sample(tokens, prefill) -> replica -> ... -> (oldest, newest version)
+    Places.work(seconds)          a trainer (one place), a reward pool, the controller's process
+
+They follow runtime/services: least loaded or in turn, and a dead replica comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+
+from forgedsl.sim.engine import Batching
+from forgedsl.sim.latency import Engine
+
+NOTICE = 10.0
+"""seconds until the death of a process is seen"""
+
+
+class Places:
+    """Does so many things at a time, in order."""
+
+    def __init__(self, count: int = 1) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._free = [0.0] * count
+        self.count = count
+        self.busy = 0.0
+
+    async def work(self, seconds: float) -> None:
+        """Wait for one's turn and the work itself."""
+        now = self._loop.time()
+        end = max(self._free[0], now) + seconds
+        heapq.heapreplace(self._free, end)
+        self.busy += seconds
+        if end > now:
+            await asyncio.sleep(end - now)
+
+
+class Request:
+    """One completion to sample."""
+
+    __slots__ = ("done", "prefill", "tokens", "version")
+
+    def __init__(self, tokens: float, prefill: float, done: asyncio.Future[int]) -> None:
+        self.tokens = tokens
+        self.prefill = prefill
+        self.done = done
+        self.version = 0
+
+
+class Replica:
+    """One engine. While it is dead, requests sent to it get lost, too, until that is noticed."""
+
+    __slots__ = ("alive", "due", "engine", "noticed", "owed")
+
+    def __init__(self, spec: Engine) -> None:
+        self.engine: Batching[Request] = Batching(
+            decode=spec.decode, decode_sequence=spec.decode_sequence, max_running=spec.max_running
+        )
+        self.alive = True
+        self.noticed = False
+        self.owed: list[Request] = []
+        self.due = math.inf
+        """when the next event of this engine is ordered for"""
+
+
+class Fleet:
+    """All replicas of a generator service, and the version of the weights that they serve."""
+
+    def __init__(self, spec: Engine, replicas: int, *, in_turn: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.spec = spec
+        self.version = 0
+        self.lost = 0
+        self.deaths = 0
+        self._in_turn = in_turn
+        self._turn = 0
+        self._nobody: list[Request] = []
+        """requests for which there is no engine at the moment"""
+        self.replicas = [Replica(spec) for _ in range(replicas)]
+        self._by_load = [(0, i) for i in range(replicas)]
+
+    async def sample(self, tokens: float, prefill: float) -> int:
+        """The version that the completion was begun with, at its end."""
+        request = Request(tokens, prefill, self._loop.create_future())
+        self._hand_out(request)
+        return await request.done
+
+    async def load(self, version: int) -> None:
+        """Every engine stops for new weights; until the last of them has them.
+
+        What enters an engine from now on waits for the swap, so it is sampled with `version`.
+        """
+        self.version = version
+        now = done = self._loop.time()
+        for index, replica in enumerate(self.replicas):
+            if replica.alive:
+                replica.engine.stop(now, self.spec.load)
+                done = max(done, replica.engine.now)
+                self._order(index)
+        await asyncio.sleep(done - now)
+
+    def slow(self, index: int | None, factor: float) -> None:
+        for i in range(len(self.replicas)) if index is None else [index]:
+            self.replicas[i].engine.advance(self._loop.time())
+            self.replicas[i].engine.slowness = factor
+            self._order(i)
+
+    def kill(self, index: int) -> None:
+        """A process dies; it is noticed, its requests go elsewhere, and it is started again."""
+        replica, now = self.replicas[index], self._loop.time()
+        if not replica.alive:
+            return
+        self.deaths += 1
+        replica.alive, replica.noticed = False, False
+        replica.engine.advance(now)
+        replica.owed = replica.engine.lose()
+        self._loop.call_at(now + NOTICE, self._notice, index)
+        self._loop.call_at(now + max(NOTICE, self.spec.start), self._return, index)
+
+    def advance(self) -> None:
+        """Account for the work of all engines up to now."""
+        for replica in self.replicas:
+            replica.engine.advance(self._loop.time())
+
+    # ---- inside
+
+    def _hand_out(self, request: Request) -> None:
+        index = self._route()
+        if index is None:
+            self._nobody.append(request)
+            return
+        replica = self.replicas[index]
+        request.version = self.version
+        if replica.alive:
+            replica.engine.add(self._loop.time(), request, request.tokens, request.prefill)
+            self._order(index)
+        else:
+            replica.owed.append(request)
+        self._note(index)
+
+    def _notice(self, index: int) -> None:
+        replica = self.replicas[index]
+        replica.noticed = True
+        owed, replica.owed = replica.owed, []
+        self.lost += len(owed)
+        for request in owed:
+            self._hand_out(request)
+
+    def _return(self, index: int) -> None:
+        replica = self.replicas[index]
+        replica.alive, replica.noticed = True, False
+        replica.engine.now = self._loop.time()
+        self._note(index)
+        waiting, self._nobody = self._nobody, []
+        for request in waiting:
+            self._hand_out(request)
+
+    def _load(self, index: int) -> int:
+        replica = self.replicas[index]
+        return replica.engine.load + len(replica.owed)
+
+    def _route(self) -> int | None:
+        if self._in_turn:
+            for _ in self.replicas:
+                self._turn += 1
+                if not self.replicas[self._turn % len(self.replicas)].noticed:
+                    return self._turn % len(self.replicas)
+            return None
+        while self._by_load:
+            load, index = self._by_load[0]
+            if not self.replicas[index].noticed and load == self._load(index):
+                return index
+            heapq.heappop(self._by_load)  # of the past: it has been noted anew since
+        return None
+
+    def _note(self, index: int) -> None:
+        """Keep the router's order; entries of loads that are over stay until they come up."""
+        if not self._in_turn:
+            heapq.heappush(self._by_load, (self._load(index), index))
+
+    def _order(self, index: int) -> None:
+        """See to it that there is an event no later than the next end."""
+        replica = self.replicas[index]
+        end = replica.engine.next_end()
+        if end < replica.due - 1e-9:
+            replica.due = end
+            self._loop.call_at(end, self._tick, index, end)
+
+    def _tick(self, index: int, due: float) -> None:
+        replica = self.replicas[index]
+        if due != replica.due:
+            return  # an earlier one was ordered since
+        replica.due = math.inf
+        ended = replica.engine.ended(max(due, self._loop.time()))
+        if ended:
+            self._note(index)
+        self._order(index)
+        for request in ended:
+            if not request.done.done():
+                request.done.set_result(request.version)
