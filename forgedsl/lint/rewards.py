@@ -17,7 +17,7 @@ from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
-from forgedsl.syntax.walk import names
+from forgedsl.syntax.walk import names, walk
 from forgedsl.types.intervals import ANY, BOOL, COUNT, INF, Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 
@@ -74,6 +74,13 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
     return len(exact) >= LENGTHS - 2
 
 
+def is_of_length(reward: RewardDecl, view: View) -> bool:
+    """Whether a reward is for the length of an answer."""
+    body = reward.body
+    over = isinstance(body, Constructor) and body.name == "overlong"
+    return over or varies_with_length(reward, view)
+
+
 def score_interval(name: str, view: View) -> Interval | None:
     """The values that a rubric or a reward can have, if that is known."""
     if name in view.program.rewards:
@@ -121,6 +128,16 @@ class Score:
         known; None where they are not bounded."""
         corners = [self.at(values) for values in self._bounds("")]
         return interval(min(corners), max(corners)) if corners else None
+
+    @property
+    def divides_by_zero(self) -> bool:
+        """Whether the score is infinite, or no number, at a bound of its rewards."""
+        body = _Body({}, 0)
+        for values in self._bounds(""):
+            body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}
+            if not body.expr(self.score.expr).is_bounded:
+                return "/" in {getattr(node, "operator", "") for node in walk(self.score.expr)}
+        return False
 
     def effects(self, name: str) -> list[float]:
         """What raising one reward from its least to its greatest value adds to the score, others

@@ -50,6 +50,8 @@ class Use:
     line: int
     column: int
     end_column: int
+    keywords: tuple[str | None, ...] = ()
+    """the names of its arguments, None for `**`"""
 
 
 def covered(declared: list[str]) -> frozenset[str]:
@@ -106,6 +108,7 @@ def _of(root: ast.AST, scope: dict[str, str]) -> Iterator[Use]:
                 line=node.lineno,
                 column=node.func.col_offset,
                 end_column=node.func.end_col_offset or node.func.col_offset + 1,
+                keywords=tuple(keyword.arg for keyword in node.keywords),
             )
 
 

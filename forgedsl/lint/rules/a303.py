@@ -14,18 +14,37 @@ after every step. Answers of a model that is not trained do not age. Where the b
 wanted: `# forge: allow[A303] reason`.
 """
 
+from itertools import product
+
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
+RATIOS = (0.3, 0.9, 1.0, 1.1, 3.0)
+
+
+def _corrects(loss: LossView) -> bool:
+    """Whether the ratio to the sampler changes what is learned, or what is left out."""
+    if "logprob" not in loss.read or loss.is_pairs:
+        return True
+    learns = False
+    for weight, distance in product((1.0, -1.0), (0.0, 0.7)):
+        at = (loss.slope(weight=weight, distance=distance, ratio=r) for r in RATIOS)
+        slopes = [*at]
+        if max(slopes) - min(slopes) > 1e-9:
+            return True
+        learns = learns or max(map(abs, slopes)) > 1e-9
+    return not learns
 
 
 def check(view: View) -> Findings:
     if view.stale is None:
         return
     for loss in view.losses:
-        if not loss.samplers or "behavior" in loss.read or (loss.updates > 1 and not loss.older):
+        corrected = "behavior" in loss.read and loss.once(_corrects)
+        if not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
             continue  # the last of them is L431, which says more
         yield finding(
             f"loss `{loss.name}` ignores that rollouts may be older than the weights",

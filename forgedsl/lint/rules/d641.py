@@ -6,7 +6,7 @@ reward is 0 for every answer (open-instruct #538 and #1041).
     sampling { stop = ["</answer>"], max_tokens = 512 }
     reward tags = rl.think_tags                          # fires: `</answer>` is never in the text
 
-An answer that `math_equal` reads needs its closing tag too.
+An answer that `math_equal` reads needs its closing tag too. It fires too for an empty text.
 """
 
 from forgedsl.diagnostics import Label
@@ -22,7 +22,14 @@ TAGS = {"think_tags": "<think></think><answer></answer>", "math_equal": "</answe
 def check(view: View) -> Findings:
     for service in view.samplers():
         stop = service.settings["sampling.stop"]
-        for text in stop.value if isinstance(stop.value, list) else ():
+        texts = stop.value if isinstance(stop.value, list) else []
+        if "" in texts:
+            yield finding(
+                "an empty stop string is in every answer, or in none",
+                place(stop, service),
+                help="leave it out: the model's end token ends an answer",
+            )
+        for text in texts:
             for reward in view.program.rewards.values() if text else ():
                 body, args = reward.body, getattr(reward.body, "args", {})
                 needed = TAGS.get(getattr(body, "name", ""), "")

@@ -43,7 +43,10 @@ def one_sided(loss: LossView) -> int | None:
     if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
         return None
     clips = (_cut(loss, adv, ratio) for adv, ratio in WRONG_WAY)
-    return next((clip for clip in clips if clip is not None), None)
+    end = loss.tree.output("loss")
+    learns = [abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for adv, ratio in WRONG_WAY]
+    stopped = not any(learns) and abs(loss.gain()) > 1e-12
+    return next((clip for clip in clips if clip is not None), end if stopped else None)
 
 
 def _cut(loss: LossView, adv: float, ratio: float) -> int | None:

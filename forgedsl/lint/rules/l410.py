@@ -16,6 +16,7 @@ Decided on the derivative of the loss for a token. Unlearning by ascent is writt
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
+from forgedsl.lint.rules import l424
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -24,13 +25,15 @@ finding = rule(__doc__, "D")
 def check(view: View) -> Findings:
     for loss in view.losses:
         advantage = loss.once(wrong_at)
-        if advantage is None:
+        if advantage is None or loss.once(l424.ranges):
             continue
         what, at = "a chosen token" if loss.is_pairs else "a token to be learned", ""
         if not loss.is_pairs and loss.fields("weight"):
             sign = "positive" if advantage > 0 else "negative"
             what, at = f"a token with a {sign} advantage", f" and advantage {advantage:g}"
-        flat = loss.is_pairs and abs(loss.gain()) <= 1e-9
+        flat = advantage > 0 and abs(loss.gain()) <= 1e-9
+        if loss.is_pairs and advantage < 0:
+            what = "a rejected token"
         verb, slope = (
             ("does not fall", "0")
             if flat
@@ -55,5 +58,11 @@ def wrong_at(loss: LossView) -> float | None:
     gain = loss.gain()
     if gain > 1e-9 or (loss.is_pairs and gain > -1e-9 and loss.slope(side="rejected") < 1e-9):
         return 1.0
-    signed = not loss.is_pairs and any(name in loss.read for name in loss.fields("weight"))
-    return -1.0 if signed and loss.gain(weight=-1.0) < -1e-9 else None
+    if loss.is_pairs:
+        return -1.0 if loss.slope(side="rejected") < -1e-9 else None
+    if not any(name in loss.read for name in loss.fields("weight")):
+        return None
+    bad = loss.gain(weight=-1.0)
+    if abs(gain) < 1e-12 and bad > 1e-9:
+        return 1.0  # learns from bad answers alone
+    return -1.0 if bad < -1e-9 else None

@@ -25,7 +25,7 @@ STEP = 1e-5
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.once(_twice)
+        node = loss.once(twice)
         if node is not None:
             yield finding(
                 "the importance ratio is applied twice",
@@ -35,7 +35,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _twice(loss: LossView) -> int | None:
+def twice(loss: LossView) -> int | None:
     """The value that has the ratio twice."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None

@@ -23,7 +23,7 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         if loss.step is None and loss.function.module:
             continue
-        for node, low, high, what in loss.once(_ranges):
+        for node, low, high, what in loss.once(ranges):
             yield finding(
                 f"the ratio is clipped to [{low:g}, {high:g}]: {what}",
                 loss.spot(node),
@@ -33,7 +33,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
+def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
     """Clips of a ratio, their bounds, and what is wrong with them."""
     values, found = loss.tree.values, []
     if loss.is_pairs or not loss.fields("sampler"):

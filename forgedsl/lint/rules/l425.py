@@ -14,11 +14,11 @@ Decided on the derivative for a token outside of the range that is written.
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.rules import l409, l410
+from forgedsl.lint.rules import l409, l410, l423
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
-ACTS = 0.9
+ACTS = 0.5
 """part of the plain gradient that a clip which leaks on purpose stays below"""
 
 
@@ -39,7 +39,8 @@ def _leaking(loss: LossView) -> tuple[int, str] | None:
     """The clip of a ratio, around 1, that does not act, and the sign of the advantage."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None
-    if loss.once(l410.wrong_at) is not None or loss.once(l409.one_sided) is not None:
+    told = (l410.wrong_at, l409.one_sided, l423.twice)
+    if any(loss.once(question) is not None for question in told):
         return None
     values = loss.tree.values
     live, pending = set[int](), [loss.tree.output("loss")]

@@ -42,7 +42,8 @@ def check(view: View) -> Findings:
 
 def _learns_from_itself(view: View, loss: LossView) -> bool:
     """Whether it learns from all answers of its own, and nothing says how good they are."""
-    sampled = any(service.ctor_args[0].name in view.trained for service in view.samplers())
+    samplers = (view.program.services[step.receiver] for step in loss.samplers)
+    sampled = any(service.ctor_args[0].name in view.trained for service in samplers)
     kept = any(step.op == "keep" for step in view.program.flow)
     if not sampled or kept or loss.is_pairs:
         return False

@@ -29,15 +29,15 @@ def check(view: View) -> Findings:
 
 
 def _off_one(loss: LossView) -> int | None:
-    """The exponential of two log-probs that do not cancel."""
+    """The exponential of a log-prob and of something that does not cancel it."""
     if loss.is_pairs:
         return None
     roles = {name: role for name, role in loss.roles.items() if role != "count"}
     for node in sorted(loss.objective):
         if loss.tree.values[node].op != "exp":
             continue
-        read = {roles.get(name) for name in _inside(loss, node)}
-        if "policy" not in read or not read & {"sampler", "reference"}:
+        read = [roles[name] for name in _inside(loss, node) if name in roles]
+        if len(read) < 2 or not {"sampler", "reference"} & {*read}:
             continue
         at = [loss.point(level=level)(node).value for level in (-0.5, -2.0)]
         if any(abs(value - 1.0) > 1e-9 for value in at):

@@ -5,11 +5,13 @@ One completion can outweigh all others of its group, and a non-finite score is a
     reward depth(r: Rollout) -> f32 = len(r.response) / 100              # fires
     reward depth(r: Rollout) -> f32 = clamp(len(r.response) / 100, 0.0, 1.0)
 
+    rubric grade { score = 1.0 / correct, on_truncated = 0.0 }           # fires: it may divide by 0
+
 Clamp it.
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import place_of, reward_interval
+from forgedsl.lint.rewards import place_of, reward_interval, score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -24,4 +26,12 @@ def check(view: View) -> Findings:
                 f"reward `{reward.name}` {bounds}",
                 place_of(reward, view),
                 help="bound it: `clamp(x, 0.0, 1.0)`",
+            )
+    for rubric in view.program.rubrics.values():
+        score = score_of(view, rubric)
+        if score.divides_by_zero:
+            yield finding(
+                f"the score of `{rubric.name}` divides by a reward that may be 0",
+                score.score.expr.span,
+                help="multiply by a weight instead",
             )

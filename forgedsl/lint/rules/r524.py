@@ -7,12 +7,13 @@ nothing is left to learn the answer for.
     score = thinking + 0.1 * brevity                 # fires: nothing looks at the target
     score = 0.9 * correct + 0.1 * thinking           # silent
 
-Compared are rewards of the library: what reads the target against tags and patterns.
+Compared are rewards of the library: what reads the target against tags and patterns, and against
+penalties and bonuses for length, of which none may weigh more than the answer.
 """
 
 from forgedsl.hir.ir import Constructor, RewardDecl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import score_of
+from forgedsl.lint.rewards import is_of_length, score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
@@ -27,8 +28,21 @@ def check(view: View) -> Findings:
             continue
         parts = {name: _part(reward) for name, reward in score.rewards.items()}
         pay = {"answer": 0.0, "form": 0.0, "": 0.0}
+        for name, reward in score.rewards.items():
+            gains = score.effects(name)
+            if is_of_length(reward, view) and min(gains, default=0.0) > 0:
+                parts[name] = "length"
         for name, part in parts.items():
-            pay[part] += max(score.effects(name), default=0.0)
+            if part != "length":
+                pay[part] += max(score.effects(name), default=0.0)
+        short = {n: max(score.effects(n)) for n, part in parts.items() if part == "length"}
+        if 0 < pay["answer"] < max(short.values(), default=0.0):
+            name = max(short, key=short.__getitem__)
+            yield finding(
+                f"`{name}` pays {short[name]:g}, a right answer {pay['answer']:g}",
+                score.score.expr.span,
+                help="let the answer weigh more than its length",
+            )
         if pay["form"] > 0 and pay["form"] >= pay["answer"] and pay["answer"] >= 0:
             what = f"{pay['form']:g} for the form, {pay['answer']:g} for the answer"
             yield finding(

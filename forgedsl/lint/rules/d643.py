@@ -1,0 +1,55 @@
+"""D643 tag-prefilled: the template writes a tag that a reward looks for in the answer.
+
+Templates of reasoning models end with `<think>`, so that the answer begins inside of it. The tag is
+then part of the prompt: no answer has it, and a reward for `<think>...</think>` is 0 for all
+(verifiers #763, TRL #6966).
+
+    chat_template = "...{% if add_generation_prompt %}assistant: <think>{% endif %}"
+    reward thinking = rl.think_tags                              # fires
+    reward thinking = rl.format_regex("(?s).*</think>.*")        # silent: the closing tag alone
+
+It knows DeepSeek-R1 and its distillations, QwQ, and the Thinking models of Qwen by their names.
+"""
+
+import re
+
+from forgedsl.diagnostics import Label
+from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of
+from forgedsl.lint.view import View, place
+
+finding = rule(__doc__, "D")
+TAG = "<think>"
+PREFILLED = re.compile(r"deepseek-ai/DeepSeek-R1|Qwen/QwQ|Qwen/Qwen3-.*Thinking")
+
+
+def check(view: View) -> Findings:
+    wanted = [
+        reward
+        for reward in view.program.rewards.values()
+        if isinstance(reward.body, Constructor)
+        and (reward.body.name == "think_tags" or TAG in str(reward.body.args.get("pattern")))
+    ]
+    for name in dict.fromkeys(service.ctor_args[0].name for service in view.samplers()):
+        model = view.program.models[name]
+        if wanted and _prefills(model):
+            told = model.settings["chat_template" if _template(model) else "source"]
+            yield finding(
+                f"the template ends with `{TAG}`, which `{wanted[0].name}` looks for in the answer",
+                place(told, model),
+                related=(Label(text="looks for it", span=place_of(wanted[0], view)),),
+                help='look for the closing tag alone: `rl.format_regex("(?s).*</think>.*")`',
+            )
+
+
+def _template(model: Decl) -> str:
+    template = model.settings["chat_template"].value
+    return template if isinstance(template, str) else ""
+
+
+def _prefills(model: Decl) -> bool:
+    if template := _template(model):
+        return TAG in template.partition("add_generation_prompt")[2]
+    source = model.settings["source"].value
+    return getattr(source, "name", "") == "hf" and bool(PREFILLED.match(str(source.args["id"])))
