@@ -46,7 +46,7 @@ def test_a_value_goes_through_its_layers(tmp_path):
     title, doc, _, *rows = done.stdout.splitlines()
     assert (title, doc) == (
         "trainer.procs = 2",
-        "  processes per host; an integer; placement",
+        "  processes per host; an integer or `auto`; placement",
     )
     layers = [row.split()[0] for row in rows]
     assert layers == ["default", "file", "profile", f"{tmp_path}/x.toml:", "--set"]

@@ -22,7 +22,7 @@ def said(override: str) -> tuple[str, str, str]:
 
 
 def test_a_word_where_a_number_is_wanted() -> None:
-    assert said("trainer.procs=abc") == ("F109", "`procs` is an integer, not `abc`", "")
+    assert said("trainer.procs=abc") == ("F109", "`procs` is an integer or `auto`, not `abc`", "")
 
 
 def test_a_word_for_a_parameter_that_is_a_number() -> None:

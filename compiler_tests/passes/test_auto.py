@@ -6,6 +6,7 @@ import pytest
 from forge_texts import GRPO, SFT, changed, lower_of, plan_of, text_at
 from typer.testing import CliRunner
 
+from forgedsl.api import load_text
 from forgedsl.cli.app import app
 from forgedsl.cli.resuming import differences
 from forgedsl.cli.run import prepare
@@ -144,3 +145,12 @@ def test_a_resume_from_the_file_takes_what_the_run_chose(file):
     old, now, again = (prepare(request(file), file, c).job for c in (chosen, (), chosen))
     assert [d.setting for d in differences(old, now)] != []
     assert differences(old, again) == []
+
+
+def test_a_slip_for_auto_is_told_what_may_stand_there():
+    numbers = load_text(TINY, "test.forge", overrides=["trainer.procs=atuo"]).reporter
+    words = load_text(TINY, "test.forge", overrides=["trainer.memory.activation_checkpoint=x"])
+    assert [d.message for d in (*numbers, *words.reporter)] == [
+        "`procs` is an integer or `auto`, not `atuo`",
+        "`memory.activation_checkpoint` is one of `none`, `selective`, `full`, `auto`, not `x`",
+    ]

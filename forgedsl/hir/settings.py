@@ -61,11 +61,11 @@ class Coercer:
                 message = f"{what} is {refused}, not of {len(items)}"
                 return self.ctx.error("F113", message, expr.span)
             return ERROR if ERROR in items else items
-        if type_.base == "word" and isinstance(expr, ast.Path):
-            what = f"{what} is one of {', '.join(f'`{w}`' for w in type_.words)}, not"
-            return self.ctx.unknown("F113", what, expr.text, expr.span, type_.words)
         words = (*type_.words, *(("auto",) if type_.auto else ()))
-        if isinstance(expr, ast.Path) and words and not self.names.knows(expr.parts[0]):
+        if type_.base == "word" and isinstance(expr, ast.Path):
+            what = f"{what} is one of {', '.join(f'`{w}`' for w in words)}, not"
+            return self.ctx.unknown("F113", what, expr.text, expr.span, words)
+        if isinstance(expr, ast.Path) and type_.words and not self.names.knows(expr.parts[0]):
             what = f"{what} is {type_.text}, not"
             return self.ctx.unknown("F113", what, expr.text, expr.span, words)
         return self.folded(expr, type_, what)
