@@ -18,7 +18,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
+from forgedsl.rows import kind_of
+
 PLACE = re.compile(r"""(?:#\s|at=")([\w.+-]+\.forge:\d+:\d+)""")
+PLAIN = ("dataset_", "reward_", "rubric_", "fn_")
+"""generated functions over plain values, whose parts can be computed again"""
 
 
 def places_of(error: BaseException) -> tuple[str, ...]:
@@ -29,7 +33,50 @@ def places_of(error: BaseException) -> tuple[str, ...]:
 
 def described(error: BaseException) -> str:
     """The error in one line, with the place it comes from if that is in generated code."""
+    operands = _operands(error) if isinstance(error, TypeError) else ""
+    if operands:
+        return f"{operands} (at {places_of(error)[0]})"
     return f"{type(error).__name__}: {placed(error)}"
+
+
+def _operands(error: TypeError) -> str:
+    """What an operation of the language was given, if that is what failed:
+    "`row.q + row.id`: `row.q` is text, `row.id` is a number; `text(row.id)` makes text of it"."""
+    trace, found = error.__traceback__, None
+    while trace is not None:
+        found = trace if trace.tb_frame.f_code.co_name.startswith(PLAIN) else found
+        trace = trace.tb_next
+    if found is None or not places_of(error):
+        return ""
+    code, frame = found.tb_frame.f_code, found.tb_frame
+    first, last, start, end = [*code.co_positions()][found.tb_lasti // 2]
+    lines = linecache.getlines(code.co_filename)[(first or 1) - 1 : last]
+    text = "".join(lines).encode()[start : -len(lines[-1].encode()) + (end or 0)].decode()
+    try:
+        node = ast.parse(f"({text})", mode="eval").body
+    except SyntaxError:
+        return ""
+    parts = [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+    kinds = {}
+    for part in parts[isinstance(node, ast.Call) :]:
+        value = eval(ast.unparse(part), frame.f_globals, frame.f_locals)
+        kinds[_written(part)] = kind_of(value)
+    adds = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add)
+    number = next((name for name, kind in kinds.items() if kind == "a number"), "")
+    joins = adds and number and "text" in kinds.values()
+    remedy = f"; `text({number})` makes text of it" if joins else ""
+    said = ", ".join(f"`{name}` is {kind}" for name, kind in kinds.items())
+    return f"`{_written(node)}`: {said}{remedy}"
+
+
+def _written(node: ast.expr) -> str:
+    """An expression as the language has it: `row.a[0]` for `item(row, "a", 0)`."""
+    for part in [*ast.walk(node)][::-1]:
+        if isinstance(part, ast.Call) and getattr(part.func, "id", "") == "item":
+            keys = (f"[{ast.unparse(key)}]" for key in part.args[1:])
+            text = "".join((ast.unparse(part.args[0]), *keys))
+            part.func, part.args = ast.Name(re.sub(r"\['(\w+)'\]", r".\1", text)), []
+    return ast.unparse(node).replace("()", "")
 
 
 def placed(error: BaseException) -> str:

@@ -127,6 +127,23 @@ def matches(s: str, pattern: str) -> bool:
     return re.search(pattern, _text(s, "matches")) is not None
 
 
+def text(x: Any) -> str:
+    """A number, or true or false, as text."""
+    if isinstance(x, bool):
+        return "true" if x else "false"
+    if isinstance(x, str | int | float):
+        return str(x)
+    raise RowError(f"`text` reads a number, true or false, this is {kind_of(x)}")
+
+
+def same(a: Any, b: Any) -> bool:
+    """`a == b` where one of them is text: what can never be equal is a mistake."""
+    if isinstance(a, str) != isinstance(b, str) and {kind_of(a), kind_of(b)} & {"a number"}:
+        number = b if isinstance(a, str) else a
+        raise RowError(f"text and the number {number} are never equal: compare with `text(...)`")
+    return bool(a == b)
+
+
 def record(**fields: Any) -> dict[str, Any]:
     """Several values under names: `target = record(answer = row.a, tests = row.tests)`."""
     return fields

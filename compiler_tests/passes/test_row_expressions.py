@@ -6,7 +6,10 @@ import pytest
 
 from forgedsl.api import load_text
 from forgedsl.emit.python import emit_program
+from forgedsl.errors import SourceError
 from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.modules import load_module
+from forgedsl.runtime.places import described
 from forgedsl.runtime.program import Row, RowError
 
 TEXT = """
@@ -39,11 +42,15 @@ ROW = {
 }
 
 
-def module_of(prompt="row.meta.q", target="row", reward="1.0"):
+def program_of(prompt="row.meta.q", target="row", reward="1.0"):
     text = TEXT.replace("PROMPT", prompt).replace("TARGET", target).replace("REWARD", reward)
     loaded = load_text(text, "sums.forge")
+    return emit_program(loaded.checked, loaded.sources)
+
+
+def module_of(prompt="row.meta.q", target="row", reward="1.0"):
     names: dict[str, object] = {}
-    exec(compile(emit_program(loaded.checked, loaded.sources), "<program>", "exec"), names)
+    exec(compile(program_of(prompt, target, reward), "<program>", "exec"), names)
     return SimpleNamespace(**{k: v for k, v in names.items() if not k.startswith("__")})
 
 
@@ -64,6 +71,54 @@ def module_of(prompt="row.meta.q", target="row", reward="1.0"):
 )
 def test_nested_columns_and_indices(expression, value):
     assert module_of(prompt=expression).dataset_sums_prompt(Row(ROW)) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ('"no. " + text(row.label)', "no. 1"),
+        ("text(row.label * 0.5) + text(row.label == 1)", "0.5true"),
+        ('strip(row.meta.q + row.items) + "!"', "1+1=columns may be called like methods!"),
+        ("text(row.meta.q)", "1+1="),
+        ('row.choices[1 if row.meta.q != "2+2=" else 0]', "4"),
+    ],
+)
+def test_text_is_joined_with_numbers_by_text(expression, value):
+    assert module_of(prompt=expression).dataset_sums_prompt(Row(ROW)) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "message", "help_text"),
+    [
+        ('"no. " + 1', "text is needed here, this is a number", "`text(...)` makes text of it"),
+        ('row.a + ("1" if "2" == 2 else "3")', "text and a number are never equal",
+         "`text(...)` makes text of it"),
+    ],
+)  # fmt: skip
+def test_text_and_numbers_are_told_apart(expression, message, help_text):
+    with pytest.raises(SourceError) as caught:
+        program_of(prompt=expression)
+    assert (message, help_text) in [(d.message, d.help) for d in caught.value.diagnostics]
+
+
+@pytest.mark.parametrize(
+    ("expression", "why"),
+    [
+        ("row.meta.q + row.label", "`row.meta.q + row.label`: `row.meta.q` is text, `row.label` is "
+         "a number; `text(row.label)` makes text of it (at sums.forge:6:"),
+        ("row.label + row.choices[0]", "`text(row.label)` makes text of it"),
+        ("-row.items", "`-row.items`: `row.items` is text (at"),
+        ("abs(row.nothing)", "`abs(row.nothing)`: `row.nothing` is null (at"),
+        ("text(row.choices)", "RowError: `text` reads a number, true or false, this is a list (at"),
+        ('row.items if "1" == row.label else row.meta.q',
+         "RowError: text and the number 1 are never equal: compare with `text(...)` (at"),
+    ],
+)  # fmt: skip
+def test_operands_that_do_not_go_together_are_named_at_run(expression, why):
+    module = load_module("program", program_of(prompt=expression))
+    with pytest.raises((TypeError, RowError)) as caught:
+        module.dataset_sums_prompt(Row(ROW))
+    assert why in described(caught.value)
 
 
 @pytest.mark.parametrize(

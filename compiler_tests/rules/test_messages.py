@@ -77,7 +77,7 @@ MISTAKES = [
      "numbers have functions, not methods: `sum(x, T, mask)`"),
     ("batch   = replay", "batch == replay", "S001", "==", ""),
     (PROMPT, 'prompt = f"Q: {row.question}"', "S001", 'f"Q: {row.question}"',
-     'texts are joined with `+`: `"Q: " + row.question`'),
+     'texts are joined with `+`: `"Q: " + row.question`, numbers as `text(row.id)`'),
     ("-> generator", "-> generator every 2", "S001", "every",
      "`sync trainer -> generator { every = 1 }`"),
     ("steps = 50", "steps = 50 batches", "S007", "50 batches",

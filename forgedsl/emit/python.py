@@ -36,7 +36,7 @@ COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = sorted((
     "after", "before", "chat", "clamp", "env", "item", "lower", "matches", "paragraphs", "record",
-    "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip",
+    "same", "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip", "text",
     *(name for name in BY_NAME if name != "abs"),
 ))  # fmt: skip
 

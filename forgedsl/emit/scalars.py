@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from forgedsl.diagnostics import Diagnostic, Reporter, Severity
+from forgedsl.diagnostics import Reporter, error
 from forgedsl.emit.expressions import ATOM, COMPARE, POWER, PRODUCT, SUM, UNARY, Text, literal
 from forgedsl.hir import ir
 from forgedsl.hir.context import Context
@@ -25,6 +25,7 @@ LEVEL = {
     "+": SUM, "-": SUM, "*": PRODUCT, "/": PRODUCT, "%": PRODUCT, "**": POWER, "==": COMPARE,
     "!=": COMPARE, "<": COMPARE, "<=": COMPARE, ">": COMPARE, ">=": COMPARE,
 }  # fmt: skip
+EQUAL = ("==", "!=")
 CONDITIONAL, OR_ELSE, AND_THEN, NOT = -4, -3, -2, -1
 
 NUMERIC = (*BY_NAME, "clamp", "clip", "min", "max")
@@ -38,11 +39,18 @@ TEXTUAL = {
     "lower": ("s",),
     "len": ("s",),
     "matches": ("s", "pattern"),
+    "text": ("x",),
     "env": ("name",),
     "record": (),
 }
 ANY = ("record", "chat", "sharegpt")
 """they take and give values of any type"""
+READS = {
+    "len": "any",
+    "text": "any",
+    **dict.fromkeys(ANY, "any"),
+    **dict.fromkeys(NUMERIC, "number"),
+}
 RESULT = {"len": "number", "matches": "bool", "is_finite": "bool", **dict.fromkeys(ANY, "any")}
 ROLLOUT = {
     "prompt": "str", "response": "str", "target": "any", "num_tokens": "number",
@@ -50,6 +58,10 @@ ROLLOUT = {
 }  # fmt: skip
 ROLLOUT_CODE = {"prompt": "prompt.text"}
 """attributes that have another name at runtime"""
+WORDS = {
+    "str": "text", "number": "a number", "bool": "true or false", "none": "`none`",
+    "list": "a list", "row": "a row", "rollout": "a rollout",
+}  # fmt: skip
 LONG_TEXT = 60
 
 
@@ -192,10 +204,8 @@ class Scalars:
         values = []
         for arg in node.args:
             text, type_ = self.expr(arg.value)
-            if name in NUMERIC:
-                self._expect(type_, ("number",), arg.value.span)
-            elif name != "len" and name not in ANY:
-                self._expect(type_, ("str",), arg.value.span)
+            if (wanted := READS.get(name, "str")) != "any":
+                self._expect(type_, wanted, arg.value)
             values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
         if name == "matches" and (problem := self._bad_pattern(node.args[-1].value)):
             return problem
@@ -216,9 +226,9 @@ class Scalars:
     def _unary(self, node: ast.Unary) -> tuple[Text, str]:
         text, type_ = self.expr(node.operand)
         if node.operator == "not":
-            self._expect(type_, ("bool",), node.operand.span)
+            self._expect(type_, "bool", node.operand)
             return Text(f"not {text.inside(NOT)}", NOT), "bool"
-        self._expect(type_, ("number",), node.operand.span)
+        self._expect(type_, "number", node.operand)
         return Text(f"{node.operator}{text.inside(UNARY)}", UNARY), "number"
 
     def _binary(self, node: ast.Binary) -> tuple[Text, str]:
@@ -227,50 +237,66 @@ class Scalars:
         if operator in ("and", "or"):
             level = AND_THEN if operator == "and" else OR_ELSE
             for type_, side in ((left_type, node.left), (right_type, node.right)):
-                self._expect(type_, ("bool",), side.span)
+                self._expect(type_, "bool", side)
             code = f"{left.inside(level)} {operator} {right.inside(level + 1)}"
             return Text(code, level), "bool"
         if operator not in LEVEL:
             return self.error("T702", "dtype", f"`{operator}` has no value here", node.span)
         level = LEVEL[operator]
         if level == COMPARE:
-            types = {left_type, right_type}
-            if operator not in ("==", "!=") and types == {"str", "number"}:
-                message = "a string and a number cannot be compared"
-                return self.error("T702", "dtype", message, node.span)
+            if {left_type, right_type} == {"str", "number"}:
+                what = "are never equal" if operator in EQUAL else "cannot be compared"
+                which = node.right if left_type == "str" else node.left
+                message = f"text and a number {what}"
+                return self.error("T702", "dtype", message, node.span, help=as_text(which))
+            if operator in EQUAL and {left_type, right_type} == {"str", "any"}:
+                code = f"same({left.code}, {right.code})"
+                return (Text(code) if operator == "==" else Text(f"not {code}", NOT)), "bool"
             code = f"{left.inside(level + 1)} {operator} {right.inside(level + 1)}"
             return Text(code, level), "bool"
-        joined = operator == "+" and "str" in (left_type, right_type)
+        types = {left_type, right_type}
+        joined = operator == "+" and "str" in types
         for type_, side in ((left_type, node.left), (right_type, node.right)):
-            self._expect(type_, ("str",) if joined else ("number",), side.span)
+            self._expect(type_, "str" if joined else "number", side)
         if operator == "**":
             return Text(f"{left.inside(ATOM)} ** {right.inside(UNARY)}", POWER), "number"
         code = f"{left.inside(level)} {operator} {right.inside(level + 1)}"
-        return Text(code, level), "str" if joined else "number"
+        either = operator == "+" and types == {"any"}
+        return Text(code, level), "str" if joined else "any" if either else "number"
 
     def _conditional(self, node: ast.Conditional) -> tuple[Text, str]:
         test, test_type = self.expr(node.test)
-        self._expect(test_type, ("bool",), node.test.span)
+        self._expect(test_type, "bool", node.test)
         then, then_type = self.expr(node.then)
         otherwise, other_type = self.expr(node.otherwise)
         code = f"{then.inside(OR_ELSE)} if {test.inside(OR_ELSE)} else {otherwise.code}"
         return Text(code, CONDITIONAL), then_type if then_type == other_type else "any"
 
-    def _expect(self, type_: str, wanted: tuple[str, ...], span: Span) -> None:
-        if type_ not in (*wanted, "any"):
-            message = f"a {wanted[0]} is needed here, this is a {type_}"
-            self.error("T702", "dtype", message, span)
+    def _expect(self, type_: str, wanted: str, node: ast.Expr) -> None:
+        if type_ not in (wanted, "any"):
+            message = (
+                f"{WORDS.get(wanted, wanted)} is needed here, this is {WORDS.get(type_, type_)}"
+            )
+            textual = wanted == "str" and type_ in ("number", "bool")
+            help_text = as_text(node) if textual else ""
+            self.error("T702", "dtype", message, node.span, help=help_text)
 
     def _unknown(self, what: str, name: str, span: Span, candidates: list[str]) -> tuple[Text, str]:
         Context(self.reporter).unknown("F101", what, name, span, candidates)
         return Text("None"), "any"
 
-    def error(self, code: str, name: str, message: str, span: Span) -> tuple[Text, str]:
+    def error(
+        self, code: str, name: str, message: str, span: Span, *, help: str = ""
+    ) -> tuple[Text, str]:
         """Report an error; the expression has any type from here on."""
-        self.reporter.report(
-            Diagnostic(code=code, name=name, severity=Severity.ERROR, message=message, span=span)
-        )
+        self.reporter.report(error(code, name, message, span, help=help))
         return Text("None"), "any"
+
+
+def as_text(node: ast.Expr) -> str:
+    """How a number becomes text."""
+    written = node.text if isinstance(node, ast.Path) else "..."
+    return f"`text({written})` makes text of it"
 
 
 def item(code: str, keys: list[str]) -> Text:

@@ -28,6 +28,7 @@ FUNCTION_HABITS = {
     "collate": "`replay(rollout, ...)`",
     "concat": MIXED,
     "concatenate": MIXED,
+    "format": '`"..." + text(x)`',
     "detach": "`stop(x)`",
     "logsigmoid": "`log_sigmoid(x)`",
     "masked_mean": "`token_mean(x, mask)`",
@@ -37,6 +38,8 @@ FUNCTION_HABITS = {
     "relu": "`max(x, 0.0)`",
     "split": "`after(s, sep)` or `before(s, sep)`",
     "square": "`x ** 2`",
+    "str": "`text(x)`",
+    "string": "`text(x)`",
     "stop_gradient": "`stop(x)`",
     "where": "`a if condition else b`",
 }

@@ -42,6 +42,7 @@ TEXT = {
     "lower": ("s",),
     "len": ("s",),
     "matches": ("s", "pattern"),
+    "text": ("x",),
     "file": ("path",),
     "env": ("name",),
     "record": ("name = value", "..."),

@@ -162,7 +162,7 @@ def _formatted_string(place: Place) -> Diagnostic | None:
     if place.kind not in {"STRING", "TEXT"} or not re.search(r"(?<!\w)f$", place.before):
         return None
     span = Span(place.source.name, place.start - 1, place.end)
-    help_text = 'texts are joined with `+`: `"Q: " + row.question`'
+    help_text = 'texts are joined with `+`: `"Q: " + row.question`, numbers as `text(row.id)`'
     return place.error(
         "S001", "unexpected-token", "there are no f-strings", span=span, help=help_text
     )
