@@ -68,6 +68,19 @@ class Diagnostic:
     also: tuple[tuple[str, Span], ...] = ()
 
 
+def counted(number: int, thing: str) -> str:
+    """`1 row`, `2 rows`, `3 batches`."""
+    plural = "es" if thing.endswith(("h", "x", "s")) else "s"
+    return f"{number} {thing}{'' if number == 1 else plural}"
+
+
+def warning(code: str, name: str, message: str, span: Span, *, help: str = "") -> Diagnostic:
+    """A diagnostic that stops nothing."""
+    return Diagnostic(
+        code=code, name=name, severity=Severity.WARNING, message=message, span=span, help=help
+    )
+
+
 def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:
     """A diagnostic at error level."""
     return Diagnostic(

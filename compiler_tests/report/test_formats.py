@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
+from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity, counted
 from forgedsl.report import FORMATS, render_as
 from forgedsl.report.style import PLAIN
 from forgedsl.source import SourceFile, Span
@@ -77,3 +77,8 @@ def test_github_commands_escape_what_would_end_them():
     assert all(re.fullmatch(pattern, line) for line in lines)
     assert "%0A" in lines[0]
     assert "100 %25" in lines[0]
+
+
+def test_one_thing_is_no_plural():
+    found = [counted(*asked) for asked in ((1, "row"), (2, "row"), (0, "step"), (3, "batch"))]
+    assert found == ["1 row", "2 rows", "0 steps", "3 batches"]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli.words import UsageError
+from forgedsl.diagnostics import counted
 
 if TYPE_CHECKING:
     from forgedsl.cli.running import Request
@@ -81,7 +82,7 @@ def outlook(job: Job, latencies: Latencies) -> str:
     if not result.steps:
         return f"rehearses {job.name} ({profile}); by simulation it does no step: {result.ended}"
     first, each = result.steps[0].end, result.step_seconds
-    length = f"{steps} steps" if steps else "to the end of the data"
+    length = counted(steps, "step") if steps else "to the end of the data"
     whole = f", all of it {time_text(first + (steps - 1) * each)}" if steps else ""
     lines = [
         f"rehearses {job.name} ({profile}) in real time: {length}",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from forgedsl.diagnostics import counted
 from forgedsl.graph.ir import EdgeKind, Graph, Node
 from forgedsl.plan.cost import lengths, time_text
 from forgedsl.plan.memory import GIB
@@ -58,9 +59,9 @@ def _shape(node: Node, graph: Graph, plan: Plan) -> str:
     """How much it makes in one optimizer step."""
     prompts = graph.drawn(node) if node.root else 0
     if node.op == "draw":
-        return f"{node.settings['count']} prompts"
+        return counted(node.settings["count"], "prompt")
     if node.op == "pairs":
-        return f"{node.settings['count']} pairs"
+        return counted(node.settings["count"], "pair")
     if node.op == "sample":
         prompt, new = lengths(plan.request, graph, node)
         size = int(node.settings["n"])
@@ -70,7 +71,7 @@ def _shape(node: Node, graph: Graph, plan: Plan) -> str:
         sizes = " + ".join(str(int(s.settings["n"])) for s in samplers)
         new = max(lengths(plan.request, graph, s)[1] for s in samplers)
         tokens = f", T <= {new}" if node.op == "logprobs" else ""
-        return f"{prompts} groups, G = {sizes}{tokens}"
+        return f"{counted(prompts, 'group')}, G = {sizes}{tokens}"
     if node.op == "step":
         rows = plan.rows[graph.trainer]
         return f"microbatches of {rows.rows} x {rows.seq_len} tokens on each rank"

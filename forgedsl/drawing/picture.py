@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from forgedsl.diagnostics import counted
 from forgedsl.graph.ir import EdgeKind, Graph, Node
 from forgedsl.hir.ir import Program
 from forgedsl.plan.plan import Plan
@@ -136,9 +137,9 @@ def call_text(node: Node) -> str:
 def note_text(node: Node, plan: Plan, graph: Graph) -> str:
     """The size of the work of one optimizer step."""
     if node.op == "draw":
-        return f"{graph.drawn(node)} prompts a step"
+        return f"{counted(graph.drawn(node), 'prompt')} a step"
     if node.op == "sample":
-        return f"{graph.drawn(node) * int(node.settings['n'])} completions a step"
+        return f"{counted(graph.drawn(node) * int(node.settings['n']), 'completion')} a step"
     if node.op == "logprobs" and node.at_step:
         return "under the weights before the step"
     if node.op == "step":

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from forgedsl.diagnostics import Edit, Fix, Label
+from forgedsl.diagnostics import Edit, Fix, Label, counted
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
 from forgedsl.hir.habits import one_by_one
@@ -218,8 +218,7 @@ class Coercer:
         if index < len(positional):
             return positional[index]
         most = len(positional)
-        plural = "" if most == 1 else "s"
-        message = f"`{signature.name}` takes {most} positional argument{plural}"
+        message = f"`{signature.name}` takes {counted(most, 'positional argument')}"
         self.ctx.error("F114", message, arg.span)
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forgedsl.diagnostics import counted
 from forgedsl.drawing.picture import title_text
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Program, model_of
@@ -27,7 +28,8 @@ def _rates(graph: Graph, plan: Plan) -> str:
     schedule = plan.schedule
     parts = [schedule.length, schedule.mode]
     for node in graph.of("sample"):
-        parts.append(f"{graph.drawn(node)} prompts x {node.settings['n']} completions a step")
+        prompts = counted(graph.drawn(node), "prompt")
+        parts.append(f"{prompts} x {node.settings['n']} completions a step")
     epochs, many = graph.updates
     if epochs * many > 1:
         parts.append(f"{epochs} x {many} updates a step")

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, error
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, counted, error
 from forgedsl.graph.ir import Node
 from forgedsl.hir.ir import Decl, Value
 from forgedsl.plan.host import Host
@@ -286,7 +286,7 @@ def _exceeds(
     need = shared + sum(m.total_gpus for m in rows if m.service not in colocate)
     have = host.hosts * host.gpus
     where = (
-        f"{advice.host_name} has {have} GPUs"
+        f"{advice.host_name} has {counted(have, 'GPU')}"
         if host.hosts == 1
         else f"the {host.hosts} hosts have {have} GPUs"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgedsl.diagnostics import Label, Reporter, error
+from forgedsl.diagnostics import Label, Reporter, counted, error
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, Program
 from forgedsl.plan.staleness import Staleness, bound, plan_async
@@ -36,7 +36,7 @@ class SchedulePlan:
     def length(self) -> str:
         """How long the run is, e.g. "500 steps"."""
         if self.steps is not None:
-            return f"{self.steps} steps"
+            return counted(self.steps, "step")
         return f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
 
     @property

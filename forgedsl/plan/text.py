@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from textwrap import wrap
 
+from forgedsl.diagnostics import counted
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Program
 from forgedsl.plan.calibration import calibration_text
@@ -276,7 +277,7 @@ def _run_time(plan: Plan) -> str:
     if steps is None:
         return f"{_si(plan.cost.flops)} FLOP"
     return (
-        f"{time_text(steps * plan.cost.step_seconds)} for {steps} steps, "
+        f"{time_text(steps * plan.cost.step_seconds)} for {counted(steps, 'step')}, "
         f"{_si(plan.cost.flops)} FLOP a step"
     )
 

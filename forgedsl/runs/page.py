@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
+from forgedsl.diagnostics import counted
 from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
 from forgedsl.runs.data import RunData, overlap
 from forgedsl.runs.text import clock, duration, number
@@ -112,7 +113,7 @@ def tiles(data: RunData) -> list[dict[str, str]]:
     reward = points(data, "reward_mean")
     pair = edges(reward)
     if pair:
-        title = f"mean of the first and of the last {edge_size(reward)} steps"
+        title = f"mean of the first and of the last {counted(edge_size(reward), 'step')}"
         shown.append(change("Reward", *pair, title=title))
     for name, pts in evals(data).items():
         if len(pts) > 1:

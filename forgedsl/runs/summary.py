@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from forgedsl.diagnostics import counted
 from forgedsl.runs.checkpoints import last_step, resume_command
 from forgedsl.runs.data import RunData, load_run
 from forgedsl.runs.text import duration, number
@@ -39,7 +40,7 @@ def summary(run_dir: Path, code: int) -> str:
     reward = points(data, "reward_mean")
     pair = edges(reward)
     if pair:
-        note = f"first and last {edge_size(reward)} steps"
+        note = f"first and last {counted(edge_size(reward), 'step')}"
         lines.append(f"  {'reward':<12} {number(pair[0])} -> {number(pair[1])}   ({note})")
     for name, pts in evals(data).items():
         if len(pts) > 1:
@@ -52,10 +53,10 @@ def summary(run_dir: Path, code: int) -> str:
 
 def headline(data: RunData, code: int) -> str:
     words = {0: "finished", 130: "interrupted"}.get(code, str(data.outcome.get("status", "failed")))
-    steps = data.rows[-1]["step"] if data.rows else 0
+    done = counted(data.rows[-1]["step"] if data.rows else 0, "step")
     profile = f" (profile {data.job.profile})" if data.job.profile else ""
     mark = "REHEARSAL, nothing was trained: " if data.rehearsal else ""
-    return f"{mark}{data.job.name}{profile} {words}: {steps} steps in {duration(data.seconds)}"
+    return f"{mark}{data.job.name}{profile} {words}: {done} in {duration(data.seconds)}"
 
 
 def places(data: RunData, run_dir: Path) -> list[str]:

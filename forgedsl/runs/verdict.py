@@ -12,6 +12,7 @@ import itertools
 import statistics
 from collections.abc import Iterator
 
+from forgedsl.diagnostics import counted
 from forgedsl.lower.job import Sampler
 from forgedsl.records import dataclass
 from forgedsl.runs.data import RunData, Span
@@ -155,7 +156,7 @@ def _of(name: str, pts: Points, better: int) -> Finding:
     if pair is None:
         return Finding(label="verdict", style="open", text=f"there is no {name} to judge by")
     size = edge_size(pts)
-    text = f"{name} {number(pair[0])} -> {number(pair[1])} (first and last {size} steps)"
+    text = f"{name} {number(pair[0])} -> {number(pair[1])} (first and last {counted(size, 'step')})"
     style, words = {
         1: ("good", "it learned"), 0: ("bad", "it did not learn"), -1: ("bad", "it got worse"),
     }[better]  # fmt: skip
@@ -247,9 +248,11 @@ def _scores(data: RunData) -> Iterator[Finding]:
         yield Finding(label="lost", style=style, text=text)
     if times := total(data, "rows_dropped"):
         count = len(data.left_out)
-        what = f"{count}{' or more' if count >= 100 else ''} rows of the data" if count else "rows"
+        more = "100 or more rows" if count >= 100 else counted(count, "row")
+        what = f"{more} of the data" if count else "rows"
         where = f" (the first: {data.left_out[0]})" if count else ""
-        text = f"{what} cannot be used{where}; one was drawn and passed over {times:.0f} times"
+        often = counted(int(times), "time")
+        text = f"{what} cannot be used{where}; one was drawn and passed over {often}"
         yield Finding(label="rows", style="open", text=text)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from forgedsl.diagnostics import counted
 from forgedsl.plan.cost import time_text
 from forgedsl.sim.inject import Fault
 from forgedsl.sim.latency import Latencies
@@ -42,7 +43,8 @@ def _ended(result: Result) -> str:
     how = {"steps": "", "data": ", then the data ended"}.get(
         result.ended, f", then the run ended: {result.ended}"
     )
-    return f"{len(result.steps)} steps in {time_text(result.seconds)} of simulated time{how}"
+    steps = counted(len(result.steps), "step")
+    return f"{steps} in {time_text(result.seconds)} of simulated time{how}"
 
 
 def _times(result: Result) -> list[str]:
@@ -50,7 +52,7 @@ def _times(result: Result) -> list[str]:
         return ["no step was done"]
     found = summary(result)
     step = found["step_s"]
-    warm = f"   (without the first {result.warm} steps)" if result.warm else ""
+    warm = f"   (without the first {counted(result.warm, 'step')})" if result.warm else ""
     lines = [
         f"step time   mean {time_text(step['mean'])}, median {time_text(step['median'])}, "
         f"95 % {time_text(step['p95'])}, longest {time_text(step['max'])}{warm}",
@@ -82,7 +84,7 @@ def _busy(result: Result, latencies: Latencies) -> list[str]:
     for name, count in result.replicas.items():
         stop = result.stopped[name] / (result.seconds * count) if result.seconds else 0.0
         rate = result.sampled[name] / result.seconds if result.seconds else 0.0
-        note = f"{count} replica{'s' if count > 1 else ''}, {rate:,.0f} tokens/s"
+        note = f"{counted(count, 'replica')}, {rate:,.0f} tokens/s"
         note += f", {stop:.0%} of it prefill and new weights" if stop >= 0.005 else ""
         notes[name] = note
     width = max(map(len, result.busy))
