@@ -48,6 +48,11 @@ def sides(question: Any, answers: Any, roles: Collection[str] = ROLES) -> tuple[
         if chats[1][:-1] != question:
             raise DroppedRow("chosen and rejected answer different prompts")
     texts = [v if isinstance(v, str) else _answer(name, v) for name, v in both.items()]
+    for name, text in zip(both, texts, strict=True):
+        if not text.strip():
+            raise DroppedRow(f"{name} is empty")
+    if texts[0] == texts[1]:
+        raise DroppedRow("`chosen` and `rejected` are the same answer", NOTHING)
     return prompt(question, roles), texts
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from forgedsl.rows import kind_of
@@ -134,6 +134,22 @@ def text(x: Any) -> str:
     if isinstance(x, str | int | float):
         return str(x)
     raise RowError(f"`text` reads a number, true or false, this is {kind_of(x)}")
+
+
+def first(*parts: Callable[[], Any]) -> Any:
+    """The first part that is there and not null."""
+    missing = None
+    for part in parts:
+        try:
+            value = part()
+        except RowError as error:
+            missing = missing or error
+            continue
+        if value is not None:
+            return value
+    if missing is not None:
+        raise missing
+    return None
 
 
 def same(a: Any, b: Any) -> bool:

@@ -91,7 +91,7 @@ def test_gpus_that_are_not_there(folder, monkeypatch):
     done = CliRunner().invoke(
         app, ["run", GRPO, "--dry-run", "--profile", "gpu_tiny", "--set", "cluster.gpus=1"]
     )
-    assert "host         FAILED  the plan uses 1 GPUs, and this host has none" in done.stdout
+    assert "host         FAILED  the plan uses 1 GPU, and this host has none" in done.stdout
 
 
 def test_a_dry_run_is_of_a_start(folder):

@@ -166,6 +166,7 @@ APART = {
              lambda f: linted(GUESS)),
     "D622": (tools("mistral", "7B"), tools("qwen3", "0.6B")),
     "D611": (columns("quest"), columns("question")),
+    "D612": (columns("question"), columns("quest")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),
 }  # fmt: skip

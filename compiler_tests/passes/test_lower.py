@@ -90,6 +90,13 @@ def test_missing_file(tmp_path):
     assert text[span.start : span.end] == 'jsonl("data/rows.jsonl")'
 
 
+def test_a_file_with_nearly_the_name_is_named(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/row.jsonl").touch()
+    _, diagnostics = lower_of(changed(GRPO, JSONL), folder=tmp_path)
+    assert diagnostics[0].help == "did you mean `row.jsonl`?"
+
+
 def test_eval_with_a_split_has_a_dataset_of_its_own(tmp_path):
     job = job_of(GRPO + EVAL, tmp_path)
     assert job.evals["held_out"].dataset == "gsm8k.held_out"

@@ -20,7 +20,7 @@ from forgedsl.source import SourceFile
 from .conftest import BASE
 
 TOKENIZER_FOLDER = Path(__file__).parents[2] / "pipelines" / "tokenizers" / "arithmetic"
-ROWS = [{"question": "1 + 1", "answer": "2"}]
+ROWS = [{"question": "1 + 1", "answer": "2"}] * 8
 SHIPPED = BASE.replace('local("t")', 'local("forgedsl:tokenizers/arithmetic")')
 END_TOKENS = {"added_tokens_decoder": {"7": {"content": "<end>"}, "8": {"content": "<call>"}}}
 PYTHON = SHIPPED.replace('import "std/rl" as rl', 'import python "p.py" as p')
@@ -129,7 +129,7 @@ def nested(answer="2", text="1 + 1"):
 
 
 def test_nested_columns_are_looked_for(deep, tmp_path):
-    write(tmp_path, [nested()] * 3)
+    write(tmp_path, [nested()] * 8)
     assert deep(NESTED) == []
     assert deep(NESTED.replace(".answer", ".anser")) == [("D611", 'row["meta"].anser')]
 
@@ -154,12 +154,38 @@ def test_more_bad_rows_than_the_budget_are_an_error(tmp_path):
 
 
 def test_what_one_case_reads_the_rows_of_the_other_need_not_have(deep, tmp_path):
-    write(tmp_path, [nested() | {"easy": True}, {"easy": False, "question": "1", **nested()}])
+    write(tmp_path, [nested() | {"easy": True}, {"easy": False, "question": "1", **nested()}] * 4)
     text = NESTED.replace(
         "prompt = row.messages[-1].content",
         "prompt = row.messages[0].content if row.easy else row.question",
     )
     assert deep(text) == []
+
+
+def test_sources_with_other_columns_are_named_and_read_by_first(deep, tmp_path):
+    write(tmp_path, ROWS)
+    (tmp_path / "other.jsonl").write_text('{"problem": "1+1=", "answer": "2"}\n' * 8, "utf-8")
+    text = SHIPPED.replace(
+        'jsonl("sums.jsonl")',
+        'mixture([jsonl("sums.jsonl"), jsonl("other.jsonl")], weights = [1, 1])',
+        1,
+    )
+    found = next(d for d in look(text, tmp_path).diagnostics if d.code == "D611")
+    assert found.notes[-1] == (
+        "the sources have different columns: sums.jsonl has answer, question; other.jsonl has "
+        "answer, problem; `first(row.NAME, row.OTHER)` reads the one that a row has"
+    )
+    assert deep(text.replace("row.question", "first(row.question, row.problem)")) == []
+
+
+def test_fewer_rows_than_a_step_draws_are_said(tmp_path):
+    write(tmp_path, ROWS[:3])
+    (found,) = look(SHIPPED, tmp_path).diagnostics
+    assert (found.code, found.severity.value, found.message) == (
+        "D612",
+        "warning",
+        "dataset sums: a step draws 8 rows of 3, which come several times in it",
+    )
 
 
 def test_parquet_is_read_too(tmp_path):
@@ -176,18 +202,18 @@ def test_rows_that_are_too_long_are_said(tmp_path):
     found = next(d for d in look(SHIPPED, tmp_path).diagnostics if d.code == "D611")
     assert (found.severity.value, found.notes) == (
         "info",
-        ("sums.jsonl:2: the prompt has 80 tokens, more than max_prompt_tokens = 48",),
+        ("sums.jsonl:9: the prompt has 80 tokens, more than max_prompt_tokens = 48",),
     )
 
 
 def test_what_is_not_here_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    write(tmp_path, ROWS)
+    write(tmp_path, ROWS[:1])
     text = SHIPPED.replace('local("forgedsl:tokenizers/arithmetic")', 'hf("some/tokenizer")')
     text = text.replace('jsonl("sums.jsonl")', 'hf("some/rows")')
     assert look(text, tmp_path).looked == (
         'rows of sums not looked at: hf("some/rows") is not in the cache of the hub',
-        "1 rows of sums.held_out looked at",
+        "1 row of sums.held_out looked at",
         "lengths of sums.held_out not looked at: the tokenizer of policy: hf("
         '"some/tokenizer") is not in the cache of the hub',
     )

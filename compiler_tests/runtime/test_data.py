@@ -115,7 +115,7 @@ def test_long_prompts_may_be_an_error(tokenizer: ChatTokenizer) -> None:
 
 def test_a_dataset_without_a_usable_row_ends_the_run(tokenizer: ChatTokenizer) -> None:
     data = reader(tokenizer, SUMS, prompt="ask", max_prompt_tokens=3)
-    with pytest.raises(RunError, match=r"none of 10 rows in a row can be used \(too long: 10\)"):
+    with pytest.raises(RunError, match=r"no row of 10 can be used \(too long: 10\)"):
         data.next_prompt()
 
 
@@ -253,11 +253,11 @@ def test_pair_of_answers_to_a_prompt(tokenizer: ChatTokenizer) -> None:
     assert (chosen.prompt.text, chosen.prompt.cursor, rejected.sibling) == ("1+1=", 1, 1)
 
 
-@pytest.mark.parametrize(("on_long", "kept"), [("drop", ["2"]), ("truncate", ["111", "2"])])
+@pytest.mark.parametrize(("on_long", "kept"), [("drop", ["3"]), ("truncate", ["111", "3"])])
 def test_answers_of_a_pair_that_do_not_fit(
     tokenizer: ChatTokenizer, on_long: str, kept: list[str]
 ) -> None:
-    rows = [{"question": "1+1=", "chosen": "2", "rejected": text} for text in ("1" * 9, "2")]
+    rows = [{"question": "1+1=", "chosen": "2", "rejected": text} for text in ("1" * 9, "3")]
     data = reader(
         tokenizer, rows, prompt="ask", chosen="chosen", rejected="rejected", on_long=on_long
     )

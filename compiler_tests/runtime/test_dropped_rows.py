@@ -191,7 +191,7 @@ def test_an_answer_of_a_pair_is_by_the_assistant() -> None:
 def test_a_dataset_of_which_nothing_can_be_used_is_refused_at_the_start(opened: Any) -> None:
     row = {"messages": [{"role": "user", "content": "1+1="}]}
     data, _ = opened(row, row, prompt=None, target=None, chat="messages", learn="assistant_turns")
-    with pytest.raises(RunError, match=r"none of 2 rows .* \(nothing to learn: 2\)"):
+    with pytest.raises(RunError, match=r"no row of 2 .* \(nothing to learn: 2\)"):
         data.check(lambda row_id, row: data.sample(row_id, row, 64), seconds=60.0)
 
 
@@ -214,3 +214,34 @@ def test_a_row_without_a_column_that_a_reward_takes_is_a_bad_row(
         "the row has no column `level`, a parameter of reward r (at t.forge:9:8); its columns are "
         "answer, question"
     )
+
+
+@pytest.mark.parametrize(
+    ("answers", "why", "reason"),
+    [
+        (("", "3"), "`chosen` is empty", "bad row"),
+        (("2", " "), "`rejected` is empty", "bad row"),
+        (("2", "2"), "`chosen` and `rejected` are the same answer", "nothing to learn"),
+        (([{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}], "2"),
+         "`chosen` and `rejected` are the same answer", "nothing to learn"),
+    ],
+)  # fmt: skip
+def test_a_pair_without_a_preference_is_left_out(answers: Any, why: str, reason: str) -> None:
+    with pytest.raises(DroppedRow) as caught:
+        sides("1+1=", answers)
+    assert (str(caught.value), caught.value.reason) == (why, reason)
+
+
+def test_a_chat_whose_answers_are_empty_is_left_out(opened: Any) -> None:
+    empty = [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": " "}]
+    data, _ = opened({"messages": empty}, prompt=None, target=None, chat="messages")
+    with pytest.raises(RunError, match="every message of `assistant` is empty"):
+        data.next_batch(1, 64)
+
+
+def test_a_first_look_says_that_a_step_draws_more_rows(opened: Any) -> None:
+    data, events = opened(GOOD, GOOD, {})
+    data.per_step = 3
+    data.check(data.prompt, seconds=60.0)
+    text = "dataset rows: a step draws 3 rows of 2, which come several times in it"
+    assert events[-1] == {"kind": "warning", "dataset": "rows", "text": text}

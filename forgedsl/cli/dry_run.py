@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli.running import Prepared, Request, write_run_dir
+from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
 if TYPE_CHECKING:
@@ -61,8 +62,10 @@ def _host(job: Job) -> str:
     need = max((gpu + 1 for place in places for gpu in place.gpus), default=0)
     have = len(detect_gpus())
     if need > have:
-        raise LaunchError(f"the plan uses {need} GPUs, and this host has {have or 'none'}")
-    return f"one host, {need} of {have} GPUs" if have else "one host, no GPU"
+        raise LaunchError(
+            f"the plan uses {counted(need, 'GPU')}, and this host has {have or 'none'}"
+        )
+    return f"one host, {need} of {counted(have, 'GPU')}" if have else "one host, no GPU"
 
 
 def _stack(job: Job) -> str:
@@ -105,8 +108,9 @@ def _data(job: Job, folder: Path) -> str:
         raise LaunchError("\n".join(problems))
     found = []
     for name, look in looks.items():
-        text = f"{name}: {'streamed' if look.rows is None else look.rows} rows"
-        found.append(f"{text}, {look.left_out}{look.examples}" if look.left_out else text)
+        text = f"{name}: {'streamed rows' if look.rows is None else counted(look.rows, 'row')}"
+        said = ", ".join(filter(None, (text, look.left_out, look.few)))
+        found.append(f"{said}{look.examples if look.left_out else ''}")
     return ", ".join(found)
 
 

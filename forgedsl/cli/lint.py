@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.cli.plain import Parser, expand
 from forgedsl.cli.words import SET_HELP
+from forgedsl.diagnostics import counted
 from forgedsl.report import FORMATS
 
 if TYPE_CHECKING:
@@ -165,7 +166,8 @@ def _config(path: Path, options: argparse.Namespace) -> Config:
     if options.ignore is not None:
         config = replace(config, ignore=_codes(options.ignore))
     if options.deep:
-        config = replace(config, extra=frozenset({"D608"}))
+        missing = () if "P210" in config.warn else ("P210",)
+        config = replace(config, extra=frozenset({"D608"}), error=(*config.error, *missing))
     return checked(config)
 
 
@@ -229,8 +231,7 @@ def _fix(path: Path, options: argparse.Namespace, config: Config) -> int:
         print(fixes.difference(str(path), source.text, fixed.text), end="")
     elif fixed.count:
         fixes.write(path, fixed.text)
-        plural = "" if fixed.count == 1 else "es"
-        print(f"{path}: {fixed.count} fix{plural} applied", file=sys.stderr)
+        print(f"{path}: {counted(fixed.count, 'fix')} applied", file=sys.stderr)
     return fixed.count
 
 
@@ -253,10 +254,9 @@ def _summary(diagnostics: list[Diagnostic], num_files: int) -> str:
     for severity in ("error", "warning", "info"):
         number = sum(d.severity == severity for d in diagnostics)
         if number:
-            plural = "s" if number > 1 and severity != "info" else ""
-            counts[severity] = f"{number} {severity}{plural}"
+            counts[severity] = f"{number} info" if severity == "info" else counted(number, severity)
     if not counts:
-        return f"{num_files} file{'' if num_files == 1 else 's'}, no findings"
+        return f"{counted(num_files, 'file')}, no findings"
     fixes = [d.fix for d in diagnostics if d.fix is not None]
     safe = sum(fix.safe for fix in fixes)
     hints = [f"{safe} fixed by --fix"] if safe else []

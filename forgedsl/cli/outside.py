@@ -129,7 +129,7 @@ def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
     return Look(
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
-        refused=refused, unmeasured=unmeasured,
+        refused=refused, unmeasured=unmeasured, few="" if refused else reader.few,
         unread="" if reader.num_rows is not None else "its rows are streamed",
     )  # fmt: skip
 

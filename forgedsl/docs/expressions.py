@@ -55,6 +55,7 @@ MEANINGS = {
     "len": "number of characters",
     "matches": 'whether a regular expression is found: `matches(r.response, r"\\d+")`',
     "text": "a number, or true or false, as text: `row.question + text(row.id)`",
+    "first": "the first that the row has and that is not null: `first(row.question, row.problem)`",
     "file": "the text of a file beside the .forge file",
     "record": "values under names of your own: `target = record(answer = row.a, id = row.id)`",
     "env": "an environment variable, which must be set where the run starts",

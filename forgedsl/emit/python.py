@@ -35,8 +35,8 @@ from forgedsl.types.ops import BY_NAME
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = sorted((
-    "after", "before", "chat", "clamp", "env", "item", "lower", "matches", "paragraphs", "record",
-    "same", "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip", "text",
+    "after", "before", "chat", "clamp", "env", "first", "item", "lower", "matches", "paragraphs",
+    "record", "same", "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip", "text",
     *(name for name in BY_NAME if name != "abs"),
 ))  # fmt: skip
 

@@ -40,10 +40,11 @@ TEXTUAL = {
     "len": ("s",),
     "matches": ("s", "pattern"),
     "text": ("x",),
+    "first": ("x",),
     "env": ("name",),
     "record": (),
 }
-ANY = ("record", "chat", "sharegpt")
+ANY = ("record", "chat", "sharegpt", "first")
 """they take and give values of any type"""
 READS = {
     "len": "any",
@@ -206,6 +207,8 @@ class Scalars:
             text, type_ = self.expr(arg.value)
             if (wanted := READS.get(name, "str")) != "any":
                 self._expect(type_, wanted, arg.value)
+            if name == "first":  # whatever the row lacks is not asked for before its turn
+                text = Text(f"lambda: {text.code}")
             values.append(text.code if arg.name is None else f"{arg.name}={text.code}")
         if name == "matches" and (problem := self._bad_pattern(node.args[-1].value)):
             return problem

@@ -25,6 +25,7 @@ MIXED = (
 )
 FUNCTION_HABITS = {
     "cat": MIXED,
+    "coalesce": "`first(row.a, row.b)`",
     "collate": "`replay(rollout, ...)`",
     "concat": MIXED,
     "concatenate": MIXED,

@@ -1,6 +1,7 @@
 """`lint --deep`: what the file refers to, outside of it.
 
     D611 unusable-rows    rows that the run would leave out, or that would end it
+    D612 few-rows         fewer rows than one step draws
     D607 stop-tokens      the end tokens that a local model's own metadata names
     X804 reward-loading   a Python reward that cannot be loaded, in a process of its own
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
@@ -21,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Decl, Deferred, Program
 from forgedsl.hir.suggest import did_you_mean, nearest
@@ -59,6 +60,8 @@ class Look:
     """`2 of 11 rows left out (bad row: 1, too long: 1)`, or nothing"""
     examples: str = ""
     refused: str = ""
+    few: str = ""
+    """that there are fewer rows than one step draws"""
     unread: str = ""
     unmeasured: str = ""
 
@@ -92,6 +95,10 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
     columns: set[Span] = set()
     for name, look in looks.items():
         _say(view, lowered.job.datasets[name], name, look)
+        if look.few:
+            at = _source(view, name)[1]
+            text, help_text = f"dataset {name}: {look.few}", "draw fewer, or add rows"
+            yield warning("D612", "few-rows", text, at, help=help_text)
         found = _rows(view, name, look)
         if found is not None and found.span not in columns:  # a dataset and its eval share columns
             yield found
@@ -116,8 +123,9 @@ def _say(view: View, dataset: Dataset, name: str, look: Look) -> None:
         _tell(view, f"rows of {name} not looked at: {look.unread}")
     elif look.checked:
         part = "" if look.checked == look.rows else f" of {look.rows:,}"
+        rows = "row" if look.checked == look.rows == 1 else "rows"
         why = ", then the time was up" if part and not look.refused else ""
-        _tell(view, f"{look.checked:,}{part} rows of {name} looked at{why}")
+        _tell(view, f"{look.checked:,}{part} {rows} of {name} looked at{why}")
         if look.unmeasured:
             whose = f"the tokenizer of {dataset.tokenizer}"
             _tell(view, f"lengths of {name} not looked at: {whose}: {look.unmeasured}")
@@ -131,12 +139,7 @@ def _rows(view: View, name: str, look: Look) -> Diagnostic | None:
     """An error where the run would not start, else what it would leave out."""
     if not (look.refused or look.left_out):
         return None
-    own = view.program.evals.get(name.rpartition(".")[2])
-    dataset = view.program.datasets[name.partition(".")[0]]
-    source = own.settings["source"] if own is not None else dataset.settings["source"]
-    if source.value is None:
-        source = dataset.settings["source"]
-    at = place(source, dataset)
+    dataset, at = _source(view, name)
     text = look.refused or f"dataset {name}: {look.left_out}{look.examples}"
     message, *examples = text.split("\n")
     span = _written(view, dataset, examples[0] if examples else "") or at
@@ -151,6 +154,16 @@ def _rows(view: View, name: str, look: Look) -> Diagnostic | None:
         notes=tuple(line.strip() for line in examples),
         help=_help(look, _close(view, dataset, examples)),
     )
+
+
+def _source(view: View, name: str) -> tuple[Decl, Span]:
+    """A dataset, and where its rows come from; `sums.test` has those of an eval."""
+    own = view.program.evals.get(name.rpartition(".")[2])
+    dataset = view.program.datasets[name.partition(".")[0]]
+    source = own.settings["source"] if own is not None else dataset.settings["source"]
+    if source.value is None:
+        source = dataset.settings["source"]
+    return dataset, place(source, dataset)
 
 
 def _help(look: Look, close: str) -> str:

@@ -20,6 +20,11 @@ def read_by(job: Job, dataset: str) -> tuple[str, int]:
     return op, service.batch.seq_len if isinstance(service, TitanService) else 0
 
 
+def per_step(job: Job, dataset: str) -> int:
+    """The prompts or pairs of a dataset that a step draws."""
+    return sum(node.count or 0 for node in job.nodes if node.target == dataset)
+
+
 def columns_of(job: Job) -> frozenset[str] | None:
     """The columns that rewards take if a row has them; None for whole rows."""
     sources = {source for reward in job.rewards.values() for source in reward.inputs.values()}

@@ -14,10 +14,12 @@ import os
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, error
+from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
 
 CHUNK = 1 << 20
+HELP = "paths are relative to the .forge file; `forgedsl:NAME` names what ships with the package"
 
 
 class InputFiles:
@@ -36,16 +38,8 @@ class InputFiles:
         """(name in the job, sha256) of a file or folder as written in the program."""
         source = locate(path, self.base_dir)
         if not source.exists():
-            self.reporter.report(
-                error(
-                    "P210",
-                    "missing-file",
-                    f"`{path}` does not exist",
-                    span,
-                    help="paths are relative to the .forge file; `forgedsl:NAME` names what ships "
-                    "with the package",
-                )
-            )
+            message = f"`{path}` does not exist"
+            self.reporter.report(error("P210", "missing-file", message, span, help=near(source)))
             return path, ""
         root = shipped_root()
         resolved = source.resolve()
@@ -65,6 +59,13 @@ class InputFiles:
         return Path(
             "inputs", *("up" if part == ".." else part for part in relative.parts)
         ).as_posix()
+
+
+def near(path: Path) -> str:
+    """Help for a path where there is nothing."""
+    beside = path.parent.iterdir() if path.parent.is_dir() else ()
+    close = did_you_mean(nearest(path.name, [found.name for found in beside]))
+    return close or HELP
 
 
 def digest(path: Path) -> str:

@@ -43,6 +43,7 @@ TEXT = {
     "len": ("s",),
     "matches": ("s", "pattern"),
     "text": ("x",),
+    "first": ("x", "y", "..."),
     "file": ("path",),
     "env": ("name",),
     "record": ("name = value", "..."),

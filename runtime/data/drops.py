@@ -44,6 +44,8 @@ class Drops:
         self._other: dict[str, str] = {}
         """the first row of each reason that is nobody's mistake"""
         self._remedy = ""
+        self.sources = ""
+        """how the columns of a mixture's sources differ"""
 
     @property
     def counts(self) -> Counter[str]:
@@ -63,7 +65,7 @@ class Drops:
         why = _words(error)
         counts = self.counts
         if counts[reason] <= MAX_EVENTS:
-            self._emit("row.dropped", row=place, reason=reason, message=why)
+            self.emit("row.dropped", row=place, reason=reason, message=why)
         if reason != BAD:
             self._other.setdefault(reason, f"{place}: {why}")
             return
@@ -72,20 +74,20 @@ class Drops:
             self._remedy = self._remedy or getattr(error, "remedy", "")
         if not self.told_by_hand and str(counts[BAD]).strip("0") == "1":
             times = "" if counts[BAD] == 1 else f" ({counts[BAD]} by now)"
-            self._emit("warning", text=f"dataset {self.dataset}: left out{times} {place}: {why}")
+            self.emit("warning", text=f"dataset {self.dataset}: left out{times} {place}: {why}")
         if counts[BAD] > self.budget * max(checked, FEW):
             raise self._exhausted(counts[BAD], checked)
 
     def say(self, checked: int, rows: int, seconds: float) -> None:
         """What a first look at `checked` of `rows` rows has found."""
         counts = self.counts
-        self._emit(
+        self.emit(
             "data.checked", rows=rows, checked=checked, dropped=dict(counts),
             seconds=round(seconds, 3),
         )  # fmt: skip
         if counts:
             text = f"dataset {self.dataset}: {self.left_out(checked)}{self.examples()}"
-            self._emit("warning", text=text)
+            self.emit("warning", text=text)
 
     def summary(self) -> str:
         """`bad row: 3, too long: 12`."""
@@ -97,8 +99,9 @@ class Drops:
         return f"{total} of {checked} rows left out ({self.summary()})" if total else ""
 
     def examples(self) -> str:
-        """The first bad rows, and one of every other reason, one a line."""
-        return "".join(f"\n  {line}" for line in (*self._first, *self._other.values()))
+        """The first bad rows, one of every other reason, and how sources differ, one a line."""
+        lines = (*self._first, *self._other.values(), self.sources)
+        return "".join(f"\n  {line}" for line in lines if line)
 
     def _exhausted(self, bad: int, checked: int) -> GuardError:
         return GuardError(
@@ -109,7 +112,7 @@ class Drops:
             or "mend the rows or the columns of the dataset, or raise max_bad_rows",
         )
 
-    def _emit(self, kind: str, **fields: Any) -> None:
+    def emit(self, kind: str, **fields: Any) -> None:
         if self.tell is not None:
             self.tell(kind, dataset=self.dataset, **fields)
 

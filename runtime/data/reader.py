@@ -26,7 +26,7 @@ from forgedsl.lower import job as spec
 from forgedsl.rows import NOTHING, TOO_LONG, DroppedRow
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.data.drops import Drops
-from forgedsl.runtime.data.sources import Source, Unreadable, open_source
+from forgedsl.runtime.data.sources import Mixture, Source, Unreadable, open_source
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
 from forgedsl.runtime.program import Row, item
@@ -87,8 +87,9 @@ def reader_of(
     )  # fmt: skip
     origin = job.origins.get(name) or job.origins.get(name.partition(".")[0], "")
     return DatasetReader(
-        dataset, source, tokenizer, program, name=name, origin=origin, wanted=Wanted.by(job, name)
-    )
+        dataset, source, tokenizer, program, name=name, origin=origin, wanted=Wanted.by(job, name),
+        per_step=asked.per_step(job, name),
+    )  # fmt: skip
 
 
 def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
@@ -146,7 +147,9 @@ class DatasetReader:
         name: str,
         origin: str = "",
         wanted: Wanted | None = None,
+        per_step: int = 0,
     ) -> None:
+        self.per_step = per_step
         self.wanted = wanted or Wanted()
         self.dataset = dataset
         self.source = source
@@ -166,6 +169,14 @@ class DatasetReader:
     def num_rows(self) -> int | None:
         """Rows of an epoch; None where the source is streamed."""
         return self.source.num_rows
+
+    @property
+    def few(self) -> str:
+        """Says that there are fewer rows than one step draws; empty where there are enough."""
+        usable = (self.num_rows or 0) - self.dropped.total()
+        if self.num_rows is None or usable >= self.per_step:
+            return ""
+        return f"a step draws {self.per_step} rows of {usable}, which come several times in it"
 
     @property
     def is_chat(self) -> bool:
@@ -207,6 +218,8 @@ class DatasetReader:
             self.drops.say(self.checked, self.num_rows, time.monotonic() - began)
             if self.dropped.total() == self.num_rows:
                 raise self._unusable(self.num_rows)
+        if self.few:
+            self.drops.emit("warning", text=f"dataset {self.name}: {self.few}")
 
     def next_prompt(self) -> Prompt | None:
         """The next prompt that fits; its `cursor` is the position after it. None at the end."""
@@ -275,8 +288,7 @@ class DatasetReader:
 
     def _unusable(self, patience: int) -> RunError:
         return self._error(
-            f"none of {patience} rows in a row can be used ({self.drops.summary()})"
-            f"{self.drops.examples()}",
+            f"no row of {patience} can be used ({self.drops.summary()}){self.drops.examples()}",
             remedy="mend the rows or columns; for rows that are too long raise max_prompt_tokens "
             "or batch.seq_len, or set on_long = truncate",
         )
@@ -292,7 +304,10 @@ class DatasetReader:
         except TooLongError as error:
             place = self.source.place(row_id)
             raise self._error(f"{place}: {error}", remedy=error.remedy) from error
-        except Exception as error:  # whatever the columns make of a row is a matter of that row
+        except Exception as error:
+            if isinstance(self.source, Mixture) and not self.drops.sources:
+                self.drops.sources = self.source.differ()
+            # whatever the columns make of a row is a matter of that row
             self.drops.add(row_id, self.source.place(row_id), error, self.checked)
             return None
 
@@ -350,8 +365,11 @@ class DatasetReader:
     def chat(self, row_id: int, row: Row) -> list[Any]:
         """The messages to learn from, of which some turn must be learned."""
         chat = rows.messages("`chat`", self._column("chat", row), self.roles)
-        if self.dataset.learn != "all" and all(m["role"] != "assistant" for m in chat):
+        answers = [m for m in chat if m["role"] == "assistant"]
+        if self.dataset.learn != "all" and not answers:
             raise DroppedRow("the chat has no message of `assistant`", NOTHING)
+        if answers and not any(m.get("tool_calls") or m["content"].strip() for m in answers):
+            raise DroppedRow("every message of `assistant` is empty", NOTHING)
         return chat
 
     def sides(self, row_id: int, row: Row) -> tuple[Any, list[str]]:

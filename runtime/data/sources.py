@@ -97,6 +97,19 @@ class Mixture:
         inner, turn = divmod(row_id, len(self.sources))
         return self.sources[turn].place(inner)
 
+    def differ(self) -> str:
+        """The columns of each source, if they are not the same; of streams that is not known."""
+        if self.num_rows is None:
+            return ""
+        firsts = [(source.place(0), source.at(0)[1]) for source in self.sources]
+        columns = {place.rsplit(":", 1)[0].removesuffix(" row 0"): sorted(row)
+                   for place, row in firsts if not isinstance(row, Unreadable)}  # fmt: skip
+        if len(set(map(tuple, columns.values()))) < 2:
+            return ""
+        shown = "; ".join(f"{name} has {', '.join(has)}" for name, has in columns.items())
+        remedy = "`first(row.NAME, row.OTHER)` reads the one that a row has"
+        return f"the sources have different columns: {shown}; {remedy}"
+
     def _turn(self, position: int) -> int:
         behind = [w * (position + 1) - n for w, n in zip(self.weights, self._taken, strict=True)]
         return behind.index(max(behind))

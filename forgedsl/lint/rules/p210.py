@@ -3,21 +3,20 @@
     dataset sums { source = jsonl("data/sums.jsonl"), ... }       # fires: no such file
 
 Paths are relative to the .forge file; `forgedsl:NAME` is what ships with the package. `plan` and
-`run` stop here with an error. Lint only warns, since data often lies on another machine than the
-one where the file is written.
+`run` stop here with an error, and so does `lint --deep`. Lint without it only warns, since data
+often lies on another machine than the one where the file is written.
 """
 
 from collections.abc import Iterator
 from typing import Any
 
 from forgedsl.hir.ir import Constructor
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.lower.paths import near
 from forgedsl.shipped import locate
 
 finding = rule(__doc__, "W")
-HELP = "paths are relative to the .forge file; `forgedsl:NAME` names what ships with the package"
 
 
 def check(view: View) -> Findings:
@@ -29,13 +28,8 @@ def check(view: View) -> Findings:
             for source in _local(setting.value):
                 path = locate(str(source.args["path"]), view.folder)
                 if not path.exists():
-                    beside = path.parent.iterdir() if path.parent.is_dir() else ()
-                    close = did_you_mean(nearest(path.name, [found.name for found in beside]))
-                    yield finding(
-                        f"there is no `{source.args['path']}` beside this file",
-                        source.span,
-                        help=close or HELP,
-                    )
+                    message = f"there is no `{source.args['path']}` beside this file"
+                    yield finding(message, source.span, help=near(path))
 
 
 def _local(value: Any) -> Iterator[Constructor]:
