@@ -69,6 +69,7 @@ def python(body, deep=None):
         (folder / "p.py").write_text(body, "utf-8")
         text = BASE.replace('import "std/rl" as rl', 'import "std/rl" as rl\nimport python "p.py"')
         text = text.replace("reward correct = rl.exact", "reward correct = p.score")
+        text = text.replace('local("t")', 'local("forgedsl:tokenizers/arithmetic")')
         return linted(text.replace('\nimport "std/rl" as rl', ""), folder, deep=deep)
 
     return run
@@ -168,6 +169,7 @@ APART = {
     "D611": (columns("quest"), columns("question")),
     "D612": (columns("question"), columns("quest")),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
+    "X805": (python(SCORE.replace("1.0", "1.0 / target"), DEEP), python(SCORE, DEEP)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),
 }  # fmt: skip
 """code: (firing, silent); both take a folder to write into"""

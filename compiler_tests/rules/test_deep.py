@@ -98,6 +98,30 @@ def test_a_reward_that_imports_is_silent(deep, tmp_path):
     assert deep(PYTHON) == []
 
 
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("def score(response, target):\n    return target['a'] == response\n",
+         "reward correct (score of p.py, t.forge:20:8) fails for sums.jsonl:5, whose target is "
+         "text: '2': TypeError: string indices must be integers, not 'str' (p.py:2)"),
+        ("def score(response, target):\n    return float(int(response) == int(target))\n", ""),
+        ("import requests\ndef score(response, target):\n    return requests.get(target)\n", ""),
+    ],
+    ids=["another target", "fails for nonsense only", "acts on the world"],
+)  # fmt: skip
+def test_a_reward_is_called_once_on_a_row(deep, tmp_path, source, found):
+    (tmp_path / "p.py").write_text(source)
+    result = look(PYTHON, tmp_path)
+    assert "".join(d.message for d in result.diagnostics if d.code == "X805") == found
+
+
+def test_a_reward_in_the_language_is_called_too(deep):
+    body = "reward correct(r: Rollout) -> f32 = 1.0 if r.target.answer == r.response else 0.0"
+    begin = BASE.index("reward correct = rl.exact")
+    end = BASE.index("\n", begin)
+    assert ("X805", "correct") in deep(SHIPPED.replace(BASE[begin:end], body))
+
+
 def test_end_tokens_are_those_of_the_model(deep, tmp_path):
     (tmp_path / "t" / "generation_config.json").write_text('{"eos_token_id": [7]}')
     (tmp_path / "t" / "tokenizer_config.json").write_text(json.dumps(END_TOKENS))

@@ -118,7 +118,7 @@ def outcomes(made: Recipe, texts: list[str], *, together: bool = False) -> list[
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("fails", "ZeroDivisionError"),
+        ("fails", "ZeroDivisionError: float division by zero (rewards.py:14)"),
         ("forgets", "returned None, expected a number"),
         ("spins", "no answer within 0.5 s"),
         ("sleeps", "no answer within 0.5 s"),

@@ -20,6 +20,7 @@ from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
 if TYPE_CHECKING:
+    from forgedsl.lint.deep import Look
     from forgedsl.lower.job import Job
 
 
@@ -27,6 +28,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
     """Print what was found; 4 if something would keep the run from starting."""
     job = prepared.job
     failed = 0
+    seen: dict[str, Look] = {}
     with tempfile.TemporaryDirectory(prefix="forgec-dry-run-") as name:
         folder = Path(name)
         write_run_dir(folder, prepared)
@@ -34,8 +36,8 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ("host", lambda: _host(job)),
             ("stack", lambda: _stack(job)),
             ("models", lambda: _models(job, folder)),
-            ("data", lambda: _data(job, folder)),
-            ("rewards", lambda: _rewards(job, folder)),
+            ("data", lambda: _data(job, folder, seen)),
+            ("rewards", lambda: _rewards(job, folder, seen)),
             *([("environments", lambda: _environments(job, folder))] if job.environments else ()),
             ("run folder", lambda: _run_folder(request, job, folder)),
         )
@@ -99,10 +101,11 @@ def _models(job: Job, folder: Path) -> str:
     return ", ".join(found)
 
 
-def _data(job: Job, folder: Path) -> str:
+def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
     from forgedsl.cli.outside import look_at_data
 
     looks = look_at_data(job, folder, job.datasets, offline=False)
+    seen |= looks
     problems = [look.refused for look in looks.values() if look.refused]
     if problems:
         raise LaunchError("\n".join(problems))
@@ -114,13 +117,16 @@ def _data(job: Job, folder: Path) -> str:
     return ", ".join(found)
 
 
-def _rewards(job: Job, folder: Path) -> str:
+def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:
+    """Load them, and call each once on a row."""
     from forgedsl.cli.outside import look_at_rewards
 
-    problems = look_at_rewards(job, folder, job.rewards)
-    if problems:
-        raise LaunchError("\n".join(problems.values()))
-    return ", ".join(job.rewards) or "none"
+    tried = look_at_rewards(job, folder, job.rewards, seen)
+    problems = [found.unloaded or found.failed for found in tried.values()]
+    if any(problems):
+        raise LaunchError("\n".join(filter(None, problems)))
+    said = [name if t.value is None else f"{name} gave {t.value:g}" for name, t in tried.items()]
+    return ", ".join(said) or "none"
 
 
 def _environments(job: Job, folder: Path) -> str:

@@ -13,16 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.errors import ForgeError, LaunchError
+from forgedsl.lower.asked import judges, read_by
+from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from forgedsl.lint.deep import Look
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
     from forgedsl.runtime.environments.process import EnvironmentProcess
+    from forgedsl.runtime.items import Rollout
     from forgedsl.runtime.rewards.process import RewardProcess
+    from forgedsl.runtime.rewards.worker import Recipe
 
 
 SECONDS = 35.0
@@ -34,15 +38,19 @@ class Eyes:
 
     def __init__(self) -> None:
         self._data: dict[object, Look] = {}
-        self._rewards: dict[object, str] = {}
+        self._rewards: dict[object, Tried] = {}
 
-    def __call__(self, lowered: Lowered) -> tuple[dict[str, Look], dict[str, str]]:
-        """Looks at the datasets of a job, and what keeps rewards from being loaded, by name."""
+    def __call__(
+        self, lowered: Lowered, acting: frozenset[str] = frozenset()
+    ) -> tuple[dict[str, Look], dict[str, str], dict[str, str]]:
+        """Looks at the datasets of a job, what keeps rewards from being loaded, and how those fail
+        that are called, by name; `acting` ones are not called."""
         from forgedsl.cli.inputs import copy_inputs
 
         job = lowered.job
         data = {name: _of_data(lowered, name) for name in job.datasets}
-        rewards = {name: (name, r.model_dump_json()) for name, r in job.rewards.items()}
+        read = tuple(data.values())
+        rewards = {name: (name, r.model_dump_json(), read) for name, r in job.rewards.items()}
         new_data = [name for name, key in data.items() if key not in self._data]
         new_rewards = [name for name, key in rewards.items() if key not in self._rewards]
         if new_data or new_rewards:
@@ -50,11 +58,16 @@ class Eyes:
                 folder = Path(name)
                 copy_inputs({name: path for path, name in lowered.files}, folder, link=True)
                 looks = look_at_data(job, folder, new_data, offline=True)
-                problems = look_at_rewards(job, folder, new_rewards, seconds=SECONDS)
-            self._data |= {data[name]: look for name, look in looks.items()}
-            self._rewards |= {rewards[name]: problems.get(name, "") for name in new_rewards}
-        failed = {name: self._rewards[key] for name, key in rewards.items() if self._rewards[key]}
-        return {name: self._data[key] for name, key in data.items()}, failed
+                self._data |= {data[name]: look for name, look in looks.items()}
+                looks = {name: self._data[key] for name, key in data.items()}
+                tried = look_at_rewards(
+                    job, folder, new_rewards, looks, acting=acting, seconds=SECONDS
+                )
+            self._rewards |= {rewards[name]: found for name, found in tried.items()}
+        found = {name: self._rewards[key] for name, key in rewards.items()}
+        unloaded = {name: tried.unloaded for name, tried in found.items() if tried.unloaded}
+        failed = {name: tried.failed for name, tried in found.items() if tried.failed}
+        return {name: self._data[key] for name, key in data.items()}, unloaded, failed
 
 
 def _of_data(lowered: Lowered, name: str) -> object:
@@ -115,6 +128,18 @@ def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> No
         raise LaunchError("\n".join(problems))
 
 
+def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
+    """Answers to the first prompt that rewards are tried on: of no sense, and what is wanted."""
+    if read_by(job, name)[0] != "draw" or job.environments or not reader.num_rows:
+        return ()
+    first = reader.answered("The answer is 42.") if reader.measures else None
+    if first is None:
+        return ()
+    plain = isinstance(first.target, str | int | float)
+    wanted = reader.answered(str(first.target)) if plain else None
+    return (first,) if wanted is None else (first, wanted)
+
+
 def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
     """What there is to say of the rows that a reader has."""
     from forgedsl.lint.deep import Look
@@ -126,7 +151,9 @@ def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
         reader.check(maker(job, name, reader), SECONDS)
     except ForgeError as error:
         refused = str(error)
+    answers = () if refused else _answers(job, name, reader)
     return Look(
+        answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
         refused=refused, unmeasured=unmeasured, few="" if refused else reader.few,
@@ -134,18 +161,64 @@ def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
     )  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tried:
+    """What came of loading a reward and calling it once: a value, or why there is none."""
+
+    value: float | None = None
+    unloaded: str = ""
+    failed: str = ""
+
+
 def look_at_rewards(
-    job: Job, folder: Path, names: Iterable[str], *, seconds: float | None = None
-) -> dict[str, str]:
-    """Load rewards as a run does, each in a process of its own, since code of the user may
-    hang or end it; what keeps one from being loaded, by its name. `seconds` for each, not a run's.
-    """
+    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look], *,
+    acting: Collection[str] = (), seconds: float | None = None,
+) -> dict[str, Tried]:  # fmt: skip
+    """Load rewards as a run does, each in a process of its own, since code of the user may hang or
+    end it, and call them on the first row that they judge, except those that are `acting`.
+    `seconds` to load each, not a run's."""
+    return asyncio.run(_tried(job, folder, tuple(names), looks, acting, seconds))
+
+
+async def _tried(
+    job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look],
+    acting: Collection[str], seconds: float | None,
+) -> dict[str, Tried]:  # fmt: skip
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 
-    alone = [name for name in names if job.rewards[name].is_alone]
-    processes = {n: RewardProcess(Recipe.of(job, str(folder), (n,))) for n in alone}
-    return _unloadable(processes, seconds)
+    found = {}
+    for name in names:
+        recipe = Recipe.of(job, str(folder), (name,))
+        process = RewardProcess(recipe)
+        judged = (look for key, look in looks.items() if name in judges(job, key) and look.answers)
+        own = job.rewards[name].kind in ("python", "program")
+        look = next(judged, None) if own and name not in acting else None
+        try:
+            if look is not None or job.rewards[name].is_alone:
+                await process.start(seconds)
+            found[name] = Tried() if look is None else await _called(process, recipe, name, look)
+        except LaunchError as error:
+            found[name] = Tried(unloaded=str(error))
+        finally:
+            process.close()
+    return found
+
+
+async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look) -> Tried:
+    """The value of the first answer that has one; what a policy writes may well have none."""
+    from forgedsl.rows import kind_of
+
+    said = ""
+    for answer in look.answers:
+        (outcome,) = await process.call(((name,), answer, answer.target))
+        if outcome.value is not None:
+            return Tried(value=outcome.value)
+        said = said or outcome.error
+    target = look.answers[0].target
+    shown = f"{kind_of(target)}: {target!r:.60}"
+    where = f"{recipe.named(name)} fails for {look.first}"
+    return Tried(failed=f"{where}, whose target is {shown}: {said}")
 
 
 def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
@@ -159,16 +232,14 @@ def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
     })  # fmt: skip
 
 
-def _unloadable(
-    processes: Mapping[str, RewardProcess | EnvironmentProcess], seconds: float | None = None
-) -> dict[str, str]:
+def _unloadable(processes: Mapping[str, EnvironmentProcess]) -> dict[str, str]:
     """Start them one after another; the words of those that do not."""
 
     async def start() -> dict[str, str]:
         problems = {}
         for name, process in processes.items():
             try:
-                await process.start(seconds)
+                await process.start()
             except LaunchError as error:
                 problems[name] = str(error)
             finally:

@@ -4,6 +4,7 @@
     D612 few-rows         fewer rows than one step draws
     D607 stop-tokens      the end tokens that a local model's own metadata names
     X804 reward-loading   a Python reward that cannot be loaded, in a process of its own
+    X805 reward-call      a reward that fails when it is called once, on a row
     F103 unknown-setting  `engine.extra` that the installed vLLM does not have
     any code of the plan  under the profile and with the hardware of this host
 
@@ -21,12 +22,13 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Decl, Deferred, Program
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.lint.rewards import place_of
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
@@ -60,14 +62,21 @@ class Look:
     """`2 of 11 rows left out (bad row: 1, too long: 1)`, or nothing"""
     examples: str = ""
     refused: str = ""
+    first: str = ""
+    """where the first row that can be used stands"""
+    answers: tuple[Any, ...] = ()
+    """rollouts of its prompt, for trying rewards"""
     few: str = ""
     """that there are fewer rows than one step draws"""
     unread: str = ""
     unmeasured: str = ""
 
 
-Outside = Callable[[Lowered], tuple[Mapping[str, Look], Mapping[str, str]]]
-"""a job -> looks at its datasets, and what keeps rewards from being loaded, by name"""
+Outside = Callable[
+    [Lowered, frozenset[str]], tuple[Mapping[str, Look], Mapping[str, str], Mapping[str, str]]
+]
+"""a job, and its rewards that act on the world -> looks at its datasets, what keeps rewards from
+being loaded, and how those fail that are called once, by name"""
 
 
 def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> Iterator[Diagnostic]:
@@ -91,7 +100,10 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
             why = "no flow uses them" if not view.program.flow else "mend what is said above first"
             _tell(view, f"data and rewards not looked at: {why}")
         return
-    looks, problems = outside(lowered)
+    rewards = view.program.rewards
+    declared = {n for n, r in rewards.items() if {*r.settings["effects"].value} - {"random"}}
+    seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
+    looks, problems, failures = outside(lowered, frozenset(declared | seen))
     columns: set[Span] = set()
     for name, look in looks.items():
         _say(view, lowered.job.datasets[name], name, look)
@@ -109,9 +121,11 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
             "X804",
             "reward-loading",
             problem,
-            place_of(view.program.rewards[name], view),
+            place_of(rewards[name], view),
             help="it is loaded like this on the workers, with the packages they have",
         )
+    for name, failure in failures.items():
+        yield error("X805", "reward-call", failure, place_of(rewards[name], view))
 
 
 # ---- rows

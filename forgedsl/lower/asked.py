@@ -36,13 +36,13 @@ def needed(job: Job, dataset: str) -> dict[str, str]:
     """The columns without which a reward cannot be called, each with that reward and its place."""
     return {
         source.removeprefix("column "): f"reward {name} (at {job.origins.get(name, '')})"
-        for name in sorted(_judges(job, dataset))
+        for name in sorted(judges(job, dataset))
         for source in (*job.rewards[name].inputs.values(), *job.rewards[name].positional)
         if source.startswith("column ")
     }
 
 
-def _judges(job: Job, dataset: str) -> set[str]:
+def judges(job: Job, dataset: str) -> set[str]:
     """The rewards of answers to prompts of a dataset."""
     drawn: set[str] = set()
     scores = {e.score for e in job.evals.values() if e.dataset == dataset and e.score}

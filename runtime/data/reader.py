@@ -249,6 +249,13 @@ class DatasetReader:
             found.append(prompt)
         return found
 
+    def answered(self, text: str) -> Rollout | None:
+        """The first prompt that can be used, with this answer; for trying what judges it."""
+        prompt = next(iter(self.prompts(1)), None)
+        if prompt is None:
+            return None
+        return self._answer(prompt, 0, prompt.messages or prompt.text, text)
+
     def held_out(self, limit: int | None, seq_len: int, *, paired: bool) -> list[Sample | Rollout]:
         """The chats of the first epoch, or both sides of its pairs; for the loss of an eval."""
         if paired:
