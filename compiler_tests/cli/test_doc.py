@@ -88,6 +88,20 @@ def test_a_code(doc) -> None:
     assert doc("L405")[1].startswith("# L405 unbounded-exp\n")
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("titan", "# titan"),
+        ("sampling", "# sampling, of vllm"),
+        ("mixture", "# mixture(sources, weights = ...)"),
+        ("rl", "# std/rl"),
+    ],
+)
+def test_what_a_file_names(doc, name: str, title: str) -> None:
+    code, out, _ = doc(name)
+    assert (code, out.partition("\n")[0]) == (0, title)
+
+
 def test_an_unknown_name_gets_the_nearest(doc) -> None:
     code, out, err = doc("dapoo")
     assert (code, out) == (2, "")

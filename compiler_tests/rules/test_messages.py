@@ -107,7 +107,9 @@ MISTAKES = [
     ("trainer.step(batch,", "trainer.step(concat(batch, batch),", "F101", "concat",
      "here that is `source = mixture([...], weights = [...])` of the dataset: a batch comes from "
      "one `draw` and one generator"),
-    ("loss = pg", "loss = ppo", "F101", "ppo", "known are `pg`, `rl.ppo`"),
+    ("loss = pg", "loss = ppo", "F101", "ppo", "did you mean `rl.ppo`?"),
+    ("loss = pg", 'loss = "ppo"', "F109", '"ppo"', "did you mean `rl.ppo`?"),
+    ("loss = pg", "loss = rl", "F109", "rl", "name a loss of it: `rl.sft`"),
     ("param group : int = 8", "group = 8", "F119", "group",
      "a parameter is declared with `param NAME : TYPE = VALUE`"),
     ("vllm(policy)", "sglang(policy)", "F101", "sglang", "known are `openai`, `titan`, `vllm`"),

@@ -426,3 +426,28 @@ def test_an_import_that_nothing_names_is_unused(write, tmp_path, text):
     assert {code for code, *_ in findings} <= {"F104", "D608", "N901"}, findings
     unused = [words for code, _, words, _ in findings if code == "F104" and "import" in words]
     assert unused == ([] if text else ['import "common" as common'])
+
+
+NESTED = (
+    ("common.clipped)", "common.rl.dap)", "common.rl.dap", "no loss is called `common.rl.dap`"),
+    ("common.clipped)", "common.dapo)", "common.dapo", "no loss is called `common.dapo`"),
+    ("common.clipped)", "common.rl)", "common.rl", "`common.rl` is a module, not a loss"),
+    ("common.centred(", "common.rl.centre(", "centre", "`common.rl` has nothing called `centre`"),
+)
+
+
+@pytest.mark.parametrize(("old", "new", "words", "message"), NESTED)
+def test_names_behind_two_imports_are_told_with_all_of_them(write, old, new, words, message):
+    assert [(at, said) for _, _, at, said in found(write((old, new)))] == [(words, message)]
+
+
+def test_a_standard_reward_is_named_through_a_module(write):
+    path = write(("flow train", "reward own = common.rl.exact\nflow train"))
+    assert program_of(path).rewards["own"].body.name == "exact"
+
+
+def test_a_file_without_profiles_says_so(write):
+    path = write()
+    path.write_text(SMALL.replace('import "common" as common(max_new = 12)', ""), "utf-8")
+    said = [d.help for d in lint_file(path, profile="x").diagnostics if "profile" in d.message]
+    assert said == ["the file has no profiles"]

@@ -120,12 +120,16 @@ def _known(what: str) -> tuple[str, str, str] | int:
         return what.upper(), markdown_page(pages()[what.upper()]).replace("## ", "# ", 1), ""
     if what in ALL_KINDS:
         return what, kinds.entry(what), ""
-    text = library.entry(what.removeprefix("rl."))
+    if f"std/{what}" in standard_modules():
+        return what, library.standard(f"std/{what}"), ""
+    from forgedsl.docs import words
+
+    text = library.entry(what.removeprefix("rl.")) or words.word(what)
     if text is not None:
         return what, text, ""
     from forgedsl.hir.suggest import did_you_mean, nearest
 
-    names = (*library.module_page("std/rl").functions, *ALL_KINDS, *REFERENCES)
+    names = (*library.module_page("std/rl").functions, *words.names(), *REFERENCES)
     hint = did_you_mean(nearest(what, [*names, *standard_modules()]))
     print(f"forgec doc: nothing is called `{what}`" + (f"; {hint}" if hint else ""),
           file=sys.stderr)  # fmt: skip

@@ -98,7 +98,7 @@ def _with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
         elif token[:2] in syntax.options:
             found.append(token)  # -oFILE
         elif token.startswith("-") and len(token) > 1:
-            raise UsageError(f"no option `{token}`; see `forgec {syntax.command} --help`")
+            raise UsageError(f"no option `{token}`; {_one_dash(token, rest, syntax)}")
         elif syntax.sets and _is_override(token):
             found.append(f"--set={token}")
         else:
@@ -107,6 +107,16 @@ def _with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
     if syntax.num_words is not None and len(words) > syntax.num_words:
         raise UsageError(_too_many(words, syntax))
     return found
+
+
+def _one_dash(token: str, rest: Iterator[str], syntax: Syntax) -> str:
+    """What `-lr 1e-5` or `-profile cpu` was to be."""
+    name, equals, value = token.lstrip("-").partition("=")
+    if f"--{name}" in syntax.options:
+        return f"did you mean `--{name}`?"
+    if not syntax.sets or len(name) < 2:
+        return f"see `forgec {syntax.command} --help`"
+    return f"did you mean `{name}={value if equals else next(rest, 'VALUE')}`?"
 
 
 def _is_override(token: str) -> bool:

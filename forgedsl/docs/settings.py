@@ -32,7 +32,7 @@ def page() -> str:
     parts += [_section(_title(kind), kind) for kind in KINDS.values()]
     parts += [_section(f"service : {name}(model)", kind) for name, kind in SERVICES.items()]
     parts.append(_section("sync, in a flow", SYNC))
-    parts += ["# Values in the form of calls", *_constructors()]
+    parts += ["# Values in the form of calls", *constructors()]
     return join(parts)
 
 
@@ -97,7 +97,7 @@ def default_text(of: Setting | Parameter) -> str:
     return code(show(of.default, of.type.base))
 
 
-def _constructors() -> list[str]:
+def constructors() -> list[str]:
     """Every constructor once, under the settings that take it."""
     found: dict[tuple[str, str], tuple[Signature, list[str]]] = {}
     for kind in (*KINDS.values(), *SERVICES.values()):

@@ -6,7 +6,7 @@ or a setting, by its whole name or its end (`lr`, `optimizer`).
 
 from forgedsl.docs import expressions, kinds
 from forgedsl.docs.markdown import block, join
-from forgedsl.docs.settings import settings_table
+from forgedsl.docs.settings import constructors, settings_table
 from forgedsl.records import replace
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
@@ -32,6 +32,9 @@ def word(what: str) -> str | None:
     if what in kinds.WORDS:
         shape, text = kinds.WORDS[what]
         return join([f"# {what}", f"{text}.", block(shape)])
+    made = [text for text in constructors() if _named(text) == what.removeprefix("rl.")]
+    if made:
+        return join(text.replace("### ", "# ", 1) for text in made)
     for place, meanings in (("a flow", FLOW), ("expressions", EXPRESSIONS)):
         if what in meanings:
             return join([f"# {what}, in {place}", f"{meanings[what]}."])
@@ -40,7 +43,13 @@ def word(what: str) -> str | None:
 
 def names() -> tuple[str, ...]:
     """The words that are explained, without settings."""
-    return (*ALL_KINDS, *SERVICES, *kinds.WORDS, *FLOW, *EXPRESSIONS)
+    made = map(_named, constructors())
+    return (*ALL_KINDS, *SERVICES, *kinds.WORDS, *FLOW, *EXPRESSIONS, *made)
+
+
+def _named(text: str) -> str:
+    """The name of a constructor, from its text."""
+    return text.removeprefix("### ").removeprefix("rl.").partition("(")[0]
 
 
 def _setting(what: str) -> str | None:

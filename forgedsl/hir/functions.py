@@ -199,13 +199,17 @@ class BodyChecker:
             message = f"`{path.text}` is a module; name one of its functions"
             self.ctx.error("F109", message, path.span)
         elif scope.names and scope.lookup(path.parts[1:]) is None:  # else its import failed
+            deep, inner = 1, scope.names.get(path.parts[1])
+            while deep < len(path.parts) - 1 and isinstance(inner, Scope):
+                scope, deep = inner, deep + 1
+                inner = scope.names.get(path.parts[deep])
             if (said := reward_habit(path, scope)) is not None:
                 self.ctx.error(
                     "F119", f"`{path.text}` is a reward, not a value", path.span, help=said
                 )
                 return
-            name, span = path.parts[1], part_span(path, 1, 1)
-            what = f"`{path.parts[0]}` has nothing called"
+            name, span = path.parts[deep], part_span(path, deep, deep)
+            what = f"`{'.'.join(path.parts[:deep])}` has nothing called"
             self.ctx.unknown("F101", what, name, span, scope.names)
         elif isinstance(scope.lookup(path.parts[1:]), PythonFunction):
             self._python(path)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from forgedsl.hir.file import File
 from forgedsl.hir.instantiate import argument_entries
-from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Function, Ref, Value
+from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Function, Ref, Scope, Value
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import fields, replace
 from forgedsl.source import Span
@@ -130,6 +130,10 @@ def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = (
         return resolver.ctx.error("F109", message, path.span, help=f"`{alias}.NAME`")
     if name in module.modules and len(path.parts) > 2:
         return unknown_member(module, inner(path), candidates)
+    imported = module.scope.names.get(name)
+    if isinstance(imported, Scope) and len(path.parts) > 2:  # of the standard library
+        what, last = f"`{alias}.{name}` has nothing called", ".".join(path.parts[2:])
+        return resolver.ctx.unknown("F101", what, last, part_span(path, 2), imported.names)
     span = part_span(path, 1, 1)
     apart = _stays_behind(module, alias, name)
     if apart is not None:

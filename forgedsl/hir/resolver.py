@@ -197,7 +197,8 @@ class Resolver(File):
                 self.loader.sources[line] = SourceFile(line, f"--profile {profile}")
                 span = Span(line, len("--profile "), len(f"--profile {profile}"))
                 what = "there is no profile"
-                self.ctx.unknown("F101", what, profile, span, known)
+                none = "" if known else "the file has no profiles"
+                self.ctx.unknown("F101", what, profile, span, known, none)
                 return False
             self.profile = profile
         for file in self.files():

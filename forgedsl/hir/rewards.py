@@ -111,9 +111,11 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
     if declared is not None and declared.ctor is not None and len(path.parts) == depth + 1:
         return judged(resolver, declared, path, value)
     resolver.used.add(path.parts[0])
-    module = resolver.scope.names.get(path.parts[0])
+    module, deep = resolver.scope.names.get(path.parts[0]), 1
+    while deep < len(path.parts) - 1 and isinstance(module, Scope):  # `common.rl.exact`
+        module, deep = module.names.get(path.parts[deep]), deep + 1
     if isinstance(module, Scope) and module.module.startswith("std/"):
-        signature = STANDARD_REWARDS.get(".".join(path.parts[1:]))
+        signature = STANDARD_REWARDS.get(".".join(path.parts[deep:]))
         if signature is not None:
             args = call.args if call is not None else ()
             bound = resolver.coercer.bind(signature, args, value.span, resolver.scope)
@@ -128,7 +130,7 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
             return found
         ctx.error("F114", f"`{path.text}` is named without arguments here", call.span)
         return None
-    _not_found(resolver, path, module)
+    _not_found(resolver, path, module, deep)
     return None
 
 
@@ -183,7 +185,7 @@ def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
     return False
 
 
-def _not_found(resolver: File, path: ast.Path, module: object) -> None:
+def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> None:
     if isinstance(module, Scope) and len(path.parts) > 1:
         known = [*module.names]
         if module.module.startswith("std/"):
@@ -191,9 +193,9 @@ def _not_found(resolver: File, path: ast.Path, module: object) -> None:
         if not module.module and not known:
             return  # the import itself failed and has been reported
         code = "X801" if module.module.endswith(".py") else "F101"
-        what = f"`{path.parts[0]}` has no function"
-        span = part_span(path, 1)
-        resolver.ctx.unknown(code, what, ".".join(path.parts[1:]), span, known)
+        what = f"`{'.'.join(path.parts[:deep])}` has no function"
+        span = part_span(path, deep)
+        resolver.ctx.unknown(code, what, ".".join(path.parts[deep:]), span, known)
     else:
         known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
         what = "undefined function"

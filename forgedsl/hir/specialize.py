@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from forgedsl.diagnostics import Edit, Fix
 from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.file import File
 from forgedsl.hir.ir import Function, Scope
+from forgedsl.hir.suggest import did_you_mean
 from forgedsl.records import replace
 from forgedsl.schema.builtins import PARAM_TYPES
 from forgedsl.source import Span
@@ -102,7 +105,9 @@ def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function])
     """The name of the loss in `functions`; `rl.dapo(clip_low = 0.1)` gives one its values."""
     path = expr.function if isinstance(expr, ast.Call) else expr
     if not isinstance(path, ast.Path):
-        resolver.ctx.error("F109", "a loss is given by its name", expr.span)
+        named = path.value if isinstance(path, ast.String) else ""
+        meant = did_you_mean(_called(named, losses_in(resolver.scope)))
+        resolver.ctx.error("F109", "a loss is given by its name", expr.span, help=meant)
         return None
     found = resolver.scope.lookup(path.parts)
     if isinstance(found, Function) and found.kind == "loss":
@@ -116,16 +121,34 @@ def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function])
     if isinstance(found, Function):
         resolver.ctx.error("F109", f"`{path.text}` is a {found.kind}, not a loss", path.span)
         return None
-    losses = [n for n, f in functions.items() if f.kind == "loss"]
-    scope = resolver.scope.names.get(path.parts[0])
-    if len(path.parts) > 1 and isinstance(scope, Scope):
-        losses = [f"{path.parts[0]}.{n}" for n, f in scope.names.items() if _is_loss(f)]
-    else:
-        names = resolver.scope.names.items()
-        modules = [(alias, found) for alias, found in names if isinstance(found, Scope)]
-        losses += [f"{a}.{path.text}" for a, m in modules if _is_loss(m.names.get(path.text))]
-    resolver.ctx.unknown("F101", "no loss is called", path.text, path.span, losses)
+    losses = losses_in(resolver.scope)
+    if inside := [name for name in losses if name.startswith(f"{path.text}.")]:
+        message = f"`{path.text}` is a module, not a loss"
+        resolver.ctx.error("F109", message, path.span, help=f"name a loss of it: `{inside[0]}`")
+        return None
+    same = _called(path.parts[-1], losses)
+    resolver.ctx.unknown(
+        "F101", "no loss is called", path.text, path.span, () if same else losses,
+        did_you_mean(same),
+    )  # fmt: skip
     return None
+
+
+def losses_in(scope: Scope) -> list[str]:
+    """The losses that can be named here, those of modules and of what modules import too."""
+    found = []
+    for name, value in scope.names.items():
+        if isinstance(value, Scope):
+            found += [f"{name}.{inner}" for inner in losses_in(value)]
+        elif isinstance(value, Function) and value.kind == "loss":
+            found.append(name)
+    return found
+
+
+def _called(name: str, losses: Sequence[str]) -> tuple[str, ...]:
+    """Those whose last part is `name`, the nearest first."""
+    same = (loss for loss in losses if loss.rpartition(".")[2] == name)
+    return tuple(sorted(same, key=lambda loss: loss.count(".")))[:4]
 
 
 def _check_given(loss: Function, path: ast.Path, span: Span, resolver: File) -> None:
@@ -138,7 +161,3 @@ def _check_given(loss: Function, path: ast.Path, span: Span, resolver: File) -> 
         given = ", ".join(f"{name} = ..." for name in missing)
         help_text = f"`loss = {path.text}({given})`"
         resolver.ctx.error("F114", f"loss `{path.text}` needs {listed}", span, help=help_text)
-
-
-def _is_loss(found: object) -> bool:
-    return isinstance(found, Function) and found.kind == "loss"
