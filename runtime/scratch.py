@@ -5,7 +5,6 @@
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   `--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
     remove_dead() --owner's lock is free--> all of it is removed
-              `-> $TMPDIR/.tmpABCDEF/              of Monarch, where nobody listens any more
 
 A process id says nothing here: containers may share memory, and each numbers its processes anew.
 """
@@ -15,7 +14,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Mapping
@@ -28,8 +26,6 @@ from forgedsl.syntax import cache
 
 SHM = Path("/dev/shm")
 OWNER = "-owner"
-YOUNG = 60.0
-"""seconds in which a folder of sockets may still be in the making"""
 
 
 class Scratch:
@@ -95,34 +91,7 @@ def remove_buffers(run_key: str) -> None:
 
 def remove_dead() -> list[str]:
     """Remove what runs of this user have left that were killed; their keys."""
-    for folder in Path(tempfile.gettempdir()).glob(".tmp??????"):
-        _remove_sockets(folder)
     return [key for path in sorted(SHM.glob(f"forgedsl-*{OWNER}")) if (key := _remove(path))]
-
-
-def _remove_sockets(folder: Path) -> None:
-    """Remove a folder of sockets, as Monarch makes one for a process, if that process is dead."""
-    try:
-        facts = folder.lstat()
-        if facts.st_uid != os.geteuid() or time.time() - facts.st_mtime < YOUNG:
-            return
-        files = [*folder.iterdir()]
-        if files and all(file.is_socket() and not _answers(file) for file in files):
-            shutil.rmtree(folder)
-    except OSError:  # it is not ours to open, or another run removes it right now
-        return
-
-
-def _answers(path: Path) -> bool:
-    """Whether a process has the socket, in whatever container it is."""
-    if str(path) in Path("/proc/net/unix").read_text():
-        return True
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
-        try:
-            trial.connect(str(path))
-        except ConnectionRefusedError:
-            return False
-    return True
 
 
 def _remove(path: Path) -> str | None:

@@ -28,7 +28,7 @@ def test_a_long_rehearsal_says_how_long_and_what_holds_it_up() -> None:
     ("assume", "way"),
     [
         (("generator.tokens=900",), "--assume generator.tokens=20 (generator works "),
-        (("trainer.token=0.01",), "--assume trainer.token=0 (trainer works "),
+        (("trainer.token=0.001",), "--assume trainer.token=0 (trainer works "),
     ],
 )
 def test_what_is_advised_is_about_the_busiest_part(assume: tuple[str, ...], way: str) -> None:

@@ -91,5 +91,5 @@ def test_the_log_of_a_run_that_ends_early_keeps_what_it_held_back(tmp_path: Path
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log, log.span("sample", group=1, sibling=0) as end:
         end["tokens"] = 5
-    ends = [e for e in unpacked(jsonl(path)) if e["kind"] == "sample.end"]
+    ends = [e for e in unpacked(jsonl(path, [])) if e["kind"] == "sample.end"]
     assert [(e["group"], e["tokens"]) for e in ends] == [(1, 5)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import resource
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -89,30 +88,6 @@ def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 3
     assert scratch.remove_dead() == [done.stdout.strip()]
     assert list(tmp_path.iterdir()) == []
-
-
-def sockets(folder: Path) -> socket.socket:
-    """A folder of sockets that is not young any more, and one of its sockets."""
-    folder.mkdir()
-    made = socket.socket(socket.AF_UNIX)
-    made.bind(str(folder / "a"))
-    os.utime(folder, (0, 0))
-    return made
-
-
-def test_sockets_of_a_killed_process_are_removed_and_those_of_a_living_one_stay(
-    tmp_path: Path,
-) -> None:
-    sockets(tmp_path / ".tmpDEAD00").close()
-    (tmp_path / ".tmpOTHER0").mkdir()
-    (tmp_path / ".tmpOTHER0/file").touch()
-    os.utime(tmp_path / ".tmpOTHER0", (0, 0))
-    sockets(tmp_path / ".tmpDEAD01").close()
-    os.utime(tmp_path / ".tmpDEAD01")
-    with sockets(tmp_path / ".tmpALIVE0"):
-        scratch.remove_dead()
-    left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == [".tmpALIVE0", ".tmpDEAD01", ".tmpOTHER0"]
 
 
 def test_an_owner_that_names_another_folder_does_not_get_it_removed(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class _Record(EventLog):
         self.events += 1
         match event["kind"]:
             case "step.end":
-                self._ages.setdefault(event["step"], Counter(event["ages"]))
+                self._ages.setdefault(event["step"], Counter(event.get("ages")))  # none: it failed
             case "group.dropped":
                 self.dropped[event["reason"]] += 1
             case "metrics":
