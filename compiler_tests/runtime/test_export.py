@@ -19,6 +19,7 @@ from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.export import create_repository, export, push
+from forgedsl.runtime.upstream.checkpoints import check_checkpoint
 from forgedsl.shipped import shipped_root
 
 TINY = shipped_root() / "models/tiny_math"
@@ -199,3 +200,35 @@ def test_a_checkpoint_that_is_cut_is_named(trained: Path, tmp_path: Path) -> Non
     part.write_bytes(part.read_bytes()[:1000])
     with pytest.raises(LaunchError, match=r"cannot read the checkpoint .*step-4 \(EOFError"):
         export(run, 4, tmp_path / "out")
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:1000])
+
+
+def overwrite(path: Path) -> None:
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+@pytest.mark.parametrize(
+    ("name", "spoil", "said"),
+    [
+        ("__0_0.distcp", cut, r"__0_0\.distcp is cut: 1,000 of [\d,]+ bytes are there"),
+        ("__0_0.distcp", overwrite, r"__0_0\.distcp is spoilt at byte 0"),
+        ("__0_0.distcp", Path.unlink, r"__0_0\.distcp: No such file"),
+        (".metadata", cut, r"\.metadata is spoilt \(UnpicklingError"),
+    ],
+)
+def test_a_resume_names_a_spoilt_file_and_what_to_go_on_from(
+    trained: Path, tmp_path: Path, name: str, spoil: Any, said: str
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    check_checkpoint(run, 4)
+    spoil(run / "checkpoints/step-4" / name)
+    away = f"mv {run}/checkpoints/step-4 {run}/spoilt-step-4 && forgec run --resume {run}"
+    with pytest.raises(LaunchError, match=f"step 4 .*{said}.*step 2 is whole.*{away}$"):
+        check_checkpoint(run, 4)
+    spoil(run / "checkpoints/step-2" / name)
+    with pytest.raises(LaunchError, match=f"no earlier one is whole.* forgec run {run}/job.json$"):
+        check_checkpoint(run, 4)
