@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from forgedsl.cli import host
+from forgedsl.cli import host, outside
 from forgedsl.cli.app import app
 from forgedsl.runtime import room
 
@@ -63,8 +63,16 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
     assert "5.0 MiB are free; make room, or choose" in done.stdout
 
 
-def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):
-    (folder / "grading.py").write_text("import os\nos._exit(3)\ndef f(response): ...\n")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("import os\nos._exit(3)\n", "ends the process while it is imported "),
+        ("import time\ntime.sleep(99)\n", "did not end while it was imported: it was interrupted "),
+    ],
+)
+def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypatch, body, said):
+    monkeypatch.setattr(outside, "SECONDS", 8.0)
+    (folder / "grading.py").write_text(f"{body}def f(response): ...\n")
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
         "forge 1", 'forge 1\nimport python "grading.py" as own', 1
@@ -72,7 +80,7 @@ def test_a_reward_that_ends_its_process_on_import_is_an_obstacle(folder):
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert "rewards      FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
-    assert "): grading.py:2 ends the process while it is imported " in done.stdout
+    assert f"): grading.py:2 {said}" in done.stdout
 
 
 def test_an_environment_that_cannot_be_made_is_an_obstacle(folder):

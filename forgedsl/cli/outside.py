@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 SECONDS = 35.0
-"""for a reward to be loaded by lint: what takes longer would rather hang than load"""
+"""for a reward or an environment to be loaded before a run: what takes longer would rather hang"""
 
 
 class Eyes:
@@ -60,9 +60,7 @@ class Eyes:
                 looks = look_at_data(job, folder, new_data, offline=True)
                 self._data |= {data[name]: look for name, look in looks.items()}
                 looks = {name: self._data[key] for name, key in data.items()}
-                tried = look_at_rewards(
-                    job, folder, new_rewards, looks, acting=acting, seconds=SECONDS
-                )
+                tried = look_at_rewards(job, folder, new_rewards, looks, acting=acting)
             self._rewards |= {rewards[name]: found for name, found in tried.items()}
         found = {name: self._rewards[key] for name, key in rewards.items()}
         unloaded = {name: tried.unloaded for name, tried in found.items() if tried.unloaded}
@@ -172,17 +170,16 @@ class Tried:
 
 def look_at_rewards(
     job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look], *,
-    acting: Collection[str] = (), seconds: float | None = None,
+    acting: Collection[str] = (),
 ) -> dict[str, Tried]:  # fmt: skip
     """Load rewards as a run does, each in a process of its own, since code of the user may hang or
-    end it, and call them on the first row that they judge, except those that are `acting`.
-    `seconds` to load each, not a run's."""
-    return asyncio.run(_tried(job, folder, tuple(names), looks, acting, seconds))
+    end it, and call them on the first row that they judge, except those that are `acting`."""
+    return asyncio.run(_tried(job, folder, tuple(names), looks, acting))
 
 
 async def _tried(
     job: Job, folder: Path, names: Iterable[str], looks: Mapping[str, Look],
-    acting: Collection[str], seconds: float | None,
+    acting: Collection[str],
 ) -> dict[str, Tried]:  # fmt: skip
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
@@ -196,7 +193,7 @@ async def _tried(
         look = next(judged, None) if own and name not in acting else None
         try:
             if look is not None or job.rewards[name].is_alone:
-                await process.start(seconds)
+                await process.start(SECONDS)
             found[name] = Tried() if look is None else await _called(process, recipe, name, look)
         except LaunchError as error:
             found[name] = Tried(unloaded=str(error))
@@ -239,7 +236,7 @@ def _unloadable(processes: Mapping[str, EnvironmentProcess]) -> dict[str, str]:
         problems = {}
         for name, process in processes.items():
             try:
-                await process.start()
+                await process.start(SECONDS)
             except LaunchError as error:
                 problems[name] = str(error)
             finally:
