@@ -74,11 +74,15 @@ def counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else plural}"
 
 
-def warning(code: str, name: str, message: str, span: Span, *, help: str = "") -> Diagnostic:
+def warning(
+    code: str, name: str, message: str, span: Span, *, help: str = "",
+    related: tuple[Label, ...] = (),
+) -> Diagnostic:  # fmt: skip
     """A diagnostic that stops nothing."""
     return Diagnostic(
-        code=code, name=name, severity=Severity.WARNING, message=message, span=span, help=help
-    )
+        code=code, name=name, severity=Severity.WARNING, message=message, span=span, help=help,
+        related=related,
+    )  # fmt: skip
 
 
 def error(code: str, name: str, message: str, span: Span, **more: object) -> Diagnostic:

@@ -7,7 +7,8 @@
     on PIPELINE
     - text of the pipeline            replaced, wherever it stands, by the `+ ` lines after it
     + other text
-    ```python NAME                    a file beside the program
+    deep                              with --deep, which reads rows
+    ```python NAME                    a file beside the program, or jsonl
 
 `*.txt`: those of one line, `CODE PIPELINE: text => other text ;; text => other text`;
 RIGHT is no code, <br> ends a line
@@ -18,12 +19,14 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgedsl.lint.engine import lint_source
+from forgedsl.cli.outside import Eyes
+from forgedsl.hir.context import Host
+from forgedsl.lint.engine import Deep, lint_source
 from forgedsl.source import SourceFile
 
 FOLDER = Path(__file__).parent
 PIPELINES = FOLDER.parents[1] / "pipelines"
-FILES = re.compile(r"^```python (\S+)\n(.*?)^```$", re.S | re.M)
+FILES = re.compile(r"^```(?:python|jsonl) (\S+)\n(.*?)^```$", re.S | re.M)
 EDIT = re.compile(r"((?:^- .*\n)+)((?:^\+.*\n)*)", re.M)
 NOTHING = "RIGHT"
 
@@ -34,8 +37,9 @@ class Program:
 
     name: str
     code: str
-    is_open: bool
     text: str
+    is_open: bool = False
+    is_deep: bool = False
     files: tuple[tuple[str, str], ...] = ()
 
 
@@ -64,9 +68,9 @@ def _long(folder):
                 tuple(re.sub(r"^[-+] ?", "", side, flags=re.M)[:-1] for side in edit)
                 for edit in EDIT.findall(FILES.sub("", body) + "\n")
             ]
-            is_open = re.search("^open$", body, re.M) is not None
+            is_open, is_deep = (bool(re.search(f"^{w}$", body, re.M)) for w in ("open", "deep"))
             text = edited(pipeline(on), edits, head)
-            yield Program(f"{path.stem}: {head}", code, is_open, text, files)
+            yield Program(f"{path.stem}: {head}", code, text, is_open, is_deep, files)
 
 
 def _short(folder):
@@ -78,7 +82,7 @@ def _short(folder):
             code, on = head.split()
             pairs = [edit.split(" => ") for edit in edits.replace(" <br> ", "\n").split(" ;; ")]
             code = code.replace(NOTHING, "")
-            yield Program(line, code, False, edited(pipeline(on), pairs, line))
+            yield Program(line, code, edited(pipeline(on), pairs, line))
 
 
 def edited(text, edits, name):
@@ -88,7 +92,7 @@ def edited(text, edits, name):
     return text
 
 
-def found(text, files=()):
+def found(text, files=(), is_deep=False):
     """(code, severity, message) of everything but information, in a text beside the pipelines."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -97,14 +101,16 @@ def found(text, files=()):
         for name, content in files:
             (folder / name).write_text(content, "utf-8")
         source = SourceFile(str(folder / "t.forge"), text)
-        result = lint_source(source, folder, on_disk=True)
+        deep = Deep(host=Host(), outside=Eyes()) if is_deep else None
+        result = lint_source(source, folder, on_disk=True, deep=deep)
     return [
         (d.code, str(d.severity), d.message) for d in result.diagnostics if d.severity != "info"
     ]
 
 
 def is_as_wanted(program):
-    return {code for code, _, _ in found(program.text, program.files)} == {program.code} - {""}
+    told = found(program.text, program.files, program.is_deep)
+    return {code for code, _, _ in told} == {program.code} - {""}
 
 
 if __name__ == "__main__":
@@ -113,5 +119,5 @@ if __name__ == "__main__":
     cases = right() if "right" in sys.argv else accidents()
     missed = [case for case in cases if not is_as_wanted(case)]
     for case in missed:
-        print(case.name, "->", found(case.text, case.files) or "silence")
+        print(case.name, "->", found(case.text, case.files, case.is_deep) or "silence")
     print(f"{len(cases) - len(missed)} of {len(cases)}")

@@ -25,7 +25,7 @@ def test_an_accident_gives_one_message_unless_it_is_marked_open(case):
 
 @pytest.mark.parametrize("case", RIGHT[::STEP], ids=lambda case: case.name)
 def test_a_right_program_has_no_finding_above_information(case):
-    assert found(case.text, case.files) == []
+    assert found(case.text, case.files, case.is_deep) == []
 
 
 @pytest.mark.parametrize("seed", range(VARIATIONS if DEEP else 24))

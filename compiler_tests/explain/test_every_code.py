@@ -84,6 +84,30 @@ def columns(name):
     return run
 
 
+def rows(answers):
+    """The small program, its answers read behind a mark and compared as mathematics."""
+
+    def run(folder):
+        found = ({"question": f"{i} + 1", "answer": answers(i)} for i in range(30))
+        (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, found)), "utf-8")
+        text = BASE.replace("row.answer", 'after(row.answer, "= ")').replace("exact", "math_equal")
+        text = text.replace('local("t")', 'local("forgedsl:tokenizers/arithmetic")')
+        return linted(text.replace("sums.draw(4)", "sums.draw(2)"), folder, deep=DEEP)
+
+    return run
+
+
+def repeated(distinct):
+    """The small program with 30 rows of which so many are distinct."""
+
+    def run(folder):
+        found = ({"question": f"{i % distinct} + 1", "answer": "2"} for i in range(30))
+        (folder / "sums.jsonl").write_text("\n".join(map(json.dumps, found)), "utf-8")
+        return linted(BASE, folder, deep=DEEP)
+
+    return run
+
+
 def tools(family, size):
     """The game with a tool, played by a model of this family."""
 
@@ -168,6 +192,9 @@ APART = {
     "D622": (tools("mistral", "7B"), tools("qwen3", "0.6B")),
     "D611": (columns("quest"), columns("question")),
     "D612": (columns("question"), columns("quest")),
+    "D613": (rows(lambda i: f"{i} + 1 is {i + 1}"), rows(lambda i: f"it is = {i + 1}")),
+    "D614": (rows(lambda i: "= nobody knows what that is"), rows(lambda i: f"= {i + 1}")),
+    "D615": (repeated(3), repeated(30)),
     "X801": (python("def other(prompt, response, target):\n    return 1.0\n"), python(SCORE)),
     "X805": (python(SCORE.replace("1.0", "1.0 / target"), DEEP), python(SCORE, DEEP)),
     "X804": (python("import nowhere_to_be_found\n" + SCORE, DEEP), python(SCORE, DEEP)),

@@ -74,6 +74,16 @@ def test_the_config_of_a_model_in_the_cache_of_the_hub_is_read(
     assert sorted({code for code, _ in deep(text)}) == codes
 
 
+def test_prompts_of_an_evaluation_are_looked_for_among_those_of_the_training(deep, tmp_path):
+    rows = [json.dumps({"question": f"{i} + 1", "answer": str(i + 1)}) for i in range(60)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(rows[:40]), "utf-8")
+    (tmp_path / "test.jsonl").write_text("\n".join(rows[40:]), "utf-8")
+    assert deep(SHIPPED) == []
+    (tmp_path / "test.jsonl").write_text("\n".join(rows[38:]), "utf-8")
+    (found,) = look(SHIPPED, tmp_path).diagnostics
+    assert found.message == "2 of 22 prompts of `held_out` are trained on as `sums`"
+
+
 def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
     (tmp_path / "p.py").write_text(
         "import nowhere_to_be_found\n\n\ndef score(prompt, response, target):\n    return 1.0\n"

@@ -142,19 +142,25 @@ def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
     """What there is to say of the rows that a reader has."""
     from forgedsl.lint.deep import Look
     from forgedsl.rows import BAD
+    from forgedsl.runtime.data.evidence import Evidence, separators
     from forgedsl.runtime.data.reader import SECONDS, maker
 
     refused = ""
-    try:
-        reader.check(maker(job, name, reader), SECONDS)
-    except ForgeError as error:
-        refused = str(error)
+    of = (job.rewards[reward] for reward in judges(job, name))
+    evidence = Evidence(parsed=any((r.kind, r.function) == ("std", "math_equal") for r in of))
+    with separators(reader.program) as counts:
+        try:
+            reader.check(evidence.through(maker(job, name, reader)), SECONDS)
+        except ForgeError as error:
+            refused = str(error)
     answers = () if refused else _answers(job, name, reader)
     return Look(
         answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
         left_out=reader.drops.left_out(reader.checked), examples=reader.drops.examples(),
         refused=refused, unmeasured=unmeasured, few="" if refused else reader.few,
+        absent=tuple(text for text, (calls, found) in counts.items() if calls and not found),
+        repeated=evidence.repeated, hopeless=evidence.hopeless, prompts=evidence.prompts,
         unread="" if reader.num_rows is not None else "its rows are streamed",
     )  # fmt: skip
 

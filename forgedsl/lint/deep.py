@@ -2,6 +2,10 @@
 
     D611 unusable-rows    rows that the run would leave out, or that would end it
     D612 few-rows         fewer rows than one step draws
+    D613 absent-separator a text that `after` or `before` finds in no row
+    D614 no-answer        targets that no answer can equal
+    D615 repeated-rows    rows that come again
+    D604 eval-overlap     prompts of an evaluation that are trained on, by their text
     D607 stop-tokens      the end tokens that a local model's own metadata names
     X804 reward-loading   a Python reward that cannot be loaded, in a process of its own
     X805 reward-call      a reward that fails when it is called once, on a row
@@ -32,14 +36,17 @@ from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
-from forgedsl.lower.job import Dataset
+from forgedsl.lower.job import Dataset, Job
 from forgedsl.plan.archs import check_family
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
 from forgedsl.source import Span
-from forgedsl.syntax.walk import reads
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads, walk
 
 SECONDS = 120
+REPEATED = 0.1
+"""the part of rows that come again, from which on it is said"""
 PLACE = re.compile(r"\(at [\w.+-]+\.forge:(\d+):(\d+)\)")
 ENGINE = """
 import dataclasses, json
@@ -68,6 +75,13 @@ class Look:
     """rollouts of its prompt, for trying rewards"""
     few: str = ""
     """that there are fewer rows than one step draws"""
+    absent: tuple[str, ...] = ()
+    """separators that no row has"""
+    hopeless: str = ""
+    """a target, where most are nothing that `math_equal` can read"""
+    repeated: int = 0
+    prompts: frozenset[int] = frozenset()
+    """of rows that are drawn, to compare"""
     unread: str = ""
     unmeasured: str = ""
 
@@ -111,11 +125,13 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
             at = _source(view, name)[1]
             text, help_text = f"dataset {name}: {look.few}", "draw fewer, or add rows"
             yield warning("D612", "few-rows", text, at, help=help_text)
+        yield from _sense(view, name, look)
         found = _rows(view, name, look)
         if found is not None and found.span not in columns:  # a dataset and its eval share columns
             yield found
         if found is not None and found.related:
             columns.add(found.span)
+    yield from _shared(view, lowered.job, looks)
     for name, problem in problems.items():
         yield error(
             "X804",
@@ -236,6 +252,52 @@ def end_tokens(folder: Path) -> tuple[tuple[str, ...], set[str]]:
     added = json.loads(tokenizer.read_text("utf-8")).get("added_tokens_decoder", {})
     special = {token["content"] for token in added.values() if token.get("special", True)}
     return tuple(added[str(i)]["content"] for i in ids if str(i) in added), special
+
+
+# ---- what rows say together
+
+
+def _sense(view: View, name: str, look: Look) -> Iterator[Diagnostic]:
+    dataset, at = _source(view, name)
+    for text in look.absent if "." not in name else ():
+        told = f"no row of `{name}` has `{text}`, of {look.checked:,} that were looked at"
+        where = _written_text(dataset, text)
+        yield warning("D613", "absent-separator", told, where or at,
+                      help="without it the whole text is taken")  # fmt: skip
+    if look.hopeless:
+        yield warning("D614", "no-answer", f"most targets of `{name}` are no answers that "
+                      f"`math_equal` can read: {look.hopeless[:60]!r}",
+                      place(dataset.settings["target"], dataset),
+                      help="take the number or the formula alone: `after(row.answer, \"#### \")`",
+                      )  # fmt: skip
+    if look.repeated > REPEATED * look.checked:
+        told = f"{look.repeated:,} of {look.checked:,} rows of `{name}` came before"
+        yield Diagnostic(
+            code="D615", name="repeated-rows", severity=Severity.INFO, message=told, span=at,
+            help="as weights of what is to be seen often, that is right",
+        )  # fmt: skip
+
+
+def _written_text(dataset: Decl, text: str) -> Span | None:
+    """Where a separator stands."""
+    values = (s.value for s in dataset.settings.values())
+    found = (n for v in values if isinstance(v, Deferred) for n in walk(v.expr))
+    return next((n.span for n in found if isinstance(n, ast.String) and n.value == text), None)
+
+
+def _shared(view: View, job: Job, looks: Mapping[str, Look]) -> Iterator[Diagnostic]:
+    """Prompts of evaluations that are trained on, whatever source they come from."""
+    trained = {node.target for node in job.nodes if node.op == "draw"} & looks.keys()
+    for name, evaluation in job.evals.items():
+        mine = looks.get(evaluation.dataset, Look()).prompts
+        for other in sorted(trained - {evaluation.dataset}):
+            both = len(mine & looks[other].prompts)
+            if both:
+                decl = view.program.evals[name]
+                told = f"{both:,} of {len(mine):,} prompts of `{name}` are trained on as `{other}`"
+                yield warning("D604", "eval-overlap", told, decl.name_span,
+                              related=(Label(text="trained on", span=_source(view, other)[1]),),
+                              help="leave them out of one of the two")  # fmt: skip
 
 
 # ---- the engine

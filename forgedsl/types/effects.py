@@ -52,6 +52,8 @@ class Use:
     end_column: int
     keywords: tuple[str | None, ...] = ()
     """the names of its arguments, None for `**`"""
+    timeout: float | None = None
+    """the seconds that it waits, where they are written as a number"""
 
 
 def covered(declared: list[str]) -> frozenset[str]:
@@ -109,7 +111,14 @@ def _of(root: ast.AST, scope: dict[str, str]) -> Iterator[Use]:
                 column=node.func.col_offset,
                 end_column=node.func.end_col_offset or node.func.col_offset + 1,
                 keywords=tuple(keyword.arg for keyword in node.keywords),
+                timeout=_seconds(node),
             )
+
+
+def _seconds(call: ast.Call) -> float | None:
+    given = (word.value for word in call.keywords if word.arg == "timeout")
+    found = [v.value for v in given if isinstance(v, ast.Constant)]
+    return float(found[0]) if found and isinstance(found[0], int | float) else None
 
 
 def _dotted(node: ast.AST) -> str:

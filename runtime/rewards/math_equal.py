@@ -27,6 +27,8 @@ LAST_NUMBER = re.compile(
 )
 MAX_LENGTH = 256
 """characters of an answer that is worth parsing as mathematics"""
+FEW_WORDS = 4
+"""a name, a choice, a unit: an answer that is compared as text"""
 LATEX = re.compile(r"[\\^_{}=()\[\]]")
 MAX_EXPONENT = 10_000
 """the largest product of exponents that is worth evaluating"""
@@ -141,15 +143,27 @@ def _exponent_end(text: str, start: int) -> int:
     return len(text)
 
 
-def _verified(answer: str, target: str, tolerance: float) -> bool:
-    from math_verify import parse, verify
+def is_answer(target: str) -> bool:
+    """Whether somebody may write it: a number, mathematics, or a few words."""
+    target = _cleaned(target)
+    if plain_number(target) is not None or len(target.split()) <= FEW_WORDS:
+        return target != ""
+    return len(target) <= MAX_LENGTH and bool(_parsed(target))
+
+
+def _parsed(text: str) -> list[Any]:
+    from math_verify import parse
 
     # It warns once that its time limit is off. The pool has one: see above.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
-    gold, found = (
-        parse(f"${text}$" if LATEX.search(text) else text, parsing_timeout=None)
-        for text in (target, answer)
-    )
+    found: list[Any] = parse(f"${text}$" if LATEX.search(text) else text, parsing_timeout=None)
+    return found
+
+
+def _verified(answer: str, target: str, tolerance: float) -> bool:
+    from math_verify import verify
+
+    gold, found = _parsed(target), _parsed(answer)
     if not gold or not found:
         return False
     rounding = max(0, min(15, -Decimal(tolerance).adjusted())) if tolerance > 0 else 15

@@ -2,15 +2,23 @@
 
     schedule async { steps = 100, max_policy_age = 1, starve_timeout = 1s }          # fires
     sync trainer -> generator { timeout = 1ms }                                      # fires
+    reward grade = api.score { timeout = 5s, effects = [net] }     # fires: it posts with timeout=60
+    schedule async { steps = 100, max_policy_age = 1, starve_timeout = 10min }       # silent
 
 The first answers of a step take as long as the plan says for sampling; a run with less patience
 ends with exit code 6 though nothing is wrong (verl #7155, open-instruct #691). It fires below a
-quarter of the estimate, which counts all answers at their longest.
+quarter of the estimate, which counts all answers at their longest. A Python reward that is ended
+before its own call gives up never sees why that call failed.
 """
 
+from collections.abc import Iterator
+
+from forgedsl.graph.ir import Graph
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View, place
-from forgedsl.plan.cost import time_text
+from forgedsl.plan.cost import completions, time_text
+from forgedsl.plan.plan import Plan
 
 finding = rule(__doc__, "W")
 PART = 0.25
@@ -42,3 +50,37 @@ def check(view: View) -> Findings:
                 timeout.origin.span or step.span,
                 help="leave `timeout` out: it is 5 minutes then",
             )
+    yield from _rewards(view, graph, plan)
+
+
+def _rewards(view: View, graph: Graph, plan: Plan) -> Findings:
+    for name, what, takes in (*_judges(view, graph, plan), *_calls(view)):
+        reward = view.program.rewards[name]
+        given = reward.settings["timeout"].value
+        if given < takes:
+            yield finding(
+                f"{what}, and reward `{name}` is given {time_text(given)}",
+                place_of(reward, view, "timeout"),
+                help="a longer `timeout`",
+            )
+
+
+def _judges(view: View, graph: Graph, plan: Plan) -> Iterator[tuple[str, str, float]]:
+    """What a judge in the plan needs for the answers that it is asked about at a time."""
+    count = sum(completions(graph, node) for node in graph.of("sample")) or 1
+    for stage in plan.cost.stages:
+        reward = view.program.rewards.get(stage.node)
+        if reward is not None:
+            settings = reward.settings
+            at_a_time = settings["procs"].value * settings["concurrency"].value
+            takes = stage.seconds * min(1.0, at_a_time / count)
+            yield stage.node, f"its judge takes about {time_text(takes)}", PART * takes
+
+
+def _calls(view: View) -> Iterator[tuple[str, str, float]]:
+    """What the calls of a Python reward wait for."""
+    for found in python_rewards(view):
+        timed = [(use.timeout, use.name) for use in found.uses if use.timeout is not None]
+        if timed:
+            seconds, name = max(timed)
+            yield found.reward.name, f"`{name}` waits for {time_text(seconds)}", seconds

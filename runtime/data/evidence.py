@@ -1,0 +1,101 @@
+"""What the rows of a dataset say that no single row does: texts that are looked for in vain, rows
+that come again, targets that no answer can equal.
+
+what a reader makes of each row --Evidence.through--> counts
+program's after(s, sep) and before(s, sep) --separators--> [calls, with it] by separator
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any, TypeVar
+
+from forgedsl.runtime.items import Prompt, Rollout, Sample
+from forgedsl.runtime.rewards.math_equal import is_answer
+from forgedsl.runtime.rewards.text import target_text
+
+T = TypeVar("T")
+LEAST = 20
+"""rows of which something can be said"""
+TRIED = 50
+"""targets that are looked at: to parse mathematics takes its time"""
+
+
+class Evidence:
+    """Sees what is made of rows; `parsed`: a reward reads the targets as mathematics."""
+
+    def __init__(self, *, parsed: bool) -> None:
+        self._rows: set[int] = set()
+        self._seen = 0
+        self._parsed = parsed
+        self._targets: list[str] = []
+        self._prompts: set[int] = set()
+
+    def through(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
+        """The same, looked at."""
+
+        def made(row_id: int, row: Any) -> T:
+            item = make(row_id, row)
+            self._see(item)
+            return item
+
+        return made
+
+    def _see(self, item: Any) -> None:
+        self._seen += 1
+        self._rows.add(hash(_content(item)))
+        if isinstance(item, Prompt):
+            self._prompts.add(hash(item.text))
+            if self._parsed and len(self._targets) < TRIED:
+                self._targets.append(target_text(item.target))
+
+    @property
+    def prompts(self) -> frozenset[int]:
+        """What is asked."""
+        return frozenset(self._prompts if len(self._prompts) >= LEAST else ())
+
+    @property
+    def repeated(self) -> int:
+        """Rows that came before, of what they are read for."""
+        return self._seen - len(self._rows) if self._seen >= LEAST else 0
+
+    @property
+    def hopeless(self) -> str:
+        """A target, where most of them are nothing that an answer could equal; else empty."""
+        bad = [text for text in self._targets if not is_answer(text)]
+        return bad[0] if 2 * len(bad) > len(self._targets) else ""
+
+
+def _content(item: Any) -> Any:
+    if isinstance(item, Prompt):
+        return item.text, repr(item.target)
+    if isinstance(item, Sample):
+        return tuple(item.token_ids)
+    if isinstance(item, tuple) and all(isinstance(side, Rollout) for side in item):
+        return tuple((side.prompt.text, side.text) for side in item)
+    return repr(item)
+
+
+@contextmanager
+def separators(program: ModuleType) -> Iterator[dict[str, list[int]]]:
+    """While it is open: how often a program has looked for each separator, and found it."""
+    found: dict[str, list[int]] = {}
+    names = [name for name in ("after", "before") if name in vars(program)]
+    plain: dict[str, Any] = {name: vars(program)[name] for name in names}
+
+    def counted(function: Callable[[str, str], str]) -> Callable[[str, str], str]:
+        def call(s: str, sep: str) -> str:
+            counts = found.setdefault(sep, [0, 0])
+            counts[0] += 1
+            counts[1] += sep in s if isinstance(s, str) else 0
+            return function(s, sep)
+
+        return call
+
+    vars(program).update({name: counted(function) for name, function in plain.items()})
+    try:
+        yield found
+    finally:
+        vars(program).update(plain)
