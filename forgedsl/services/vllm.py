@@ -24,8 +24,10 @@ ENGINE_ARGUMENTS = (
     ("distributed_executor_backend", "Monarch starts the ranks"),
     ("disable_log_stats", "events.jsonl has the figures"),
     ("scheduler_cls", "the runtime has its own"),
-    *((name, f"`sampling.{name}` does") for name in
-      ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop")),
+    *(
+        (name, f"`sampling.{name}` does")
+        for name in ("temperature", "top_p", "top_k", "min_p", "max_tokens", "min_tokens", "stop")
+    ),
 )
 """arguments of vLLM that runtime/upstream/vllm.py sets, and what decides them"""
 
