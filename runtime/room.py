@@ -16,6 +16,7 @@ from forgedsl.lower import job as spec
 from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params
 from forgedsl.runs.checkpoints import checkpoint_steps
 from forgedsl.runtime.models import resolve_model
+from forgedsl.services.titan import PRECISIONS
 
 GIB = 2**30
 KEPT = 2
@@ -58,10 +59,10 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
         except Unsupported:  # said where the trainer is built
             continue
         params = num_params(dims)
-        lora = service.lora if isinstance(service, spec.TitanService) else None
-        learnt = params if lora is None else adapter_params(dims, lora.rank)
-        # weights and both moments of Adam, in f32 (actors/trainer.py)
-        size += 4 * params + 8 * learnt + (0 if lora is None else 4 * learnt)
+        if isinstance(service, spec.TitanService) and service.optimizer is not None:
+            weight, moments, _ = PRECISIONS[service.optimizer.precision]
+            adapters = 0 if service.lora is None else adapter_params(dims, service.lora.rank)
+            size += weight * (params + adapters) + moments * (adapters or params)
         export += ITEMSIZE[model.dtype] * params if job.checkpoint.export else 0
     return size, export
 

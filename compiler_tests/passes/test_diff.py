@@ -27,6 +27,8 @@ def test_equal_jobs(tmp_path):
     [
         ("trainer.optimizer.lr=2e-6", "numerics", "trainer.optimizer.lr"),
         ("trainer.batch.rows=2", "numerics", "trainer.batch.rows"),
+        ("trainer.optimizer.precision=bf16", "numerics", "trainer.optimizer.precision"),
+        ("trainer.memory.offload=true", "placement", "trainer.memory.offload"),
         ("generator.sampling.temperature=0.9", "numerics", "generator.sampling.temperature"),
         ("run.seed=3", "numerics", "run.seed"),
         ("policy.dtype=f32", "numerics", "policy.dtype"),

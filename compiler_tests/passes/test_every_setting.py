@@ -135,6 +135,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "optimizer.kind": "adam", "optimizer.lr": "1e-4", "optimizer.betas": "[0.8, 0.9]",
         "optimizer.eps": "1e-6", "optimizer.weight_decay": "0.2", "optimizer.warmup": "5",
         "optimizer.decay": "linear", "optimizer.max_norm": "2.0", "optimizer.on_nan": "skip",
+        "optimizer.precision": "bf16_moments", "memory.offload": "true",
         "lora.rank": "8", "lora.alpha": (changed(
             EVALUATED, ("procs = 4,", "procs = 4, lora.rank = 8,")), "64.0"),
         "batch.seq_len": "2048", "batch.rows": "2", "batch.tokens": (changed(

@@ -1,5 +1,8 @@
 """Memory of a plan: parameter counts, items, stores, what fits, P205 and P211."""
 
+import shlex
+from pathlib import Path
+
 import pytest
 from forge_texts import GRPO, SFT, changed, loaded, plan_of
 
@@ -7,6 +10,8 @@ from forgedsl.diagnostics import Severity
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
 from forgedsl.hir.context import Host
+from forgedsl.plan.capacity import TIGHT
+from forgedsl.plan.host import described_host
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.params import kv_bytes, num_params
 from forgedsl.plan.plan import advice, plan
@@ -21,7 +26,9 @@ COLOCATED = changed(
 WIDE = changed(GRPO, ("procs = 4, optimizer", "procs = 16, optimizer"))
 FULL = "trainer.memory.activation_checkpoint=full"
 MODES = ("none", "selective", "full")
+ROOT = Path(__file__).parents[2]
 ONE = Host(gpus=1)
+STATE = {"weights", "AdamW", "gradients"}
 
 
 def only(diagnostics, code):
@@ -129,14 +136,45 @@ def test_two_services_on_one_gpu():
     assert fixed[1] == []
 
 
-def test_a_snapshot_gathered_on_every_rank_counts():
-    found = only(
-        plan_of(WIDE, FULL, 'policy.arch=qwen3("32B")', "trainer.batch.rows=1", host=Host(gpus=20))[
-            1
-        ],
-        "P205",
-    )
-    assert any("gathered snapshot f32" in note for note in found.notes)
+def test_of_what_is_published_one_tensor_is_whole_on_a_rank():
+    made, _ = plan_of(WIDE, FULL, 'policy.arch=qwen3("32B")', "trainer.batch.rows=1",
+                      host=Host(gpus=20))  # fmt: skip
+    assert items(made, "trainer", "sync")["gathered tensor"] == 2 * 151_936 * 5120
+
+
+@pytest.mark.parametrize(("precision", "each"), [("f32", 16), ("bf16_moments", 12), ("bf16", 8)])
+def test_bytes_of_a_parameter_that_is_trained(precision, each):
+    made, _ = plan_of(GRPO, f"trainer.optimizer.precision={precision}")
+    found = items(made, "trainer", "train")
+    kept = [size for name, size in found.items() if name.split()[0] in STATE]
+    assert sum(kept) == pytest.approx(each * num_params(family("qwen3").sizes["1.7B"]) / 4)
+
+
+def test_what_is_offloaded_is_in_the_memory_of_the_host():
+    before, after = (plan_of(GRPO, *edits)[0] for edits in ([], ["trainer.memory.offload=true"]))
+    state = 16 * num_params(family("qwen3").sizes["1.7B"])
+    moved = after.memory.stores[-1].bytes - before.memory.stores[-1].bytes
+    assert moved == pytest.approx(state)
+    assert not {name.split()[0] for name in items(after, "trainer", "train")} & STATE
+
+
+def test_an_offload_takes_time():
+    before, after = (plan_of(GRPO, *edits)[0] for edits in ([], ["trainer.memory.offload=true"]))
+    times = [next(s.seconds for s in made.cost.stages if s.node == "step")
+             for made in (before, after)]  # fmt: skip
+    assert times[1] > times[0]
+
+
+def test_the_8b_recipe_of_torchforge_plans_on_eight_gpus_of_80_gib():
+    guide = (ROOT / "docs/guide/from-torchforge.md").read_text()
+    text = guide.split("```forge alone\n")[1].split("```")[0]
+    command = guide.split("forgec plan grpo.forge ")[1].split("```")[0]
+    words = shlex.split(command.replace("\\\n", " "))
+    host = described_host(words[words.index("--host") + 1])
+    made, diagnostics = plan_of(text, *(word for word in words if "=" in word), host=host)
+    assert diagnostics == []
+    assert made.request.dims["trainer"] == family("qwen3").sizes["8B"]
+    assert max(store.share for store in made.memory.stores) < TIGHT
 
 
 def test_an_engine_without_room_for_one_sequence():

@@ -119,6 +119,23 @@ def test_cpu_device_with_gpus():
     assert found.message == "service `reference` has `device = cpu` and gpus = 1"
 
 
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("trainer.optimizer.precision=bf16",
+         "`trainer` would keep weights in bf16 and compute in f32"),
+        ("trainer.memory.offload=true", "what `trainer` keeps is in the host's memory already"),
+        ("reference.optimizer.lr=1e-4", "`optimizer.lr` has no effect: no `reference.step` is in "
+         "the flow, so `reference` is frozen"),
+        ("reference.lora.rank=8", "`lora.rank` has no effect: no `reference.step` is in the flow, "
+         "so `reference` is frozen"),
+    ],
+)  # fmt: skip
+def test_what_would_have_no_effect(setting, text):
+    cpu = ("trainer.device=cpu", "trainer.gpus=0", "policy.dtype=f32")
+    assert text in [d.message for d in plan_of(GRPO, *cpu, setting)[1] if d.code == "F113"]
+
+
 def test_heads_not_divisible():
     text = changed(
         GRPO, ("procs = 4,", "procs = 3, parallel.tp = 3,"), ("4096, rows", "4095, rows")

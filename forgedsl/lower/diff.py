@@ -27,6 +27,7 @@ MISSING = "-"
 
 SETTINGS = {
     "activation_checkpoint": "memory.activation_checkpoint",
+    "offload": "memory.offload",
     "gpu_memory": "engine.gpu_memory",
     "prefix_caching": "engine.prefix_caching",
     "cuda_graphs": "engine.cuda_graphs",

@@ -148,6 +148,8 @@ class Optimizer(Spec):
     decay: Literal["none", "linear", "cosine"] = "none"
     max_norm: float = 1.0
     on_nan: Literal["stop", "skip"] = "stop"
+    precision: Literal["f32", "bf16_moments", "bf16"] = "f32"
+    """what is kept of a weight between steps"""
 
 
 class Lora(Spec):
@@ -197,6 +199,8 @@ class TitanService(Service):
     """None: the weights themselves are trained"""
     batch: BatchShape
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
+    offload: bool = False
+    """weights, gradients and moments are in the host's memory"""
     compile: bool = False
 
 

@@ -58,6 +58,7 @@ def _titan(
             accumulate=accumulate if isinstance(accumulate, int) else None,
         ),
         activation_checkpoint=_plain(decl, "memory.activation_checkpoint"),
+        offload=_plain(decl, "memory.offload"),
         compile=bool(value(decl, "compile", mesh.device == "gpu")),
     )
 

@@ -22,6 +22,7 @@ from forgedsl.plan.memory import (
     TitanShape,
     VllmShape,
     kv_per_token,
+    offloaded,
     titan_phases,
     vllm_phases,
     vllm_pool,
@@ -177,7 +178,8 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
         dims=dims, device=mesh.device, degrees=mesh.degrees,
         itemsize=itemsize(request.program, decl), trained=trained,
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
-        seq_len=seq_len, rows=rows,
+        seq_len=seq_len, rows=rows, precision=str(value(decl, "optimizer.precision")),
+        offload=bool(value(decl, "memory.offload")),
         adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
     )  # fmt: skip
@@ -301,7 +303,10 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
 
 
 def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
-    return rank.peak if rank is not None and mesh.device == "cpu" else 0
+    """Bytes of a process, its code left out."""
+    if rank is None or mesh.device == "cpu":
+        return rank.peak if rank is not None else 0
+    return offloaded(rank.shape) if isinstance(rank.shape, TitanShape) else 0
 
 
 def _fitting_rows(request: Request, name: str) -> int:

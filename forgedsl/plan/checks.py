@@ -20,7 +20,7 @@ from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens
 from forgedsl.plan.environments import longest_text
 from forgedsl.plan.host import launcher_of
-from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots
+from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots, value
 from forgedsl.records import replace
 from forgedsl.schema import SERVICES, builtins
 from forgedsl.services.registry import kind_of
@@ -145,6 +145,51 @@ def check_adapters(decl: Decl) -> list[Diagnostic]:
             alpha.origin.span or decl.name_span,
             help="give `lora.rank`, or remove it",
         )
+    ]
+
+
+def check_kept(decl: Decl, mesh: MeshPlan, dtype: str) -> list[Diagnostic]:
+    """F113: weights kept in bf16 and computed in f32; an offload where there is no GPU."""
+    found = []
+    if value(decl, "optimizer.precision") == "bf16" and dtype != "bf16":
+        found.append(
+            error(
+                "F113",
+                "bad-value",
+                f"`{decl.name}` would keep weights in bf16 and compute in {dtype}",
+                written_at(decl, "optimizer.precision"),
+                related=setting_label(decl, "dtype"),
+                help="`dtype = bf16`",
+            )
+        )
+    if value(decl, "memory.offload") and mesh.device == "cpu":
+        found.append(
+            error(
+                "F113",
+                "bad-value",
+                f"what `{decl.name}` keeps is in the host's memory already",
+                written_at(decl, "memory.offload"),
+                help="remove `memory.offload`, or `device = gpu`",
+            )
+        )
+    return found
+
+
+def check_learning(program: Program, graph: Graph) -> list[Diagnostic]:
+    """F113: settings of training, written for a service that the flow does not step."""
+    return [
+        error(
+            "F113",
+            "bad-value",
+            f"`{key}` has no effect: no `{name}.step` is in the flow, so `{name}` is frozen",
+            given.origin.span or program.services[name].name_span,
+            help="remove it",
+        )
+        for name in graph.services
+        if name != graph.trainer
+        for key, given in program.services[name].settings.items()
+        if given.origin.layer != "default"
+        and key.startswith(kind_of(program.services[name].ctor).learning or ("\0",))
     ]
 
 

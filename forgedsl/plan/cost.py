@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Constructor, Program, rewards_of
+from forgedsl.hir.ir import Constructor, Decl, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of, judges
 from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.capacity import RankMemory, Request, itemsize
-from forgedsl.plan.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
+from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.environments import environment_of, longest_text
 from forgedsl.plan.freeing import freeing_parameter
 from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, vllm_pool
@@ -28,6 +28,7 @@ from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
+from forgedsl.services.titan import PRECISIONS
 from forgedsl.transports import RATES
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
@@ -308,6 +309,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     flops = passes * tokens * forward_flops(dims, seq_len)
     rates = rates_of(request, mesh)
     micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
+    fetched, updated = offload_seconds(request, decl, mesh, dims, trained=node.op == "step")
     return Stage(
         node=node.name,
         service=node.target,
@@ -316,15 +318,32 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         flops=flops,
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
         seconds=flops / (rates.train * mesh.world)
+        + epochs * many * updated
         + micros
         * (
             passes * rates.launch
+            + epochs * fetched
             + forwards * reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
         ),
         detail=(f"{epochs} x {many} updates, " if epochs * many > 1 else "")
         + f"{micros // many} x {rows} rows of {seq_len}"
         + (f" on each of {data_ranks(mesh)}" if data_ranks(mesh) > 1 else ""),
     )
+
+
+def offload_seconds(
+    request: Request, decl: Decl, mesh: MeshPlan, dims: Dims, *, trained: bool
+) -> tuple[float, float]:
+    """What offload adds: to a microbatch, weights on their way to the GPU for each pass and
+    gradients back; to an update, a CPU that reads and writes weights and moments."""
+    if not value(decl, "memory.offload"):
+        return 0.0, 0.0
+    held = num_params(dims) / (mesh.world // mesh.degrees["dp_replicate"])
+    if not trained:
+        return itemsize(request.program, decl) * held / PCIE, 0.0
+    weight, moments, gradient = PRECISIONS[str(value(decl, "optimizer.precision"))]
+    update = (2 * (weight + moments) + gradient) * held * mesh.procs / HOST_BANDWIDTH
+    return (2 * weight + gradient) * held / PCIE, update
 
 
 def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:

@@ -31,6 +31,8 @@ DEFAULT = "A100"
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
+PCIE = 25e9
+"""bytes/s between the memory of a host and a GPU"""
 REDUCE = 12e-6
 """seconds of an all-reduce of a few tokens between GPUs of a host"""
 LINK = 300e9

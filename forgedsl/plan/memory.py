@@ -22,7 +22,8 @@ from forgedsl.plan.params import (
     query_width,
     vocab_params,
 )
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
+from forgedsl.services.titan import PRECISIONS
 
 PHASES = ("rollout", "sync", "train")
 GIB = 2**30
@@ -76,6 +77,8 @@ class TitanShape:
     checkpointing: str
     seq_len: int
     rows: int
+    precision: str = "f32"
+    offload: bool = False
     adapters: int | None = None
     """parameters that are trained instead of the weights"""
     published: int
@@ -178,28 +181,24 @@ def titan_phases(shape: TitanShape) -> tuple[Phase, ...]:
 
 def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
     total = num_params(shape.dims)
-    n = total / shape.shard
-    share = f" / {shape.shard}" if shape.shard > 1 else ""
-    of = f"{count_text(total)}{share}"
-    trained = total if shape.adapters is None else shape.adapters
-    m, of_trained = trained / shape.shard, f"{count_text(trained)}{share}"
-    resident = [
-        _item("weights f32", 4 * n, f"4 x {of}"),
-        _item("AdamW moments f32", 8 * m, f"8 x {of_trained}"),
-    ]
-    if shape.adapters is not None:
-        resident.append(_item("adapters f32", 4 * m, f"4 x {of_trained}"))
+    *kept, gradients = state_items(shape)
+    resident = [] if shape.offload else kept
     if shape.published and shape.device == "cpu":
         size = 2 * shape.published * total
         formula = f"2 buffers x {shape.published} x {count_text(total)}, shared memory"
         resident.append(_item("published weights", size, formula))
-    working = [_item("gradients f32", 4 * m, f"4 x {of_trained}"), _gathered(shape)]
+    working = [*([] if shape.offload else [gradients]), _gathered(shape)]
+    if shape.device == "cpu" and shape.precision == "bf16_moments":
+        size = 2 * next(item.bytes for item in kept if "moments" in item.name)
+        working.append(_item("moments f32", size, "Adam steps in f32 there"))
     working += activation_items(shape)
     freed = KEPT[shape.device] * sum(item.bytes for item in working)
-    copy = 4 * total if shape.published and shape.shard > 1 else 0
-    sync = [_item("gathered snapshot f32", copy, f"4 x {count_text(total)}")] if copy else []
+    unit = vocab_params(shape.dims)
+    copy = shape.published * unit if shape.shard > 1 else 0
+    formula = f"{shape.published} x {count_text(unit)} of the largest tensor"
+    sync = [_item("gathered tensor", copy, formula)]
     if shape.adapters is not None and shape.published:
-        sync.append(_item("merged weights f32", 4 * n, f"4 x {of}"))
+        sync.append(replace(kept[0], name=kept[0].name.replace("weights", "merged weights")))
     return (
         _phase("rollout", resident, [_kept(freed, shape.device)]),
         _phase("sync", resident, sync, [_kept(freed - copy, shape.device)]),
@@ -207,10 +206,41 @@ def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
     )
 
 
+def state_items(shape: TitanShape) -> list[Item]:
+    """What a trained rank keeps of its parameters, gradients last."""
+    dtype = {"f32": "f32", "bf16_moments": "f32", "bf16": "bf16"}[shape.precision]
+    weight, moments, gradient = PRECISIONS[shape.precision]
+    total = num_params(shape.dims)
+    learnt = total if shape.adapters is None else shape.adapters
+
+    def item(name: str, size: int, count: int) -> Item:
+        share = f" / {shape.shard}" if shape.shard > 1 else ""
+        return _item(name, size * count / shape.shard, f"{size} x {count_text(count)}{share}")
+
+    adapters = [item(f"adapters {dtype}", weight, learnt)] if shape.adapters is not None else []
+    of_moments = "f32" if shape.precision == "f32" else "bf16"
+    return [
+        item(f"weights {dtype}", weight, total),
+        item(f"AdamW moments {of_moments}", moments, learnt),
+        *adapters,
+        item(f"gradients {dtype}", gradient, learnt),
+    ]
+
+
+def offloaded(shape: TitanShape) -> int:
+    """Bytes of a rank that are in the host's memory."""
+    if not shape.offload:
+        return 0
+    if not shape.trained:
+        return round(shape.itemsize * num_params(shape.dims) / shape.shard)
+    return sum(item.bytes for item in state_items(shape))
+
+
 def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
     total = num_params(shape.dims)
     of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
-    resident = [_item("weights", shape.itemsize * total / shape.shard, f"{shape.itemsize} x {of}")]
+    size = 0 if shape.offload else shape.itemsize * total / shape.shard
+    resident = [_item("weights", size, f"{shape.itemsize} x {of}")]
     whole = layer_bytes(shape, "none")
     formula = f"{shape.tokens:,} tokens x {whole:,.0f} B"
     rows = head_rows(shape)
@@ -236,7 +266,8 @@ def _gathered(shape: TitanShape) -> Item:
     unit = largest_unit(shape.dims) // shape.degrees["tp"]
     count = 3 if shape.trained else 2
     formula = f"{count} x {shape.itemsize} x {count_text(unit)} of the largest unit"
-    return _item("gathered by FSDP", count * shape.itemsize * unit, formula)
+    on_the_way = 8 * unit / shape.shard if shape.offload else 0
+    return _item("gathered by FSDP", count * shape.itemsize * unit + on_the_way, formula)
 
 
 # ---- vLLM

@@ -24,7 +24,7 @@ from forgedsl.plan.host import Host, resolve_host
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
-from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh
+from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh, value
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.records import dataclass, replace
@@ -223,7 +223,7 @@ def _checks(
     }
     seq_len = request.rows[graph.trainer][1]
     found += checks.check_names(program, request.meshes)
-    found += checks.check_support(program, graph)
+    found += checks.check_support(program, graph) + checks.check_learning(program, graph)
     found += checks.check_launcher(program, request.meshes)
     found += checks.check_evals(program, graph)
     found += checks.check_transports(program, graph, request.meshes)
@@ -242,6 +242,8 @@ def _checks(
         found += checks.check_sampling(decl) if kind_of(mesh.kind).samples else []
         if name in request.rows:
             found += checks.check_batch(decl) + checks.check_adapters(decl)
+            dtype = str(value(decl, "dtype") or model.settings["dtype"].value)
+            found += checks.check_kept(decl, mesh, dtype)
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found

@@ -83,6 +83,7 @@ class ServiceKind:
     even      what of a model `tp` must divide, by the fields of its dimensions
     measure   prefix of the settings that say what its log-probs are of (`sampling.`)
     process   bytes of a process that has imported its parts and holds no model (measured)
+    learning  prefixes of the settings that only a service reads which the flow steps
     remote    it runs elsewhere: a string names its model, and the plan gives it nothing
     """
 
@@ -95,6 +96,7 @@ class ServiceKind:
     even: tuple[str, ...] = ("heads",)
     measure: str = ""
     process: int = GIB
+    learning: tuple[str, ...] = ()
     remote: bool = False
     experts_on_one: bool = False
     """a model with experts computes in one process"""

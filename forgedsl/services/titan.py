@@ -9,6 +9,8 @@ from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, 
 _TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
 _RECOMPUTED = replace(word("none", "selective", "full"), auto=True)
 _BETA = Type(base="float", minimum=0.0, below=1.0)
+PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
+"""bytes of weight, moments and gradient of a trained parameter, by `optimizer.precision`"""
 
 SCHEMA = Kind(
     name="service",
@@ -46,6 +48,9 @@ SCHEMA = Kind(
         row("optimizer.max_norm", POSITIVE, 1.0, NUM, "gradients are clipped to it"),
         row("optimizer.on_nan", word("stop", "skip"), "stop", NUM,
              "what a non-finite gradient does"),
+        row("optimizer.precision", word(*PRECISIONS), "f32", NUM,
+             "what is kept of a weight: all in f32; the moments in bf16; or weight, gradient and "
+             "moments in bf16, where a change of less than 0.4 % of a weight is lost"),
         row("lora.rank", replace(OPTIONAL_COUNT, usual=(1, 2048)), None, NUM,
              "train adapters of this rank on every linear layer instead of the weights"),
         row("lora.alpha", SOME, 32.0, NUM, "adapters are scaled by alpha / rank"),
@@ -60,6 +65,9 @@ SCHEMA = Kind(
              "microbatches per step; auto is as many as the batch needs"),
         row("memory.activation_checkpoint", _RECOMPUTED, "none", PLACE,
              "recompute activations in the backward pass"),
+        row("memory.offload", BOOL, False, PLACE,
+             "weights, gradients and moments stay in the host's memory, where the optimizer steps; "
+             "a GPU has the layers in use"),
     ),
 )  # fmt: skip
 
@@ -72,4 +80,5 @@ KIND = ServiceKind(
     even=("heads", "kv_heads", "vocab"),
     process=round(0.7 * GIB),
     experts_on_one=True,
+    learning=("optimizer.", "lora.", "batch.accumulate", "memory.activation_checkpoint"),
 )

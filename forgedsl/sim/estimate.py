@@ -18,10 +18,18 @@ from typing import TYPE_CHECKING
 from forgedsl.lower.job import Job, Sampler, TitanService
 from forgedsl.plan.calibration import factor
 from forgedsl.plan.capacity import itemsize
-from forgedsl.plan.cost import RECOMPUTE, data_ranks, lengths, rates_of, reduce_seconds
+from forgedsl.plan.cost import (
+    RECOMPUTE,
+    data_ranks,
+    lengths,
+    offload_seconds,
+    rates_of,
+    reduce_seconds,
+)
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
+from forgedsl.services.titan import PRECISIONS
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Reward, Titan
 from forgedsl.sim.values import Dist, constant
 from forgedsl.transports import RATES
@@ -174,15 +182,18 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     reduce = reduce_seconds(mesh, dims, rows * seq_len, size)
     token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
     size *= num_params(dims)
+    fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
+    token += fetched / each / passes
+    weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision"))]
     synced = _is_synced(graph.syncs, name)
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
-        step=step * epochs * many * rates.launch * passes if trained else 0.0,
+        step=step * epochs * many * (rates.launch * passes + updated) if trained else 0.0,
         token=step * epochs * passes * token if trained else 0.0,
         logprobs=logprobs * rates.launch,
         logprobs_token=logprobs * token,
         publish=PUBLISH * size / RATES["shm"] if synced else 0.0,
-        save=12.0 * num_params(dims) / DISK / mesh.world if trained else 0.0,
+        save=(weight + moments) * num_params(dims) / DISK / mesh.world if trained else 0.0,
     )
 
 

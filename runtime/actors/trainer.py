@@ -84,8 +84,9 @@ class TitanActor(ForgeActor):
     def _build(self) -> None:
         local = self.rank % self.service.mesh.procs
         self.parts = titan.init_distributed(
-            self.service.mesh.device, self.rank, local, self.world, *self._meeting
-        )
+            self.service.mesh.device, self.rank, local, self.world, *self._meeting,
+            offload=self.service.offload,
+        )  # fmt: skip
         self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
         self.classes = self.titan.classes
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,7 +114,12 @@ def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
     cast = value.to(dtype) if value.is_floating_point() else value
     if not isinstance(cast, DTensor):
         return cast
-    return cast.to_local() if cast.device_mesh.size() == 1 else cast.full_tensor()
+    if cast.device_mesh.size() == 1:
+        return cast.to_local()
+    # what is offloaded is sent by the GPUs, which are faster
+    here: Any = cast.to(cast.device_mesh.device_type)
+    gathered: Tensor = here.full_tensor()
+    return gathered
 
 
 def meeting() -> TCPStore:
@@ -126,9 +131,17 @@ def meeting() -> TCPStore:
 
 
 def init_distributed(
-    device: str, rank: int, local_rank: int, world: int, addr: str, port: int
+    device: str,
+    rank: int,
+    local_rank: int,
+    world: int,
+    addr: str,
+    port: int,
+    *,
+    offload: bool = False,
 ) -> SimpleNamespace:
-    """Join this service's process group, which meets at a `meeting`, through torchtitan."""
+    """Join this service's process group, which meets at a `meeting`, through torchtitan; what is
+    in the host's memory needs one for CPUs, too."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(local_rank),
@@ -144,7 +157,8 @@ def init_distributed(
     if device != "cpu":
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
     # the flight recorder's folder would be made where the user stands
-    parts.dist_utils.init_distributed(parts.CommConfig(trace_buf_size=0))
+    config = parts.CommConfig(trace_buf_size=0)
+    parts.dist_utils.init_distributed(config, enable_cpu_backend=offload)
     return parts
 
 
@@ -165,8 +179,8 @@ def build_model(
     with _no_trainer():
         config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
     keep_loss_whole(config)
-    # a model that is trained keeps f32 weights; FSDP computes in the service's dtype
-    store = torch.float32 if service.optimizer is not None else DTYPES[service.dtype]
+    # FSDP computes in the service's dtype whatever a model that is trained keeps
+    store = DTYPES[_kept(service.optimizer) if service.optimizer is not None else service.dtype]
     with torch.device("meta"), _default_dtype(store):
         module = config.build()
     module = arch.parallelize_fn(
@@ -176,6 +190,7 @@ def build_model(
             dtype=_name(store),
             mixed_precision_param=_name(DTYPES[service.dtype]),
             seq_len=service.batch.seq_len,
+            enable_cpu_offload=service.offload,
         ),
         parallelism=parallelism,
         compile_config=parts.CompileConfig(enable=service.compile),
@@ -183,10 +198,10 @@ def build_model(
         dump_folder="",
     )
     device = torch.device("cpu" if service.mesh.device == "cpu" else torch.cuda.current_device())
-    module.to_empty(device=device)
+    module.to_empty(device="cpu" if service.offload else device)
     torch.manual_seed(model.source.seed if isinstance(model.source, spec.RandomModel) else 0)
     with torch.no_grad():
-        module.init_states(buffer_device=None)
+        module.init_states(buffer_device=device if service.offload else None)
     lora.draw(module)
     _plain_sum_reduction(module)
     if service.compile:
@@ -233,8 +248,11 @@ def build_optimizer(
                 },
             )
         ],
-        implementation="fused",
+        implementation="fused_opt_states_bf16" if opt.precision == "bf16_moments" else "fused",
     ).build(model_parts=[titan.model])
+    if opt.precision == "bf16_moments" and next(titan.model.parameters()).device.type == "cpu":
+        for optimizer in optimizers:
+            _step_in_f32(optimizer)
     schedulers = parts.LRSchedulersContainer.Config(
         warmup_steps=opt.warmup,
         decay_ratio=0.0 if opt.decay == "none" else None,
@@ -243,6 +261,23 @@ def build_optimizer(
     titan.classes["optimizer"] = _class_name(optimizers)
     titan.classes["scheduler"] = _class_name(schedulers)
     return optimizers, schedulers
+
+
+def _step_in_f32(optimizer: torch.optim.Optimizer) -> None:
+    """Have Adam's kernel for CPUs, which takes one dtype, step in f32 with moments kept in bf16, as
+    that for GPUs does."""
+
+    def cast(dtype: torch.dtype) -> Callable[..., None]:
+        def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+            for state in optimizer.state.values():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    if name in state:
+                        state[name] = state[name].to(dtype)
+
+        return hook
+
+    optimizer.register_step_pre_hook(cast(torch.float32))
+    optimizer.register_step_post_hook(cast(torch.bfloat16))
 
 
 def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None:
@@ -370,6 +405,11 @@ def _parallelism(degrees: spec.TitanParallel, parts: SimpleNamespace) -> Any:
         expert_parallel_degree=degrees.ep,
         spmd_backend=SPMD_BACKEND,
     )
+
+
+def _kept(opt: spec.Optimizer) -> str:
+    """The dtype of weights and gradients."""
+    return "bf16" if opt.precision == "bf16" else "f32"
 
 
 def _name(dtype: torch.dtype) -> str:
