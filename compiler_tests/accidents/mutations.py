@@ -48,7 +48,7 @@ SETTINGS = {
     "row.chosen_response": ("row.rejected_response",),
     "row.rejected_response": ("row.chosen_response",),
     "row.instruction": ("row.chosen_response",),
-    "titan(policy) { procs = 4": ("titan(policy) { temperature = 0.5, procs = 4",),
+    "titan(policy) { procs = auto": ("titan(policy) { temperature = 0.5, procs = auto",),
 }  # fmt: skip
 
 

@@ -154,3 +154,8 @@ def test_a_slip_for_auto_is_told_what_may_stand_there():
         "`procs` is an integer or `auto`, not `atuo`",
         "`memory.activation_checkpoint` is one of `none`, `selective`, `full`, `auto`, not `x`",
     ]
+
+
+def test_hosts_that_nothing_reaches_are_left_out():
+    one, four = (plan_of(OPEN, host=Host(gpus=8, hosts=hosts))[0] for hosts in (1, 4))
+    assert four.chosen == one.chosen

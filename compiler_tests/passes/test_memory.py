@@ -204,7 +204,7 @@ def test_starved_pool_is_advice_only():
     assert list(found.reporter) == []
     warning = only(advice(found.program, graph, made), "P211")
     assert warning.severity is Severity.WARNING
-    assert warning.message.startswith("`generator` holds 54 full sequences, and 32 groups are in")
+    assert warning.message.startswith("`generator` holds 54 full sequences, and 64 are to")
 
 
 def test_published_models_are_known_by_their_name():

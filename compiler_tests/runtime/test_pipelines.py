@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from forgedsl.api import load
+from forgedsl.cli.host import host_of
 from forgedsl.lint.engine import lint_file
 from forgedsl.lower.build import lower
+from forgedsl.plan.plan import advice
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
@@ -68,6 +70,26 @@ def test_every_profile_plans(name: str, profile: str) -> None:
     assert made is not None
     devices = {service.mesh.device for service in made.job.services.values()}
     assert devices == {"cpu"} if profile == "cpu" or name in ONLY_CPU else "gpu" in devices
+
+
+@pytest.mark.parametrize("host", ["1xH200", "2xH200", "4xH200", "8xH200", "4x8xH200"])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ONLY_CPU])
+def test_no_step_waits_for_what_could_be_elsewhere(name: str, host: str) -> None:
+    where, path = host_of(host, "plan"), PIPELINES / f"{name}.forge"
+    loaded = load(path, host=where)
+    made = lower(
+        loaded.checked, reporter=loaded.reporter, sources=loaded.sources, base_dir=PIPELINES,
+        host=where,
+    )  # fmt: skip
+    assert made is not None, list(loaded.reporter)
+    told = [*loaded.reporter, *advice(loaded.checked, made.graph, made.plan)]
+    assert [d for d in told if d.severity in ("error", "warning")] == []
+    assert {mesh.device for mesh in made.plan.meshes} == {"gpu"}
+    cost, graph = made.plan.cost, made.graph
+    learning = {graph.trainer, *(str(sync.settings["target"]) for sync in graph.syncs)}
+    awaited = cost.bottleneck
+    assert awaited is not None
+    assert cost.busy(awaited.service) < 0.6 or awaited.service in learning
 
 
 @pytest.mark.timeout(600)

@@ -199,11 +199,11 @@ def _no_pool(request: Request, rank: RankMemory) -> Diagnostic:
 
 
 def check_pools(
-    request: Request, plan: MemoryPlan, slots: dict[str, int], longest: dict[str, int]
+    request: Request, plan: MemoryPlan, wanted: dict[str, int], longest: dict[str, int]
 ) -> list[Diagnostic]:
-    """P211: by generator, the groups in flight and the tokens of one full sequence."""
+    """P211: by generator, two sequences of each group in flight, and the tokens of a full one."""
     found = []
-    for name, groups in slots.items():
+    for name, most in wanted.items():
         rank, decl = plan.rank(name), request.program.services[name]
         if rank is None or not isinstance(rank.shape, VllmShape) or not longest[name]:
             continue
@@ -211,16 +211,15 @@ def check_pools(
         tokens = vllm_pool(rank.shape) // kv_per_token(rank.shape)
         sequences = mesh.replicas * (tokens // longest[name])
         running = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING)) * mesh.replicas
-        wanted = min(2 * groups, running)
-        if sequences >= wanted:
+        if sequences >= min(most, running):
             continue
         found.append(
             Diagnostic(
                 code="P211",
                 name="kv-starved",
                 severity=Severity.WARNING,
-                message=f"`{name}` holds {sequences} full sequences, and {groups} groups are in "
-                "flight: less than two sequences of each decode at once",
+                message=f"`{name}` holds {sequences} full sequences, and {most} are to decode at "
+                "once: two of each group in flight",
                 span=_span(decl),
                 notes=(
                     f"pool {_gib(vllm_pool(rank.shape))} per rank = {tokens:,} tokens, "

@@ -20,7 +20,7 @@ from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, lengths, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools
-from forgedsl.plan.host import Host, resolve_host
+from forgedsl.plan.host import Host, launcher_of, resolve_host
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
@@ -97,6 +97,10 @@ def _chosen(
     from forgedsl.plan import search  # most files leave nothing open
 
     base = request_of(program, graph, (), Reporter(), host, base_dir)
+    launcher = launcher_of(program)
+    if launcher.most is not None and launcher.manifest is None:  # P209 refuses more
+        reached = min(base.host.hosts, launcher.most)
+        base = replace(base, host=replace(base.host, hosts=reached))
     space = search.asked(program, graph)
     refused = checks.check_auto(program, graph, base.dims, sorted(space.free))
     schedule = plan_schedule(program, graph, reporter)
@@ -197,13 +201,14 @@ def request_of(
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
     """Warnings about speed: P211 kv-starved, which only `plan` gives, A307 bottleneck."""
-    slots: dict[str, int] = {}
+    wanted: dict[str, int] = {}
     longest: dict[str, int] = {}
     for node in graph.of("sample"):
-        slots[node.target] = slots.get(node.target, 0) + plan.slots[node.name]
+        each = min(2, int(node.settings["n"]))
+        wanted[node.target] = wanted.get(node.target, 0) + each * plan.slots[node.name]
         tokens = sum(lengths(plan.request, graph, node))
         longest[node.target] = max(longest.get(node.target, 0), tokens)
-    found = check_pools(plan.request, plan.memory, slots, longest)
+    found = check_pools(plan.request, plan.memory, wanted, longest)
     return found + check_bottleneck(plan.request.program, plan.cost)
 
 
