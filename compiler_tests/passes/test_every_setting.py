@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from forge_texts import GRPO, SFT, changed, lower_of
 
+from forgedsl.api import load_text
 from forgedsl.lower.build import Lowered
 from forgedsl.lower.job import Spec
 from forgedsl.lower.lock import choices
 from forgedsl.plan.meshes import CHOSEN
 from forgedsl.plan.text import render_plan
-from forgedsl.schema import KINDS, SERVICES
+from forgedsl.schema import KINDS, SERVICES, constructors, flow
+from forgedsl.schema.flow import COUNTS
 from forgedsl.schema.kinds import SYNC
 from forgedsl.settings import Limit
 
@@ -182,6 +184,56 @@ AUTOS = [
 ]
 """what the plan chooses where it is `auto`"""
 ROWS = [(kind, name) for kind, rows in CHANGES.items() for name in rows]
+MIXED = changed(EVALUATED, ('hf("openai/gsm8k", split = "train")',
+                'mixture([hf("a/b"), hf("c/d")], weights = [1.0, 2.0])'))  # fmt: skip
+RANDOM = changed(EVALUATED, ('hf("Qwen/Qwen3-1.7B")', "random(1)"))
+SHUFFLED = changed(EVALUATED, ("max_prompt_tokens", "shuffle = seed(1), max_prompt_tokens"))
+EXPORTED = EVALUATED + 'checkpoint { export = hf("a") }\n'
+
+
+def rewarded(value: str) -> str:
+    return changed(EVALUATED, ("rl.math_equal(tolerance = 1e-6)", value))
+
+
+WRITTEN: dict[str, tuple[str, str, str]] = {
+    "hf.id": (EVALUATED, "openai/gsm8k", "a/b"),
+    "hf.config": (EVALUATED, 'split = "train"', 'split = "train", config = "main"'),
+    "hf.split": (EVALUATED, 'split = "train"', 'split = "test"'),
+    "hf.revision": (EVALUATED, 'hf("Qwen/Qwen3-1.7B"', 'hf("Qwen/Qwen3-1.7B", revision = "a"'),
+    "hf.path": (EXPORTED, 'hf("a")', 'hf("b")'),
+    "local.path": (EVALUATED, 'hf("Qwen/Qwen3-1.7B"', 'local("model"'),
+    "random.seed": (RANDOM, "random(1)", "random(2)"),
+    "jsonl.path": (EVALUATED, 'hf("openai/gsm8k", split = "train")', 'jsonl("a.jsonl")'),
+    "parquet.path": (EVALUATED, 'hf("openai/gsm8k", split = "train")', 'parquet("a.parquet")'),
+    "mixture.sources": (MIXED, 'hf("c/d")', 'hf("e/f")'),
+    "mixture.weights": (MIXED, "2.0", "3.0"),
+    "seed.seed": (SHUFFLED, "seed(1)", "seed(2)"),
+    "score.prompt": (ASKED, "1 to 5", "5 is best"),
+    "score.scale": (ASKED, '5:"', '5:", scale = [0, 9]'),
+    "score.range": (ASKED, '5:"', '5:", range = [0.0, 2.0]'),
+    "math_equal.tolerance": (EVALUATED, "1e-6", "1e-3"),
+    "think_tags.partial": (rewarded("rl.think_tags(0.1)"), "0.1", "0.2"),
+    "exact.strip": (rewarded("rl.exact(strip = true)"), "= true", "= false"),
+    "exact.lower": (rewarded("rl.exact(lower = false)"), "lower = false", "lower = true"),
+    "contains.text": (rewarded('rl.contains("a")'), '"a"', '"b"'),
+    "contains.lower": (rewarded("rl.contains(lower = false)"), "lower = false", "lower = true"),
+    "format_regex.pattern": (rewarded('rl.format_regex("a")'), '"a"', '"b"'),
+    "overlong.soft": (rewarded("rl.overlong(soft = 9, hard = 20)"), "= 9", "= 8"),
+    "overlong.hard": (rewarded("rl.overlong(soft = 9, hard = 20)"), "= 20", "= 21"),
+    "draw.count": (EVALUATED, "draw(16)", "draw(8)"),
+    "pairs.count": (PAIRS, "pairs(8)", "pairs(4)"),
+    "sample.n": (EVALUATED, "n = 8", "n = 4"),
+    "play.n": (PLAYED, "n = 8", "n = 4"),
+    "play.max_turns": (PLAYED, "max_turns = 4", "max_turns = 3"),
+    "step.epochs": (EVALUATED, "loss = grpo", "loss = grpo, epochs = 2"),
+    "step.minibatches": (EVALUATED, "loss = grpo", "loss = grpo, minibatches = 2"),
+}
+"""arguments of constructors and calls: a program, and what is changed in it"""
+CONSTRUCTORS = (
+    *constructors.MODEL_SOURCES.values(), *constructors.DATA_SOURCES.values(),
+    *constructors.SEED.values(), *constructors.EXPORTS.values(), constructors.JUDGE,
+    *constructors.STANDARD_REWARDS.values(),
+)  # fmt: skip
 
 
 @cache
@@ -272,6 +324,37 @@ def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, tmp_path: P
         assert pages[0] != pages[1]
     else:
         assert set(fields(old.job, new.job)) & read()
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("generator.sampling.seed=3", "here that is `run.seed`"),
+        ("trainer.memory.logits=chunked", "known are `activation_checkpoint`, `offload`"),
+        ("cluster.rdma=true", "known are `cpus`, `gpu`"),
+        ('launcher=ssh(["a"])', "known are `kubernetes`, `local`, `process`, `slurm`"),
+    ],
+)
+def test_what_the_language_has_no_longer_is_named_with_what_it_has(written: str, said: str) -> None:
+    (told,) = load_text(EVALUATED, "test.forge", overrides=[written]).reporter
+    assert told.severity == "error"
+    assert said in told.help
+
+
+def test_every_argument_is_in_the_table() -> None:
+    given = {f"{made.name}.{p.name}" for made in CONSTRUCTORS for p in made.params}
+    given |= {f"{name}.{p}" for name, all in flow.PARAMETERS.items() for p in all if p in COUNTS}
+    assert given == WRITTEN.keys()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_an_argument_changes_the_job_and_is_read(name: str, tmp_path: Path) -> None:
+    text, old, new = WRITTEN[name]
+    (tmp_path / "model").mkdir()
+    for file in ("a.jsonl", "a.parquet"):
+        (tmp_path / file).write_text("{}\n")
+    before, after = (lowered(each, tmp_path).job for each in (text, changed(text, (old, new))))
+    assert set(fields(before, after)) & read()
 
 
 @pytest.mark.parametrize(("kind", "name"), AUTOS)

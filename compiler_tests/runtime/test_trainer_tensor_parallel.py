@@ -14,15 +14,18 @@ from forgedsl.lower import job as spec
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("lora", [None, spec.Lora(rank=4, alpha=16.0)], ids=["weights", "adapters"])
 def test_one_rank_and_two_that_share_the_vocabulary(
-    tmp_path: Path, make_job: Any, make_titan: Any
+    tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None
 ) -> None:
     loss = recorded_loss()
 
     def run(procs: int, folder: Path) -> Any:
         folder.mkdir()
         trainer = make_titan(procs=procs)
-        trainer = trainer.model_copy(update={"parallel": spec.TitanParallel(tp=procs)})
+        trainer = trainer.model_copy(
+            update={"parallel": spec.TitanParallel(tp=procs), "lora": lora}
+        )
         job = make_job(services={"trainer": trainer}, losses={"recorded": loss})
         return asyncio.run(two_steps(job, procs, folder))[1]
 
