@@ -99,6 +99,12 @@ def test_an_engine_shares_its_time():
 # ---- faults and assumptions
 
 
+def test_an_engine_may_take_no_time():
+    engine: Batching[str] = Batching(decode=0.0, decode_sequence=0.0, max_running=2)
+    engine.add(0.0, "a", 3.0, 0.0)
+    assert engine.ended(1.0) == ["a"]
+
+
 def test_faults_are_read():
     assert parse("kill:generator[1]@step=5") == Fault(
         kind="kill", target="generator", index=1, first=5

@@ -1,5 +1,5 @@
 """`forgec`: the command line. Commands (commands.py) are imported when they are called, so that
-`forgec --help` and `forgec lint` load neither torch nor networkx, pydantic or rich.
+`forgec --help` and `forgec lint` load neither torch nor pydantic or rich.
 
 Commands that an editor calls all the time (PLAIN) parse their options themselves, with argparse:
 they start without Typer, which takes as long to load as a file takes to check.

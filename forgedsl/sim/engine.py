@@ -16,6 +16,8 @@ from collections import deque
 from typing import Generic, TypeVar
 
 R = TypeVar("R")
+LEAST = 1e-9
+"""seconds of a decode step that is assumed to take none"""
 
 
 class Batching(Generic[R]):
@@ -96,7 +98,8 @@ class Batching(Generic[R]):
         return found
 
     def _pace(self) -> float:
-        return self.slowness * (self.decode + len(self._running) * self.decode_sequence)
+        pace = self.slowness * (self.decode + len(self._running) * self.decode_sequence)
+        return max(LEAST, pace)
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self.max_running:
