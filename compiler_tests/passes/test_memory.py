@@ -124,6 +124,14 @@ def test_too_large_a_microbatch_names_the_one_that_fits():
     assert found.help == f"`trainer.batch.rows = {rows}` fits"
 
 
+@pytest.mark.parametrize(("memory", "offered"), [(1024, True), (64, False)])
+def test_what_does_not_fit_on_a_gpu_may_fit_on_the_host(memory, offered):
+    large = [FULL, 'policy.arch=qwen3("32B")', "generator.parallel.tp=8", "trainer.batch.rows=1"]
+    told = plan_of(GRPO, *large, host=Host(gpus=20, memory=memory * GIB))[1]
+    (found,) = [d for d in told if d.message.startswith("`trainer` needs")]
+    assert ("`trainer.memory.offload = true`" in found.help) == offered
+
+
 def test_two_services_on_one_gpu():
     made, diagnostics = plan_of(COLOCATED, "generator.engine.gpu_memory=0.9", host=ONE)
     assert made is None

@@ -29,6 +29,7 @@ from forgedsl.plan.memory import (
     TitanShape,
     VllmShape,
     kv_per_token,
+    offloaded,
     vllm_fixed,
     vllm_pool,
 )
@@ -132,15 +133,19 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
             yield f"`{name}.batch.rows = {rows}` fits"
         elif rank.shape.trained and store.kind == "gpu":
             room = TIGHT * store.capacity - (store.bytes - store.parts[name])
-            yield from _titan_remedy(request, name, rank.shape, room)
+            host = plan.stores[-1].capacity - plan.stores[-1].bytes
+            yield from _titan_remedy(request, name, rank.shape, room, host)
     if store.kind == "gpu" and len(store.services) > 1:
         yield "without `colocate` each has GPUs of its own"
     if store.kind == "host":
         yield f"start fewer processes of `{largest}`, or use a smaller model"
 
 
-def _titan_remedy(request: Request, name: str, shape: TitanShape, room: float) -> Iterator[str]:
-    """Checkpointing, then more ranks, each alone and with one row."""
+def _titan_remedy(
+    request: Request, name: str, shape: TitanShape, room: float, host: int
+) -> Iterator[str]:
+    """Checkpointing, then the memory of the host, then more ranks, each alone and with one row;
+    `room` is what a rank may take, `host` what is left there."""
     mesh = request.mesh(name)
     if shape.checkpointing != "full":
         full = replace(shape, checkpointing="full")
@@ -149,13 +154,18 @@ def _titan_remedy(request: Request, name: str, shape: TitanShape, room: float) -
                 more = "" if rows == shape.rows else f" with `{name}.batch.rows = 1`"
                 yield f"`{name}.memory.activation_checkpoint = full`{more} fits"
                 return
+    one = "" if shape.rows == 1 else f" and `{name}.batch.rows = 1`"
+    away = replace(shape, offload=True, checkpointing="full", rows=1)
+    fits = rank_of(mesh, away).peak <= room and mesh.procs * offloaded(away) <= TIGHT * host
+    if fits and not shape.offload:
+        yield f"`{name}.memory.offload = true` with full activation checkpointing{one} fits"
     for factor in (2, 4, 8, 16, 32, 64):
         degrees = {**shape.degrees, "dp_shard": factor * shape.degrees["dp_shard"]}
         wide = replace(shape, degrees=degrees, checkpointing="full", rows=1)
         if rank_of(mesh, wide).peak <= room:
             yield (
                 f"{factor * mesh.world} processes (`{name}.parallel.dp_shard = "
-                f"{degrees['dp_shard']}`) with full activation checkpointing fit"
+                f"{degrees['dp_shard']}`) with full activation checkpointing{one} fit"
             )
             return
     yield "shard it over more GPUs, with tensor parallelism too"
