@@ -71,7 +71,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
     ],
 )
 def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypatch, body, said):
-    monkeypatch.setattr(outside, "SECONDS", 8.0)
+    monkeypatch.setattr(outside, "SECONDS", 16.0)
     (folder / "grading.py").write_text(f"{body}def f(response): ...\n")
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
