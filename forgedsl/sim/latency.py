@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from forgedsl.records import dataclass
 from forgedsl.sim.values import GROUP, LENGTH, PROMPT, Dist, uniform
 
-CONTROLLER_ROLLOUT = 0.6e-3
-"""the controller's own work on one completion (measured in a rehearsal without latencies)"""
+CONTROLLER_ROLLOUT = 0.2e-3
+"""the controller's own work on one completion, messages included (docs/benchmarks.md)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
