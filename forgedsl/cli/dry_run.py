@@ -114,7 +114,7 @@ def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
         text = f"{name}: {'streamed rows' if look.rows is None else counted(look.rows, 'row')}"
         said = ", ".join(filter(None, (text, look.left_out, look.few)))
         found.append(f"{said}{look.examples if look.left_out else ''}")
-    return ", ".join(found)
+    return ("\n" + 23 * " " if any("\n" in text for text in found) else ", ").join(found)
 
 
 def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:

@@ -172,6 +172,9 @@ class Coercer:
                 message = f"`mixture` has {sources} sources and {weights} weights"
                 help_text = "each source has a weight"
                 return self.ctx.error("F113", message, expr.span, help=help_text)
+        if name.text == "hf" and (said := _not_of_hub(str(bound.get("id", "")), type_)):
+            message = f"{what} names a repository of the hub, and `{bound['id']}` is none"
+            return self.ctx.error("F113", message, expr.span, help=said)
         if isinstance(bound.get("path"), str):
             bound["path"] = self.rebase(bound["path"])
         return Constructor(name=signature.name, args=bound, span=expr.span)
@@ -260,6 +263,22 @@ def _form_of(text: str, type_: Type) -> str:
     here = text.startswith((".", "/", "~", "forgedsl:"))
     name = ending if ending in type_.ctors else "local" if here else "hf"
     return f'{name}("{text}")' if name in type_.ctors else ""
+
+
+def _not_of_hub(text: str, type_: Type) -> str:
+    """What to write for an id that no repository has: a file, a folder, the address of a page."""
+    page = re.match(r"(?:https?://)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)", text)
+    if page is not None:
+        return f'write `hf("{page[1]}")`'
+    ending = text.rpartition(".")[2]
+    if re.fullmatch(r"|(?!.*(--|\.\.))[A-Za-z0-9][\w.-]*(/\w[\w.-]*)?", text, re.ASCII) and (
+        ending not in {"jsonl", "json", "parquet", "csv", *type_.ctors} or ending == text
+    ):
+        return ""
+    form = ending if ending in type_.ctors else "local" if "local" in type_.ctors else ""
+    return (
+        f'write `{form}("{text}")`' if form else "files are read by `jsonl(path)`, `parquet(path)`"
+    )
 
 
 def _unit_help(value: Any, type_: Type) -> str:

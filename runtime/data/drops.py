@@ -9,6 +9,7 @@ dataset: they are counted as well, but are nobody's mistake and end no run.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ from forgedsl.runtime.program import RowError
 FEW = 100
 """the budget is a share of the rows looked at, or of this number while they are fewer"""
 SHOWN = 5
-"""bad rows that a message names"""
+"""mistakes that a message names"""
 MAX_EVENTS = 100
 """rows of one reason with an event of their own"""
 
@@ -39,18 +40,17 @@ class Drops:
         self.tell: Tell | None = None
         self.told_by_hand = False
         """the counts are said as a whole, once, so that no single row is a warning"""
-        self._reason_by_row: dict[int, str] = {}
-        self._first: list[str] = []
+        self._rows: set[int] = set()
+        self.counts: Counter[str] = Counter()
+        """rows by reason"""
+        self._places: dict[str, list[str]] = {}
+        """the first rows of each mistake"""
+        self._times: Counter[str] = Counter()
         self._other: dict[str, str] = {}
         """the first row of each reason that is nobody's mistake"""
         self._remedy = ""
         self.sources = ""
         """how the columns of a mixture's sources differ"""
-
-    @property
-    def counts(self) -> Counter[str]:
-        """Rows by reason."""
-        return Counter(self._reason_by_row.values())
 
     def add(self, row: int, place: str, error: Exception, checked: int) -> None:
         """Book the row at `place`, one of `checked` that were looked at.
@@ -58,19 +58,21 @@ class Drops:
         Raises:
             GuardError: there are more bad rows than the budget allows.
         """
-        if row in self._reason_by_row:
+        if row in self._rows:
             return
+        self._rows.add(row)
         reason = error.reason if isinstance(error, DroppedRow) else BAD
-        self._reason_by_row[row] = reason
-        why = _words(error)
-        counts = self.counts
+        why, counts = _words(error), self.counts
+        counts[reason] += 1
         if counts[reason] <= MAX_EVENTS:
             self.emit("row.dropped", row=place, reason=reason, message=why)
         if reason != BAD:
             self._other.setdefault(reason, f"{place}: {why}")
             return
-        if len(self._first) < SHOWN:
-            self._first.append(f"{place}: {why}")
+        if why in self._places or len(self._places) < SHOWN:
+            self._places.setdefault(why, []).append(place)
+            self._times[why] += 1
+            del self._places[why][SHOWN:]
             self._remedy = self._remedy or getattr(error, "remedy", "")
         if not self.told_by_hand and str(counts[BAD]).strip("0") == "1":
             times = "" if counts[BAD] == 1 else f" ({counts[BAD]} by now)"
@@ -99,9 +101,18 @@ class Drops:
         return f"{total} of {checked} rows left out ({self.summary()})" if total else ""
 
     def examples(self) -> str:
-        """The first bad rows, one of every other reason, and how sources differ, one a line."""
-        lines = (*self._first, *self._other.values(), self.sources)
+        """The first row of each mistake, one of every other reason, and how sources differ, one a
+        line."""
+        mistakes = (f"{of[0]}: {why}{self._also(why)}" for why, of in self._places.items())
+        lines = (*mistakes, *self._other.values(), self.sources)
         return "".join(f"\n  {line}" for line in lines if line)
+
+    def _also(self, why: str) -> str:
+        """` (also 9, 12, 15, 21, ...: 60 rows)`: the same mistake in other rows."""
+        others, times = self._places[why][1:], self._times[why]
+        numbers = ", ".join(re.split(r"[ :]", place)[-1] for place in others)
+        more = f", ...: {times} rows" if times > SHOWN else ""
+        return f" (also {numbers}{more})" if others else ""
 
     def _exhausted(self, bad: int, checked: int) -> GuardError:
         return GuardError(

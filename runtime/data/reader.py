@@ -188,7 +188,7 @@ class DatasetReader:
     @property
     def dropped(self) -> Counter[str]:
         """Rows left out so far, by reason; each counts once."""
-        return self.drops.counts
+        return Counter(self.drops.counts)
 
     @property
     def ended(self) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -183,6 +184,9 @@ def open_source(
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
     path, name = resolve_path(spec.path, job_dir), _as_written(spec.path)
+    if path.is_dir():
+        raise LaunchError(f"{name} is a folder, and `{spec.kind}` reads one file; several are a "
+                          "`mixture([...], weights = [...])`")  # fmt: skip
     if not path.is_file():
         raise NotHere(f"the data file {name} is missing")
     content = path.read_bytes()
@@ -195,13 +199,37 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
         )
     if spec.kind != "jsonl":
         return _ParquetRows(path, name)
-    ends = content[:64].strip()[:1] + content[-64:].strip()[-1:]
-    if ends == b"[]" and not content.lstrip().startswith(b"[]"):
-        raise LaunchError(
-            f"{name} is one JSON list, and `jsonl` reads an object on each line: "
-            f"jq -c '.[]' {name} > rows.jsonl"
-        )
+    if other := _another_form(content, name):
+        raise LaunchError(f"{name} {other}")
     return _JsonlRows(content)
+
+
+def _another_form(content: bytes, name: str) -> str:
+    """What a file is that holds no lines of JSON, and how to make them of it; or nothing."""
+    starts = ((b"\x1f\x8b", f"is compressed: `gunzip -c {name} > rows.jsonl`"),
+              (b"\x28\xb5\x2f\xfd", f"is compressed: `zstd -dc {name} > rows.jsonl`"),
+              (b"PK\x03\x04", f"is an archive: `unzip {name}`"),
+              (b"PAR1", f'is a parquet file: write `parquet("{name}")`'),
+              *((bom, f"is UTF-16: `iconv -f UTF-16 -t UTF-8 {name} > rows.jsonl`")
+                for bom in (b"\xff\xfe", b"\xfe\xff")))  # fmt: skip
+    for start, said in starts:
+        if content.startswith(start):
+            return said
+    first, _, rest = content.strip().partition(b"\n")
+    if content[:64].strip()[:1] + content[-64:].strip()[-1:] == b"[]" and not (
+        rest and isinstance(_json(first), list)
+    ):
+        reads = "is one JSON list, and `jsonl` reads an object on each line"
+        return f"{reads}: jq -c '.[]' {name} > rows.jsonl"
+    columns = first.removeprefix(b"\xef\xbb\xbf").count(b",")
+    if (
+        columns
+        and first.strip()[:1] not in b"{["
+        and rest.partition(b"\n")[0].count(b",") >= columns
+    ):
+        program = "import csv,json,sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin)]"
+        return f"looks like CSV: `python -c '{program}' < {name} > rows.jsonl`"
+    return ""
 
 
 def _as_written(path: str) -> str:
@@ -230,12 +258,22 @@ class _JsonlRows(Sequence[Row]):
         return _json_row(self._rows[index])
 
 
-def _json_row(line: bytes) -> Row:
+def _json(line: bytes) -> Any:
+    """The value of a line of JSON, or why there is none."""
     try:
-        row = json.loads(line)
+        return json.loads(line.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        said = f"not UTF-8 (byte 0x{line[error.start]:02x}); `iconv -f latin1 -t UTF-8` converts"
+        return Unreadable(f"not a line of JSON: {said}")
     except ValueError as error:
-        return Unreadable(f"not a line of JSON: {error}")
-    return row if isinstance(row, dict) else Unreadable("a row must be a JSON object")
+        python = re.match(rb"\s*\{\s*'", line)
+        said = ": Python's form; `json.dumps(row)` writes JSON" if python else f": {error}"
+        return Unreadable(f"not a line of JSON{said}")
+
+
+def _json_row(line: bytes) -> Row:
+    row = _json(line)
+    return row if isinstance(row, dict | Unreadable) else Unreadable("a row must be a JSON object")
 
 
 class _ParquetRows(Sequence[Row]):
@@ -286,7 +324,7 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
 def _local_snapshot(spec: job.HfSource) -> str | None:
     """The dataset's files in the hub cache; `datasets` alone looks only for what it prepared."""
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
     try:
         return str(
@@ -296,3 +334,5 @@ def _local_snapshot(spec: job.HfSource) -> str | None:
         )
     except LocalEntryNotFoundError:
         return None
+    except HFValidationError as error:
+        raise LaunchError(f'hf("{spec.id}") is no name of the hub: {error}') from error
