@@ -7,10 +7,13 @@ import pytest
 
 from forgedsl import api
 from forgedsl.cli.main import main
+from forgedsl.diagnostics import Reporter
+from forgedsl.explain.provenance import suggestions
 from forgedsl.hir.habits import HABITS
 from forgedsl.hir.suggest import nearest
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.schema.kinds import SYNC
+from forgedsl.syntax.read import read_source
 
 GRPO = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 
@@ -137,3 +140,32 @@ def test_a_negative_number_of_batches_is_bad_usage(monkeypatch, capsys) -> None:
     with pytest.raises(SystemExit, match="2"):
         main()
     assert "--record-batches" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "help_text"),
+    [
+        ("sum.forge", "no such file", "did you mean `{}/sums.forge`?"),
+        ("r.py", "is Python, and no .forge file", '`import python "r.py" as NAME`'),
+        ("a.jsonl", "is data, and no .forge file", "a dataset reads it"),
+        ("s.yaml", "is YAML, and no .forge file", "given by `--set-file s.yaml`"),
+    ],
+)
+def test_a_file_that_is_none_of_ours_is_named(
+    tmp_path: Path, name: str, message: str, help_text: str
+) -> None:
+    (tmp_path / "sums.forge").write_text("forge 1\n")
+    if name != "sum.forge":
+        (tmp_path / name).write_text("import re\n")
+    reporter = Reporter()
+    assert read_source(tmp_path / name, name, reporter) is None
+    (found,) = reporter
+    assert message in found.message
+    assert help_text.format(tmp_path) in found.help
+
+
+def test_a_value_is_explained_by_its_last_word() -> None:
+    program = api.load(GRPO, profile="none").program
+    assert program is not None
+    assert suggestions("trainer.lr", program) == "did you mean `trainer.optimizer.lr`?"
+    assert "optimizer.lr" in suggestions("trainer.optimizer.learning_rate", program)

@@ -122,7 +122,7 @@ def test_faults_are_read():
         (("--inject", "kill:generator=3"), "kill takes no value"),
         (("--inject", "slow:trainer=2"), "only generators and rewards are made to slow"),
         (("--inject", "fail:generator=1"), "a share is below 1"),
-        (("--calibrate", "nowhere"), "nowhere is no run folder"),
+        (("--calibrate", "nowhere"), "there is no folder nowhere"),
     ],
 )
 def test_what_cannot_be_simulated_is_said(args, said):

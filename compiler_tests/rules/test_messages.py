@@ -85,7 +85,29 @@ MISTAKES = [
     ("flow train {", "flow train", "S001", "\n", "`flow train { ... }`"),
     ("ratio > 1.28", "ratio > 1.28 or < 0.8", "S001", "<",
      "a comparison has two sides: `x > 1.2 or x < 0.8`"),
+    ('import "std/rl" as rl', "import python rewards", "S001", "rewards",
+     '`import python "rewards.py" as rewards`'),
+    ('import "std/rl" as rl', "import rewards", "S001", "rewards",
+     '`import python "rewards.py" as rewards`, or `import "rewards" as rewards` of a .forge file'),
+    ("  gain  = min(", "  ratio += 1\n  gain = min(", "S001", "+",
+     "another name: `ratio2 = ratio + ...`"),
+    ("(score: [G] f32)", "(score: [G])", "S001", ")", "`score: [G] f32`"),
+    ("-> f32 = -clamp(r.num_tokens / 16 * 4 - 3, 0.0, 1.0)",
+     "-> f32 {\n  x = r.num_tokens\n  1.0\n}", "S001", "1.0", "a block ends with `return`"),
+    ("-clamp(r.num_tokens / 16 * 4 - 3, 0.0, 1.0)", "1.0 if r.target in r.response else 0.0",
+     "S001", "in",
+     '`matches(r.response, "a|b")` finds a pattern; anything else is a Python reward'),
     # of names
+    (PROMPT, "prompt = int(row.question)", "F101", "int",
+     "here that is the text as it is: a reward reads the number in it"),
+    ("r.num_tokens / 16", "r.completion / 16", "F101", "completion",
+     "here that is the text `response`"),
+    ("max_tokens = 16 }", "max_tokens = 16, n = 8 }", "F103", "n",
+     "here that is `n` of `generator.sample(prompt, n = 8)`"),
+    (" ref: [B, T] f32", " ref: [B, T] f32, entropi: diff [B, T] f32", "L406", "diff [B, T] f32",
+     "did you mean `entropy`?"),
+    ("advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / (std(r, G) + 1e-6)",
+     "advantage norm = 3", "F109", "3", ""),
     ("token_mean(ratio > 1.28, mask)", "token_mean(entropy, mask)", "F101", "entropy",
      "declare it as a field of the loss: `entropy: diff [B, T] f32`"),
     (PROMPT, "prompt = question", "F101", "question", "a column is read as `row.question`"),
@@ -133,6 +155,10 @@ MISTAKES = [
     (PROMPT, PROMPT + ', split = "train"', "F103", "split",
      'here that is `source = hf(id, split = "train")` of the dataset'),
     ("dtype = f32", "dtype = float32", "F113", "float32", "here that is `f32`"),
+    ("dtype = f32", 'dtype = "bfloat16"', "F109", '"bfloat16"', "here that is `bf16`"),
+    ("device    = cpu", 'device = "cuda:0"', "F109", '"cuda:0"', "here that is `gpu`"),
+    ("starve_timeout = 5min", 'starve_timeout = "5min"', "F109", '"5min"',
+     "without quotes: `5min`"),
     ("dtype = f32", 'dtype = "f32"', "F109", '"f32"', "without quotes: `f32`"),
     ("lr = 2e-4", 'lr = "2e-4"', "F109", '"2e-4"', "without quotes: `2e-4`"),
     ("schedule.steps = 5", "trainer { device = gpu, gpus = 4 }", "P202", "4",
@@ -215,7 +241,8 @@ MISTAKES = [
     (MINIMIZE, "return token_mean(-gain, mask)", "F119", "return token_mean(-gain, mask)",
      "a loss ends with `minimize`"),
     (", ref = reference.logprobs(kept)", "", "F111", "batch   = replay(kept, adv = norm(score))",
-     "name it: `replay(..., ref = ...)`"),
+     "name it: `replay(..., ref = reference.logprobs(rollout))` of a "
+     "`service reference : titan(MODEL) {}`"),
     ("adv = norm(score)", "advantages = norm(score)", "F111", "norm(score)",
      "name it as the loss does: `replay(..., adv = ...)`"),
     ("sync trainer -> generator", "sync generator -> trainer", "F108",
@@ -236,6 +263,14 @@ def test_the_text_itself_is_right() -> None:
 def test_one_mistake_one_message(old: str, new: str, code: str, where: str, help: str) -> None:
     assert old in TEXT
     assert findings(TEXT.replace(old, new)) == [(code, where, help)]
+
+
+def test_the_library_is_missed_once() -> None:
+    text = TEXT.replace('import "std/rl" as rl\n', "").replace("loss = pg", "loss = rl.dapo")
+    text = text.replace("rl.k3_unbiased(logprob, ref, ratio)", "ref")
+    assert findings(text) == [
+        ("F101", "rl.math_equal", 'the file begins with `import "std/rl" as rl`')
+    ]
 
 
 def test_a_stream_that_nothing_reads_is_shown_where_it_is_made() -> None:

@@ -115,6 +115,35 @@ def test_a_function_that_is_no_declared_reward_says_how_to_declare_it(tmp_path, 
     assert help_text in [d.help for d in found if d.code == "F119"]
 
 
+@pytest.mark.parametrize(
+    ("source", "help_text"),
+    [
+        ("f = lambda response: 1.0", "in r.py it is a lambda: a reward is a `def`"),
+        ("class f: pass", "in r.py it is a class without `__call__`"),
+        ("from x import f", "in r.py it is imported: write `def reward(...): return f(...)`"),
+        ("def g(response): ...", "did you mean `g`?"),
+    ],
+)
+def test_what_a_file_has_of_that_name_is_said(tmp_path, source, help_text):
+    (tmp_path / "r.py").write_text(source + "\n")
+    text = SourceFile("t.forge", 'import python "r.py" as r\nreward a = r.f\n')
+    (found,) = (d for d in lint_source(text, tmp_path).diagnostics if d.code == "X801")
+    assert found.help.startswith(help_text)
+
+
+@pytest.mark.parametrize(
+    ("written", "help_text"),
+    [
+        ('import python "s.py" as r', "did you mean `r.py`?"),
+        ('import "r.py" as r', 'Python is imported by `import python "r.py" as r`'),
+    ],
+)
+def test_a_file_that_cannot_be_imported_says_what_is_meant(tmp_path, written, help_text):
+    (tmp_path / "r.py").write_text("def f(response): ...\n")
+    found = lint_source(SourceFile("t.forge", f"{written}\n"), tmp_path).diagnostics
+    assert help_text in [d.help for d in found if d.code == "F115"]
+
+
 def test_a_parameter_comes_before_an_import_of_its_name(tmp_path):
     (tmp_path / "r.py").write_text("def f(response): ...\n")
     text = 'import python "r.py" as r\nreward a = r.f\nreward b(r: Rollout) -> f32 = r.num_tokens\n'

@@ -15,6 +15,7 @@ from forgedsl.lower import job as spec
 from forgedsl.records import replace
 from forgedsl.runs import write_report
 from forgedsl.runs.charts import Series, chart, thin, ticks, trend
+from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import load_run, overlap
 from forgedsl.runs.summary import summary
 from forgedsl.runs.timeline import timeline
@@ -205,6 +206,13 @@ def test_a_resumed_run_drops_rows_that_are_spoilt_or_come_again(tmp_path: Path) 
     path.write_bytes(b'{"step": 1}\n{"st\xff\n\0\0\n{"step": 2}\n{"step": 3}\n{"step"')
     keep_rows(path, 2)
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+def test_a_folder_that_is_no_run_says_what_may_be_meant(tmp_path: Path) -> None:
+    (tmp_path / "grpo-1").mkdir()
+    (tmp_path / "grpo-1/job.json").touch()
+    assert no_run(tmp_path / "grpo-2").endswith(f"; did you mean `{tmp_path}/grpo-1`?")
+    assert no_run(tmp_path).endswith(f"; the newest run in it is {tmp_path}/grpo-1")
 
 
 def test_report_of_a_run_without_a_step(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
     options = _parser().parse(arguments)
     what = options.what
-    is_code = re.fullmatch(r"[A-Za-z]\d{3}", what) is not None
+    is_code = re.fullmatch(r"[A-Za-z]\d{2,5}", what) is not None
     try:
         _check(options, is_code)
     except UsageError as error:

@@ -91,10 +91,10 @@ def best_step(run: Path, name: str, steps: list[int]) -> int:
 
 def chosen(run: Path, step: int | None, best: str | None = None) -> int:
     """The step of the checkpoint to export."""
-    from forgedsl.runs.checkpoints import checkpoint_steps
+    from forgedsl.runs.checkpoints import checkpoint_steps, no_run
 
     if not (run / "job.json").is_file():
-        raise UsageError(f"{run} is no run folder: it has no job.json")
+        raise UsageError(no_run(run))
     if (run / "rehearsal.json").exists():
         raise UsageError(f"{run} is a rehearsal: nothing was trained, there are no weights")
     steps = checkpoint_steps(run)

@@ -9,6 +9,7 @@ are left as they are, and that is said. Exit 0; 2 if the folder cannot be used.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -96,7 +97,7 @@ def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> 
         print(f"  {path:{width}}  {'was there, left as it is' if path in kept else what}")
     print("next:")
     if folder.resolve() != Path.cwd():
-        print(f"  cd {os.path.relpath(folder)}")
+        print(f"  cd {shlex.quote(os.path.relpath(folder))}")
     print(f"  forgec lint {name}.forge")
     print(f"  forgec run {name}.forge schedule.steps=3   # three steps; without it, all of them")
 

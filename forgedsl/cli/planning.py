@@ -122,7 +122,9 @@ def read_side(
     if path.is_dir():
         path = path / "job.json"
         if not path.is_file():
-            raise SideError(f"{text} is no run folder: it has no job.json")
+            from forgedsl.runs.checkpoints import no_run
+
+            raise SideError(no_run(path.parent))
     if path.suffix == ".json":
         return Side(label=text, job=read_job(path))
     return Side(label=text, job=_compiled(path, profile, overrides, set_files, host).job)

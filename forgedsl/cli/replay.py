@@ -25,8 +25,10 @@ def command(
       forgec replay runs/grpo_math-20261120-120000
       forgec replay runs/grpo_math-20261120-120000 --procs 2
     """
+    from forgedsl.runs.checkpoints import no_run
+
     if not (run / "job.json").is_file():
-        print(f"forgec replay: {run} is no run folder: it has no job.json", file=sys.stderr)
+        print(f"forgec replay: {no_run(run)}", file=sys.stderr)
         raise typer.Exit(2)
     from forgedsl.errors import LaunchError, RunError
     from forgedsl.runtime.replay import replay

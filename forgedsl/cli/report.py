@@ -20,8 +20,10 @@ def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
     Examples:
       forgec report runs/grpo_math-20261120-120000
     """
+    from forgedsl.runs.checkpoints import no_run
+
     if not (run / "job.json").is_file():
-        print(f"forgec report: {run} is no run folder: it has no job.json", file=sys.stderr)
+        print(f"forgec report: {no_run(run)}", file=sys.stderr)
         raise typer.Exit(2)
     if not (run / "events.jsonl").is_file():
         print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)

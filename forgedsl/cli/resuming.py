@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from forgedsl.cli.words import UsageError
-from forgedsl.runs.checkpoints import WHOLE, last_step, spoilt_steps
+from forgedsl.runs.checkpoints import WHOLE, last_step, no_run, spoilt_steps
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -45,7 +46,7 @@ def load_run_job(run_dir: Path) -> Job:
 
     path = run_dir / "job.json"
     if not path.is_file():
-        raise UsageError(f"{run_dir} is no run folder: it has no job.json")
+        raise UsageError(no_run(run_dir))
     try:
         job = read_job(path)
     except SideError as error:
@@ -57,7 +58,7 @@ def load_run_job(run_dir: Path) -> Job:
     if not step:
         raise UsageError(
             f"{run_dir} has no checkpoint to continue from; start it again in another folder: "
-            f"forgec run {run_dir}/job.json"
+            f"forgec run {shlex.quote(str(run_dir))}/job.json"
         )
     return job
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from forgedsl import api
 from forgedsl.hir.evaluate import show
+from forgedsl.hir.habits import habit
 from forgedsl.hir.ir import Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
@@ -109,7 +110,15 @@ def suggestions(name: str, program: Program) -> str:
     """`did you mean ...?` for a path that does not exist."""
     known = [address.path for address in addresses(program)]
     whole = tuple(path for path in known if path.endswith(f".{name}"))[:4]
-    return did_you_mean(whole) or did_you_mean(nearest(name, [*known, *_settings(program)]))
+    head, _, last = name.rpartition(".")
+    if not whole and head:  # `trainer.lr` for `trainer.optimizer.lr`
+        head = head.partition(".")[0]
+        whole = tuple(p for p in known if p.startswith(f"{head}.") and p.endswith(f".{last}"))[:4]
+    return (
+        did_you_mean(whole)
+        or habit(last)
+        or did_you_mean(nearest(name, [*known, *_settings(program)]))
+    )
 
 
 def addresses(program: Program) -> Iterator[Address]:

@@ -17,6 +17,14 @@ from forgedsl.syntax import ast
 UNNAMED = frozenset((*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS))
 """Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
 
+GIVEN = {
+    "adv": "rl.group_norm(score)",
+    "ref": "reference.logprobs(rollout)",
+    "proximal": "trainer.logprobs(rollout)",
+    "teacher": "teacher.logprobs(rollout)",
+}
+"""what usual fields are made by"""
+
 
 def check_fields(batch: Node, loss: Function, live: frozenset[str]) -> list[Diagnostic]:
     """What the loss lacks in a batch and what it does not know."""
@@ -70,7 +78,11 @@ def _missing(name: str, span: Span, batch: Node, loss: Function) -> Diagnostic:
     else:
         message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
         close = nearest(name, UNNAMED)
-        help = f"name it: `replay(..., {name} = ...)`"
+        help = f"name it: `replay(..., {name} = {GIVEN.get(name, '...')})`"
+        if name == "ref":
+            help += " of a `service reference : titan(MODEL) {}`"
+            fields = {field.name for field in loss.fields}
+            help += ", or train without it: `beta = 0.0`" if "beta" in fields else ""
         help = f"did you mean `{close[0]}`?" if close else help
     declared = Label(text="declared here", span=span)
     return _error(message, batch.span, declared, help, "the batch is made here")

@@ -136,16 +136,20 @@ class Context:
         if name in self.broken or name.partition(".")[0] in self.broken:
             return ERROR
         if code == "F101":
-            if name in self.missing:
+            if name in self.missing or name.partition(".")[0] in self.missing:
                 return ERROR
             self.missing.add(name)
         known = tuple(candidates)
+        no_library = name.partition(".")[0] == "rl" and not any(k.startswith("rl") for k in known)
         close = (name.lower(),) if name in ("True", "False", "None") else nearest(name, known)
         if close:
             help = did_you_mean(close)
             edit = Edit(text=close[0], span=span)
             fix = Fix(message=f"replace `{name}` by `{close[0]}`", edits=(edit,), safe=False)
             return self.error(code, f"{what} `{name}`", span, help=help, fix=fix)
+        if no_library:
+            self.missing.add("rl")
+            help = 'the file begins with `import "std/rl" as rl`'
         help = help or habit(name)
         if not help and 0 < len(known) <= 12:
             help = "known are " + ", ".join(f"`{k}`" for k in sorted(known))

@@ -152,6 +152,8 @@ class Scope:
     names: MutableMapping[
         str, Constant | Function | PythonFunction | PythonEnvironment | Decl | Scope
     ] = field(default_factory=dict)
+    others: MutableMapping[str, str] = field(default_factory=dict)
+    """what else a Python file has a name for, and why a reward cannot be it"""
 
     def lookup(
         self, parts: tuple[str, ...]

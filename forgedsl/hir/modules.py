@@ -67,8 +67,10 @@ class Loader:
         if not path.is_file():
             message = f"there is no module `{decl.target}`"
             beside = sorted(found.stem for found in path.parent.glob("*.forge"))
-            close = nearest(path.stem, beside)
-            help_text = did_you_mean(close) or f"looked for {path}"
+            help_text = did_you_mean(nearest(path.stem, beside)) or f"looked for {path}"
+            if decl.target.endswith(".py"):
+                shown = f'import python "{decl.target}" as {decl.alias or path.stem}'
+                help_text = f"Python is imported by `{shown}`"
             ctx.error("F115", message, decl.target_span, help=help_text)
             return None
         source = read_source(path, str(path), self.reporter)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import PythonFunction, PythonParameter, Scope
 from forgedsl.hir.pyclass import environments
+from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 
@@ -41,7 +42,9 @@ def python_scope(
         tree = python.parse(text)
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        ctx.error("F115", f"cannot read `{decl.target}`: {reason}", decl.target_span)
+        beside = [file.name for file in (folder / path).parent.glob("*.py")]
+        close = did_you_mean(nearest(path.name, beside))
+        ctx.error("F115", f"cannot read `{decl.target}`: {reason}", decl.target_span, help=close)
         return None
     except UnicodeDecodeError:
         ctx.error("F115", f"`{decl.target}` is not UTF-8", decl.target_span)
@@ -51,6 +54,7 @@ def python_scope(
         ctx.error("F115", f"`{decl.target}` is not valid Python{where}", decl.target_span)
         return None
     scope = Scope(module=decl.target)
+    scope.others.update(_others(tree))
     scope.names.update(environments(tree, rebase(decl.target), decl.span))
     for name, found in callables(tree).items():
         arguments = found.definition.args
@@ -105,6 +109,23 @@ def callables(tree: python.Module) -> dict[str, PythonCallable]:
                 one = found[made]
                 found[name] = PythonCallable(makes="object", top=made, definition=one.definition)
     return found
+
+
+def _others(tree: python.Module) -> Iterator[tuple[str, str]]:
+    """What else has a name in a file, and why it is no reward."""
+    import ast as python
+
+    for node in tree.body:
+        match node:
+            case python.ClassDef():
+                yield node.name, "a class without `__call__`"
+            case python.Import() | python.ImportFrom():
+                for alias in node.names:
+                    name = alias.asname or alias.name
+                    yield name, f"imported: write `def reward(...): return {name}(...)`"
+            case python.Assign(targets=[python.Name(id=name)], value=value):
+                what = "a lambda" if isinstance(value, python.Lambda) else "a value"
+                yield name, f"{what}: a reward is a `def`, or a class with `__call__`"
 
 
 def _methods(

@@ -194,8 +194,12 @@ def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> Non
             return  # the import itself failed and has been reported
         code = "X801" if module.module.endswith(".py") else "F101"
         what = f"`{'.'.join(path.parts[:deep])}` has no function"
-        span = part_span(path, deep)
-        resolver.ctx.unknown(code, what, ".".join(path.parts[deep:]), span, known)
+        span, last = part_span(path, deep), ".".join(path.parts[deep:])
+        if last in module.others:
+            said = f"in {module.module} it is {module.others[last]}"
+            resolver.ctx.error(code, f"{what} `{last}`", span, help=said)
+        else:
+            resolver.ctx.unknown(code, what, last, span, known)
     else:
         known = [n for n, s in resolver.scope.names.items() if isinstance(s, Scope)]
         what = "undefined function"

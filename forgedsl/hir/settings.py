@@ -13,7 +13,7 @@ from typing import Any
 from forgedsl.diagnostics import Edit, Fix, Label, counted
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
-from forgedsl.hir.habits import one_by_one
+from forgedsl.hir.habits import habit, one_by_one
 from forgedsl.hir.ir import Constructor, Deferred, Ref, Scope
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.settings import Auto, Parameter, Required, Signature, Type
@@ -291,6 +291,8 @@ def _unit_help(value: Any, type_: Type) -> str:
         return "it is a count, not a share"
     if isinstance(value, str) and (value in type_.words or _reads_as_number(value, type_)):
         return f"without quotes: `{value}`"
+    if isinstance(value, str) and (said := habit(re.sub(r":\d+$|^torch\.", "", value))):
+        return said if any(f"`{word}`" in said for word in type_.words) else ""
     if type_.base == "list" and isinstance(value, str):
         return f"write a list: `[{show(value)}]`"
     if type_.base == "str" and is_number:
@@ -299,5 +301,7 @@ def _unit_help(value: Any, type_: Type) -> str:
 
 
 def _reads_as_number(text: str, type_: Type) -> bool:
-    pattern = r"-?\d+" if type_.base == "int" else r"-?\d+(\.\d+)?([eE][-+]?\d+)?"
-    return type_.base in {"int", "float"} and re.fullmatch(pattern, text) is not None
+    pattern = {"int": r"-?\d+", "float": r"-?\d+(\.\d+)?([eE][-+]?\d+)?",
+               "duration": r"\d+(\.\d+)?(ms|s|min|h|d)", "interval": r"\d+(ms|s|min|h|d)?",
+               "bytes": r"\d+(\.\d+)?[KMGT]iB"}.get(type_.base)  # fmt: skip
+    return pattern is not None and re.fullmatch(pattern, text) is not None

@@ -65,8 +65,10 @@ def bound(decl: ast.BindDecl, resolver: File) -> Function | None:
         if found is None and path.parts[0] in resolver.modules:
             imports.unknown_member(resolver, path)
             return None
-    message = f"the value of a {decl.kind} is the name of one, or it has parameters and a body"
+    kind = f"{'an' if decl.kind == 'advantage' else 'a'} {decl.kind}"
+    message = f"the value of {kind} is the name of one, or it has parameters and a body"
     resolver.ctx.error("F109", message, decl.value.span)
+    resolver.ctx.broken.add(decl.name)
     return None
 
 

@@ -117,7 +117,9 @@ def _loss_field(
         return False
     if node.diff and field.name not in ROW_STATISTICS:
         message = f"`{field.name}` cannot carry gradient"
-        help_ = f"remove `diff`; only {', '.join(ROW_STATISTICS)} come from the trained model"
+        meant = did_you_mean(nearest(field.name, ROW_STATISTICS))
+        known = f"only {', '.join(ROW_STATISTICS)} come from the trained model"
+        help_ = meant or f"remove `diff`; {known}"
         inference.error("L406", "unexpected-gradient", message, node.span, help=help_)
         return False
     tokens, dtype = KNOWN.get(field.name, (None, ""))

@@ -39,7 +39,7 @@ def render_plan(
         ("policy age", _age(graph, plan)),
         ("liveness", list(_liveness(graph, plan))),
         ("cost of a step, at most", list(_cost(plan))),
-        ("dead groups", list(_dead(plan))),
+        ("dead groups", list(_dead(plan)) if graph.of("score") else []),
         ("removed", [f"{', '.join((*part.nodes, *part.services)) or 'field'}: {part.reason}"
                      for part in graph.removed]),
     ]  # fmt: skip

@@ -11,6 +11,8 @@ import shlex
 import shutil
 from pathlib import Path
 
+from forgedsl.hir.suggest import did_you_mean, nearest
+
 WHOLE = "controller.json"
 
 
@@ -46,6 +48,18 @@ def drop_partial(run_dir: Path) -> None:
     for folder in run_dir.glob("checkpoints/step-*"):
         if not (folder / WHOLE).exists():
             shutil.rmtree(folder)
+
+
+def no_run(folder: Path) -> str:
+    """Why a folder cannot be taken for a run, and what may be meant."""
+    if not folder.is_dir():
+        runs = [*folder.parent.glob("*/job.json"), *Path("runs").glob("*/job.json")]
+        by_name = {path.parent.name: path.parent for path in runs}
+        close = did_you_mean(tuple(str(by_name[n]) for n in nearest(folder.name, by_name)))
+        return f"there is no folder {folder}{'; ' * bool(close)}{close}"
+    inside = sorted(folder.glob("*/job.json"), key=lambda path: path.stat().st_mtime)
+    newest = f"; the newest run in it is {inside[-1].parent}" if inside else ""
+    return f"{folder} is no run folder: it has no job.json{newest}"
 
 
 def resume_command(run_dir: Path) -> str:

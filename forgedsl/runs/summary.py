@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from forgedsl.diagnostics import counted
@@ -71,5 +72,7 @@ def places(data: RunData, run_dir: Path) -> list[str]:
     ]
     lines = [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]
     if step and not data.rehearsal and not (run_dir / export).exists():
-        lines.append(f"  {'export':<12} forgec export {run_dir}   (Hugging Face format)")
+        lines.append(
+            f"  {'export':<12} forgec export {shlex.quote(str(run_dir))}   (Hugging Face format)"
+        )
     return lines

@@ -16,6 +16,7 @@ from typing import Any
 
 from forgedsl.lower.job import Job
 from forgedsl.records import replace
+from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
 from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Reward, Titan
@@ -43,7 +44,7 @@ def learnable(folder: Path) -> RunData:
     try:
         data = load_run(folder)
     except FileNotFoundError as error:
-        raise CalibrationError(f"{folder} is no run folder: it has no job.json") from error
+        raise CalibrationError(no_run(folder)) from error
     if data.rehearsal:
         raise CalibrationError(f"{folder} is a rehearsal: its times are no measure of anything")
     if len(data.rows) < 4 * FIRST:

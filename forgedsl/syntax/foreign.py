@@ -157,6 +157,57 @@ def _in_line(place: Place, start: int, end: int) -> Span:
     return Span(place.source.name, line + start, line + end)
 
 
+def _import_without_quotes(place: Place) -> Diagnostic | None:
+    """`import rew`, `import python rew`."""
+    match = re.match(r"\s*import\s+(python\s+)?$", place.before)
+    if match is None or place.kind != "NAME":
+        return None
+    name = place.text
+    help_text = f'`import python "{name}.py" as {name}`'
+    if not match[1]:
+        help_text += f', or `import "{name}" as {name}` of a .forge file'
+    return place.error("S001", "unexpected-token", "a file is imported by its path", help=help_text)
+
+
+def _membership(place: Place) -> Diagnostic | None:
+    """`r.target in r.response`."""
+    if place.text != "in" or place.kind != "NAME":
+        return None
+    help_text = '`matches(r.response, "a|b")` finds a pattern; anything else is a Python reward'
+    return place.error("S001", "unexpected-token", "there is no `in`", help=help_text)
+
+
+def _augmented(place: Place) -> Diagnostic | None:
+    """`ratio += 1`."""
+    match = re.fullmatch(r"\s*([A-Za-z_]\w*)\s*", place.before)
+    if match is None or not re.match(r"(\*\*|//|[-+*/%])=", place.source.text[place.start :][:3]):
+        return None
+    shown = f"`{match[1]}2 = {match[1]} {place.text} ...`"
+    message = "a name is given its value once"
+    return place.error("S001", "unexpected-token", message, help=f"another name: {shown}")
+
+
+def _type_without_dtype(place: Place) -> Diagnostic | None:
+    """`loss l(logprob: [B, T], mask: [B, T]) { ... }`."""
+    match = re.search(r"(\w+)\s*:\s*(?:diff\s+)?(\[[\w, ]*\])\s*$", place.before)
+    if match is None or place.kind not in {"COMMA", "RPAR"}:
+        return None
+    held = "bool" if match[1] == "mask" else "f32"
+    message = f"the type of `{match[1]}` does not say what it holds"
+    help_text = f"`{match[1]}: {match[2]} {held}`"
+    return place.error("S001", "unexpected-token", message, help=help_text)
+
+
+def _value_alone(place: Place) -> Diagnostic | None:
+    """The last line of a block that gives its value without `return`."""
+    literal = place.kind in {"INT", "NUMBER", "STRING", "TRUE", "FALSE", "QUANTITY"}
+    if place.before.strip() or not literal or "NAME" not in place.expected:
+        return None
+    return place.error(
+        "S001", "unexpected-token", "a value stands alone here", help="a block ends with `return`"
+    )
+
+
 def _formatted_string(place: Place) -> Diagnostic | None:
     """`f"Q: {row.question}"`."""
     if place.kind not in {"STRING", "TEXT"} or not re.search(r"(?<!\w)f$", place.before):
@@ -177,4 +228,9 @@ FOREIGN: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _parameter_without_type,
     _comparison_as_assignment,
     _formatted_string,
+    _import_without_quotes,
+    _membership,
+    _augmented,
+    _type_without_dtype,
+    _value_alone,
 )

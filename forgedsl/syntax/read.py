@@ -13,6 +13,15 @@ from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.source import SourceFile, Span
 
 MAX_BYTES = 8 * 2**20
+ROWS = "a dataset reads it: `source = jsonl(path)` or `parquet(path)`"
+VALUES = "a file of settings is given by `--set-file {name}`"
+FOREIGN = {
+    ".py": ("Python", '`import python "{name}" as NAME` takes rewards from it'),
+    **dict.fromkeys((".jsonl", ".parquet", ".csv"), ("data", ROWS)),
+    **dict.fromkeys((".yaml", ".yml"), ("YAML", VALUES)),
+    ".toml": ("TOML", VALUES),
+}
+"""what people name by mistake, by the end of its name: what it is, and where it belongs"""
 
 
 def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
@@ -27,13 +36,24 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         message = f"cannot read {name}: {reason.lower()}"
-        _refuse(reporter, name, "S016", "unreadable-file", message, _inside(path))
+        _refuse(reporter, name, "S016", "unreadable-file", message, _meant(path))
+        return None
+    if path.suffix in FOREIGN:
+        what, help_text = FOREIGN[path.suffix]
+        message = f"{name} is {what}, and no .forge file"
+        _refuse(reporter, name, "S016", "unreadable-file", message, help_text.format(name=name))
         return None
     return decode(data, name, reporter)
 
 
-def _inside(path: Path) -> str:
-    """What may be meant by a folder."""
+def _meant(path: Path) -> str:
+    """What may be meant by a folder, or by the name of nothing."""
+    if not path.exists() and path.parent.is_dir():
+        from difflib import get_close_matches
+
+        beside = {file.name: str(file) for file in path.parent.glob("*.forge")}
+        close = get_close_matches(path.name, beside, n=1, cutoff=0.6)
+        return f"did you mean `{beside[close[0]]}`?" if close else ""
     if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
         return ""
     if (path / "job.json").is_file():
