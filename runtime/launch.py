@@ -32,6 +32,7 @@ from forgedsl.runs.checkpoints import drop_partial, last_step
 from forgedsl.runtime.backing import Backing, Run
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
+from forgedsl.runtime.places import described
 from forgedsl.runtime.scratch import Scratch, remove_dead
 
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
@@ -289,7 +290,9 @@ async def _stop(this: Run, fleet: Any) -> None:
     for mesh, result in zip(fleet.all(), results, strict=True):
         if isinstance(result, BaseException):
             this.events.emit(
-                "warning", service=mesh.service, text=f"did not stop by itself: {result!r:.200}"
+                "warning",
+                service=mesh.service,
+                text=f"did not stop by itself, and is killed: {described(result):.200}",
             )
     fleet.hosts.stop()
 

@@ -317,6 +317,21 @@ def test_summary_of_a_failure_names_cause_and_place(tmp_path: Path) -> None:
     assert "x.forge:39:1" in text
 
 
+def test_a_checkpoint_that_cannot_be_read_is_nothing_to_continue_from(tmp_path: Path) -> None:
+    run = tmp_path / "my run"
+    run.mkdir()
+    run_folder(run, make_job(), steps=5)
+    (run / "checkpoints/step-5").mkdir(parents=True)
+    (run / "checkpoints/step-5/controller.json").write_text("{}")
+    assert f"forgec export '{run}'   (" in summary(run, 4)
+    assert "--resume" in summary(run, 4)
+    end = {"time": 2e9, "kind": "run.end", "code": 4, "status": "not launched",
+           "message": "the checkpoint of step 5 cannot be read: it is cut"}  # fmt: skip
+    with (run / "events.jsonl").open("a") as file:
+        file.write(json.dumps(end) + "\n")
+    assert "--resume" not in summary(run, 4)
+
+
 def test_overlap_counts_steps_during_which_something_was_sampled(tmp_path: Path) -> None:
     events = [
         {"time": 0.0, "kind": "sample.start", "id": 1},

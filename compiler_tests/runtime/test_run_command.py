@@ -19,6 +19,7 @@ from forgedsl.cli.resuming import (
     differences,
     load_run_job,
     note_changes,
+    refused,
     rehashed,
     split,
     with_changes,
@@ -186,6 +187,16 @@ def test_resume_may_run_longer() -> None:
     assert changed.content_hash == changed.digest()
 
 
+def test_what_stops_a_resume_is_said_as_it_is_set() -> None:
+    rate = Difference("services.trainer.optimizer.lr", 0.1, 0.2)
+    said = "--allow numerics goes on with:\n  trainer.optimizer.lr: 0.1 -> 0.2"
+    assert refused([rate]) == said
+    inner = [Difference("nodes.1.n", 8, 4), Difference("params.group", 8, 4)]
+    first, *others = refused(inner).splitlines()
+    assert "may change only how long it runs" in first
+    assert others == ["  group: 8 -> 4"]
+
+
 def test_a_resume_that_is_refused_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +208,7 @@ def test_a_resume_that_is_refused_changes_nothing(
     last.parent.mkdir(parents=True)
     last.write_text("{}")
     monkeypatch.setattr(command, "prepare", lambda *_: Prepared(job=faster(shorter), inputs={}))
-    with pytest.raises(UsageError, match="has done all its 300 steps"):
+    with pytest.raises(UsageError, match="has done 300 steps, and 200 are asked for; say schedule"):
         command.execute(request(resume=tmp_path, file=Path("a.forge"), allow="numerics"))
     assert (tmp_path / "job.json").read_text() == job.model_dump_json()
     assert not (tmp_path / "changes.jsonl").exists()

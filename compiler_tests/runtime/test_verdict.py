@@ -52,6 +52,15 @@ def test_a_reward_within_its_noise_is_no_learning(tmp_path: Path) -> None:
     assert (found.style, found.text.partition(":")[0]) == ("bad", "it did not learn")
 
 
+def test_a_reward_that_did_not_move_says_little_after_few_steps(tmp_path: Path) -> None:
+    def flat(row: Row) -> Row:
+        return {"reward_mean": 0.3 + 0.02 * (row["step"] % 3)}
+
+    found = findings(tmp_path, flat, keep=without_evals, steps=8)["verdict"]
+    said = "8 steps are too few to tell whether it learns"
+    assert (found.style, found.text.partition(":")[0]) == ("open", said)
+
+
 def test_a_reward_that_falls_got_worse(tmp_path: Path) -> None:
     found = findings(tmp_path, lambda r: {"reward_mean": 1 - r["step"] / 200}, keep=without_evals)
     assert found["verdict"].text.startswith("it got worse: reward 0.9")

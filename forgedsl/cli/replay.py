@@ -41,4 +41,4 @@ def command(
     except (LaunchError, RunError) as error:
         print(f"forgec replay: {error}", file=sys.stderr)
         raise typer.Exit(4 if isinstance(error, LaunchError) else 5) from error
-    print(json.dumps(found | {"weights": str(target / "weights")}, indent=1))
+    print(json.dumps(found | {"weights": str(target / "weights")}, indent=1, ensure_ascii=False))

@@ -66,8 +66,7 @@ def load_run_job(run_dir: Path) -> Job:
 def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:
     """(differences that stop a resume, differences that `--allow` takes on: settings of optimizers,
     or data; what else a param changes is a difference of its own)."""
-    takes = {"numerics": _of_optimizer, "data": _of_data}
-    taken = [each for each in found if allowed and takes[allowed](each)]
+    taken = [each for each in found if allowed and TAKES[allowed](each)]
     if not taken:
         return found, []
     taken += [each for each in found if each.setting.startswith("params.")]
@@ -81,6 +80,25 @@ def _of_optimizer(found: Difference) -> bool:
 
 def _of_data(found: Difference) -> bool:
     return found.setting.startswith("datasets.")
+
+
+TAKES = {"numerics": _of_optimizer, "data": _of_data}
+"""what `--allow` takes on"""
+
+
+def refused(found: list[Difference]) -> str:
+    """The differences that stop a resume, and which of them may be allowed."""
+    kind = next((kind for kind in TAKES if not split(found, kind)[0]), "")
+    why = (
+        f"--allow {kind} goes on with" if kind else "a resumed run may change only how long it "
+        "runs, its evals, checkpoints and logging, with --allow numerics its optimizer, and with "
+        "--allow data its data"
+    )  # fmt: skip
+    params = [each for each in found if each.setting.startswith("params.")]
+    inner = [each for each in found if each.setting.split(".")[0] in ("nodes", "edges", "program")]
+    shown = [each for each in found if not (params and each in inner)]
+    lines = (f"  {re.sub(r'^(services|params)[.]', '', str(each))}" for each in shown[:12])
+    return "\n".join((f"{why}:", *lines))
 
 
 def note_changes(run_dir: Path, taken: list[Difference]) -> None:

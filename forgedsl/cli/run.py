@@ -215,7 +215,10 @@ def _resume(request: Request) -> int:
         return found
     job, inputs, taken = found[0].job, found[0].inputs, found[1]
     if job.schedule.steps is not None and (done := last_step(run_dir)) >= job.schedule.steps:
-        raise UsageError(f"{run_dir} has done all its {done} steps; add FILE schedule.steps=N")
+        asked = f"all its {done} steps; add FILE schedule.steps=N"
+        if request.file is not None:
+            asked = f"{done} steps, and {job.schedule.steps} are asked for; say schedule.steps=N"
+        raise UsageError(f"{run_dir} has done {asked}")
     touched = {d.setting.split(".")[1] for d in taken if d.setting.startswith("datasets.")}
     changed = sorted(touched & job.datasets.keys())
     if changed:  # what is refused has changed nothing
@@ -231,7 +234,7 @@ def _resume(request: Request) -> int:
 
 def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[Difference]] | int:
     """The job of a resumed run with new data, and what `--allow` let it change; or an exit code."""
-    from forgedsl.cli.resuming import differences, rehashed, split, with_changes
+    from forgedsl.cli.resuming import differences, refused, rehashed, split, with_changes
     from forgedsl.lower.lock import choices
 
     if request.file is None:
@@ -246,12 +249,7 @@ def _changed(request: Request, run_dir: Path, old: Job) -> tuple[Prepared, list[
         return prepared
     found, taken = split(differences(old, prepared.job), request.allow)
     if found:
-        lines = "\n".join(f"  {line}" for line in found[:12])
-        raise UsageError(
-            f"{request.file} is not the job of {run_dir}; a resumed run may change only how "
-            "long it runs, its evals, checkpoints and logging, with --allow numerics its "
-            f"optimizer, and with --allow data its data:\n{lines}"
-        )
+        raise UsageError(f"{request.file} is not the job of {run_dir}: {refused(found)}")
     inputs = prepared.inputs if taken and request.allow == "data" else {}
     job = with_changes(old, prepared.job, allowed=request.allow if taken else "")
     return Prepared(job=job, inputs=inputs), taken

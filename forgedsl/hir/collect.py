@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
+from forgedsl.hir.habits import HABITS, habit
 from forgedsl.hir.ir import Origin
 from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
@@ -98,7 +99,11 @@ class Collector:
             self._environment(decl)
             return
         if decl.kind not in FUNCTION_KINDS:
-            message = f"a {decl.kind} is declared with a block: `{decl.kind} {decl.name} {{ ... }}`"
+            kind = KINDS.get(decl.kind)
+            shown = f"`{decl.kind} {decl.name} {{ ... }}`"
+            if kind is not None and kind.singleton:
+                shown = f"`{decl.kind} {{ {decl.name} = ... }}`"
+            message = f"{a_kind(decl.kind)} is declared with a block: {shown}"
             self.ctx.error("F119", message, decl.kind_span.to(decl.name_span))
             self.ctx.broken.add(decl.name)
             return
@@ -179,7 +184,8 @@ class Collector:
             return self._singleton(decl, kind)
         if decl.name is None or decl.name_span is None:
             example = f"`{decl.kind} NAME {{ ... }}`"
-            self.ctx.error("F119", f"a {decl.kind} has a name: {example}", decl.kind_span)
+            message = f"{a_kind(decl.kind)} has a name: {example}"
+            self.ctx.error("F119", message, decl.kind_span)
             return None
         if decl.kind == "environment":
             message = "an environment has a class: `environment NAME = FILE.CLASS(...) { ... }`"
@@ -351,11 +357,18 @@ class Collector:
             self.enter(declared, ("value",), item.path.span, item.value, origin)
             return
         help_text = "a parameter is declared with `param NAME : TYPE = VALUE`"
+        if name in HABITS:
+            help_text = habit(name)
         if item.path.parts[0] in self.table.declared:
             help_text = f"write it inside the declaration of `{item.path.parts[0]}`"
         else:
             self.ctx.broken.add(item.path.parts[0])
         self.ctx.error("F119", f"`{name} = ...` cannot stand alone", item.path.span, help=help_text)
+
+
+def a_kind(name: str) -> str:
+    """`an eval`, `a model`."""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:

@@ -152,5 +152,5 @@ class Context:
             help = 'the file begins with `import "std/rl" as rl`'
         help = help or habit(name)
         if not help and 0 < len(known) <= 12:
-            help = "known are " + ", ".join(f"`{k}`" for k in sorted(known))
+            help = "known are " + ", ".join(f"`{k}`" for k in sorted(set(known)))
         return self.error(code, f"{what} `{name}`", span, help=help)

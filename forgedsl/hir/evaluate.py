@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
+from forgedsl.hir.habits import habit
 from forgedsl.hir.ir import Constructor
 from forgedsl.settings import Auto
 from forgedsl.syntax import ast
@@ -259,7 +260,8 @@ def _arithmetic(expr: ast.Binary, left: Any, right: Any, ctx: Context) -> Any:
 def _call(expr: ast.Call, names: Names, ctx: Context) -> Any:
     name = expr.function.text
     if name not in FUNCTIONS:
-        help_text = "a setting is a constant; known functions are " + ", ".join(sorted(FUNCTIONS))
+        known = ", ".join(sorted(FUNCTIONS))
+        help_text = habit(name) or f"a setting is a constant; known functions are {known}"
         span = expr.function.span
         return ctx.unknown("F101", "unknown function", name, span, FUNCTIONS, help_text)
     values = [evaluate(arg.value, names, ctx) for arg in expr.args]

@@ -126,6 +126,7 @@ class Coercer:
                 "F109", message + "a string", expr.span, help=f"write `{form}`", fix=fix
             )
         given = "`none`" if isinstance(expr, ast.NoneLiteral) else "this"
+        given = "true or false" if isinstance(expr, ast.Bool) else given
         return self.ctx.error("F109", message + given, expr.span)
 
     def _ref(self, expr: ast.Expr, type_: Type, what: str) -> Any:
@@ -199,7 +200,10 @@ class Coercer:
             if param.name not in bound:
                 if isinstance(param.default, Required):
                     message = f"`{signature.name}` needs `{param.name}`"
-                    return self.ctx.error("F114", message, span, help=f"{signature.doc}")
+                    needed = [p.name for p in signature.params if isinstance(p.default, Required)]
+                    shown = ", ".join(f"{name} = ..." for name in needed)
+                    help_text = f"`{signature.name}({shown})`: {signature.doc}"
+                    return self.ctx.error("F114", message, span, help=help_text)
                 bound[param.name] = param.default
         return ERROR if ERROR in bound.values() else bound
 

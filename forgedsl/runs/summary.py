@@ -31,7 +31,8 @@ def summary(run_dir: Path, code: int) -> str:
     for label in ("origin", "remedy"):
         if data.outcome.get(label):
             lines.append(f"  {label:<12} {data.outcome[label]}")
-    if code and (command := resume_command(run_dir)):
+    told = "the checkpoint of step" in message  # with what to go on from instead
+    if code and not told and (command := resume_command(run_dir)):
         lines.append(f"  {'continue':<12} {command}   (step {last_step(run_dir)} is saved)")
     findings = verdict(data)
     # its figures are the next lines

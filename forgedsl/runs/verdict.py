@@ -24,6 +24,8 @@ EDGE = 20
 """steps whose mean stands for the begin and the end of a curve"""
 FEWEST = 6
 """steps below which nothing is said about learning"""
+SHORT = 20
+"""steps below which it says nothing that a value did not move"""
 NOISE = 2.0
 """standard errors that a change must exceed"""
 SMALL = 0.02
@@ -143,12 +145,20 @@ def _learning(data: RunData) -> Iterator[Finding]:
             text = f"the reward rose, held-out data do not show it: {names}"
             yield Finding(label="verdict", style="open", text=text)
         else:
-            yield Finding(label="verdict", style="bad", text=f"it did not learn: {names}")
+            style, words = _nothing(len(data.rows))
+            yield Finding(label="verdict", style=style, text=f"{words}: {names}")
     elif reward:
         yield _of("reward", reward, trained)
     else:
         loss = points(data, "loss")
         yield _of("loss", loss, -_moved(loss))
+
+
+def _nothing(steps: int) -> tuple[str, str]:
+    """What it says that nothing moved: little, after a few steps."""
+    if steps < SHORT:
+        return "open", f"{counted(steps, 'step')} are too few to tell whether it learns"
+    return "bad", "it did not learn"
 
 
 def _of(name: str, pts: Points, better: int) -> Finding:
@@ -158,7 +168,7 @@ def _of(name: str, pts: Points, better: int) -> Finding:
     size = edge_size(pts)
     text = f"{name} {number(pair[0])} -> {number(pair[1])} (first and last {counted(size, 'step')})"
     style, words = {
-        1: ("good", "it learned"), 0: ("bad", "it did not learn"), -1: ("bad", "it got worse"),
+        1: ("good", "it learned"), 0: _nothing(len(pts)), -1: ("bad", "it got worse"),
     }[better]  # fmt: skip
     return Finding(label="verdict", style=style, text=f"{words}: {text}")
 

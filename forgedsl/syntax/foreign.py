@@ -16,7 +16,7 @@ from forgedsl.source import Span
 from forgedsl.syntax.place import WINDOW, Place
 
 _STATEMENTS = ("minimize", "report", "return", "require", "sync", "import", "param")
-_PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|let|var|const|function|from)\b")
+_PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|assert|print|let|var|const|function|from)\b")
 _ADVICE = {
     "for": "there are no loops: a flow states each edge once, reductions are over named axes",
     "while": "there are no loops: a flow states each edge once",
@@ -25,6 +25,8 @@ _ADVICE = {
     "def": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
     "function": "functions are `fn`, `reward`, `advantage`, `filter` and `loss`",
     "class": "declarations are `model`, `dataset`, `service`, ...",
+    "assert": "a condition on values is `require group >= 2`",
+    "print": "a `report` of the loss is a column of metrics.jsonl",
     "from": 'a module is imported whole: `import "std/rl" as rl`',
 }
 _CALLS = {
@@ -157,6 +159,28 @@ def _in_line(place: Place, start: int, end: int) -> Span:
     return Span(place.source.name, line + start, line + end)
 
 
+def _name_with_hyphen(place: Place) -> Diagnostic | None:
+    """`reward my-judge = ...`."""
+    match = re.fullmatch(r"\s*[a-z]+\s+(\w+)", place.before)
+    rest = re.match(r"-(\w+)", place.source.text[place.start :][:WINDOW])
+    if place.text != "-" or match is None or rest is None:
+        return None
+    span = _in_line(place, match.start(1), match.end(1)).to(place.span)
+    name = f"{match[1]}_{rest[1]}"
+    span = Span(span.file, span.start, span.end + len(rest[1]))
+    return place.error("S001", "unexpected-token", "a name has no hyphen", span=span,
+                       help=f"`{name}`")  # fmt: skip
+
+
+def _list_without_brackets(place: Place) -> Diagnostic | None:
+    """`colocate = trainer, generator`."""
+    match = re.fullmatch(r"(\w+)\s*=\s*([\w.\"]+)\s*", place.before)
+    if place.text != "," or match is None:
+        return None
+    return place.error("S001", "unexpected-token", "one value follows `=`",
+                       help=f"a list has brackets: `{match[1]} = [{match[2]}, ...]`")  # fmt: skip
+
+
 def _import_without_quotes(place: Place) -> Diagnostic | None:
     """`import rew`, `import python rew`."""
     match = re.match(r"\s*import\s+(python\s+)?$", place.before)
@@ -229,6 +253,8 @@ FOREIGN: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _comparison_as_assignment,
     _formatted_string,
     _import_without_quotes,
+    _name_with_hyphen,
+    _list_without_brackets,
     _membership,
     _augmented,
     _type_without_dtype,

@@ -51,8 +51,8 @@ def _meant(path: Path) -> str:
     if not path.exists() and path.parent.is_dir():
         from difflib import get_close_matches
 
-        beside = {file.name: str(file) for file in path.parent.glob("*.forge")}
-        close = get_close_matches(path.name, beside, n=1, cutoff=0.6)
+        beside = {file.stem: str(file) for file in path.parent.glob("*.forge")}
+        close = get_close_matches(path.stem, beside, n=1, cutoff=0.6)
         return f"did you mean `{beside[close[0]]}`?" if close else ""
     if not (path.is_dir() and os.access(path, os.R_OK | os.X_OK)):
         return ""

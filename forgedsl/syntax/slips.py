@@ -76,7 +76,11 @@ def _character(place: Place) -> Diagnostic | None:
             if replacement
             else None,
         )
-    return place.error("S002", "unexpected-character", f"unexpected character {_show(place.text)}")
+    help_text = "names are of a-z, A-Z, 0-9 and `_`; texts stand in quotes"
+    return place.error(
+        "S002", "unexpected-character", f"unexpected character {_show(place.text)}",
+        help=help_text if place.text.isalpha() else "",
+    )  # fmt: skip
 
 
 def _requoted(place: Place, message: str) -> Fix | None:

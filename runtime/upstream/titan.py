@@ -26,6 +26,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
+from forgedsl.runtime.upstream.checkpoints import spoilt
 from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, keep_loss_whole, model_spec
 from forgedsl.runtime.upstream.titan_attention import Stretches
 from forgedsl.syntax import cache
@@ -359,7 +360,8 @@ def checkpoint_weights(
         failures = getattr(error, "failures", {0: (error, None)})
         cause = next(iter(failures.values()))[0]
         raise LaunchError(
-            f"cannot read the checkpoint {checkpoint} ({type(cause).__name__}: {cause}); "
+            f"cannot read the checkpoint {checkpoint}: "
+            f"{spoilt(checkpoint) or f'{type(cause).__name__}: {cause}'}; "
             "if there is another one, name it with --step"
         ) from error
     weights = lora.merged(state, service.lora)

@@ -32,6 +32,9 @@ def check(view: View) -> Findings:
         dataset = program.datasets[evaluation.settings["dataset"].value.name]
         own, split = (evaluation.settings[key].value for key in ("source", "split"))
         source = own or dataset.settings["source"].value
+        hub = getattr(source, "name", "") == "hf"
+        if split is not None and not hub:
+            continue  # P212
         rows = list(_rows(source, None if own else split))
         for other in trained:
             theirs = list(_rows(other.settings["source"].value, None))
@@ -40,7 +43,9 @@ def check(view: View) -> Findings:
                     f"`{evaluation.name}` evaluates on the rows `{other.name}` trains on",
                     evaluation.name_span,
                     related=(Label(text="trained on", span=other.name_span),),
-                    help='`split = "test"`, or a `source` of its own',
+                    help='`split = "test"`, or a `source` of its own'
+                    if hub
+                    else "give the eval a `source` of other rows",
                 )
                 break
 
