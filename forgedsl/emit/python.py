@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, Severity
+from forgedsl.emit.columns import check_column
 from forgedsl.emit.expressions import Text
 from forgedsl.emit.scalars import Scalars, long_text
 from forgedsl.emit.torch import Writer, located, place
@@ -127,7 +128,9 @@ class ProgramWriter:
             if setting is None or not isinstance(setting.value, ir.Deferred):
                 continue
             deferred = setting.value
-            text, _ = self._scalars(deferred.scope, {"row": ("row", "row")}).expr(deferred.expr)
+            scalars = self._scalars(deferred.scope, {"row": ("row", "row")})
+            text, type_ = scalars.expr(deferred.expr)
+            check_column(scalars, column, deferred.expr, type_)
             returned = self._line(f"return {text.code}", deferred.expr.span)
             signature = f"{function_name('dataset', name, column)}(row)"
             self._define(signature, f"`{column}` of a row of {name}.", [returned])

@@ -20,6 +20,7 @@ from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
+from forgedsl.hir.functions import called
 from forgedsl.hir.habits import function_habit, reward_habit
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, PythonFunction, Ref, Scope, Value
 from forgedsl.hir.specialize import incomplete_step, resolve_loss
@@ -85,13 +86,28 @@ class FlowResolver:
             message = f"`{name}` is defined twice"
             self.ctx.error("F102", message, span, related=related, help=help_text)
         elif not isinstance(item.value, ast.Call):
-            said = "compute in a rubric: `rubric grade { score = 0.5 * correct }`"
+            said = self._called(name, item.value)
             self.ctx.error("F119", "a stream is the result of a call", item.value.span, help=said)
             self.failed.add(name)
         elif self._call(name, item.value, item.span):
             self.edges[name] = span
         else:
             self.failed.add(name)
+
+    def _called(self, name: str, value: ast.Expr) -> str:
+        """What to write for a value that is no call."""
+        if isinstance(value, ast.Path) and value.text not in self.edges:
+            declared, depth = self.resolver.declared_at(value)
+            found = self.resolver.scope.lookup(value.parts)
+            takes: tuple[str, ...] = ("...",)
+            if isinstance(found, Function):
+                return called(value, found, f"{name} = ")
+            if declared is not None and declared.kind.name in ("rubric", "reward"):
+                takes = ("rollout", "prompt.target")
+            elif declared is not None and len(value.parts) == depth + 1:
+                takes = tuple(EXAMPLES.get(p, p) for p in PARAMETERS.get(value.parts[-1], ("...",)))
+            return f"call it: `{name} = {value.text}({', '.join(takes)})`"
+        return "compute in a rubric: `rubric grade { score = 0.5 * correct }`"
 
     def _effect(self, call: ast.Call) -> None:
         before = len(self.steps)
@@ -505,6 +521,8 @@ class FlowResolver:
         self.steps.append(step)
 
 
+EXAMPLES = {"count": "32", "n": "n = 8", "max_turns": "max_turns = 3", "env": "env = game"}
+"""arguments of methods, as one writes them"""
 _ENV = Type(base="ref", kinds=("environment",))
 _DEFAULT = Origin(layer="default", detail="default", span=None)
 

@@ -370,6 +370,14 @@ def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> 
     checker.expr(value.expr)
 
 
+def called(path: ast.Path, function: Function, before: str = "") -> str:
+    """What to write where a function stands without its arguments."""
+    takes = [field.name for field in function.fields if field.default is None]
+    if function.kind in ("advantage", "filter"):
+        takes[:1] = ["score"]
+    return f"call it: `{before}{path.text}({', '.join(takes)})`"
+
+
 def _bind(checker: BodyChecker, name: str, node: ast.Node) -> None:
     if name in checker.locals:
         message = f"`{name}` is assigned twice"

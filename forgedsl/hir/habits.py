@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from forgedsl.syntax import ast
 
 MIXED = (
-    "`source = mixture([...], weights = [...])` of the dataset: a batch comes from one `draw` and "
-    "one generator"
+    "`trainer.step(merge(a, b), loss = ...)` for batches, and `source = mixture([...], weights = "
+    "[...])` of the dataset for rows"
 )
 FUNCTION_HABITS = {
     "cat": MIXED,

@@ -16,7 +16,7 @@ from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR, Host
 from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
 from forgedsl.hir.file import File
-from forgedsl.hir.functions import build_function, check_deferred, check_function
+from forgedsl.hir.functions import build_function, called, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
 from forgedsl.hir.ir import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.modules import Loader, Module
@@ -81,7 +81,8 @@ class Resolver(File):
                 span = part_span(path, 1)
                 what = f"`{head}` has nothing called"
                 return self.ctx.unknown("F101", what, ".".join(rest), span, known)
-            return self.ctx.error("F109", f"`{path.text}` is not a constant", path.span)
+            said = called(path, found) if isinstance(found, Function) else ""
+            return self.ctx.error("F109", f"`{path.text}` is not a constant", path.span, help=said)
         span = part_span(path, 0, 0)
         is_ours = self.table.declared["cluster"].kind.setting(head) is not None
         meant = f"did you mean `cluster.{head}`?" if is_ours else ""

@@ -20,6 +20,8 @@ from forgedsl.settings import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
+MIXTURE = "`mixture([a, b], weights = [0.5, 0.5])`"
+
 
 class Coercer:
     """Turns expressions into values of a type. `used` collects the declarations named."""
@@ -127,7 +129,8 @@ class Coercer:
             )
         given = "`none`" if isinstance(expr, ast.NoneLiteral) else "this"
         given = "true or false" if isinstance(expr, ast.Bool) else given
-        return self.ctx.error("F109", message + given, expr.span)
+        said = MIXTURE if isinstance(expr, ast.List) and "mixture" in type_.ctors else ""
+        return self.ctx.error("F109", message + given, expr.span, help=said)
 
     def _ref(self, expr: ast.Expr, type_: Type, what: str) -> Any:
         if not isinstance(expr, ast.Path):
@@ -160,10 +163,10 @@ class Coercer:
                 message = f"{what} has no form `{name.text}`"
                 return self.ctx.error("F101", message, name.span, help=help_text)
             return self.ctx.unknown("F101", f"{what} has no form", name.text, name.span, known)
-        if name.text == "mixture" and len(args) > 1 and args[1].name is None:
-            help_text = "`mixture([a, b], weights = [0.5, 0.5])`"
-            message = "`mixture` takes one list of sources"
-            return self.ctx.error("F114", message, expr.span, help=help_text)
+        if name.text == "mixture" and not any(arg.name == "weights" for arg in args[1:2]):
+            listed = len(args) == 1 and isinstance(args[0].value, ast.List)
+            message = f"`mixture` {'needs `weights`' if listed else 'takes one list of sources'}"
+            return self.ctx.error("F114", message, expr.span, help=MIXTURE)
         bound = self.bind(signature, args, expr.span, scope)
         if bound is ERROR:
             return ERROR

@@ -233,11 +233,13 @@ def _value_alone(place: Place) -> Diagnostic | None:
 
 
 def _formatted_string(place: Place) -> Diagnostic | None:
-    """`f"Q: {row.question}"`."""
+    """`f"Q: {row.question}"`, `"Q: {}".format(row.question)`."""
+    help_text = 'texts are joined with `+`: `"Q: " + row.question`, numbers as `text(row.id)`'
+    if place.text == "." and place.before.endswith('"'):
+        return place.error("S001", "unexpected-token", "texts have no methods", help=help_text)
     if place.kind not in {"STRING", "TEXT"} or not re.search(r"(?<!\w)f$", place.before):
         return None
     span = Span(place.source.name, place.start - 1, place.end)
-    help_text = 'texts are joined with `+`: `"Q: " + row.question`, numbers as `text(row.id)`'
     return place.error(
         "S001", "unexpected-token", "there are no f-strings", span=span, help=help_text
     )

@@ -233,6 +233,20 @@ def _block_after_equals(place: Place) -> Diagnostic | None:
     )
 
 
+def _record_in_braces(place: Place) -> Diagnostic | None:
+    """`[{"role": "user", "content": row.question}]`."""
+    if place.kind != "LBRACE" or not re.search(r"[\[(,]\s*$", place.before):
+        return None
+    rest = place.source.text[place.start :][:WINDOW]
+    role = re.match(r"""\{\s*["']?role["']?\s*[:=]""", rest)
+    help_text = "a record is written `record(answer = row.a, tests = row.t)`"
+    if role:
+        help_text = (
+            "messages are `chat(user = row.question)`, `chat(system, user)` or `row.messages`"
+        )
+    return place.error("S021", "block-as-value", "`{` begins no value", help=help_text)
+
+
 def _colon_for_equals(place: Place) -> Diagnostic | None:
     match = re.search(r"(?:^|[{,])\s*([A-Za-z_]\w*)\s*(:)\s*([A-Za-z_]\w*)?\s*$", place.before)
     if match is None:
@@ -359,6 +373,7 @@ SLIPS: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _assignment_as_comparison,
     _quantity_with_space,
     _block_after_equals,
+    _record_in_braces,
     _colon_for_equals,
     *FOREIGN,
     _param_without_type,

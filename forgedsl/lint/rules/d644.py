@@ -1,0 +1,55 @@
+"""D644 text-with-holes: a text of a dataset with `{row.question}` in it, which nothing fills.
+
+Texts are taken as they are written: every row would ask the policy for the same, braces included.
+Only the prompt of a judge has holes.
+
+    prompt = "Q: {row.question}\\nA:"                       # fires
+    prompt = "Q: {question}\\nA:"                           # fires: nothing of the row is read
+    prompt = "Q: " + row.question + "\\nA: \\\\boxed{answer}"  # silent
+
+Texts are joined with `+`, numbers become text by `text(row.id)`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from forgedsl.hir.ir import Constant, Deferred
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads, walk
+
+finding = rule(__doc__, "D")
+COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
+OF_A_ROW = re.compile(r"""\{\s*row(\.\w+|\[["']?\w+["']?\])+\s*\}""")
+A_NAME = re.compile(r"(?<![\w\\{}$])\{[A-Za-z_]\w*\}(?!\})")
+"""`{question}`, and neither `\\boxed{answer}` nor `{{ a template }}`"""
+
+
+def check(view: View) -> Findings:
+    for dataset in view.program.datasets.values():
+        for column in COLUMNS:
+            value = dataset.settings[column].value
+            if not isinstance(value, Deferred):
+                continue
+            alone = not any(reads(value.expr, "row"))
+            for text, node in _texts(value):
+                hole = OF_A_ROW.search(text) or (A_NAME.search(text) if alone else None)
+                if hole is not None:
+                    name = hole[0].strip("{} ").removeprefix("row.")
+                    yield finding(
+                        f"nothing fills `{hole[0]}`: a text is taken as it is written",
+                        node.span,
+                        help=f'texts are joined with `+`: `"..." + row.{name} + "..."`',
+                    )
+
+
+def _texts(value: Deferred) -> Iterator[tuple[str, ast.Expr]]:
+    """The texts in an expression, and those of parameters that it names."""
+    for node in walk(value.expr):
+        if isinstance(node, ast.String):
+            yield node.value, node
+        elif isinstance(node, ast.Path):
+            found = value.scope.lookup(node.parts)
+            if isinstance(found, Constant) and isinstance(found.value, str):
+                yield found.value, node
