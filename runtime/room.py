@@ -19,8 +19,6 @@ from forgedsl.runtime.models import resolve_model
 from forgedsl.services.titan import PRECISIONS
 
 GIB = 2**30
-KEPT = 2
-"""checkpoints at least: one is there until the next is whole"""
 
 
 def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
@@ -38,7 +36,7 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
     parts = [f"{count} checkpoint{'s' * (count > 1)} of {_text(size)}"] if count else []
     parts += [f"an export of {_text(export)}"] if export else []
     if need > free:
-        fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > KEPT else ""
+        fewer = "a smaller `checkpoint.keep`, " if job.checkpoint.keep > 1 else ""
         raise LaunchError(
             f"no room for {' and '.join(parts)} where {run_dir} lies: {_text(free)} are free; "
             f"make room, or choose {fewer}another disk with --run-dir"
@@ -68,12 +66,14 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
 
 
 def _kept(job: spec.Job) -> int:
-    """Checkpoints that are there at a time."""
+    """Checkpoints that are there at a time: the oldest until the newest is whole. How many are due
+    by time is not known, but there is at most one after each step."""
     steps, every = job.schedule.steps, job.checkpoint.every
-    most = max(KEPT, job.checkpoint.keep)
-    if steps is None or (every is None and job.checkpoint.every_s is not None):
+    most = job.checkpoint.keep + 1
+    if steps is None:
         return most
-    return min(most, 1 if every is None else -(-steps // every))
+    by_time = job.checkpoint.every_s is not None
+    return min(most, -(-steps // every) if every else steps if by_time else 1)
 
 
 def _text(size: int) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from forgedsl.errors import RunError
+from forgedsl.lower import job as spec
 from forgedsl.runs.checkpoints import (
     checkpoint_steps,
     drop_partial,
@@ -121,6 +122,30 @@ def test_half_a_checkpoint_is_no_checkpoint(tmp_path: Path) -> None:
     drop_partial(tmp_path)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["step-4"]
     assert resume_command(tmp_path) == f"forgec run --resume {tmp_path}"
+
+
+class Trainer:
+    """One that writes what a trainer writes."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    async def save(self, step: int) -> None:
+        (self._run_dir / f"checkpoints/step-{step}").mkdir()
+
+
+def test_so_many_checkpoints_stay_as_are_to_be_kept(
+    tmp_path: Path, make_job: Any, make_titan: Any
+) -> None:
+    for step in (1, 2, 3):
+        whole(tmp_path, step)
+    job = make_job(services={"trainer": make_titan()}, checkpoint=spec.Checkpoint(keep=2))
+    endpoints = MonarchEndpoints(
+        job, tmp_path, datasets={}, generators={}, titans={"trainer": Trainer(tmp_path)},
+        rewards=None, program=None, record_batches=0,
+    )  # fmt: skip
+    asyncio.run(endpoints.save(4, {}))
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-3", "step-4"]
 
 
 def test_a_checkpoint_that_a_crash_has_spoilt_is_passed_over(tmp_path: Path) -> None:

@@ -36,9 +36,9 @@ def test_weights_and_moments_of_all_kept_checkpoints_have_to_fit(
     job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = job.model_copy(update={"checkpoint": spec.Checkpoint(every=1, keep=2, export="out")})
-    need = 2 * 12 * PARAMS + 4 * PARAMS
+    need = 3 * 12 * PARAMS + 4 * PARAMS
     free(monkeypatch, need)
-    words = "15.9 MiB free, 2 checkpoints of 6.8 MiB and an export of 2.3 MiB"
+    words = "22.8 MiB free, 3 checkpoints of 6.8 MiB and an export of 2.3 MiB"
     assert check_room(job, tmp_path, tmp_path, tmp_path / "run") == words
     free(monkeypatch, need - 1)
     with pytest.raises(LaunchError, match=r"an export of 2\.3 MiB where .*run lies"):
@@ -71,3 +71,21 @@ def test_a_run_without_room_is_not_launched(
     with pytest.raises(ExceptionGroup) as raised:
         asyncio.run(backing.Real().prepare(this, None))  # type: ignore[arg-type]
     assert raised.group_contains(LaunchError, match="no room for 1 checkpoint of ")
+
+
+@pytest.mark.parametrize(
+    ("steps", "checkpoint", "count"),
+    [
+        (50, spec.Checkpoint(every=10, keep=2), "3 checkpoints"),
+        (15, spec.Checkpoint(every=10, keep=2), "2 checkpoints"),
+        (50, spec.Checkpoint(every_s=600.0, keep=1), "2 checkpoints"),
+        (1, spec.Checkpoint(every_s=600.0, keep=4), "1 checkpoint "),
+        (None, spec.Checkpoint(every=10, keep=4), "5 checkpoints"),
+    ],
+)
+def test_as_many_checkpoints_are_counted_as_can_be_there_at_a_time(
+    job: spec.Job, tmp_path: Path, steps: int | None, checkpoint: spec.Checkpoint, count: str
+) -> None:
+    schedule = job.schedule.model_copy(update={"steps": steps})
+    job = job.model_copy(update={"checkpoint": checkpoint, "schedule": schedule})
+    assert count in check_room(job, tmp_path, tmp_path, tmp_path / "run")

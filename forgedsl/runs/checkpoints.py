@@ -62,6 +62,15 @@ def no_run(folder: Path) -> str:
     return f"{folder} is no run folder: it has no job.json{newest}"
 
 
+def keep_newest(run_dir: Path, count: int) -> None:
+    """Remove the whole checkpoints but the newest `count`; one of which this leaves a part, since
+    it is killed, is not whole any more."""
+    for step in checkpoint_steps(run_dir)[:-count]:
+        folder = run_dir / f"checkpoints/step-{step}"
+        (folder / WHOLE).unlink()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def resume_command(run_dir: Path) -> str:
     """What to type to continue the run; empty if there is nothing to continue from."""
     if not last_step(run_dir):

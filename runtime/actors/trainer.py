@@ -194,7 +194,6 @@ class TitanTrainer(TitanActor):
             self.titan,
             folder=run_dir / "checkpoints",
             source=self.folder if has_weights else None,
-            keep=max(2, self.job.checkpoint.keep),
             optimizers=self.optimizers,
             schedulers=self.schedulers,
             states={"train_state": self},

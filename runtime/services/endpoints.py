@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.asked import read_by
-from forgedsl.runs.checkpoints import WHOLE, last_step
+from forgedsl.runs.checkpoints import WHOLE, keep_newest, last_step
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import (
     GROUP,
@@ -201,6 +201,7 @@ class MonarchEndpoints:
             if isinstance(error, ServiceError) and error.died:
                 raise
             raise self._unsaved(step, self.run_dir / path, error) from error
+        keep_newest(self.run_dir, self.job.checkpoint.keep)
         return path
 
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:

@@ -300,17 +300,17 @@ def build_checkpointer(
     *,
     folder: Path,
     source: Path | None,
-    keep: int,
     optimizers: Any,
     schedulers: Any,
     states: dict[str, Any],
     parts: SimpleNamespace,
 ) -> Any:
-    """torchtitan's checkpoint manager over `folder`; `source` holds initial safetensors."""
+    """torchtitan's checkpoint manager over `folder`; `source` holds initial safetensors. It removes
+    nothing: that is done when all of a checkpoint is written."""
     config = parts.CheckpointManager.Config(
         enable=True, folder=folder.name, interval=2**31,
         initial_load_path=str(source) if source else None, initial_load_in_hf=source is not None,
-        last_save_model_only=False, keep_latest_k=keep,
+        last_save_model_only=False, keep_latest_k=0,
     )  # fmt: skip
     manager = config.build(
         dataloader=None, model_parts=[titan.model], optimizers=optimizers, lr_schedulers=schedulers,
