@@ -101,7 +101,10 @@ async def _replay(
 ) -> StepResult:
     resume = step - 1 or None
     if resume and not (run_dir / f"checkpoints/step-{resume}/controller.json").is_file():
-        raise LaunchError(f"step {step} starts from checkpoints/step-{resume}, which is not there")
+        raise LaunchError(
+            f"step {step} starts from checkpoints/step-{resume}, which is not there; "
+            "`checkpoint.every` and `checkpoint.keep` say which are"
+        )
     ignore_faults()  # the calls below raise
     out.mkdir(parents=True, exist_ok=True)
     scratch = Scratch()

@@ -207,6 +207,23 @@ def test_a_chat_continues_as_its_template_writes_it() -> None:
     assert engine.seen[1] == [*ids("(1)\n:3"), EOS, *ids("\n(no)\n:")]
 
 
+def test_of_an_observation_of_megabytes_only_the_beginning_is_read() -> None:
+    made = tokenizer(QWEN)
+    asked, read = [], made.tokenizer
+
+    class Counting:
+        get_vocab, decode = staticmethod(read.get_vocab), staticmethod(read.decode)
+
+        def __call__(self, text: str, **given: Any) -> Any:
+            asked.append(len(text))
+            return read(text, **given)
+
+    made.tokenizer = Counting()
+    tokens, _ = Bridge(made).after(ids("3"), "1+2" * 1_000_000, 9, chat=False)
+    assert len(tokens) == 9
+    assert max(asked) < 10_000
+
+
 def test_a_turn_that_no_end_token_closed_is_closed_by_the_bridge() -> None:
     tokens, text = chat(QWEN).after(ids("3"), "no", 9, chat=True)
     assert tokens[0] == EOS

@@ -60,6 +60,14 @@ class Desk(Environment):
                 return Step(rewards={"lost": 1.0})
             case "none":
                 return None
+            case "number":
+                return Step(5)
+            case "contents":
+                return Step([{"role": "tool"}])
+            case "words":
+                return Step(rewards={"found": "yes"})
+            case "nan":
+                return Step(rewards={"found": float("nan")})
         return Step(" ".join(self.heard), {"found": 1.0})
 '''
 
@@ -151,7 +159,11 @@ def test_a_slow_tool_is_told_in_its_result_and_the_others_answer(tmp_path: Path)
     [
         ("fail", "ValueError: no such thing"),
         ("part", "ValueError: step gave ['lost'], which `parts` does not name"),
-        ("none", "TypeError: step returned NoneType, expected Step"),
+        ("none", "TypeError: step returned NoneType, expected Step(observation, rewards={...}"),
+        ("number", "TypeError: step gave an observation that is int, neither text nor messages"),
+        ("contents", "that is no message with `role` and `content`: {'role': 'tool'}"),
+        ("words", "TypeError: step gave 'yes' for `found`, which is no finite number"),
+        ("nan", "TypeError: step gave nan for `found`, which is no finite number"),
     ],
 )
 def test_an_error_is_that_of_the_trajectory(tmp_path: Path, text: str, error: str) -> None:

@@ -81,6 +81,8 @@ def _not_found(resolver: File, path: ast.Path) -> None:
     if not module.module and not module.names:
         return  # the import itself failed and has been reported
     known = [n for n, each in module.names.items() if isinstance(each, PythonEnvironment)]
-    help_text = "" if known else "its class has `Environment` of forgedsl.environment as base"
     what, name = f"`{path.parts[0]}` has no environment", ".".join(path.parts[1:])
+    help_text = "its class has `Environment` of forgedsl.environment as base" + (
+        f"; known are {', '.join(f'`{n}`' for n in sorted(known)[:12])}" if known else ""
+    )
     resolver.ctx.unknown("X801", what, name, part_span(path, 1), known, help_text)

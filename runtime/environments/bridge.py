@@ -22,6 +22,8 @@ from forgedsl.runtime.items import Prompt
 
 OTHER = "\ue001"
 """stands for an observation; as PROBE, in no conversation"""
+SHORT = 10_000
+"""characters that are made tokens of in no time"""
 Said = str | Sequence[Message]
 
 
@@ -94,6 +96,8 @@ class Bridge:
         """At most `limit` tokens, and nothing that ends a turn in the name of another."""
         for token in self._chat.specials:
             text = text.replace(token, "")
+        if len(text) > SHORT:  # megabytes would hold up the controller; a token is no longer
+            text = text[: (limit + 1) * max(map(len, self._chat.tokenizer.get_vocab()))]
         tokens = self._ids(text)
         return text if len(tokens) <= limit else self._chat.decode(tokens[:limit])
 

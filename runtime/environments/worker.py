@@ -12,9 +12,11 @@ import asyncio
 import inspect
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from math import isfinite
+from numbers import Real
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -200,6 +202,23 @@ class _Host:
 
 
 def _checked(value: Any, cls: type[Any], method: str) -> Any:
+    """What a method returned, if it is what the run can go on with."""
     if not isinstance(value, cls):
-        raise TypeError(f"{method} returned {type(value).__name__}, expected {cls.__name__}")
+        form = "Step(observation, rewards={...}, done=...)" if cls is Step else "Start(observation)"
+        raise TypeError(f"{method} returned {type(value).__name__}, expected {form}")
+    if problem := _unusable(value.observation):
+        raise TypeError(f"{method} gave an observation that is {problem}")
+    for name, part in value.rewards.items() if cls is Step else ():
+        if not isinstance(part, Real) or not isfinite(part):
+            raise TypeError(f"{method} gave {part!r:.60} for `{name}`, which is no finite number")
     return value
+
+
+def _unusable(said: Any) -> str:
+    """Why an observation cannot be shown to the policy; "" if it can."""
+    if isinstance(said, str):
+        return ""
+    if not isinstance(said, list | tuple):
+        return f"{type(said).__name__}, neither text nor messages"
+    bad = (m for m in said if not (isinstance(m, Mapping) and {"role", "content"} <= m.keys()))
+    return next((f"no message with `role` and `content`: {m!r:.60}" for m in bad), "")
