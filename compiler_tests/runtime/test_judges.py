@@ -116,6 +116,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
+    def say_hello(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<html>")
+
     def log_message(self, *_: Any) -> None:
         pass
 
@@ -171,7 +177,7 @@ def test_a_busy_endpoint_is_asked_again(server: Any) -> None:
 
 def test_an_endpoint_that_stays_broken_is_the_error_of_the_call(server: Any) -> None:
     found = asked(server, 500, retries=0)
-    assert (found.value, "InternalServerError" in found.error) == (None, True)
+    assert f"127.0.0.1:{server.server_port}/v1: Error code: 500" in found.error
 
 
 def test_an_endpoint_that_does_not_answer_is_asked_again(server: Any) -> None:
@@ -179,10 +185,25 @@ def test_an_endpoint_that_does_not_answer_is_asked_again(server: Any) -> None:
 
 
 def test_an_endpoint_that_never_answers_is_late(server: Any) -> None:
-    assert "APITimeoutError" in asked(server, None, timeout=0.3, retries=0).error
+    found = asked(server, None, timeout=0.3, retries=0)
+    assert f"no answer of http://127.0.0.1:{server.server_port}/v1 within 0.3 s" in found.error
 
 
-@pytest.mark.parametrize("answer", ['{"grade": 4}', "2", '{"grade": "2"}', "", "[]"])
+def test_an_endpoint_that_is_not_there_is_named_with_the_cause(server: Any) -> None:
+    found = asked(server, url="http://127.0.0.1:9/v1", retries=0)
+    assert found.error == "ConnectionError: http://127.0.0.1:9/v1 is not reached: " + (
+        "All connection attempts failed"
+    )
+
+
+def test_what_is_no_chat_completion_is_shown(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handler, "do_POST", Handler.say_hello)
+    assert "answered with no chat completion: '<html>'" in asked(server).error
+
+
+@pytest.mark.parametrize(
+    "answer", ['{"grade": 4}', '{"grade": true}', "2", '{"grade": "2"}', "", "[]"]
+)
 def test_an_answer_that_is_no_grade_has_failed(server: Any, answer: str) -> None:
     found = asked(server, answer)
     assert f"the judge answered {answer!r}, which is no grade from 1 to 3" in found.error

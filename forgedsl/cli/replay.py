@@ -30,11 +30,14 @@ def command(
     if not (run / "job.json").is_file():
         print(f"forgec replay: {no_run(run)}", file=sys.stderr)
         raise typer.Exit(2)
+    from forgedsl.diagnostics import counted
     from forgedsl.errors import LaunchError, RunError
     from forgedsl.runtime.replay import replay
     from forgedsl.runtime.stderr import native_stderr
 
     target = out or run / "replays" / f"step-{step}-procs-{procs or 'same'}"
+    ranks = "" if procs is None else f" with {counted(procs, 'rank')}"
+    print(f"starting the trainer{ranks} for step {step}", file=sys.stderr, flush=True)
     try:
         with native_stderr(target / "controller.log"):
             found = replay(run, step, procs=procs, out=target)

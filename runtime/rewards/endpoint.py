@@ -45,15 +45,33 @@ class Endpoint:
         self._grades = range(least, most + 1)
 
     async def __call__(self, rollout: Rollout, target: Any) -> float:
+        text = await self._answer(filled(self._reward, rollout, target))
+        return on_range(self._reward, self._grade(text))
+
+    async def _answer(self, question: str) -> str:
+        """What the endpoint says at last; its errors name it, and what was the matter."""
+        from openai import APIConnectionError, APIStatusError, APITimeoutError
+
+        url = self._args["url"]
         form: Any = {"response_format": self._schema()} if self._args["structured"] else {}
-        answer = await self._client.chat.completions.create(
-            model=self._args["model"],
-            messages=[{"role": "user", "content": filled(self._reward, rollout, target)}],
-            max_tokens=self._args["max_tokens"],
-            temperature=0.0,
-            **form,
-        )
-        return on_range(self._reward, self._grade(answer.choices[0].message.content or ""))
+        try:
+            answer: Any = await self._client.chat.completions.create(
+                model=self._args["model"],
+                messages=[{"role": "user", "content": question}],
+                max_tokens=self._args["max_tokens"],
+                temperature=0.0,
+                **form,
+            )
+        except APITimeoutError as error:
+            raise TimeoutError(f"no answer of {url} within {self._args['timeout']:g} s") from error
+        except APIConnectionError as error:
+            raise ConnectionError(f"{url} is not reached: {error.__cause__ or error}") from error
+        except (APIStatusError, ValueError) as error:
+            raise ValueError(f"{url}: {error}") from error
+        choices = getattr(answer, "choices", None)
+        if not choices:
+            raise ValueError(f"{url} answered with no chat completion: {_shown(str(answer))}")
+        return choices[0].message.content or ""
 
     def _grade(self, text: str) -> int:
         found: Any = None
@@ -65,10 +83,9 @@ class Endpoint:
             found = answer.get("grade") if isinstance(answer, dict) else None
         elif match := re.fullmatch(r"\s*(\d+)\s*", text):
             found = int(match[1])
-        if not isinstance(found, int) or found not in self._grades:
-            shown = repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
+        if type(found) is not int or found not in self._grades:  # true would be 1
             scale = f"{self._grades[0]} to {self._grades[-1]}"
-            raise ValueError(f"the judge answered {shown}, which is no grade from {scale}")
+            raise ValueError(f"the judge answered {_shown(text)}, which is no grade from {scale}")
         return found
 
     def _schema(self) -> dict[str, Any]:
@@ -79,3 +96,7 @@ class Endpoint:
         }  # fmt: skip
         named = {"name": "grade", "strict": True, "schema": schema}
         return {"type": "json_schema", "json_schema": named}
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= SHOWN else f"{text[:SHOWN]}...")
