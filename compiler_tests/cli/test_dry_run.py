@@ -86,6 +86,17 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypa
     assert re.search(rf"\): {said}", done.stdout), done.stdout
 
 
+def test_a_judge_that_is_not_reached_is_an_obstacle(folder):
+    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:')
+    judge = 'service judge : openai("m") { url = "http://127.0.0.1:9/v1" }\nreward correct = '
+    judge += 'judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 5])'
+    judge += " { effects = [net], timeout = 2s, retries = 0 }"
+    (folder / "t.forge").write_text(re.sub("reward correct .*", judge, text))
+    done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run", "--profile", "cpu"])
+    assert "ConnectionError: http://127.0.0.1:9/v1 is not reached: " in done.stdout, done.output
+
+
 def test_an_environment_that_cannot_be_made_is_an_obstacle(folder):
     text = (Path(GRPO).parent / "guess_math.forge").read_text("utf-8")
     text = text.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')

@@ -195,7 +195,7 @@ async def _tried(
         recipe = Recipe.of(job, str(folder), (name,))
         process = RewardProcess(recipe)
         judged = (look for key, look in looks.items() if name in judges(job, key) and look.answers)
-        own = job.rewards[name].kind in ("python", "program")
+        own = job.rewards[name].kind in ("python", "program", "endpoint")
         look = next(judged, None) if own and name not in acting else None
         try:
             if look is not None or job.rewards[name].is_alone:
