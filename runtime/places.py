@@ -15,12 +15,15 @@ import re
 import sys
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from forgedsl.rows import kind_of
 
 PLACE = re.compile(r"""(?:#\s|at=")([\w.+-]+\.forge:\d+:\d+)""")
+LONGEST = 800
+"""characters of an error that are shown: it may hold a whole answer, or a page"""
 PLAIN = ("dataset_", "reward_", "rubric_", "fn_")
 """generated functions over plain values, whose parts can be computed again"""
 
@@ -79,10 +82,18 @@ def _written(node: ast.expr) -> str:
     return ast.unparse(node).replace("()", "")
 
 
+def line_of(error: BaseException, file: str) -> str:
+    """` (grading.py:12)`, the innermost line of a file that an error passed, or nothing."""
+    lines = [line for where, line in frames(error.__traceback__) if Path(where).name == file]
+    return f" ({file}:{lines[-1]})" if lines else ""
+
+
 def placed(error: BaseException) -> str:
     """What the error says, with its place."""
-    places = places_of(error)
-    return f"{error} (at {places[0]})" if places else str(error)
+    places, text = places_of(error), str(error)
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}... ({len(text):,} characters)"
+    return f"{text} (at {places[0]})" if places else text
 
 
 def install_places() -> None:

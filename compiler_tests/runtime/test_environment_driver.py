@@ -18,7 +18,10 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.endpoints import RolloutError
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
+from forgedsl.runtime.environments.worker import Reply, Request
+from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.items import Prompt
+from forgedsl.runtime.services.environment import EnvironmentClient
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 EOS = 2
@@ -350,3 +353,30 @@ def test_by_default_calls_are_made_in_order_and_a_turn_without_one_is_the_last()
     told = [message["content"] for message in step.observation]
     assert told == ["k 1", "error: there is no tool look; there are lookup"]
     assert asyncio.run(Desk().step(Turn(text="so"))).done
+
+
+def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
+    class Mesh:
+        origin, size = "game.forge:3:1", 1
+
+        async def one(self, rank: int, endpoint: str, request: Request) -> Reply:
+            late = request.op == "step"
+            return Reply(late=late, error="no answer within 5 s" * late, value=Start())
+
+    events, said = EventLog(), []
+    events.subscribe(lambda event: said.append(event["text"]))
+    client = EnvironmentClient("game", environment(), Mesh(), events)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        session = client.begin()
+        await session.reset(Task(text="1+1="), 5)
+        for _ in range(10):
+            with pytest.raises(Late):
+                await session.step(Turn(text="3"))
+
+    run(main())
+    words = "no answer within 5 s (`tool_timeout`), which the policy was told"
+    assert said == [
+        f"environment game (game.forge:3:1) took too long: {words}",
+        f"environment game (game.forge:3:1) took too long (10 times by now): {words}",
+    ]

@@ -157,7 +157,7 @@ def test_a_slow_tool_is_told_in_its_result_and_the_others_answer(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("fail", "ValueError: no such thing"),
+        ("fail", "ValueError: no such thing (desk.py:36)"),
         ("part", "ValueError: step gave ['lost'], which `parts` does not name"),
         ("none", "TypeError: step returned NoneType, expected Step(observation, rewards={...}"),
         ("number", "TypeError: step gave an observation that is int, neither text nor messages"),

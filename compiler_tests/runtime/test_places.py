@@ -70,3 +70,9 @@ def test_a_failing_column_names_its_line(make_job, tmp_path):
         RunError, match=r"rows.jsonl:1: .*its columns are question.* \(at own.forge:8:12"
     ):
         reader.next_prompt()
+
+
+def test_of_an_error_of_pages_the_beginning_is_shown() -> None:
+    said = described(ValueError("boom " * 400_000))
+    assert said.endswith("boom ... (2,000,000 characters)")
+    assert len(said) < 1000

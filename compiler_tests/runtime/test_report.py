@@ -315,6 +315,8 @@ def test_summary_of_a_failure_names_cause_and_place(tmp_path: Path) -> None:
     assert "example (profile cpu) failed: 5 steps" in text
     assert "service generator failed: process died" in text
     assert "x.forge:39:1" in text
+    (tmp_path / "checkpoints/step-0").mkdir(parents=True)
+    assert "checkpoints " not in summary(tmp_path, 5)  # there is nothing to go on from
 
 
 def test_a_checkpoint_that_cannot_be_read_is_nothing_to_continue_from(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def places(data: RunData, run_dir: Path) -> list[str]:
     found = [
         ("report", "report.html"),
         ("metrics", "metrics.jsonl"),
-        ("checkpoints", "checkpoints"),
+        *([("checkpoints", "checkpoints")] if step else ()),
         ("export", export),
     ]
     lines = [f"  {what:<12} {run_dir / name}" for what, name in found if (run_dir / name).exists()]

@@ -26,7 +26,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.child import begin, loaded, send, serve_together
 from forgedsl.runtime.modules import load_file
-from forgedsl.runtime.places import described
+from forgedsl.runtime.places import described, line_of
 
 THREADS = 256
 LEFT_BEHIND = 64
@@ -173,7 +173,8 @@ class _Host:
         except BaseException as error:
             if clock.expired():
                 return Reply(late=True, error=f"no answer within {request.seconds:g} s")
-            return Reply(error=described(error), lost=isinstance(error, Gone))
+            place = line_of(error, Path(self._served.environment.path).name)
+            return Reply(error=described(error) + place, lost=isinstance(error, Gone))
 
     async def _do(self, request: Request) -> Any:
         if request.op == "tools":

@@ -37,7 +37,7 @@ from forgedsl.runtime.child import (
 )  # fmt: skip
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.places import described, frames
+from forgedsl.runtime.places import described, line_of
 
 Item = tuple[tuple[str, ...], Rollout, Any]
 """names of rewards, and the rollout and target that all of them judge"""
@@ -196,10 +196,7 @@ def _failed(error: BaseException, reward: spec.Reward) -> Outcome:
         return Outcome(error=f"MemoryError: the call needs more memory than there is{limit}")
     if not isinstance(error, Exception):
         return Outcome(error=f"{described(error)}: a reward must return, not end its process")
-    file = Path(reward.path or "?").name
-    lines = [line for where, line in frames(error.__traceback__) if Path(where).name == file]
-    place = f" ({file}:{lines[-1]})" if lines else ""
-    return Outcome(error=described(error) + place)
+    return Outcome(error=described(error) + line_of(error, Path(reward.path or "?").name))
 
 
 def _out_of_memory(outcome: Outcome) -> bool:

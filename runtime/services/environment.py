@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ class EnvironmentClient:
         self._held = [0] * mesh.size
         self._alive = asyncio.Event()
         self._alive.set()
-        self._told = 0
+        self._told: Counter[str] = Counter()
         remedy = "mend it: an environment answers every turn, also one that makes no sense"
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
@@ -99,7 +100,7 @@ class EnvironmentClient:
             except Crash:
                 return  # nothing is left to close
             if reply.error and not reply.ended:
-                self._warn(f"could not close a trajectory: {reply.error}")
+                self._warn("failed", f"could not close a trajectory: {reply.error}")
 
         task = asyncio.create_task(close())
         self._closing.add(task)
@@ -107,15 +108,19 @@ class EnvironmentClient:
 
     def failed(self, cause: str, prompt: Prompt) -> None:
         """A trajectory crashed; too many end the run (GuardError)."""
-        self._warn(cause)
+        self._warn("failed", cause)
         self.guard.failed(cause, repr(prompt.text[-80:]))
 
-    def _warn(self, text: str) -> None:
+    def late(self, cause: str) -> None:
+        """A step took longer than `tool_timeout`, which is no failure: the policy plays on."""
+        self._warn("took too long", f"{cause} (`tool_timeout`), which the policy was told")
+
+    def _warn(self, what: str, text: str) -> None:
         """Say the first time, the tenth, the hundredth, ..."""
-        self._told += 1
-        if str(self._told).strip("0") == "1":
-            times = "" if self._told == 1 else f" ({self._told} times by now)"
-            text = f"environment {self.name} ({self.mesh.origin}) failed{times}: {text}"
+        self._told[what] += 1
+        if str(count := self._told[what]).strip("0") == "1":
+            times = "" if count == 1 else f" ({count} times by now)"
+            text = f"environment {self.name} ({self.mesh.origin}) {what}{times}: {text}"
             self._events.emit("warning", service=self.name, text=text)
 
 
@@ -142,6 +147,7 @@ class PoolSession:
         seconds = limit * max(1, len(turn.calls)) + (CALL_GRACE if turn.calls else 0.0)
         reply = await self._ask("step", seconds, turn=turn)
         if reply.late:
+            self._client.late(reply.error)
             raise Late(reply.error)
         assert isinstance(reply.value, Step)
         self._client.guard.succeeded()
