@@ -6,7 +6,9 @@ import pytest
 from forge_texts import GRPO, changed, plan_of
 
 from forgedsl.api import load_text
+from forgedsl.diagnostics import Severity
 from forgedsl.graph.dataflow import build
+from forgedsl.lint.engine import lint_file
 from forgedsl.lower.build import lower
 
 MERGED = changed(
@@ -110,3 +112,20 @@ def test_a_loss_with_values_is_not_that_of_another_batch_too(tmp_path: Path) -> 
               "a, loss = nll(w = 2.0), shown, loss = nll")]  # fmt: skip
     found = lowered(tmp_path, changed(BOTH, *edits))[1]
     assert ("F114", "`nll` is given parameters, and minimized for another batch too") in found
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("merge(a, b), loss = grpo, shown", "a + b, loss = grpo, shown", "`merge(a, b)` is one"),
+        ("merge(a, b)", "merge([a, b])", "`merge(a, b)` is one batch for a step, of both"),
+        ("loss = nll)", "loss = 0.1 * nll)", "a weight stands in the loss: `minimize 0.05"),
+        ("loss = nll)", "loss = [nll])", "each stands behind its batch: `trainer.step(a, loss"),
+        (", shown, loss", ")\n  trainer.step(shown, loss", "one step takes both: `trainer.step(a,"),
+    ],
+)
+def test_one_message_says_what_to_write(tmp_path: Path, old: str, new: str, said: str) -> None:
+    path = tmp_path / "t.forge"
+    path.write_text(changed(BOTH, (old, new)))
+    (found,) = (d for d in lint_file(path).diagnostics if d.severity is Severity.ERROR)
+    assert found.help.startswith(said)

@@ -78,7 +78,7 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 extra.span,
                 label="one optimizer step per turn of the flow",
                 related=(Label(text="the first step", span=steps[0].span),),
-                help="combine the losses into one loss declaration",
+                help="one step takes both: `trainer.step(a, loss = x, b, loss = y)`",
             )
         )
     if not any(node.op in SOURCES for node in nodes):

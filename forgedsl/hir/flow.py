@@ -281,6 +281,7 @@ class FlowResolver:
         more = tuple(p for p in PARAMETERS["step"] if p in COUNTS)
         arguments = self._arguments(None, replace(call, args=(*batches, *counts)), (*params, *more))
         names = [resolve_loss(arg.value, self.resolver, self.functions) for arg in losses]
+        self.read |= {read.edge for read in arguments[0]} if arguments else set()
         if None in names or arguments is None or self._twice(losses):
             return False
         inputs, given = arguments
@@ -290,7 +291,6 @@ class FlowResolver:
         reads: list[FlowInput] = []
         settings: dict[str, Value] = {}
         for read, loss, named in zip(inputs, losses, names, strict=True):
-            self.read.add(read.edge)
             key = place("loss", len(reads))
             settings[key] = _written(Ref(name=str(named)), loss.value.span)
             for part in self.merged.get(read.edge, (read,)):

@@ -109,6 +109,10 @@ def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function])
     if not isinstance(path, ast.Path):
         named = path.value if isinstance(path, ast.String) else ""
         meant = did_you_mean(_called(named, losses_in(resolver.scope)))
+        if isinstance(expr, ast.Binary):
+            meant = "a weight stands in the loss: `minimize 0.05 * token_mean(-logprob, mask)`"
+        elif isinstance(expr, ast.List):
+            meant = "each stands behind its batch: `trainer.step(a, loss = x, b, loss = y)`"
         resolver.ctx.error("F109", "a loss is given by its name", expr.span, help=meant)
         return None
     found = resolver.scope.lookup(path.parts)

@@ -20,6 +20,8 @@ def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collec
     """Whether `value`, neither a name of the flow nor a call, is wrong as this argument."""
     if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
         help_text = "compute in the rubric, in an advantage or in a filter, and name the result"
+        if argument.startswith("batch"):
+            help_text = "`merge(a, b)` is one batch for a step, of both"
         resolver.ctx.error("F119", "a flow does not compute", value.span, help=help_text)
         return True
     if argument not in STREAMS:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from forgedsl.diagnostics import counted
 from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
@@ -48,7 +49,10 @@ def learnable(folder: Path) -> RunData:
     if data.rehearsal:
         raise CalibrationError(f"{folder} is a rehearsal: its times are no measure of anything")
     if len(data.rows) < 4 * FIRST:
-        raise CalibrationError(f"{folder} has {len(data.rows)} steps, too few to learn from")
+        raise CalibrationError(
+            f"{folder} has {counted(len(data.rows), 'step')}: a "
+            f"calibration takes {4 * FIRST} or more"
+        )
     return data
 
 
