@@ -164,6 +164,8 @@ MISTAKES = [
      "messages are `chat(user = row.question)`, `chat(system, user)` or `row.messages`"),
     (PROMPT, 'prompt = "Q: {}".format(row.question)', "S001", ".",
      'texts are joined with `+`: `"Q: " + row.question`, numbers as `text(row.id)`'),
+    ("sync trainer", "}\ntrainer.optimizer { lr = 1e-4 }\nflow b {\n  sync trainer", "S001", "{",
+     "`trainer.optimizer.NAME = VALUE`, or a block in a block: `trainer { optimizer { ... } }`"),
     (PROMPT, "prompt = row", "T702", "row", "name a column of it: `prompt = row.question`"),
     (PROMPT, "prompt = len(row.question)", "T702", "len(row.question)", "`prompt = row.question`"),
     (PROMPT, "prompt = [chat(user = row.question)]", "T702", "[chat(user = row.question)]",

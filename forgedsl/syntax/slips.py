@@ -247,6 +247,17 @@ def _record_in_braces(place: Place) -> Diagnostic | None:
     return place.error("S021", "block-as-value", "`{` begins no value", help=help_text)
 
 
+def _block_of_a_path(place: Place) -> Diagnostic | None:
+    """`common.trainer.optimizer { lr = 1e-4 }`."""
+    match = re.fullmatch(r"\s*((\w+)(?:\.\w+)+)\s*", place.before)
+    if place.kind != "LBRACE" or match is None:
+        return None
+    nested = " { ".join(match[1].split(".")) + " { ... }" + " }" * match[1].count(".")
+    help_text = f"`{match[1]}.NAME = VALUE`, or a block in a block: `{nested}`"
+    message = "a name with dots has no block"
+    return place.error("S001", "unexpected-token", message, help=help_text)
+
+
 def _colon_for_equals(place: Place) -> Diagnostic | None:
     match = re.search(r"(?:^|[{,])\s*([A-Za-z_]\w*)\s*(:)\s*([A-Za-z_]\w*)?\s*$", place.before)
     if match is None:
@@ -374,6 +385,7 @@ SLIPS: tuple[Callable[[Place], Diagnostic | None], ...] = (
     _quantity_with_space,
     _block_after_equals,
     _record_in_braces,
+    _block_of_a_path,
     _colon_for_equals,
     *FOREIGN,
     _param_without_type,
