@@ -97,6 +97,20 @@ def test_a_remote_judge_takes_the_name_of_its_model(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"JUDGE_KEY"', '"sk-proj-4711"', "`key` is the name of an environment variable"),
+        ("http://127", "127", "`url` begins with http:// or https://"),
+    ],
+)
+def test_a_key_or_an_address_that_is_none_is_told(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    ((code, said),) = lowered(tmp_path, REMOTE, (old, new))[1]
+    assert (code, said.startswith(message)) == ("F113", True)
+
+
 def test_a_prompt_with_a_target_needs_one(tmp_path: Path) -> None:
     edits = [("{row.topic}", "{target}"), ("score = correct + style", "score = style"),
              ("total(rollout, prompt.target)", "total(rollout)")]  # fmt: skip

@@ -7,6 +7,7 @@ The prompt is a template. Its holes are `{prompt}`, `{response}`, `{target}` and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from string import Formatter
 
@@ -20,6 +21,8 @@ from forgedsl.syntax import ast
 
 NAME = "judge"
 HOLES = ("prompt", "response", "target")
+VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
+"""a name of an environment variable; published forms of keys have hyphens, or are longer"""
 DIGITS = 9
 """the largest grade of one token"""
 
@@ -57,7 +60,24 @@ def judged(
         if problem is not True:
             ctx.error("F113", problem, value.span)
         return None
+    if kind.remote and not _reachable(resolver, declared):
+        return None
     return Constructor(name=NAME, args={**bound, "service": declared.name}, span=value.span)
+
+
+def _reachable(resolver: File, declared: Declared) -> bool:
+    """Whether an endpoint has an address, and the name of a variable for its key."""
+    url, key = (resolver.setting(declared, name) for name in ("url", "key"))
+    bad = []
+    if isinstance(url.value, str) and not url.value.startswith(("http://", "https://")):
+        bad.append((url, "`url` begins with http:// or https://", ""))
+    if isinstance(key.value, str) and not re.fullmatch(VARIABLE, key.value):
+        said = 'the key itself stands in no file: `export JUDGE_KEY=...`, and `key = "JUDGE_KEY"`'
+        bad.append((key, "`key` is the name of an environment variable, and this is none", said))
+    for value, message, help_text in bad:
+        span = value.place or declared.name_span
+        resolver.ctx.error("F113", message, span, help=help_text)
+    return not bad
 
 
 def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | bool:
