@@ -327,6 +327,8 @@ class _Main:
         if launcher != spec.Launcher():
             args = [(None, launcher.kind), *launcher.args.items()]
             yield statement("", Call("program.launcher", args))
+        if job.chosen:
+            yield statement("", Call("program.chosen", [(None, job.chosen)]))
         left = {name: at for name, at in job.origins.items() if name not in self.placed}
         if left:
             yield statement("", Call("program.places", [(None, left)]))

@@ -198,6 +198,10 @@ class Program:
         """What starts the processes."""
         self._rest["launcher"] = spec.Launcher(kind=kind, args=args)
 
+    def chosen(self, settings: Mapping[str, str]) -> None:
+        """What the plan chose where the file says `auto`; a resume from the file keeps it."""
+        self._rest["chosen"] = dict(settings)
+
     def places(self, places: Mapping[str, str]) -> None:
         """Where declarations stand that have no object of their own here."""
         self._parts["origins"].update(places)
