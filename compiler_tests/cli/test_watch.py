@@ -1,0 +1,74 @@
+"""`forgec watch` and `forgec runs` read a run folder as it grows."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from forgedsl.cli.app import app
+from forgedsl.runs.follow import follow, last_start
+
+START = {"time": 1e9, "kind": "run.start", "name": "x", "steps": 4}
+END = {"time": 1e9 + 9, "kind": "run.end", "code": 6, "status": "stopped by a guard"}
+
+
+def lines(*events: dict[str, Any]) -> str:
+    return "".join(json.dumps(event) + "\n" for event in events)
+
+
+def folder(path: Path, *events: dict[str, Any], rows: tuple[dict[str, Any], ...] = ()) -> Path:
+    path.mkdir(parents=True)
+    job = {"evals": {"held_out": {"loss": None}}, "schedule": {"steps": 4}}
+    (path / "job.json").write_text(json.dumps(job))
+    (path / "metrics.jsonl").write_text(lines(*rows))
+    if events:
+        (path / "events.jsonl").write_text(lines(*events))
+    return path
+
+
+def test_the_last_session_is_followed_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(lines(START, END | {"code": 130}, START))
+    seen: list[Any] = []
+
+    def write() -> None:  # a line may come in two pieces
+        with path.open("a") as file:
+            for piece in ('{"time": 1e9, "kind": "no', 'te", "text": "hm"}\n', lines(END)):
+                file.write(piece)
+                file.flush()
+
+    writer = threading.Timer(0.1, write)
+    writer.start()
+    code = follow(path, seen.append, lambda: False, since=last_start(path))
+    writer.join()
+    assert (code, [event["kind"] for event in seen]) == (6, ["run.start", "note", "run.end"])
+
+
+def test_a_run_that_was_killed_ends_without_a_code(tmp_path: Path) -> None:
+    path = folder(tmp_path / "run", START) / "events.jsonl"
+    seen: list[Any] = []
+    assert follow(path, seen.append, lambda: True) is None
+    assert len(seen) == 1
+
+
+def test_runs_are_listed_with_their_state_and_best_evaluation(tmp_path: Path) -> None:
+    rows = [{"step": 1, "reward_mean": 0.5, "eval/held_out": 0.25},
+            {"step": 2, "reward_mean": 0.75, "eval/held_out": 0.5},
+            {"step": 3, "reward_mean": 0.75, "eval/held_out": 0.375}]  # fmt: skip
+    folder(tmp_path / "runs/a", START, END, rows=tuple(rows))
+    folder(tmp_path / "runs/b", START | {"time": 2e9})
+    folder(tmp_path / "runs/c")
+    done = CliRunner().invoke(app, ["runs", str(tmp_path / "runs")])
+    assert [line.split("  ")[0] for line in done.output.splitlines()] == ["run", "c", "a", "b"]
+    shown = done.output.splitlines()
+    assert "not started" in shown[1]
+    assert "killed" in shown[3]
+    assert all(text in shown[2] for text in ("stopped by a guard", "3/4", "held_out 0.500 at 2"))
+    found = json.loads(
+        CliRunner().invoke(app, ["runs", str(tmp_path / "runs"), "--format", "json"]).output
+    )
+    assert found[1]["best"] == {"eval": "held_out", "value": 0.5, "step": 2}

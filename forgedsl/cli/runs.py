@@ -1,0 +1,93 @@
+"""`forgec runs [FOLDER]`: the runs of a folder, how each stands, and its best evaluation."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="what holds runs")] = Path(
+        "runs"
+    ),
+    format_: Annotated[str, typer.Option("--format", help="text or json")] = "text",
+) -> None:
+    """List the runs of a folder, the newest last.
+
+    \b
+    Examples:
+      forgec runs
+      forgec runs /shared/runs --format json
+    """
+    if format_ not in ("text", "json"):
+        print(f"forgec runs: --format knows text and json, not `{format_}`", file=sys.stderr)
+        raise typer.Exit(2)
+    if not folder.is_dir():
+        print(f"forgec runs: there is no folder {folder}", file=sys.stderr)
+        raise typer.Exit(2)
+    paths = [path.parent for path in folder.glob("*/job.json")]
+    found = sorted((row_of(path) for path in paths), key=lambda row: row["began"] or "")
+    if format_ == "json":
+        print(json.dumps(found, indent=1))
+        return
+    from forgedsl.plan.text import table
+    from forgedsl.runs.text import number
+
+    def shown(row: dict[str, Any]) -> tuple[str, ...]:
+        best = row["best"]
+        steps = f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"])
+        reward = "" if row["reward"] is None else number(row["reward"])
+        evals = f"{best['eval']} {number(best['value'])} at {best['step']}" if best else ""
+        return row["run"], row["state"], steps, reward, evals, (row["began"] or "")[:16]
+
+    print("\n".join(table([COLUMNS, *map(shown, found)])) if found else f"no runs in {folder}")
+
+
+def row_of(run: Path) -> dict[str, Any]:
+    """How a run stands: from the ends of its files, whatever their length."""
+    from forgedsl.runs.data import is_running, jsonl
+
+    job = json.loads((run / "job.json").read_text("utf-8"))
+    rows = list(jsonl(run / "metrics.jsonl", []))
+    events = run / "events.jsonl"
+    last = _last(events)
+    if is_running(run):
+        state = "running"
+    elif last is None:
+        state = "not started"
+    else:
+        state = str(last.get("status")) if last.get("kind") == "run.end" else "killed"
+    higher = [
+        {"eval": key.removeprefix("eval/"), "value": row[key], "step": row["step"]}
+        for row in rows
+        for key in list(dict.fromkeys(k for r in rows for k in r if k.startswith("eval/")))[:1]
+        if row.get(key) is not None
+    ]
+    loss = any(e.get("loss") for e in job["evals"].values())
+    best = (min if loss else max)(higher, key=lambda each: each["value"], default=None)
+    began = next(jsonl(events, []), None)
+    return {
+        "run": run.name, "state": state, "step": rows[-1]["step"] if rows else 0,
+        "steps": job["schedule"]["steps"], "best": best,
+        "reward": rows[-1].get("reward_mean") if rows else None,
+        "began": began and f"{datetime.fromtimestamp(began['time'], UTC):%Y-%m-%d %H:%M:%S} UTC",
+    }  # fmt: skip
+
+
+def _last(path: Path) -> dict[str, Any] | None:
+    """The last event of a run, which may be a long line."""
+    from forgedsl.runs.data import whole
+
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - (1 << 20)))
+        lines = file.read().splitlines(keepends=True)
+    return whole(lines[-1]) if lines else None
