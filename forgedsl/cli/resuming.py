@@ -16,7 +16,14 @@ from forgedsl.runs.checkpoints import WHOLE, last_step, no_run, spoilt_steps
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
-CHANGEABLE = ("schedule.steps", "schedule.epochs", "evals", "checkpoint", "logging")
+CHANGEABLE = (
+    "schedule.steps",
+    "schedule.epochs",
+    "schedule.restarts",
+    "evals",
+    "checkpoint",
+    "logging",
+)
 """a longer or otherwise observed run is still the same run"""
 DERIVED = ("content_hash", "compiler", "summary", "topology", "origins", "chosen")
 """text that follows from the rest"""
@@ -65,7 +72,7 @@ def load_run_job(run_dir: Path) -> Job:
 
 def split(found: list[Difference], allowed: str) -> tuple[list[Difference], list[Difference]]:
     """(differences that stop a resume, differences that `--allow` takes on: settings of optimizers,
-    or data; what else a param changes is a difference of its own)."""
+    data, or ranks and hosts; what else a param changes is a difference of its own)."""
     taken = [each for each in found if allowed and TAKES[allowed](each)]
     if not taken:
         return found, []
@@ -82,7 +89,17 @@ def _of_data(found: Difference) -> bool:
     return found.setting.startswith("datasets.")
 
 
-TAKES = {"numerics": _of_optimizer, "data": _of_data}
+def _of_placement(found: Difference) -> bool:
+    """Where and on how many ranks the same is computed: sums are taken in another order."""
+    path = found.setting.split(".")
+    if path[0] == "services":
+        return path[2] in ("mesh", "parallel", "activation_checkpoint", "gpu_memory") or (
+            path[2:] == ["batch", "rows"]
+        )
+    return path[0] in ("launcher", "colocate") or path[0::2] == ["nodes", "transport"]
+
+
+TAKES = {"numerics": _of_optimizer, "data": _of_data, "placement": _of_placement}
 """what `--allow` takes on"""
 
 
@@ -92,7 +109,7 @@ def refused(found: list[Difference]) -> str:
     why = (
         f"--allow {kind} goes on with" if kind else "a resumed run may change only how long it "
         "runs, its evals, checkpoints and logging, with --allow numerics its optimizer, and with "
-        "--allow data its data"
+        "--allow data its data, with --allow placement its ranks and hosts"
     )  # fmt: skip
     params = [each for each in found if each.setting.startswith("params.")]
     inner = [each for each in found if each.setting.split(".")[0] in ("nodes", "edges", "program")]
@@ -106,8 +123,10 @@ def note_changes(run_dir: Path, taken: list[Difference]) -> None:
     if not taken:
         return
     step = last_step(run_dir)
-    for each in taken:
+    for each in (one for one in taken if ".places" not in one.setting):
         print(f"from step {step + 1} on: {each}", file=sys.stderr)
+    if any(_of_placement(each) for each in taken):
+        print("its sums are taken in another order: equal up to rounding", file=sys.stderr)
     changes = [each._asdict() for each in taken]
     with (run_dir / "changes.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"after_step": step, "changes": changes}) + "\n")
@@ -156,15 +175,17 @@ def with_changes(old: Job, new: Job, *, allowed: str = "") -> Job:
         for name, dataset in old.datasets.items()
     }
     schedule = old.schedule.model_copy(
-        update={"steps": new.schedule.steps, "epochs": new.schedule.epochs}
+        update={k: getattr(new.schedule, k) for k in ("steps", "epochs", "restarts")}
     )
     if allowed == "data":
         datasets = dict(new.datasets)
     update = {"schedule": schedule, "datasets": datasets} | {
         k: getattr(new, k) for k in ("evals", "checkpoint", "logging")
     }
-    if allowed == "numerics":
+    if allowed in ("numerics", "placement"):
         update |= {"services": new.services}
+    if allowed == "placement":
+        update |= {k: getattr(new, k) for k in ("launcher", "colocate", "nodes")}
     if allowed:
         update |= {"params": new.params}
     return old.model_copy(update=update).sealed()
