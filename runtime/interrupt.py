@@ -8,6 +8,7 @@ leaves open, the third stops at once.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,8 @@ from forgedsl.runs.checkpoints import resume_command
 from forgedsl.runtime.events import Event, EventLog
 
 EXIT_INTERRUPTED = 130
+EXIT_PREEMPTED = 75
+"""EX_TEMPFAIL: a scheduler wanted the hosts, and `--resume` goes on"""
 
 
 class Interrupt:
@@ -29,6 +32,12 @@ class Interrupt:
         self._count = 0
         self._step = self._saved = 0
         self._training = False
+        self._last: int = signal.SIGINT
+
+    def code(self) -> int:
+        """What a run that was interrupted ends with."""
+        preempted = self._last == signal.SIGTERM and resume_command(self._run_dir)
+        return EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED
 
     def on_event(self, event: Event) -> None:
         if event["kind"] == "controller.start":
@@ -39,8 +48,9 @@ class Interrupt:
         elif event["kind"] == "checkpoint.saved":
             self._saved = event["step"]
 
-    def __call__(self) -> None:
+    def __call__(self, number: int = signal.SIGINT) -> None:
         self._count += 1
+        self._last = number
         if self._count == 1:
             self._say(self._first())
             self.act()

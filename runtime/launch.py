@@ -3,8 +3,9 @@
     run(job, run_dir): spawn meshes, set up, first weight sync, controller, export, stop
 
 Exit codes: 0 done, 4 the environment cannot satisfy the job, 5 failed, 6 stopped by a guard,
-130 interrupted (a checkpoint was written). Whatever happens, every process is stopped and the last
-event is `run.end` with the outcome.
+130 interrupted (a checkpoint was written), 75 the same by SIGTERM: to be continued. Whatever
+happens, every process is stopped and the last event is `run.end` with the outcome. Where a service
+failed, `schedule.restarts` begins anew from the last checkpoint, in the same process.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import Any
 
 import psutil
 
+from forgedsl.diagnostics import counted
 from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
 from forgedsl.lower import job as spec
 from forgedsl.runs.checkpoints import drop_partial, last_step
@@ -47,6 +49,8 @@ class Outcome:
     message: str = ""
     origin: str = ""
     remedy: str = ""
+    service: str = ""
+    """that failed"""
 
 
 def run(
@@ -76,6 +80,27 @@ def run(
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for key in remove_dead():
         print(f"note: removed what run {key}, which was killed, left behind", file=sys.stderr)
+    log, backing = _parts(run_dir, rehearsal)
+    with log as events:
+        for reader in readers:
+            events.subscribe(reader)
+
+        def session(left: int, resume: bool) -> Outcome | None:
+            last = last_step(run_dir) if resume else None
+            with _scratch() as (scratch, clean_up):
+                this = Run(
+                    job=job, run_dir=run_dir.resolve(), job_dir=(job_dir or run_dir).resolve(),
+                    resume=last, events=events, record_batches=record_batches, backing=backing,
+                    scratch=scratch, clean_up=clean_up, changed_data=changed_data,
+                )  # fmt: skip
+                return _run(this, left, heard=bool(readers))
+
+        return _sessions(session, job.schedule.restarts, run_dir, resume)
+
+
+@contextlib.contextmanager
+def _scratch() -> Iterator[tuple[Scratch, Callable[[], None]]]:
+    """What a session keeps outside of its folder, and what ends its processes and removes it."""
     scratch = Scratch()
     others = frozenset(child.pid for child in psutil.Process().children())
 
@@ -84,29 +109,33 @@ def run(
         scratch.close()
 
     try:
-        log, backing = _parts(run_dir, rehearsal)
-        with log as events:
-            for reader in readers:
-                events.subscribe(reader)
-            this = Run(
-                job=job,
-                run_dir=run_dir.resolve(),
-                job_dir=(job_dir or run_dir).resolve(),
-                resume=last_step(run_dir) if resume else None,
-                events=events, record_batches=record_batches, backing=backing,
-                scratch=scratch, clean_up=clean_up, changed_data=changed_data,
-            )  # fmt: skip
-            return _run(this, heard=bool(readers)).code
+        yield scratch, clean_up
     finally:  # also where Ctrl-C comes before there is a loop to take it
         clean_up()
 
 
-def _run(this: Run, *, heard: bool) -> Outcome:
-    """From `run.start` to `run.end`; unless `heard`, nobody else says why it failed."""
+def _sessions(
+    session: Callable[[int, bool], Outcome | None], restarts: int, run_dir: Path, resume: bool
+) -> int:
+    """The exit code of the last; each after the first resumes."""
+    while (outcome := session(restarts, resume)) is None:
+        restarts, resume = restarts - 1, True
+        drop_partial(run_dir)
+    return outcome.code
+
+
+def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
+    """From `run.start` to `run.end`; unless `heard`, nobody else says why it failed. None where a
+    service failed, and the run is to start again, as it may `left` times more."""
     _announce(this)
     start = time.monotonic()
     outcome = _outcome(this)
     seconds = round(time.monotonic() - start, 3)
+    if left and outcome.service in this.job.services and (step := last_step(this.run_dir)):
+        text = f"{outcome.message}; the run starts again from its checkpoint of step {step}"
+        this.events.emit("restarted", service=outcome.service, step=step)
+        this.events.emit("notice", text=f"{text} ({counted(left - 1, 'restart')} left)")
+        return None
     try:
         this.events.emit("run.end", **asdict(outcome), seconds=seconds)
     except RunError as error:
@@ -169,7 +198,7 @@ def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
     loop = asyncio.new_event_loop()
 
     def press(number: int, frame: object) -> None:
-        loop.call_soon_threadsafe(interrupt)
+        loop.call_soon_threadsafe(interrupt, number)
 
     def work() -> Outcome:
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
@@ -200,7 +229,7 @@ def _in_main() -> bool:
 async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
     """Run to an outcome; no exception of a run leaves here."""
     for number in _signals():
-        asyncio.get_running_loop().add_signal_handler(number, interrupt)
+        asyncio.get_running_loop().add_signal_handler(number, interrupt, number)
     task = asyncio.create_task(_execute(this, interrupt))
     interrupt.act = task.cancel  # until the controller takes over
     try:
@@ -221,7 +250,12 @@ def _outcome_of(error: BaseException) -> Outcome:
         guard = isinstance(error, GuardError)
         code, status = (EXIT_GUARD, "stopped by a guard") if guard else (EXIT_FAILED, "failed")
         return Outcome(
-            code=code, status=status, message=str(error), origin=error.origin, remedy=error.remedy
+            code=code,
+            status=status,
+            message=str(error),
+            origin=error.origin,
+            remedy=error.remedy,
+            service=error.service,
         )
     if isinstance(error, OSError) and (words := cannot_write(error)):
         return Outcome(code=EXIT_FAILED, status="failed", message=words)
@@ -266,7 +300,7 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
         gc.freeze()  # what is loaded stays: no need to look through it at every collection
         finished = await controller.run()
         if finished.ended == "interrupted":
-            return Outcome(code=EXIT_INTERRUPTED, status="interrupted")
+            return Outcome(code=interrupt.code(), status="interrupted")
         await _export(this, endpoints)
         return Outcome(code=EXIT_OK, status="done")
     finally:

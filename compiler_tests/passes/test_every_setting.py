@@ -101,7 +101,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "schedule": {
         "steps": "7", "epochs": (SFT, "2.0"),
         "max_policy_age": "2", "window": (OLDER, "0.5"), "on_stale": "error",
-        "starve_timeout": "5min",
+        "starve_timeout": "5min", "restarts": "2",
     },
     "eval": {
         "dataset": (changed(EVALUATED, ("service trainer", 'dataset more {\n  source = hf("c/d")\n'
@@ -149,7 +149,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "structured": (ASKED, "false"),
     },
     "vllm": {
-        "hosts": ["generator.hosts=2", "generator.procs=1", *SLURM], "gpus": "0", "cpus": "3",
+        "gpus": "0", "cpus": "3",
         "device": "cpu", "dtype": "f16", "mesh_name": '"other"',
         "procs": ["generator.procs=1", "generator.parallel.tp=1"], "replicas": "1",
         "route": "sticky", "parallel.tp": ["generator.procs=1", "generator.parallel.tp=1"],

@@ -249,7 +249,7 @@ from forgedsl.runtime import launch
 
 class Pressed:
     count = 0
-    def __call__(self):
+    def __call__(self, number):
         self.count += 1
         self.act()
 

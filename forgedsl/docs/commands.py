@@ -26,6 +26,7 @@ EXIT_CODES = {
     "5": "the run failed",
     "6": "a guard stopped the run: NaN, starvation",
     "70": "a bug of ours; the details are in a file that is named",
+    "75": "preempted (SIGTERM, a scheduler's time limit); a checkpoint was written: --resume",
     "130": "interrupted; a checkpoint was written",
 }
 

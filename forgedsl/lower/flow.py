@@ -117,6 +117,7 @@ def lower_schedule(plan: Plan) -> job.Schedule:
         max_policy_age=schedule.max_policy_age,
         on_stale="error" if schedule.on_stale == "error" else "drop",
         starve_timeout=schedule.starve_timeout,
+        restarts=schedule.restarts,
     )
 
 

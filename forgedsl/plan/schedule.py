@@ -31,6 +31,7 @@ class SchedulePlan:
     max_policy_age: int | None
     on_stale: str
     starve_timeout: float | None
+    restarts: int
 
     @property
     def length(self) -> str:
@@ -75,6 +76,7 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
         every=_every(graph), max_policy_age=_setting(decl, "max_policy_age"),
         on_stale=_setting(decl, "on_stale") or "drop",
         starve_timeout=_setting(decl, "starve_timeout"),
+        restarts=_setting(decl, "restarts"),
     )  # fmt: skip
 
 

@@ -54,7 +54,9 @@ def summary(run_dir: Path, code: int) -> str:
 
 
 def headline(data: RunData, code: int) -> str:
-    words = {0: "finished", 130: "interrupted"}.get(code, str(data.outcome.get("status", "failed")))
+    words = {0: "finished", 75: "preempted", 130: "interrupted"}.get(
+        code, str(data.outcome.get("status", "failed"))
+    )
     done = counted(data.rows[-1]["step"] if data.rows else 0, "step")
     profile = f" (profile {data.job.profile})" if data.job.profile else ""
     mark = "REHEARSAL, nothing was trained: " if data.rehearsal else ""

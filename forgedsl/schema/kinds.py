@@ -191,6 +191,8 @@ SCHEDULE = Kind(
         ("on_stale", word("drop", "error"), "drop", NUM, "what to do with an older group"),
         ("starve_timeout", replace(DURATION, optional=True), None, OBS,
          "stop when no group arrives for so long"),
+        ("restarts", replace(NATURAL, maximum=1000), 0, OBS,
+         "times that a run whose service failed starts again from its last checkpoint"),
     ),
 )  # fmt: skip
 _SAMPLE = rows(
