@@ -102,7 +102,10 @@ def _check_hosts(job: spec.Job) -> None:
     if facts.allocation and not os.environ.get(facts.allocation):
         emit = facts.manifest.emit if facts.manifest is not None else ""
         remedy = f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or "
+        why = "this version starts nothing on other machines by itself"
+        if facts.submit:
+            why = f"there is no `{facts.submit}` here to submit with"
         raise LaunchError(
-            f"launcher {facts.name}: this version starts nothing on other machines by itself; "
-            f"{remedy if emit else ''}choose a profile with `launcher = local`"
+            f"launcher {facts.name}: {why}; {remedy if emit else ''}choose a profile with "
+            "`launcher = local`"
         )

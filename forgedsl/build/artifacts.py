@@ -11,7 +11,7 @@ sbatch k8s                  the same plan for schedulers
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,7 @@ from forgedsl.passes.state import State
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
-    from forgedsl.lower.build import Lowered
-    from forgedsl.plan.plan import Plan
+    from forgedsl.lower.job import Job
 
 Files = dict[str, str]
 MANIFESTS = [(each.name, each.manifest) for each in LAUNCHERS if each.manifest is not None]
@@ -129,32 +128,29 @@ def _manifest(launcher: str, manifest: Manifest) -> Callable[[State], Files]:
         assert state.job is not None
         chosen = state.job.job.launcher
         args = chosen.args if chosen.kind == launcher else {}
-        text = manifest.text(_allocation(state.job), args)
+        services = [f"{m.service}: {m.text} on {m.device}" for m in state.job.plan.meshes]
+        text = manifest.text(allocation(state.job.job, services), args)
         return {manifest.file: text} | _text_of("job", "job.json")(state)
 
     return files
 
 
-def _allocation(lowered: Lowered) -> Allocation:
+def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocation:
     """The hosts and GPUs that the plan places processes on, and what `cluster` says of a host."""
-    job, plan = lowered.job, lowered.plan
-    places = [place for service in job.services.values() for place in service.mesh.places]
+    meshes = [service.mesh for service in job.services.values()]
+    places = [place for mesh in meshes for place in mesh.places]
+    hosts = [place.host + 1 for place in places] + [mesh.hosts for mesh in meshes]
     return Allocation(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", job.name).strip("-") or "forge",
         title=" ".join(job.summary[0].split()),
         compiler=job.compiler,
-        services=tuple(f"{mesh.service}: {mesh.text} on {mesh.device}" for mesh in plan.meshes),
-        hosts=1 + max((place.host for place in places), default=0),
-        gpus=max((1 + max(place.gpus) for place in places), default=0),
-        cpus=_declared(plan, "cpus"),
-        memory=_declared(plan, "memory"),
+        services=tuple(services),
+        hosts=max(job.launcher.pools + 1, *hosts),
+        gpus=max((1 + gpu for place in places for gpu in place.gpus), default=0),
+        cpus=job.launcher.cpus,
+        memory=job.launcher.memory,
+        **more,
     )
-
-
-def _declared(plan: Plan, name: str) -> int | None:
-    """What `cluster` says of a host; None where the plan took an assumed one."""
-    setting = plan.request.program.singletons["cluster"].settings[name]
-    return None if setting.origin.layer == "default" else int(setting.value)
 
 
 EMITS: tuple[Emit, ...] = (

@@ -325,7 +325,8 @@ class _Main:
                 yield statement("", Call(f"program.{part}", fields))
         launcher = job.launcher
         if launcher != spec.Launcher():
-            args = [(None, launcher.kind), *launcher.args.items()]
+            facts = (launcher.kind, launcher.pools, launcher.cpus, launcher.memory)
+            args = [*((None, fact) for fact in facts), *launcher.args.items()]
             yield statement("", Call("program.launcher", args))
         if job.chosen:
             yield statement("", Call("program.chosen", [(None, job.chosen)]))

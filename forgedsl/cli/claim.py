@@ -49,6 +49,12 @@ def claim(run_dir: Path) -> None:
     _held[path] = file
 
 
+def release(run_dir: Path) -> None:
+    """Leave the folder to the process that is to run in it."""
+    if file := _held.pop(run_dir.resolve() / NAME, None):
+        file.close()
+
+
 def _in_use(run_dir: Path, holder: str) -> str:
     try:
         who = "by process {pid} on {host}, since {since}".format(**json.loads(holder))

@@ -35,7 +35,9 @@ Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the r
 Allow = Annotated[
     str,
     typer.Option(
-        "--allow", metavar="CLASS", help="resume with another optimizer (numerics) or data (data)"
+        "--allow",
+        metavar="CLASS",
+        help="resume with another optimizer (numerics), data (data), or ranks (placement)",
     ),
 ]
 Locked = Annotated[
@@ -104,8 +106,8 @@ def command(
 
 def allowed(given: str, resume: Path | None) -> str:
     """What a resumed run may change besides its length and what is seen of it."""
-    if given not in ("", "numerics", "data"):
-        raise UsageError(f"--allow knows `numerics` and `data`, not `{given}`")
+    if given not in ("", "numerics", "data", "placement"):
+        raise UsageError(f"--allow knows `numerics`, `data` and `placement`, not `{given}`")
     if given and resume is None:
         raise UsageError("--allow needs --resume RUN")
     return given
@@ -143,8 +145,9 @@ def execute(request: Request) -> int:
         from forgedsl.cli.dry_run import dry_run
 
         return dry_run(prepared, request)
-    run_dir = new_run_dir(request.run_dir, prepared.job.name)
-    write_run_dir(run_dir, prepared)
+    run_dir = new_run_dir(request.run_dir, prepared.job.name, request.file)
+    if not (run_dir / "job.json").exists():  # else it lies there as it was submitted
+        write_run_dir(run_dir, prepared)
     return launch(prepared.job, run_dir, resume=False, request=request)
 
 

@@ -61,13 +61,15 @@ class Prepared:
     """what the plan thinks that a step takes, if it was made here"""
 
 
-def new_run_dir(wanted: Path | None, name: str) -> Path:
-    """`runs/<pipeline>-<UTC time>`, or the folder asked for, which must not hold a run; it is
-    this process's from now on."""
+def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Path:
+    """`runs/<pipeline>-<UTC time>`, or the folder asked for: it holds no run, or nothing but
+    the very job `file`, which has not begun; it is this process's from now on."""
     if wanted is not None:
         _make(wanted)
         claim(wanted)
-        if (wanted / "job.json").exists():
+        own = wanted / "job.json"
+        prepared = file is not None and own.exists() and own.samefile(file)
+        if own.exists() and (not prepared or (wanted / "events.jsonl").exists()):
             raise UsageError(
                 f"{wanted} holds a run already; name another folder, or continue that run with "
                 f"--resume {wanted}"
@@ -119,7 +121,12 @@ def launch(
     rehearsal: Any = None,
     changed_data: bool = False,
 ) -> int:
-    """Hand over to the runtime, then write the report and say where everything is."""
+    """Hand over to the runtime, then write the report and say where everything is. A job for a
+    scheduler is submitted, unless this is its allocation."""
+    if rehearsal is None:
+        code_of_job = _submitted(job, run_dir, resume, request, changed_data)
+        if code_of_job is not None:
+            return code_of_job
     from forgedsl.runs import write_report
     from forgedsl.runs.summary import summary
     from forgedsl.runtime.launch import run
@@ -153,6 +160,21 @@ def launch(
             print(f"warning: no report: {error}", file=sys.stderr)
         _conclude(summary(run_dir, code))
     return code
+
+
+def _submitted(
+    job: Job, run_dir: Path, resume: bool, request: Request, changed_data: bool
+) -> int | None:
+    """The exit code of a job that a scheduler ran; None where it runs here."""
+    from forgedsl.cli.submit import submit, submitter
+
+    facts = submitter(job)
+    if facts is None:
+        return None
+    if changed_data:
+        raise UsageError("--allow data works inside of an allocation only (salloc)")
+    options = ("--record-batches", str(request.record_batches))
+    return submit(job, facts, run_dir, options, resume=resume, quiet=request.quiet)
 
 
 def _conclude(text: str) -> None:

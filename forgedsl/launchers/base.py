@@ -15,7 +15,8 @@ from forgedsl.settings import Parameter, Signature, Type
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What a plan asks for: hosts, GPUs of the fullest of them, and what `cluster` says of a host
-    (None: nothing). `title`, `compiler` and `services` are for people."""
+    (None: nothing). `title`, `compiler` and `services` are for people. `command` is what runs in
+    it, and `output` takes what that prints, if not as the launcher has it."""
 
     name: str
     title: str
@@ -25,6 +26,8 @@ class Allocation:
     gpus: int
     cpus: int | None
     memory: int | None
+    command: str = ""
+    output: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +48,8 @@ class Launcher:
     most         hosts that this version starts processes on; None: as many as the plan uses
     one_machine  its hosts are parts of the machine that `forgec run` runs on
     allocation   what the environment holds where the scheduler has started us: there a job runs
-    manifest     what is submitted to the scheduler; several hosts are planned and built for it
+    manifest     what is submitted to the scheduler
+    submit       the program that `forgec run` hands the manifest to; "": a user does
     """
 
     signature: Signature
@@ -53,6 +57,7 @@ class Launcher:
     one_machine: bool = False
     allocation: str = ""
     manifest: Manifest | None = None
+    submit: str = ""
 
     @property
     def name(self) -> str:

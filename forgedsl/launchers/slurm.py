@@ -1,7 +1,4 @@
-"""Launcher `slurm`: a script for sbatch, which runs job.json in the allocation it asks for.
-
-With several hosts each starts one Monarch worker, whose addresses are in FORGE_WORKERS.
-"""
+"""Launcher `slurm`: a script for sbatch, which runs job.json in the allocation it asks for."""
 
 from __future__ import annotations
 
@@ -22,6 +19,8 @@ from forgedsl.settings import BOOL, DURATION, STR, Parameter, Type
 
 _TEXT = replace(STR, optional=True)
 WORDS = ("partition", "account", "qos", "constraint")
+NOTICE = 120
+"""seconds between the word that the time is up and the end: for a step and a checkpoint"""
 
 
 def script(asked: Allocation, args: Mapping[str, Any]) -> str:
@@ -35,8 +34,17 @@ def script(asked: Allocation, args: Mapping[str, Any]) -> str:
         options += [("exclusive", None), ("mem", "0")]  # 0: all of a host
     elif asked.memory is not None:
         options.append(("mem", f"{asked.memory // GIB}G"))
+    options.append(("signal", f"B:TERM@{NOTICE}"))
     options += [_option(text) for text in args.get("options") or ()]
-    return rendered("job.sbatch.j2", asked, options=options)
+    folder = f"runs/{asked.name}-${{SLURM_JOB_ID:?sbatch sets it}}"
+    return rendered(
+        "job.sbatch.j2",
+        asked,
+        options=options,
+        command=asked.command or f'forgec run job.json --run-dir "{folder}"',
+        output=asked.output or "%x-%j.out",
+        note="" if asked.command else "Submit it in the folder of job.json: sbatch job.sbatch",
+    )
 
 
 def clock(seconds: float) -> str:
@@ -65,6 +73,8 @@ LAUNCHER = Launcher(
         keyword("exclusive", BOOL, True),
         keyword("options", Type(base="list", item=STR, optional=True)),
     ),
+    most=None,
     allocation="SLURM_JOB_ID",
+    submit="sbatch",
     manifest=Manifest(emit="sbatch", file="job.sbatch", what="a script for Slurm", text=script),
 )
