@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,7 @@ from forgedsl.runtime.actors.environment import EnvironmentPool
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.hosts.registry import hosts_of
 from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
@@ -61,6 +63,25 @@ class Fleet:
         pools = {id(mesh): mesh for mesh in self.rewards.values()}
         replicas = [mesh for meshes in self.generators.values() for mesh in meshes]
         return [*self.titans.values(), *replicas, *pools.values(), *self.environments.values()]
+
+    def rehouse(self, dead: Mesh) -> bool:
+        """Have a mesh start again where it was, or if a host of it is gone on those with the fewest
+        processes; False if there are none. GPUs of other hosts are held by others."""
+        gone, size = self.hosts.gone, len(dead.on)
+        if not gone & set(dead.on):
+            return True
+        load = Counter(host for mesh in self.all() if mesh is not dead for host in mesh.on)
+        slices = [range(i, i + size) for i in range(self.hosts.count - size + 1)]
+        free = [hosts for hosts in slices if not gone & set(hosts) and not dead.on_gpus]
+        if free:
+            hosts = min(free, key=lambda hosts: sum(load[host] for host in hosts))
+            dead.move(self.hosts.attach(hosts), hosts)
+        return bool(free)
+
+    def remove(self, dead: Mesh) -> None:
+        """Leave out a replica that is not started again."""
+        for meshes in self.generators.values():
+            meshes[:] = [mesh for mesh in meshes if mesh is not dead]
 
     def replace(self, dead: Mesh, fresh: Mesh) -> None:
         """Put a generator replica or a pool in the place of another."""
@@ -100,7 +121,8 @@ def spawn(
             world = service.mesh.hosts * service.mesh.procs
             met = meeting()
             fleet.meetings.append(met)
-            options = {"world": world, "threads": spots[0].threads, "meeting": (met.host, met.port)}
+            there = (fleet.hosts.address(), met.port)
+            options = {"world": world, "threads": spots[0].threads, "meeting": there}
             fleet.titans[name] = _mesh(
                 fleet, job, name, service.mesh.name, spots[0], actor, (job, name, folder), options,
                 logs, shared,
@@ -178,7 +200,9 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         gpus = {spot.replica: spot.gpus for spot in mesh.places}
         found[name] = [
             Placement(
-                threads=mesh.cpus or threads, gpus=gpus.get(replica, ()), hosts=range(mesh.hosts)
+                threads=mesh.cpus or threads,
+                gpus=gpus.get(replica, ()),
+                hosts=hosts_of(mesh, replica),
             )
             for replica in range(mesh.replicas)
         ]
@@ -208,7 +232,8 @@ def _mesh(
         service=service, origin=job.origins.get(service, ""), name=name, size=mesh.procs,
         actor=actor, args=args, kwargs=kwargs,
         start=bootstrap(_environment(spot) | shared, logs / name, mesh.device), logs=logs / name,
-        hosts=fleet.hosts.attach(spot.hosts), on=spot.hosts,
+        hosts=fleet.hosts.attach(spot.hosts), on=spot.hosts, end=fleet.hosts.kill,
+        on_gpus=bool(spot.gpus),
     )  # fmt: skip
 
 
@@ -216,6 +241,7 @@ def _spawn_pools(
     job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path, shared: dict[str, str]
 ) -> None:
     """One mesh for all pure rewards, one for each Python reward, endpoint and environment."""
+    on = range(job.launcher.pools, job.launcher.pools + 1)
     environment = _environment(Placement(threads=1, gpus=())) | shared
     pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
     pools = [(POOL, pure, max((job.rewards[n].procs for n in pure), default=1))] if pure else []
@@ -230,7 +256,7 @@ def _spawn_pools(
             origin=job.origins.get(names[0], ""), name=mesh_name, size=procs, actor=RewardPool,
             args=(job, names, str(job_dir)), kwargs={},
             start=bootstrap(environment, logs / mesh_name, "cpu"), logs=logs / mesh_name,
-            hosts=fleet.hosts.attach(range(1)),
+            hosts=fleet.hosts.attach(on), on=on, end=fleet.hosts.kill,
         )  # fmt: skip
         for name in names:
             fleet.rewards[name] = mesh
@@ -240,6 +266,7 @@ def _spawn_pools(
             service=name, origin=job.origins.get(name, ""), name=mesh_name, size=played.procs,
             actor=EnvironmentPool, args=(job, name, str(job_dir)), kwargs={},
             start=bootstrap(environment, logs / mesh_name, "cpu"), logs=logs / mesh_name,
+            hosts=fleet.hosts.attach(on), on=on, end=fleet.hosts.kill,
         )  # fmt: skip
 
 

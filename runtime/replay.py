@@ -83,11 +83,15 @@ def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
 
 
 def trainer_only(job: spec.Job, name: str, procs: int | None) -> spec.Job:
-    """The job with nothing but its trainer, on `procs` ranks."""
+    """The job with nothing but its trainer, on `procs` ranks of this host."""
     service = job.services[name]
     assert isinstance(service, spec.TitanService)
+    if procs is None and service.mesh.hosts > 1:
+        alone = {"hosts": 1, "procs": service.mesh.hosts * service.mesh.procs, "places": ()}
+        mesh = service.mesh.model_copy(update=alone)
+        service = service.model_copy(update={"mesh": mesh})
     if procs is not None:
-        mesh = service.mesh.model_copy(update={"procs": procs, "places": ()})
+        mesh = service.mesh.model_copy(update={"hosts": 1, "procs": procs, "places": ()})
         parallel = service.parallel.model_copy(update={"dp_shard": procs})
         service = service.model_copy(update={"mesh": mesh, "parallel": parallel})
     steps = tuple(node for node in job.nodes if node.op == "step" and node.target == name)

@@ -4,6 +4,7 @@ import pytest
 from forge_texts import GRPO, SFT, changed, plan_of, text_at
 
 from forgedsl.hir.context import Host
+from forgedsl.plan.meshes import pools_host
 
 BARE = Host(gpus=0, gpu=None, gpu_memory=0, cpus=2)
 
@@ -20,6 +21,15 @@ def test_meshes_are_placed_first_fit():
     assert places["trainer"] == [(0, (0, 1, 2, 3))]
     assert places["generator"] == [(0, (4, 5)), (0, (6, 7))]
     assert places["reference"] == [(0, ())]
+
+
+def test_processes_without_gpus_are_spread_over_hosts_and_rewards_stay_away_from_the_trainer():
+    over = ("launcher=process", "cluster.hosts=3", "trainer.hosts=2", "generator.replicas=2")
+    text = changed(GRPO, ("procs = 4,", ""))
+    plan, _ = plan_of(text, *over, "generator.procs=1", "generator.parallel.tp=1", host=BARE)
+    places = {m.service: [p.host for p in m.places] for m in plan.meshes}
+    assert places == {"trainer": [0, 1], "generator": [2, 0], "reference": [1]}
+    assert pools_host(plan.meshes, "trainer", 3) == 2
 
 
 def test_autos_are_resolved():
@@ -178,7 +188,8 @@ def test_several_hosts_need_a_launcher():
 
 def test_a_plan_over_several_hosts_is_made_and_said_not_to_run():
     text = changed(GRPO, ("schedule async", "cluster { hosts = 2 }\nschedule async"))
-    made, diagnostics = plan_of(text, "trainer.hosts=2", 'launcher=slurm("gpu")')
+    launcher = 'launcher=kubernetes("rl", image="forge:1")'
+    made, diagnostics = plan_of(text, "trainer.hosts=2", launcher)
     assert made is not None
     found = only(diagnostics, "P216")
     assert (found.severity, found.message) == (

@@ -17,7 +17,7 @@ FAILURE = ServiceFailure(service="correct", origin="x.forge:3:1", message="kille
 class FakeMesh:
     """Dies at once, but for the last."""
 
-    service, name, members = "correct", "reward_correct", ()
+    service, name, members, on, on_gpus = "correct", "reward_correct", (), range(1), False
 
     def __init__(self, deaths: int, lives: int) -> None:
         self.deaths, self.lives = deaths, lives
@@ -77,13 +77,90 @@ def test_a_pool_that_dies_for_ever_ends_the_run() -> None:
     assert endpoints.failures.get_nowait() == FAILURE
 
 
-def test_a_host_that_is_gone_fails_what_was_on_it() -> None:
-    here, far = FakeMesh(0, 1), FakeMesh(0, 1)
-    here.on, far.on = range(1), range(1, 2)
-    meshes: Any = {"here": here, "far": far}
-    fleet = Fleet(generators={}, titans=meshes, rewards={})
-    fleet.hosts.lost = lambda: {1: "its process 17 ended with -9"}  # type: ignore[method-assign]
-    said: list[Any] = []
-    endpoints: Any = SimpleNamespace(report_failure=lambda *failure: said.append(failure))
-    asyncio.run(Keeper(fleet, endpoints, EventLog(), None)._watch_hosts())  # type: ignore[arg-type]
-    assert said == [(far, "host 1 is gone: its process 17 ended with -9")]
+class Lasting:
+    """A mesh that lives as long as its hosts, and remembers where it was moved."""
+
+    deaths, members = 0, ()
+
+    def __init__(self, service: str, host: int, *, gpus: bool = False) -> None:
+        self.service, self.name, self.origin = service, f"{service}-{host}", "x.forge:3:1"
+        self.on, self.on_gpus = range(host, host + 1), gpus
+
+    async def call(self, endpoint: str) -> None:
+        await asyncio.Event().wait()
+
+    def move(self, hosts: Any, on: range) -> None:
+        self.on = on
+
+
+class Engines:
+    """The client of generators."""
+
+    def __init__(self, meshes: list[Any]) -> None:
+        self.replicas = [SimpleNamespace(mesh=mesh, alive=True) for mesh in meshes]
+
+    def lost(self, mesh: Any) -> int:
+        return 4
+
+    async def restore(self, dead: Any, fresh: Any) -> None:
+        pass
+
+
+def after_the_loss_of_host_1(
+    trainer: Any, engines: list[Any], hosts: int = 3
+) -> tuple[Fleet, list[str], list[str]]:
+    """A fleet of which host 1 is gone, the warnings, and what ended the run."""
+    fleet = Fleet(generators={"gen": engines}, titans={"trainer": trainer}, rewards={})
+    fleet.hosts.count = hosts
+    fleet.hosts.attach = lambda on: None  # type: ignore[method-assign]
+    fleet.hosts.lost = lambda: {1: "killed"}  # type: ignore[method-assign]
+
+    async def restart(dead: Any) -> Any:
+        return Lasting(dead.service, dead.on.start)
+
+    async def main() -> tuple[list[str], list[str]]:
+        endpoints: Any = SimpleNamespace(
+            generators={"gen": Engines(engines)}, pool=lambda mesh: None, failures=asyncio.Queue()
+        )
+        events, seen = EventLog(), []
+        events.subscribe(seen.append)
+        keeper = Keeper(fleet, endpoints, events, restart)
+        keeper.start()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        keeper.close()
+        said = [event["text"] for event in seen if event["kind"] == "warning"]
+        return said, [endpoints.failures.get_nowait().message] if endpoints.failures.qsize() else []
+
+    return fleet, *asyncio.run(main())
+
+
+def test_a_generator_whose_host_is_gone_starts_on_the_emptiest_other() -> None:
+    fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), [Lasting("gen", 1)])
+    assert [mesh.name for mesh in fleet.generators["gen"]] == ["gen-2"]
+    (text,) = said
+    assert text.startswith("gen-1: host 1 is gone: killed; it is started again on host 2; ")
+    assert ended == []
+
+
+def test_a_run_goes_on_with_fewer_generators_where_no_host_has_gpus_for_one() -> None:
+    engines: list[Any] = [Lasting("gen", host, gpus=True) for host in (1, 2)]
+    fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), engines)
+    assert [mesh.name for mesh in fleet.generators["gen"]] == ["gen-2"]
+    assert said == [
+        "gen-1: host 1 is gone: killed; no other host has room for it: gen goes on with 1 replica"
+    ]
+    assert ended == []
+
+
+def test_the_last_generator_ends_the_run_where_no_host_has_gpus_for_it() -> None:
+    engines: list[Any] = [Lasting("gen", 1, gpus=True)]
+    _, _, ended = after_the_loss_of_host_1(Lasting("trainer", 0), engines)
+    assert ended == [
+        "gen-1: host 1 is gone: killed; no host is left that gen-1 could be started on"
+    ]
+
+
+def test_a_trainer_whose_host_is_gone_ends_the_run() -> None:
+    _, _, ended = after_the_loss_of_host_1(Lasting("trainer", 1), [Lasting("gen", 0)])
+    assert ended == ["trainer-1: host 1 is gone: killed"]

@@ -6,9 +6,11 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from forgedsl.errors import LaunchError
@@ -110,25 +112,41 @@ def test_a_launcher_from_outside_runs_a_flow(tmp_path: Path) -> None:
 
 
 WIDE = (
-    "launcher=process", "cluster.hosts=2", "trainer.hosts=2", "trainer.procs=1",
-    "reference.hosts=2", "reference.procs=1", "schedule.steps=2", "prompts=4", "group=4",
-    "held_out.limit=4",
+    "launcher=process", "cluster.hosts=3", "trainer.hosts=2", "reference.hosts=2",
+    "schedule.steps=12", "prompts=4", "group=4", "held_out.limit=4",
 )  # fmt: skip
 
 
 @pytest.mark.timeout(600)
-def test_a_run_over_two_hosts(tmp_path: Path) -> None:
-    """Trainer and reference have a rank on each, and train as two processes of one host would."""
-    command = [sys.executable, "-m", "forgedsl.cli.main", "run", str(PIPELINE), "--profile", "cpu"]
-    done = subprocess.run(
-        [*command, *WIDE, "--run-dir", "run"], cwd=tmp_path, capture_output=True, text=True,
-        check=False, timeout=570,
+def test_a_run_over_three_hosts_lives_through_the_loss_of_one(tmp_path: Path) -> None:
+    """Trainer and reference have a rank on two, the rest is on the third; what a rank on each
+    computes is what one would."""
+    command = [sys.executable, "-m", "forgedsl.cli.main"]
+    words = ("run", str(PIPELINE), "--profile", "cpu", *WIDE, "--run-dir", "run")
+    output = (tmp_path / "output.txt").open("w")
+    with subprocess.Popen([*command, *words], cwd=tmp_path, stdout=output, stderr=output) as run_:
+        metrics = tmp_path / "run/metrics.jsonl"
+        while run_.poll() is None and not (metrics.exists() and metrics.stat().st_size):
+            time.sleep(0.2)
+        children = psutil.Process(run_.pid).children()
+        (host,) = [p for p in children if p.cmdline()[-1].endswith("/host2")]
+        host.kill()
+        assert run_.wait(500) == 0, (tmp_path / "output.txt").read_text()
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    events = [json.loads(x) for x in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    lost = {e["mesh"] for e in events if e["kind"] == "service.lost"}
+    assert lost == {"gen", "rewards"}
+    assert {e["transport"] for e in events if e["kind"] == "sync.end"} == {"tcp"}
+    logs = {path.name for path in (tmp_path / "run/logs").glob("host*")}
+    assert logs == {"host0.log", "host1.log", "host2.log"}
+    again = subprocess.run(
+        [*command, "replay", "run", "--procs", "1"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2]
-    logs = (tmp_path / "run/logs").glob("host*")
-    assert {path.name for path in logs} == {"host0.log", "host1.log"}
+    assert again.returncode == 0, again.stdout + again.stderr
+    found = json.loads(again.stdout)
+    assert found["replayed"]["grad_norm"] == pytest.approx(found["recorded"]["grad_norm"], rel=1e-5)
 
 
 def test_hosts_of_one_machine_have_no_gpus_of_their_own(make_job: Any, make_titan: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,20 @@ for line in sys.stdin:
     manifest = pickle.loads(bytes.fromhex(line))
     print(sum(value.double().sum().item() for _, value in open_weights(manifest)), flush=True)
 """
+
+
+def test_engines_on_other_hosts_take_weights_over_a_connection() -> None:
+    sender = Sender(transport("tcp"), "test-tcp", torch.bfloat16)
+    state = {"a": torch.randn(3000, 500), "b": torch.randn(7)}
+    manifest = sender.publish(state, 3)
+    sums = [value.double().sum().item() for _, value in open_weights(manifest)]
+    assert sums == [value.bfloat16().double().sum().item() for value in state.values()]
+    address, secret, turn = manifest.buffer
+    with pytest.raises(ConnectionError, match="their sender is gone"):  # who does not know it
+        list(open_weights(replace(manifest, buffer=(address, bytes(len(secret)), turn))))
+    sender.close()
+    with pytest.raises(ConnectionError):
+        list(open_weights(manifest))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -24,6 +24,7 @@ from forgedsl.lower.paths import InputFiles
 from forgedsl.lower.services import lower_services
 from forgedsl.lower.summary import summary_lines
 from forgedsl.plan.host import Host
+from forgedsl.plan.meshes import pools_host
 from forgedsl.plan.plan import Plan, plan
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
@@ -104,7 +105,8 @@ def _job(
         program=_program_text(program, reporter, texts),
         nodes=flow.lower_nodes(program, graph, planned, place),
         schedule=flow.lower_schedule(planned), evals=flow.lower_evals(program, graph, planned),
-        checkpoint=_checkpoint(program), logging=_logging(program), launcher=_launcher(program),
+        checkpoint=_checkpoint(program), logging=_logging(program),
+        launcher=_launcher(program, planned),
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
         chosen=dict(planned.chosen), origins=_origins(program, graph, place),
         topology=render_text(program, graph, planned, host=False),
@@ -181,7 +183,15 @@ def _logging(program: Program) -> spec.Logging:
     )
 
 
-def _launcher(program: Program) -> spec.Launcher:
+def _launcher(program: Program, planned: Plan) -> spec.Launcher:
     launcher = program.singletons["launcher"].settings["value"].value
     args = {key: plain(value) for key, value in launcher.args.items() if value is not None}
-    return spec.Launcher(kind=launcher.name, args=args)
+    request = planned.request
+    pools = pools_host(planned.meshes, request.trainer, request.host.hosts)
+    cluster = program.singletons["cluster"].settings
+    declared = {
+        key: int(cluster[key].value)
+        for key in ("cpus", "memory")
+        if cluster[key].origin.layer != "default"
+    }
+    return spec.Launcher(kind=launcher.name, args=args, pools=pools, **declared)

@@ -260,6 +260,7 @@ class Schedule(Spec):
     max_policy_age: int | None = None
     on_stale: Literal["drop", "error"] = "drop"
     starve_timeout: float | None = None
+    restarts: int = 0
 
 
 class Eval(Spec):
@@ -306,6 +307,11 @@ class Logging(Spec):
 class Launcher(Spec):
     kind: str = "local"
     args: dict[str, Any] = Field(default_factory=dict)
+    pools: int = 0
+    """the host of rewards and environments"""
+    cpus: int | None = None
+    memory: int | None = None
+    """of a host, as `cluster` declares them"""
 
 
 class Job(Spec):

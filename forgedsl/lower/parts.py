@@ -134,7 +134,7 @@ class Mesh(Spec):
     device: Literal["cpu", "gpu"]
     replicas: int = 1
     places: tuple[Place, ...] = ()
-    """where the plan puts the GPUs; empty for services without"""
+    """where the plan puts it; empty for services without GPUs on the first host"""
 
 
 class Optimizer(Spec):
@@ -226,6 +226,11 @@ class Sampler(Service):
     parallel: VllmParallel = VllmParallel()
     sampling: Sampling
     route: Literal["least_loaded", "round_robin", "sticky"] = "least_loaded"
+
+    @property
+    def hosts(self) -> int:
+        """Of an engine."""
+        return self.mesh.hosts
 
 
 class VllmService(Sampler):

@@ -33,7 +33,9 @@ def lower_mesh(mesh: MeshPlan) -> job.Mesh:
         device="gpu" if mesh.device == "gpu" else "cpu",
         replicas=mesh.replicas,
         places=tuple(
-            job.Place(replica=p.replica, host=p.host, gpus=p.gpus) for p in mesh.places if p.gpus
+            job.Place(replica=p.replica, host=p.host, gpus=p.gpus)
+            for p in mesh.places
+            if any(place.gpus or place.host for place in mesh.places)
         ),
     )
 

@@ -27,7 +27,7 @@ from forgedsl.plan.memory import (
     vllm_phases,
     vllm_pool,
 )
-from forgedsl.plan.meshes import MeshPlan, number, value
+from forgedsl.plan.meshes import MeshPlan, number, pools_host, value
 from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params, vocab_params
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
@@ -292,8 +292,13 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
             first = mesh.places[0].host
             totals[first]["published weights"] = 2 * shape.published * num_params(shape.dims)
     pools = sum(int(r.settings["procs"].value) for r in request.program.rewards.values())
-    first_host = totals.setdefault(0, {})
-    first_host["controller and rewards"] = round(PROCESS["controller"] + pools * PROCESS["reward"])
+    index = pools_host(request.meshes, request.trainer, request.host.hosts)
+    controller, rewards = round(PROCESS["controller"]), round(pools * PROCESS["reward"])
+    totals.setdefault(0, {})
+    if index:
+        totals[0]["controller"], totals[index]["rewards"] = controller, rewards
+    else:
+        totals[0]["controller and rewards"] = controller + rewards
     index = max(totals, key=lambda host: sum(totals[host].values()))
     return Store(
         name=f"memory of host {index}" if request.host.hosts > 1 else "memory of the host",

@@ -324,7 +324,7 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
-    """P209: the launcher reaches one host. P216: its scheduler's several are not run on yet."""
+    """P209: the launcher reaches one host. P216: several pods are not run on yet."""
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
@@ -354,8 +354,8 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
             "no-launcher",
             f"the plan needs {hosts} hosts, and nothing says how to reach them",
             decl.name_span,
-            help="fit the plan on one host; what a scheduler takes is planned and built with "
-            '`launcher = slurm(partition = "gpu", time = 12h)` or kubernetes, not run yet',
+            help='`launcher = slurm(partition = "gpu", time = 12h)` submits it, and `launcher = '
+            "process` makes hosts of processes of this machine; or fit the plan on one host",
         )
     ]
 

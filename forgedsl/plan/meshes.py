@@ -75,7 +75,7 @@ class MeshPlan:
 
 
 def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
-    """Where each replica runs; on host 0 where nothing was placed, as on CPUs."""
+    """Where each replica runs; on host 0 where nothing was placed."""
     placed = [Spot(host=p.host, gpus=p.gpus, procs=mesh.procs) for p in mesh.places]
     return tuple(placed) or (Spot(host=0, gpus=(), procs=mesh.procs),) * mesh.replicas
 
@@ -227,12 +227,16 @@ def place(
     colocate: Sequence[str],
     reporter: Reporter,
     advice: Advice,
+    *,
+    spread: bool = False,
 ) -> tuple[MeshPlan, ...]:
     """Meshes with hosts and GPUs assigned, first fit in order of declaration; reports P203.
 
-    Colocated services share the GPUs of the largest of them. `advice` is for the message.
+    Colocated services share the GPUs of the largest of them; those without GPUs are `spread` over
+    the hosts, or stay on the first. `advice` is for the message.
     """
     free: list[list[int]] = [list(range(host.gpus)) for _ in range(host.hosts)]
+    load = [0] * host.hosts if spread else None
     placed: dict[str, MeshPlan] = {}
     shared = sorted(
         (m for m in meshes if m.service in colocate), key=lambda m: m.total_gpus, reverse=True
@@ -240,7 +244,7 @@ def place(
     alone = [m for m in meshes if m.service not in colocate]
     pool = None
     for mesh in (*shared[:1], *alone):
-        places = _fit(mesh, free)
+        places = _fit(mesh, free, load)
         if places is None:
             reporter.report(_exceeds(meshes, decls, host, colocate, advice))
             return tuple(meshes)
@@ -260,18 +264,44 @@ def place(
     return tuple(placed[mesh.service] for mesh in meshes)
 
 
-def _fit(mesh: MeshPlan, free: list[list[int]]) -> tuple[Place, ...] | None:
-    """Take GPUs for every replica from `free`, or None."""
+def _fit(
+    mesh: MeshPlan, free: list[list[int]], load: list[int] | None = None
+) -> tuple[Place, ...] | None:
+    """Take GPUs for every replica from `free`, or None: the same ones on hosts side by side, so
+    that a replica is a slice of them all. Who needs none goes where the `load` of processes is
+    the least."""
     need = mesh.procs * mesh.gpus
     places: list[Place] = []
     for replica in range(mesh.replicas):
-        hosts = [index for index, gpus in enumerate(free) if len(gpus) >= need][: mesh.hosts]
-        if len(hosts) < mesh.hosts:
+        slices = [range(i, i + mesh.hosts) for i in range(len(free) - mesh.hosts + 1)]
+        common = [sorted(set.intersection(*(set(free[h]) for h in hosts))) for hosts in slices]
+        fitting = [
+            (hosts, gpus[:need])
+            for hosts, gpus in zip(slices, common, strict=True)
+            if len(gpus) >= need
+        ]
+        if not fitting:
             return None
+        hosts, gpus = fitting[0]
+        if load is not None and not need:
+            hosts, gpus = min(fitting, key=lambda each: sum(load[h] for h in each[0]))
         for index in hosts:
-            places.append(Place(replica=replica, host=index, gpus=tuple(free[index][:need])))
-            free[index] = free[index][need:]
+            places.append(Place(replica=replica, host=index, gpus=tuple(gpus)))
+            free[index] = [gpu for gpu in free[index] if gpu not in gpus]
+            if load is not None:
+                load[index] += mesh.procs
     return tuple(places)
+
+
+def pools_host(meshes: Sequence[MeshPlan], trainer: str, hosts: int) -> int:
+    """The host of rewards and environments: one without the trainer, with the fewest processes."""
+    procs, trains = [0] * hosts, set()
+    for mesh in meshes:
+        for place in mesh.places:
+            procs[place.host] += mesh.procs
+            trains |= {place.host} if mesh.service == trainer else set()
+    used = {place.host for mesh in meshes for place in mesh.places} or {0}
+    return min(sorted(used), key=lambda index: (index in trains, procs[index]))
 
 
 def _exceeds(

@@ -180,16 +180,14 @@ def request_of(
         return f"{full}, with `schedule sync`" if turns else full
 
     gpu = program.singletons["cluster"].settings["gpu"]
-    named = gpu.origin.layer != "default" and gpu.value is not None
-    host_name = (
-        f'host "{gpu.value.lower()}"'
-        if named
-        else ("this host" if resolved.said == "this host" else "the host")
-    )
+    host_name = "this host" if resolved.said == "this host" else "the host"
+    if gpu.origin.layer != "default" and gpu.value is not None:
+        host_name = f'host "{gpu.value.lower()}"'
     advice = Advice(host_name=host_name, fits=fits)
+    spread = launcher_of(program).most is None
     return Request(
         program=program,
-        meshes=place(meshes, decls, resolved, colocate, reporter, advice),
+        meshes=place(meshes, decls, resolved, colocate, reporter, advice, spread=spread),
         host=resolved,
         dims=dims,
         contexts=contexts,

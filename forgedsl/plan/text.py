@@ -62,7 +62,7 @@ def placement_lines(plan: Plan) -> list[str]:
             _letter(plan, mesh) if mesh.gpus else "",
             mesh.service,
             mesh.text if mesh.gpus else f"{mesh.text} (cpu)",
-            _degrees(mesh),
+            _degrees(mesh) or _hosts(mesh),
         )
         for mesh in plan.meshes
     ]
@@ -74,6 +74,13 @@ def placement_lines(plan: Plan) -> list[str]:
         *others, last = plan.colocate
         lines.append(f"{', '.join(others)} and {last} share GPUs and take turns")
     return [*lines, *_grid(plan)]
+
+
+def _hosts(mesh: MeshPlan) -> str:
+    """Where processes without GPUs are, if not all on the first host."""
+    if mesh.gpus or not any(place.host for place in mesh.places):
+        return ""
+    return "host " + ", ".join(str(place.host) for place in mesh.places)
 
 
 def _degrees(mesh: MeshPlan) -> str:

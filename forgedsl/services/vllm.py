@@ -37,6 +37,7 @@ SCHEMA = Kind(
     support=(
         Limit(setting="parallel.pp", instead="`parallel.tp` splits a model that is too large"),
         Limit(setting="parallel.dp", instead="`replicas` adds throughput"),
+        Limit(setting="hosts", instead="an engine is on one host; `replicas` go on several"),
     ),
     open=("engine.extra",),
     taken=tuple((f"engine.extra.{name}", why) for name, why in ENGINE_ARGUMENTS),

@@ -194,9 +194,19 @@ class Program:
         """Where metrics go."""
         self._rest["logging"] = spec.Logging(**given)
 
-    def launcher(self, kind: str, /, **args: Any) -> None:
-        """What starts the processes."""
-        self._rest["launcher"] = spec.Launcher(kind=kind, args=args)
+    def launcher(
+        self,
+        kind: str,
+        pools: int = 0,
+        cpus: int | None = None,
+        memory: int | None = None,
+        /,
+        **args: Any,
+    ) -> None:
+        """What starts the processes; rewards are on host `pools`, and each has so much."""
+        self._rest["launcher"] = spec.Launcher(
+            kind=kind, args=args, pools=pools, cpus=cpus, memory=memory
+        )
 
     def chosen(self, settings: Mapping[str, str]) -> None:
         """What the plan chose where the file says `auto`; a resume from the file keeps it."""

@@ -8,15 +8,28 @@ To add a launcher: docs/design/launchers.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from forgedsl.runtime.hosts.addresses import LOOPBACK
 from forgedsl.runtime.upstream.monarch import this_host
 
 
 class Hosts:
     """This host, as it is; a launcher overrides what it does otherwise."""
+
+    def __init__(self) -> None:
+        self.count = 1
+        self.gone: set[int] = set()
+        """hosts that were lost, as far as the run has taken note of it"""
+
+    def address(self) -> str:
+        """What its processes reach the controller by."""
+        return LOOPBACK
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         """Make so many hosts be there.
@@ -35,6 +48,12 @@ class Hosts:
     def lost(self) -> dict[int, str]:
         """The hosts that are gone, each with what is known of its end."""
         return {}
+
+    def kill(self, on: range, pids: Sequence[int]) -> None:
+        """Kill processes of these hosts: a rank that lost a peer only waits."""
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """End what `start` started; everything on it has ended, or is to."""

@@ -10,16 +10,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.upstream.monarch import attach_hosts
 
+TIED = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 WORKER = """
-import ctypes, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+import signal, sys
+signal.signal(signal.SIGTERM, signal.SIG_DFL)
 from monarch.actor import run_worker_loop_forever
 run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
 """
@@ -28,17 +33,25 @@ run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
 class ProcessHosts(Hosts):
     """Each host is a process."""
 
+    workers: Sequence[subprocess.Popen[bytes]] = ()
+
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         logs.mkdir(exist_ok=True)
+        self.count = count
         addresses = [f"ipc://{temp}/host{index}" for index in range(count)]
-        self.workers = [self._worker(address, logs) for address in addresses]
+        self.workers = [
+            self.begin([sys.executable, "-c", WORKER, address], logs / f"host{index}.log")
+            for index, address in enumerate(addresses)
+        ]
         self._all = attach_hosts(addresses)
 
-    def _worker(self, address: str, logs: Path) -> subprocess.Popen[bytes]:
-        with (logs / f"{Path(address).name}.log").open("ab") as log:
+    @staticmethod
+    def begin(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+        """Start what is a host as long as it lives; it ends with this process."""
+        with log.open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-c", WORKER, address], stdin=subprocess.DEVNULL, stdout=log,
-                stderr=log, start_new_session=True,
+                [sys.executable, "-c", TIED, *command], stdin=subprocess.DEVNULL, stdout=file,
+                stderr=file, start_new_session=True,
             )  # fmt: skip
 
     def attach(self, which: range) -> Any:
@@ -54,4 +67,5 @@ class ProcessHosts(Hosts):
     def stop(self) -> None:
         for worker in self.workers:
             worker.kill()
+        for worker in self.workers:
             worker.wait()

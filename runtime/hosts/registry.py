@@ -8,12 +8,13 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.hosts.process import ProcessHosts
+from forgedsl.runtime.hosts.slurm import SlurmHosts
 
 HOSTS: tuple[tuple[str, type[Hosts]], ...] = (
     ("local", Hosts),
     ("process", ProcessHosts),
-    ("slurm", Hosts),  # it has started us on the host
-    ("kubernetes", Hosts),
+    ("slurm", SlurmHosts),
+    ("kubernetes", Hosts),  # it has started us on the host
 )
 
 
@@ -34,4 +35,11 @@ def started(job: spec.Job, temp: Path, logs: Path) -> Hosts:
 def num_hosts(job: spec.Job) -> int:
     """How many hosts the plan uses."""
     meshes = [service.mesh for service in job.services.values()]
-    return max([1, *(m.hosts for m in meshes), *(p.host + 1 for m in meshes for p in m.places)])
+    used = [hosts_of(mesh, replica).stop for mesh in meshes for replica in range(mesh.replicas)]
+    return max(job.launcher.pools + 1, *used)
+
+
+def hosts_of(mesh: spec.Mesh, replica: int = 0) -> range:
+    """The hosts of a replica, side by side; the first ones where the plan has not placed it."""
+    first = min((p.host for p in mesh.places if p.replica == replica), default=0)
+    return range(first, first + mesh.hosts)

@@ -1,7 +1,9 @@
 """Watches every mesh; a generator replica or a pool of rewards that dies is started again.
 
-    watch fails -> client.lost (its requests go elsewhere) -> spawn, set up -> client.restore
-              `-> failures (the run ends): another service, or too many deaths
+    watch fails, host is gone -> client.lost (its requests go elsewhere)
+        |-> spawn, on another host if its own is gone -> set up -> client.restore
+        |-> no host has room: the run goes on with the other replicas
+        `-> failures (the run ends): another service, the last replica, or too many deaths
 
 A process is seen to be dead after some ten seconds. What it owed is sampled again from the start,
 with the weights of then: a completion gets younger by it, never older than the plan proved. Calls
@@ -12,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+from forgedsl.diagnostics import counted
 from forgedsl.errors import RunError
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
@@ -39,6 +43,8 @@ class Keeper:
         self._events = events
         self._restart = restart
         self._tasks: list[asyncio.Task[None]] = []
+        self._ends: dict[int, asyncio.Future[str]] = {}
+        """by mesh: resolved with the word that its host is gone"""
 
     def start(self) -> None:
         """One task per mesh."""
@@ -51,30 +57,68 @@ class Keeper:
 
     async def _watch_hosts(self) -> None:
         """The launcher sees at once that a host is gone, and what was on it cannot start there."""
-        while not (lost := self._fleet.hosts.lost()):
+        hosts = self._fleet.hosts
+        while True:
+            for index, why in hosts.lost().items():
+                if index in hosts.gone:
+                    continue
+                hosts.gone.add(index)
+                self._events.emit("host.lost", host=index, why=why)
+                for mesh in self._fleet.all():
+                    end = self._ends.get(id(mesh))
+                    if index in mesh.on and end is not None and not end.done():
+                        end.set_result(f"host {index} is gone: {why}")
             await asyncio.sleep(HOSTS_SECONDS)
-        for index, why in lost.items():
-            for mesh in self._fleet.all():
-                if index in mesh.on:
-                    self._endpoints.report_failure(mesh, f"host {index} is gone: {why}")
+
+    async def _watched(self, mesh: Mesh) -> ServiceError | None:
+        """Why a mesh ended; None where it was asked to."""
+        end = self._ends[id(mesh)] = asyncio.get_running_loop().create_future()
+        watch = asyncio.ensure_future(mesh.call("watch"))
+        try:
+            await asyncio.wait((watch, end), return_when=asyncio.FIRST_COMPLETED)
+            if end.done():
+                message = f"{mesh.name}: {end.result()}"
+                failure = ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
+                return ServiceError(failure, died=True)
+            error = watch.exception()
+            if error is not None and not isinstance(error, ServiceError):
+                raise error
+            return error
+        finally:
+            watch.cancel()
+            del self._ends[id(mesh)]
 
     async def _keep(self, mesh: Mesh) -> None:
-        while True:
-            try:
-                await mesh.call("watch")
+        while (error := await self._watched(mesh)) is not None:
+            pool = self._endpoints.pool(mesh)
+            known = mesh.service in self._endpoints.generators or pool is not None
+            if not known or not error.died or mesh.deaths >= DEATHS:
+                self._endpoints.failures.put_nowait(error.failure)
                 return
-            except ServiceError as error:
-                pool = self._endpoints.pool(mesh)
-                known = mesh.service in self._endpoints.generators or pool is not None
-                if not known or not error.died or mesh.deaths >= DEATHS:
-                    self._endpoints.failures.put_nowait(error.failure)
+            try:
+                if not self._fleet.rehouse(mesh):
+                    self._go_on_without(mesh, error.failure)
                     return
-                message = error.failure.message
-            try:
-                mesh = await self._replace(mesh, message, pool)
-            except (RunError, ServiceError) as error:
-                self._endpoints.failures.put_nowait(_hopeless(mesh, error))
+                mesh = await self._replace(mesh, error.failure.message, pool)
+            except (RunError, ServiceError) as problem:
+                self._endpoints.failures.put_nowait(_hopeless(mesh, problem))
                 return
+
+    def _go_on_without(self, dead: Mesh, failure: ServiceFailure) -> None:
+        """Nothing can be started in the place of a replica: the others take what it owed."""
+        client = self._endpoints.generators.get(dead.service)
+        left = 0 if client is None else sum(r.alive and r.mesh is not dead for r in client.replicas)
+        if client is None or not left:
+            message = f"{failure.message}; no host is left that {dead.name} could be started on"
+            self._endpoints.failures.put_nowait(replace(failure, message=message))
+            return
+        owed = client.lost(dead)
+        self._fleet.remove(dead)
+        self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
+        text = f"{failure.message}; no other host has room for it: {dead.service} goes on with {{}}"
+        self._events.emit(
+            "warning", service=dead.service, text=text.format(counted(left, "replica"))
+        )
 
     async def _replace(self, dead: Mesh, message: str, pool: Pool | None) -> Mesh:
         """Another replica or pool in the place of a dead one."""
@@ -85,7 +129,8 @@ class Keeper:
             owed = client.lost(dead)
             others = any(replica.alive for replica in client.replicas)
             fate = "go to the other replicas" if others else "wait for it"
-        text = f"{message}; it is started again; {what} that it owed ({owed}) {fate}"
+        where = f" on host {dead.on.start}" if len(self._fleet.hosts.gone) else ""
+        text = f"{message}; it is started again{where}; {what} that it owed ({owed}) {fate}"
         self._events.emit("service.lost", service=dead.service, mesh=dead.name, owed=owed)
         self._events.emit("warning", service=dead.service, text=text)
         with self._events.span("restart", service=dead.service, mesh=dead.name):

@@ -10,6 +10,7 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.twins import StubRewards
 from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.hosts.registry import hosts_of
 from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.meshes import POOL, Fleet, set_up
 from forgedsl.runtime.stub.rehearsal import Rehearsal
@@ -24,7 +25,6 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
     logs.mkdir(exist_ok=True)
     model = rehearsal.latencies
     fleet = Fleet(generators={}, titans={}, rewards={}, hosts=hosts)
-    there = hosts.attach(range(1))
     for name, service in job.services.items():
         first = service.mesh.name
         twin = kind_of(service).twin
@@ -32,13 +32,15 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
             names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]
             args: tuple[Any, ...] = (model.engines[name],)
             fleet.generators[name] = [
-                _mesh(there, job, name, mesh, twin, args, logs) for mesh in names
+                _mesh(hosts, hosts_of(service.mesh, i), job, name, mesh, twin, args, logs)
+                for i, mesh in enumerate(names)
             ]
         else:
             trained = isinstance(service, spec.TitanService) and service.optimizer
             lr = trained.lr if trained else 0.0
             args = (model.titans[name], lr)
-            fleet.titans[name] = _mesh(there, job, name, first, twin, args, logs)
+            on = hosts_of(service.mesh)
+            fleet.titans[name] = _mesh(hosts, on, job, name, first, twin, args, logs)
     pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
     pools = [(POOL, pure)] if pure else []
     pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if not reward.is_pure]
@@ -49,13 +51,15 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
         owner = names_[0] if len(names_) == 1 else mesh_name
         places = max(job.rewards[name].concurrency or 1 for name in names_)
         arguments = (times, limits, rehearsal.seed, places)
-        mesh = _mesh(there, job, owner, mesh_name, StubRewards, arguments, logs, size=size)
+        on = range(job.launcher.pools, job.launcher.pools + 1)
+        mesh = _mesh(hosts, on, job, owner, mesh_name, StubRewards, arguments, logs, size=size)
         fleet.rewards.update(dict.fromkeys(names_, mesh))
     return fleet
 
 
 def _mesh(
-    there: Any,
+    hosts: Hosts,
+    on: range,
     job: spec.Job,
     service: str,
     name: str,
@@ -65,10 +69,11 @@ def _mesh(
     *,
     size: int = 1,
 ) -> Mesh:
+    on = range(on.start, on.start + 1)  # one process, whatever the plan gives it
     return Mesh.spawn(
         service=service, origin=job.origins.get(service, ""), name=name, size=size, actor=actor,
         args=args, kwargs={}, start=bootstrap(ENVIRONMENT, logs / name, "cpu"), logs=logs / name,
-        hosts=there,
+        hosts=hosts.attach(on), on=on, end=hosts.kill,
     )  # fmt: skip
 
 

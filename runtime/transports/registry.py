@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from forgedsl.runtime.transports import ipc, shm
+from forgedsl.runtime.transports import ipc, shm, tcp
 from forgedsl.runtime.transports.base import Manifest, Transport
 
-TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT)
+TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT, tcp.TRANSPORT)
 
 
 def transport(name: str) -> Transport:

@@ -12,7 +12,6 @@ import functools
 import gc
 import io
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -22,7 +21,15 @@ from typing import Any
 
 import monarch.actor
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
-from monarch.actor import ActorError, Channel, Port, PortReceiver, attach_to_workers
+from monarch.actor import (
+    ActorError,
+    Channel,
+    Port,
+    PortReceiver,
+    attach_to_workers,
+    enable_transport,
+)
+from monarch.config import configure
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.scratch import own_semaphores
@@ -68,9 +75,13 @@ def ignore_faults() -> None:
     monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
-def attach_hosts(addresses: Sequence[str]) -> Any:
-    """Monarch's mesh of the hosts whose workers listen at these addresses; they may start later."""
+def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
+    """Monarch's mesh of the hosts whose workers listen at these addresses; they may start later.
+    They reach this process `at` an address, or by a file."""
+    if at:
+        enable_transport(f"tcp://{at}:0")
     this_host()  # the client begins
+    configure(get_proc_state_max_idle="5s")  # a host that hangs is seen after this and 10 s more
     return attach_to_workers(name="hosts", ca="trust_all_connections", workers=addresses)
 
 
@@ -115,6 +126,8 @@ class Mesh:
     """the arguments of `spawn`"""
     on: range = range(1)
     """hosts of the run"""
+    on_gpus: bool = False
+    end: Callable[[range, Sequence[int]], None] = lambda on, pids: None
     deaths: int = 0
     """of processes that had its place before"""
     members: list[dict[str, Any]] = field(default_factory=list)
@@ -134,16 +147,19 @@ class Mesh:
         logs: Path,
         hosts: Any = None,
         on: range = range(1),
+        on_gpus: bool = False,
+        end: Callable[[range, Sequence[int]], None] = lambda on, pids: None,
         deaths: int = 0,
     ) -> Mesh:
         """Start `size` processes on each of `hosts` (none: this one) and the actor in each; in the
-        run they are hosts `on`."""
+        run they are hosts `on`, where `end` kills processes."""
         recipe = {key: value for key, value in locals().items() if key not in ("cls", "deaths")}
         unique = f"{name}_{deaths}" if deaths else name
         there = this_host() if hosts is None else hosts
         procs = there.spawn_procs(per_host={"procs": size}, bootstrap=start, name=unique)
         return cls(
             service=service, origin=origin, name=name, size=size, procs=procs, logs=logs, on=on,
+            on_gpus=on_gpus, end=end,
             actor=procs.spawn(unique, actor, *args, **kwargs), recipe=recipe, deaths=deaths,
         )  # fmt: skip
 
@@ -154,10 +170,13 @@ class Mesh:
         return Mesh.spawn(**recipe, deaths=self.deaths + 1)
 
     def kill(self) -> None:
-        """Kill what is left of its processes: a rank that lost a peer only waits."""
-        for member in self.members:
-            with suppress(ProcessLookupError):
-                os.kill(member["pid"], signal.SIGKILL)
+        """Kill what is left of its processes."""
+        self.end(self.on, [member["pid"] for member in self.members])
+
+    def move(self, hosts: Any, on: range) -> None:
+        """Have it started `again` on other hosts."""
+        self.recipe |= {"hosts": hosts, "on": on}
+        self.on = on
 
     async def call(self, endpoint: str, *args: Any) -> list[Any]:
         """Call an endpoint on all ranks; results in rank order.

@@ -1,0 +1,104 @@
+"""Transport `tcp`: from the trainer's memory over a connection, also to engines on other hosts.
+
+    trainer: buffer, a thread listens --(address, port, secret, turn)--> engine: connects, reads
+
+Who reads comes and goes: an engine that dies in the middle costs its own connection, and one that
+is started anew takes the weights of then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import secrets
+import socket
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.runtime.hosts.addresses import own_address
+from forgedsl.runtime.transports.base import Transport
+
+SECONDS = 60.0
+"""without a byte"""
+SECRET = 16
+
+
+class Served:
+    """Two buffers in this process's memory, and the thread that hands them out."""
+
+    def __init__(self, run_key: str) -> None:
+        self._buffers: dict[int, Tensor] = {}
+        self._secret = secrets.token_bytes(SECRET)
+        self._socket: socket.socket | None = None
+
+    def make(self, turn: int, num_bytes: int) -> tuple[Tensor, Any]:
+        if self._socket is None:
+            self._socket = socket.create_server((own_address(), 0))
+            threading.Thread(target=self._listen, name="weights", daemon=True).start()
+        self._buffers[turn] = torch.empty(num_bytes, dtype=torch.uint8)
+        return self._buffers[turn], (self._socket.getsockname(), self._secret, turn)
+
+    def written(self) -> None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+
+    def close(self) -> None:
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # a thread in `accept` is woken by it
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._socket.close()
+        self._buffers.clear()
+
+    def _listen(self) -> None:
+        assert self._socket is not None
+        with contextlib.suppress(OSError):  # closed
+            while True:
+                stream, _ = self._socket.accept()
+                threading.Thread(target=self._serve, args=(stream,), daemon=True).start()
+
+    def _serve(self, stream: socket.socket) -> None:
+        with stream, contextlib.suppress(OSError):  # who went away needs nothing any more
+            stream.settimeout(SECONDS)
+            asked = bytearray(SECRET + 1)
+            _read(stream, memoryview(asked))
+            if hmac.compare_digest(asked[:SECRET], self._secret):
+                stream.sendall(_bytes(self._buffers[asked[SECRET]]))
+
+
+_received: dict[int, Tensor] = {}
+"""by size: what is read is copied into an engine before the next is"""
+
+
+def attach(handle: Any, num_bytes: int) -> Tensor:
+    """The sender's buffer of this turn, read."""
+    address, secret, turn = handle
+    if num_bytes not in _received:
+        _received[num_bytes] = torch.empty(num_bytes, dtype=torch.uint8)
+    buffer = _received[num_bytes]
+    with socket.create_connection(tuple(address), SECONDS) as stream:
+        stream.sendall(secret + bytes([turn]))
+        _read(stream, _bytes(buffer))
+    return buffer
+
+
+def _bytes(buffer: Tensor) -> memoryview:
+    array: Any = buffer.numpy()
+    return memoryview(array)
+
+
+def _read(stream: socket.socket, into: memoryview) -> None:
+    """Fill a buffer.
+
+    Raises:
+        OSError: it ends before.
+    """
+    while into:
+        if not (count := stream.recv_into(into, min(len(into), 1 << 22))):
+            raise ConnectionError(f"weights ended {len(into)} bytes early: their sender is gone")
+        into = into[count:]
+
+
+TRANSPORT = Transport(name="tcp", buffers=Served, attach=attach)
