@@ -73,11 +73,12 @@ def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
-    """The job with the settings of its services before they were changed, the last change first."""
+    """The job with the settings of its services before they were changed, the last change first;
+    its ranks stay, any are right for a replay."""
     values = job.model_dump(mode="json")
     for change in reversed(changes):
         *path, last = change["setting"].split(".")
-        if path[:1] == ["services"]:
+        if path[:1] == ["services"] and path[2:3] not in (["mesh"], ["parallel"]):
             reduce(getitem, path, values)[last] = change["before"]
     return spec.Job.model_validate(values)
 

@@ -56,3 +56,9 @@ def test_what_the_step_does_not_read_is_left() -> None:
 
 def test_a_run_without_changes_has_none(tmp_path: Path) -> None:
     assert changed_since(tmp_path, 1) == []
+
+
+def test_a_change_of_ranks_changes_nothing_that_a_replay_computes(run_dir: Path) -> None:
+    job = make_job()
+    place = {"setting": "services.trainer.mesh.places.0.host", "before": 1, "after": None}
+    assert as_it_was(job, [place]) == job
