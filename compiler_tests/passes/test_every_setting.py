@@ -118,7 +118,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "console": "false", "jsonl": "false", "tensorboard": "false", "wandb.project": '"p"',
         "wandb.entity": (WANDB, '"e"'),
         "wandb.mode": (WANDB, "offline"),
-        "samples": "2",
+        "samples": "2", "prometheus": "9400",
     },
     "environment": {
         "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),

@@ -307,3 +307,20 @@ def test_times_are_readable() -> None:
 def test_sparkline_averages_down_to_its_width() -> None:
     assert sparkline([0, 0, 1, 1], 2) == "\u2581\u2588"
     assert sparkline([3.0], 10) == "\u2581"
+
+
+def test_prometheus_gets_the_last_row() -> None:
+    from urllib.request import urlopen
+
+    from forgedsl.runtime.readers.prometheus import PrometheusSink
+
+    sink = PrometheusSink(0, "x-1")
+    sink.write({"step": 2, "reward_mean": 0.5, "eval/held_out": 0.25, "note": None})
+    with urlopen(f"http://127.0.0.1:{sink.port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    sink.close(0)
+    assert lines[1::2] == [
+        'forgedsl_step{run="x-1"} 2.0',
+        'forgedsl_reward_mean{run="x-1"} 0.5',
+        'forgedsl_eval_held_out{run="x-1"} 0.25',
+    ]

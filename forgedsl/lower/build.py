@@ -178,6 +178,7 @@ def _logging(program: Program) -> spec.Logging:
         console=settings["console"],
         jsonl=settings["jsonl"],
         tensorboard=settings["tensorboard"],
+        prometheus=settings["prometheus"],
         wandb=wandb,
         samples=settings["samples"],
     )

@@ -300,6 +300,8 @@ class Logging(Spec):
     console: bool = True
     jsonl: bool = True
     tensorboard: bool = True
+    prometheus: int | None = None
+    """a port"""
     wandb: Wandb | None = None
     samples: int = 8
 

@@ -250,6 +250,8 @@ LOGGING = Kind(
         ("console", BOOL, True, OBS, "progress on the terminal"),
         ("jsonl", BOOL, True, OBS, "metrics.jsonl"),
         ("tensorboard", BOOL, True, OBS, "TensorBoard events"),
+        ("prometheus", replace(_COUNT, maximum=65535), None, OBS,
+         "port that Prometheus may ask for the last row; none is off"),
         ("wandb.project", _STR, None, OBS, "Weights & Biases project; none is off"),
         ("wandb.entity", _STR, None, OBS, "Weights & Biases entity"),
         ("wandb.mode", replace(word("online", "offline", "disabled"), optional=True), None, OBS,

@@ -1,4 +1,4 @@
-"""Where the rows of metrics go: metrics.jsonl, TensorBoard events, Weights & Biases.
+"""Where the rows of metrics go: metrics.jsonl, TensorBoard, Prometheus, Weights & Biases.
 
 `open_sinks` returns the sinks a job declares, and a notice for each that cannot be had here.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from forgedsl.lower.job import Job, Wandb
 from forgedsl.runs.data import whole
 from forgedsl.runtime.events import replace_text
+from forgedsl.runtime.readers.prometheus import PrometheusSink
 from forgedsl.runtime.readers.rows import Row, Sink
 
 FINISH_SECONDS = 120.0
@@ -149,6 +150,11 @@ def open_sinks(job: Job, run_dir: Path) -> tuple[list[Sink], list[str]]:
         sinks.append(JsonlSink(run_dir / "metrics.jsonl"))
     if job.logging.tensorboard:
         sinks.append(TensorBoardSink(run_dir / "tensorboard"))
+    if job.logging.prometheus is not None:
+        try:
+            sinks.append(PrometheusSink(job.logging.prometheus, run_dir.name))
+        except OSError as error:
+            notices.append(f"no metrics on port {job.logging.prometheus}: {error.strerror}")
     if job.logging.wandb is not None:
         opened = open_wandb(job.logging.wandb, job, run_dir)
         if isinstance(opened, str):
