@@ -1,6 +1,6 @@
 """The last row of metrics for Prometheus, as text over HTTP on a port of the controller's host.
 
-row --> gauges `forgedsl_reward_mean{run="grpo_math-1"} 0.5` --GET /metrics--> who scrapes
+row --> gauges `forgedsl_reward_mean{run="sums-1"} 0.5` --GET /metrics--> who scrapes
 """
 
 from __future__ import annotations

@@ -1,0 +1,74 @@
+"""A run whose service failed begins anew from its last checkpoint; who is preempted says so."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from forgedsl.runtime import launch
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.interrupt import Interrupt
+
+FAILED = {"code": 5, "status": "failed", "message": "service t failed: killed"}
+
+
+def sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Any, service: str
+) -> tuple[int, list[int | None], list[dict[str, Any]]]:
+    """The exit code of a run whose first two sessions fail, where each began, and the events."""
+    begun: list[int | None] = []
+    events: list[dict[str, Any]] = []
+
+    def outcome(this: Any) -> launch.Outcome:
+        begun.append(this.resume)
+        if len(begun) == 3:
+            return launch.Outcome(code=0, status="done")
+        state = tmp_path / f"run/checkpoints/step-{3 * len(begun)}/controller.json"
+        state.parent.mkdir(parents=True)
+        state.write_text('{"recorded": 2}')
+        return launch.Outcome(**FAILED, service=service)
+
+    monkeypatch.setattr(launch, "_outcome", outcome)
+    return launch.run(job, tmp_path / "run", readers=[events.append]), begun, events
+
+
+@pytest.mark.parametrize(
+    ("restarts", "service", "code", "begun"),
+    [(2, "t", 0, [None, 3, 6]), (1, "t", 5, [None, 3]), (2, "", 5, [None])],
+)
+def test_a_failed_service_starts_the_run_again(
+    restarts: int,
+    service: str,
+    code: int,
+    begun: list[int | None],
+    make_job: Any,
+    make_titan: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = make_job(services={"t": make_titan()})
+    schedule = job.schedule.model_copy(update={"restarts": restarts})
+    job = job.model_copy(update={"schedule": schedule})
+    found = sessions(tmp_path, monkeypatch, job, service)
+    assert found[:2] == (code, begun)
+    again = [event["text"] for event in found[2] if event["kind"] == "notice"]
+    assert len(again) == len(begun) - 1
+    assert all("killed; the run starts again from its checkpoint of step" in text for text in again)
+    assert [event["kind"] for event in found[2]].count("run.end") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "saved", "code"),
+    [(signal.SIGTERM, True, 75), (signal.SIGTERM, False, 130), (signal.SIGINT, True, 130)],
+)
+def test_preemption_has_an_exit_code_of_its_own(
+    number: int, saved: bool, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "checkpoints/step-2").mkdir(parents=True)
+    (tmp_path / "checkpoints/step-2" / ("controller.json" if saved else "x")).write_text("{}")
+    interrupt = Interrupt(EventLog(), tmp_path, lambda: None)
+    interrupt(number)
+    assert interrupt.code() == code
