@@ -42,6 +42,10 @@ def resolve_path(path: str, job_dir: Path) -> Path:
     return job_dir / path
 
 
+NO_MODEL = {"job.json": "a run", "controller.json": "a checkpoint of a run"}
+"""what a folder is that is taken for a model, by a file in it"""
+
+
 def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
     """The local folder of model `name`.
 
@@ -52,7 +56,15 @@ def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pat
     origin = job.origins.get(name, "")
     if isinstance(model.source, spec.RandomModel):
         return _random_folder(model, name, job_dir, run_dir, origin)
-    return _folder(model.source, job_dir, origin)
+    folder = _folder(model.source, job_dir, origin)
+    if not (folder / "config.json").is_file():
+        source = model.source
+        shown = source.id if isinstance(source, spec.HfSource) else Path(source.path).name
+        made = "`forgec export RUN --to FOLDER` makes a model of it"
+        what = next((w for f, w in NO_MODEL.items() if (folder / f).exists()), "")
+        said = f"; it is {what}: {made}" if what else ""
+        raise LaunchError(f"{origin}: {shown} holds no model: it has no config.json{said}")
+    return folder
 
 
 def tokenizer_folder(

@@ -86,6 +86,22 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypa
     assert re.search(rf"\): {said}", done.stdout), done.stdout
 
 
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("job.json", "; it is a run: `forgec export RUN --to FOLDER` makes a model of it"),
+        ("controller.json", "; it is a checkpoint of a run: `forgec export RUN --to FOLDER` "),
+        ("notes.txt", "\n"),
+    ],
+)
+def test_a_folder_that_holds_no_model_is_an_obstacle(folder, file, said):
+    (folder / "mine").mkdir()
+    (folder / "mine" / file).write_text("{}")
+    done = dry("--set", f'policy.source=local("{folder}/mine")')
+    assert done.exit_code == 4, done.output
+    assert f"-mine holds no model: it has no config.json{said}" in done.stdout
+
+
 def test_a_judge_that_is_not_reached_is_an_obstacle(folder):
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("', 'jsonl("forgedsl:')
