@@ -6,6 +6,7 @@ GroupView -> Probe: scores of a group -> advantages of its siblings, or whether 
 from collections.abc import Mapping
 
 from forgedsl.hir.ir import FlowStep
+from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.reductions import over_step
 from forgedsl.losses.siblings import evaluate
@@ -15,6 +16,8 @@ SIBLINGS = 8, 64
 """where the flow does not say how many; and the most that are tried"""
 TOKENS = 100.0
 """what other inputs are: lengths"""
+ASSUMED = ((0.0, 1.0), (-1.0, 1.0))
+"""where nothing bounds them"""
 Scores = list[float]
 
 
@@ -27,13 +30,13 @@ class Probe:
     scores: frozenset[str]
     """the parameters that are scores"""
 
-    def __call__(self, scores: Scores) -> Scores:
+    def __call__(self, scores: Scores, node: int | None = None) -> Scores:
         tree = self.group.located.tree
         inputs = {
             field.name: scores if field.name in self.scores else [TOKENS] * len(scores)
             for field in tree.fields
         }
-        return evaluate(tree, inputs or {"": scores}, self.size) if scores else []
+        return evaluate(tree, inputs or {"": scores}, self.size, node) if scores else []
 
     @property
     def mixed(self) -> Mapping[str, Scores]:
@@ -74,6 +77,13 @@ def call(view: View, group: GroupView) -> FlowStep | None:
     functions = view.program.functions
     calls = (step for step in view.program.flow if step.op == "call")
     return next((s for s in calls if functions[s.receiver] is group.function), None)
+
+
+def score_ranges(view: View, group: GroupView) -> tuple[tuple[float, float], ...]:
+    """(least, greatest) score that the flow gives to a function; usual ones if that is open."""
+    name = scored_by(view, group)
+    known = score_interval(name, view) if name else None
+    return ASSUMED if known is None or not known.is_bounded else ((known.lo, known.hi),)
 
 
 def _is_score(view: View, edge: str) -> bool:

@@ -17,13 +17,13 @@ OVER: dict[str, Callable[[Sequence[float]], float]] = {"sum": math.fsum, "max": 
 SAME = ("expand", "side", "unside", "float", "stop")
 
 
-def evaluate(tree: Tree, inputs: Mapping[str, Row], size: int) -> Row:
-    """The result for each sibling; for a filter the same for all."""
+def evaluate(tree: Tree, inputs: Mapping[str, Row], size: int, node: int | None = None) -> Row:
+    """The result for each sibling, or another value; for a filter the same for all."""
     length = len(next(iter(inputs.values())))
     known: list[Row] = []
     for value in tree.values:
         known.append(_row(value, [known[arg] for arg in value.args], inputs, length, size))
-    return known[tree.output("result")]
+    return known[tree.output("result") if node is None else node]
 
 
 def _row(value: Value, args: list[Row], inputs: Mapping[str, Row], length: int, size: int) -> Row:

@@ -1,13 +1,14 @@
 """A303 off-policy-without-ratio: rollouts may be stale, and the loss does not know it.
 
 Under `schedule async`, and where weights are synced every other step only, a batch can come from
-weights one or more steps old. A loss that never reads
-`behavior` treats those tokens as if the current policy had sampled them: torchforge's first GRPO
-did (`exp(lp - lp.detach())` is always 1).
+weights one or more steps old. A loss that never reads `behavior` treats those tokens as if the
+current policy had sampled them: torchforge's first GRPO did (`exp(lp - lp.detach())` is always
+1). miles #1829 and slime #1800 ran so.
 
     loss pg(logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
       minimize token_mean(-logprob * adv, mask)            # fires under schedule async
     }
+    minimize token_mean(-exp(clamp(logprob - behavior, -10.0, 10.0)) * adv, mask)       # silent
 
 Multiply by `exp(clamp(logprob - behavior, -10.0, 10.0))`, or use `schedule sync` and sync
 after every step. Answers of a model that is not trained do not age. Where the bias is

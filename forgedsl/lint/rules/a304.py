@@ -4,6 +4,7 @@ Without a reset the generator goes on decoding from KV computed by older weights
 it was up to 17 updates old. Log-probs and tokens then belong to no policy at all.
 
     sync trainer -> generator { reset_prefix_cache = false }          # fires
+    sync trainer -> generator { every = 1 }                           # silent
 
 Leave `reset_prefix_cache` at true, or switch `engine.prefix_caching` off.
 """

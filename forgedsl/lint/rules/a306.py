@@ -1,10 +1,12 @@
 """A306 starvation: a filter may drop every group, and nothing would end the wait.
 
-Dynamic sampling keeps only groups with mixed results. When the policy solves all prompts, or none,
-no group passes, the trainer waits, and the run hangs silently.
+Dynamic sampling keeps only groups with mixed results. When the policy solves all prompts, or
+none, no group passes, the trainer waits, and the run hangs silently. DAPO #22 asked for ten
+batches and filled none.
 
     kept = rollout.keep(mixed(score))
     schedule async { steps = 100, max_policy_age = 1 }         # fires: no starve_timeout
+    schedule async { steps = 100, max_policy_age = 1, starve_timeout = 30min }      # silent
 
 Set `starve_timeout`: the run then ends with exit code 6 and says why.
 """

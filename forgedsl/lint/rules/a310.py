@@ -1,10 +1,11 @@
 """A310 sync-too-rare: the run ends before its weights ever reach the sampler.
 
 All answers are then those of the model that the run began with: the ratio drifts away, the clip
-holds, and the reward stands still.
+holds, and the reward stands still. See TRL #3679.
 
     sync trainer -> generator { every = 1000 }
     schedule sync { steps = 500 }                        # fires
+    sync trainer -> generator { every = 1 }              # silent
 
 Sync after every step, or every few. A profile of few steps is no reason.
 """

@@ -2,6 +2,7 @@
 
     optimizer { lr = 1e-6, warmup = 1000 }
     schedule sync { steps = 500 }                        # fires: half of 1e-6 at the end
+    optimizer { lr = 1e-6, warmup = 50 }                 # silent
 
 `warmup` counts steps (prime-rl #968 had more of them than the run). A profile of few steps, to see
 that all works, is no reason.

@@ -1,6 +1,7 @@
 """A312 no-gradient-left: gradients are clipped to nothing.
 
     optimizer { max_norm = 0.0 }                         # fires: every gradient is scaled to 0
+    optimizer { max_norm = 1.0 }                         # silent
 
 Elsewhere 0 means no clipping; here it is the norm that gradients are clipped to (robots #2028 spent
 a run on it). A number that no gradient reaches switches clipping off: `max_norm = 1e9`.

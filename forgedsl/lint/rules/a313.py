@@ -11,14 +11,19 @@ quarter of the estimate, which counts all answers at their longest. A Python rew
 before its own call gives up never sees why that call failed.
 """
 
-from collections.abc import Iterator
+from __future__ import annotations
 
-from forgedsl.graph.ir import Graph
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View, place
 from forgedsl.plan.cost import completions, time_text
-from forgedsl.plan.plan import Plan
+
+if TYPE_CHECKING:
+    from forgedsl.graph.ir import Graph
+    from forgedsl.plan.plan import Plan
 
 finding = rule(__doc__, "W")
 PART = 0.25

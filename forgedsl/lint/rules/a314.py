@@ -2,6 +2,7 @@
 
     launcher = slurm(partition = "gpu", time = 10min)
     schedule async { steps = 500, max_policy_age = 1 }       # fires: about 1.3 h by the plan
+    launcher = slurm(partition = "gpu", time = 4h)           # silent
 
 It fires below half of the estimate, which counts all answers at their longest. A run that is meant
 to go on in a second job says so: `# forge: allow[A314] continued by --resume` (NeMo-RL #3596).

@@ -2,6 +2,7 @@
 
     checkpoint { every = none }
     schedule async { steps = 5000, max_policy_age = 1 }      # fires: an interruption costs it all
+    checkpoint { every = 100, keep = 3 }                     # silent
 
 Runs of an hour and more by the plan's estimate want a checkpoint on the way (NeMo-RL #444).
 """

@@ -5,6 +5,7 @@ them. The ratio is then off by the kept mass: with top_p = 0.8 TRL #7269 measure
 0.896 and 52 % of the tokens more than 10 % off.
 
     sampling { temperature = 1.0, top_p = 0.95, max_tokens = 512 }      # fires
+    sampling { temperature = 1.0, max_tokens = 512 }                    # silent
 
 Sample on the full support. Evaluation may truncate (`sample { top_p = ... }` of an eval), and so
 may a frozen teacher whose answers are learned as they are.

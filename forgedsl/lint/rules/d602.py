@@ -1,8 +1,10 @@
 """D602 greedy-training: temperature 0 in a sampler that is trained on.
 
 All siblings of a prompt are then the same completion: advantages are zero and nothing is learned.
+Groups of equals were 70 % of a run that learned nothing (CoursIA #10603).
 
     sampling { temperature = 0.0, max_tokens = 512 }            # fires
+    sampling { temperature = 1.0, max_tokens = 512 }            # silent
 
 Train at temperature 1.0; evaluate greedily with `sample { temperature = 0.0 }` of an eval. A frozen
 teacher may be greedy.

@@ -3,6 +3,7 @@
     eval held_out { dataset = gsm8k, score = correct, every = 50 }     # fires: same rows
     source = hf("openai/gsm8k", split = "train[:80%]") of the dataset
     split  = "train[70%:]" of the eval                                 # fires: a tenth is shared
+    split  = "train[80%:]" of the eval                                 # silent
 
 Rows are those of a source, whatever the dataset is called, also as a part of a mixture or under
 another revision (TTRL #51, parameter-golf #2127). Give it another `split` or another `source`.

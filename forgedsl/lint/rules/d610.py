@@ -1,11 +1,12 @@
 """D610 tokenizer-mismatch: log-probs of models that do not share a vocabulary are compared.
 
 A reference or judge scores the tokens that the policy sampled; with another tokenizer, token 1234
-is another word and its log-prob means nothing.
+is another word and its log-prob means nothing. See TRL #4562.
 
     model policy  { source = hf("Qwen/Qwen3-4B"), arch = qwen3("4B") }
     model teacher { source = hf("meta-llama/Llama-3.1-8B"), arch = llama3("8B") }
     ref_lp = reference.logprobs(rollout)                                     # fires
+    model teacher { source = hf("Qwen/Qwen3-8B"), arch = qwen3("8B") }       # silent
 
 Use a model of the same family, or one with the same `tokenizer`.
 """

@@ -2,6 +2,7 @@
 
     chosen = row.rejected, rejected = row.chosen         # fires: named the other way round
     chosen = row.answer, rejected = row.answer           # fires: there is nothing to prefer
+    chosen = row.chosen, rejected = row.rejected         # silent
 
 The loss falls either way; what the policy learns shows in its answers only (TRL #2578).
 """

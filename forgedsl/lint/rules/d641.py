@@ -5,6 +5,7 @@ reward is 0 for every answer (open-instruct #538 and #1041).
 
     sampling { stop = ["</answer>"], max_tokens = 512 }
     reward tags = rl.think_tags                          # fires: `</answer>` is never in the text
+    sampling { stop = ["\nQuestion:"], max_tokens = 512 }     # silent
 
 An answer that `math_equal` reads needs its closing tag too. It fires too for an empty text.
 """

@@ -7,6 +7,7 @@ division by a count of other tokens than those summed, or by one that can be 0, 
 
     minimize seq_sum(pg, mask) / seq_sum(valid, mask)                    # fires
     minimize seq_mean(sum(pg, T, mask) / num_tokens)                     # fires
+    minimize seq_mean(mean(pg, T, mask))                                 # silent
 
 Use an aggregator, `token_mean(pg, mask)`, or `mean(pg, T, mask)` within a sequence.
 """

@@ -1,8 +1,9 @@
 """L405 unbounded-exp: the argument of an exponential has no finite bound.
 
 Log-probs are unbounded below, so a log-ratio can be anything; exp of more than 88 is infinite in
-f32, and one infinite token makes the loss and every gradient NaN. TitanRL clamps log-ratios at 10,
-verl at 20.
+f32, and one infinite token makes the loss and every gradient NaN. TitanRL clamps log-ratios at
+10, verl at 20. One token of a long run made all logits NaN (miles #1363), one sequence all of a
+batch (OpenRLHF #1293).
 
     ratio = exp(logprob - behavior)                              # fires
     ratio = exp(clamp(logprob - behavior, -20.0, 20.0))          # silent

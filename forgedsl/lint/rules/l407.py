@@ -5,7 +5,9 @@
     w = adv / max(std_of_batch, 1e-6)            # silent
 
 A branch does not protect the derivative: where `x` is 0, `log(x) if x > 0 else 0.0` has the right
-value, and its gradient is 0 / 0. Guard the operand instead: `log(x if x > 0 else 1.0)`.
+value, and its gradient is 0 / 0. Guard the operand instead: `log(x if x > 0 else 1.0)`. A row
+without a token of its own made DPO's gradients NaN (open-instruct #1625), a token of probability
+0 the entropy (TRL #7221).
 """
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix

@@ -1,8 +1,9 @@
 """L409 one-sided-clip: the ratio is clipped without the pessimistic minimum.
 
 PPO takes the minimum of the clipped and the plain term, so that the clip only ever takes away
-reward for moving further. With the clipped term alone, a token whose ratio has gone the wrong way,
-down at a positive advantage or up at a negative one, has gradient 0 and can never come back.
+reward for moving further. With the clipped term alone, a token whose ratio has gone the wrong
+way, down at a positive advantage or up at a negative one, has gradient 0 and can never come back.
+The minimum was left out in tensorforce #106.
 
     minimize token_mean(-clip(ratio, 0.8, 1.2) * adv, mask)                              # fires
     minimize token_mean(-min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)            # silent

@@ -7,6 +7,7 @@ metric looks plausible until it does not (OPTIMATE #250).
     minimize token_mean(ratio * adv, mask)            # fires
     minimize token_mean(-ratio * abs(adv), mask)      # fires: bad answers are pushed up too
     minimize token_mean(-ratio * adv, mask)           # silent
+    minimize token_mean(-ratio * min(adv, 0.0), mask) # silent: bad answers alone (2506.01347)
     minimize token_mean(logprob, mask)                # fires: supervised, upside down
     minimize pair_mean(-log_sigmoid(margin) - log_sigmoid(-margin))      # fires: prefers neither
 
@@ -20,6 +21,8 @@ from forgedsl.lint.rules import l424
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
+ELSEWHERE = 0.25, 4.0
+"""other ratios"""
 
 
 def check(view: View) -> Findings:
@@ -63,6 +66,9 @@ def wrong_at(loss: LossView) -> float | None:
     if not any(name in loss.read for name in loss.fields("weight")):
         return None
     bad = loss.gain(weight=-1.0)
-    if abs(gain) < 1e-12 and bad > 1e-9:
-        return 1.0  # learns from bad answers alone
+    learns = any(abs(loss.gain(ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
+    if abs(gain) < 1e-12 and bad > 1e-9 and learns:
+        return 1.0  # where the policy is its sampler, it learns from bad answers alone
+    if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
+        return -1.0  # all are pushed up alike, and the advantage changes no more than how far
     return -1.0 if bad < -1e-9 else None

@@ -7,6 +7,7 @@ of 2. A sampler that truncates at the right temperature is D601.
     service trainer   : titan(policy) { ... }                           # temperature 1.0
     service generator : vllm(policy)  { sampling { temperature = 0.8, top_p = 0.95, ... } }
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # fires
+    ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # silent at one temperature
 
 The measure of a log-prob is (model, temperature, support). It follows the fields of the loss from
 the flow (`behavior` from the sampler, `logprob` and recomputed log-probs from the trainer, `ref`

@@ -6,6 +6,7 @@ than one of a short answer. With long answers, wrong ones are punished the less 
 
     sampling { temperature = 1.0, max_tokens = 8192 }
     minimize seq_mean(pg, mask)                               # fires: more than 2048 tokens
+    minimize token_mean(pg, mask)                             # silent
 
 `token_mean` weighs all tokens alike; `fixed_horizon` divides by one constant.
 """

@@ -1,12 +1,15 @@
 """L421 dead-term: a KL or an entropy is part of the loss, and of no gradient.
 
-Under `stop` a term moves the number that is logged and nothing else: the policy is not held to its
-reference. The estimate must depend on `logprob` itself.
+Under `stop` a term moves the number that is logged and nothing else: the policy is not held to
+its reference. The estimate must depend on `logprob` itself. A KL that never acted is in NeMo-RL
+#2506.
 
     minimize token_mean(pg + beta * stop(kl), mask)                          # fires
     kl = rl.k3(stop(logprob), ref)                                           # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
     minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
+
+So is a reference that the flow asks, and whose log-probs the loss declares and never reads.
 
 Decided on the derivative for a token at many points: it never depends on the reference (or on the
 entropy), and the loss does. To watch a KL and not train on it, `report` it.
@@ -14,6 +17,7 @@ entropy), and the loss does. To watch a KL and not train on it, `report` it.
 
 from itertools import product
 
+from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
@@ -23,6 +27,13 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
+        if name := _unread(view, loss):
+            yield finding(
+                f"`{loss.name}` never reads `{name}`, which the flow computes for it",
+                loss.spot(loss.tree.output("loss")),
+                related=(Label(text="for nothing", span=loss.bound[name].span),),
+                help="add its KL, or leave the reference out",
+            )
         for what, node in loss.once(_dead):
             yield finding(
                 f"the {what} in this loss has no gradient",
@@ -30,6 +41,17 @@ def check(view: View) -> Findings:
                 notes=("it changes what is logged and not what is learned",),
                 help="take it out of `stop`, or `report` it",
             )
+
+
+def _unread(view: View, loss: LossView) -> str:
+    """What a reference is asked for, and the loss never names; one of weight 0 it does name."""
+    declared = {field.name for field in loss.function.fields}
+    named = {part for parts in view.shared.names(loss.function) for part in parts}
+    for name, asked in loss.bound.items():
+        trained = loss.step is not None and asked.receiver == loss.step.receiver
+        if asked.op == "logprobs" and not trained and name in declared - named:
+            return name
+    return ""
 
 
 def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:

@@ -1,9 +1,9 @@
 """L425 leaking-clip: outside of the range of a clipped ratio, gradient goes on.
 
-PPO bounds a step both ways: a token whose ratio has left the range on the side where its advantage
-pushed it learns nothing more. Where the advantage is not a factor of both terms, the minimum picks
-the plain term for answers that are worse than their siblings, and what pushes those down has no
-bound.
+PPO bounds a step both ways: a token whose ratio has left the range on the side where its
+advantage pushed it learns nothing more. Where the advantage is not a factor of both terms, the
+minimum picks the plain term for answers that are worse than their siblings, and what pushes those
+down has no bound. takuseno/ppo #3 took the minimum before it multiplied.
 
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2))                           # fires
     gain = min(ratio * adv, clip(ratio, 0.8, 1.2) + adv)                     # fires

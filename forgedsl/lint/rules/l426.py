@@ -7,6 +7,7 @@ The score is then computed, shown and plotted, and nothing is learned from it (s
       ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
       minimize token_mean(-ratio, mask)                                # fires: without adv
     }
+      minimize token_mean(-ratio * adv, mask)                          # silent
 
 Where there is no advantage, the log-probs of a teacher are what has to be learned from. A report
 that reads it does not count. Decided on the derivative of the loss for a token.

@@ -6,6 +6,7 @@ clip never acts, and a whole pass over the batch was for nothing (DAPO #11).
 
     batch = replay(rollout, adv = adv, proximal = trainer.logprobs(rollout))
     trainer.step(batch, loss = clipped_around_proximal)                          # fires
+    trainer.step(batch, loss = clipped_around_proximal, minibatches = 4)         # silent
 
 Give the step `epochs` or `minibatches`, or take the ratio to `behavior`. A loss that reads both
 corrects the sampler's mismatch by them (`rl.tis_ppo`), and is silent.

@@ -6,6 +6,7 @@ to bound the updates of this step, and tokens outside it learn nothing.
 
     schedule async { steps = 100, max_policy_age = 1 }
     trainer.step(batch, loss = rl.ppo, epochs = 2, minibatches = 4)              # fires
+    trainer.step(batch, loss = rl.tis_ppo, epochs = 2, minibatches = 4)          # silent
 
 Clip around the start of the step and weigh by the rest: `proximal = trainer.logprobs(rollout)` in
 the batch and `rl.tis_ppo` (decoupled PPO, 2110.00641).

@@ -2,7 +2,7 @@
 
     param beta : float = 0.02                    # fires
     ## Weight of the KL to the reference.
-    param beta : float = 0.02
+    param beta : float = 0.02                    # silent, below such a comment
 
 `forgec doc` and completion show it. Pedantic: on with `--select N901`.
 """

@@ -1,9 +1,10 @@
 """N905 secret: something that looks like a token or a password stands in the file.
 
     logging { wandb { project = "x", entity = "hf_abcdefghijklmnopqrstuvwxyz01" } }       # fires
+    logging { wandb { project = "x", entity = env("WANDB_ENTITY") } }       # silent
 
 Files are shared and committed, and job.json keeps their values. Read it from the environment:
-`env("HF_TOKEN")`.
+`env("HF_TOKEN")`. A recipe of verl was published with its key (#670).
 """
 
 import re

@@ -2,6 +2,7 @@
 
     optimizer { lr = 2 }                  # fires: the largest that is usual is 0.1
     sampling { temperature = 50 }         # fires
+    optimizer { lr = 1e-6 }               # silent
 
 What is usual stands beside the type of a setting, in the schema. A value without any meaning,
 as a temperature below zero, is an error (F113).

@@ -1,6 +1,7 @@
 """P210 missing-file: a model, a dataset or a tokenizer names a path where there is nothing.
 
     dataset sums { source = jsonl("data/sums.jsonl"), ... }       # fires: no such file
+    dataset sums { source = hf("openai/gsm8k", split = "train"), ... }     # silent
 
 Paths are relative to the .forge file; `forgedsl:NAME` is what ships with the package. `plan` and
 `run` stop here with an error, and so does `lint --deep`. Lint without it only warns, since data

@@ -3,6 +3,7 @@
     service trainer : titan(policy) { procs = 8 }
     prompt  = sums.draw(1)
     rollout = generator.sample(prompt, n = 4)            # fires: 4 sequences for 8 ranks
+    rollout = generator.sample(prompt, n = 8)            # silent
 
 The others compute on nothing and wait (SkyRL #229). With `minibatches` an update has a part of the
 sequences only.

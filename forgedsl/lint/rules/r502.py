@@ -1,9 +1,10 @@
 """R502 unbounded-reward: a reward without a finite range.
 
-One completion can outweigh all others of its group, and a non-finite score is an error at run time.
+One completion can outweigh all others of its group, and a non-finite score is an error at run
+time. A judge's total came out as 3.85 of 1 (pinchbench #73).
 
     reward depth(r: Rollout) -> f32 = len(r.response) / 100              # fires
-    reward depth(r: Rollout) -> f32 = clamp(len(r.response) / 100, 0.0, 1.0)
+    reward depth(r: Rollout) -> f32 = clamp(len(r.response) / 100, 0.0, 1.0)     # silent
 
     rubric grade { score = 1.0 / correct, on_truncated = 0.0 }           # fires: it may divide by 0
 

@@ -4,9 +4,11 @@
       prompt = chat(system, row.answer)             # fires: the target is read from row.answer
       target = after(row.answer, "#### ")
     }
+    prompt = chat(system, row.question)             # silent
 
 What the policy sees must not hold what rewards compare with. `before(row.x, s)` in the prompt and
-`after(row.x, s)` in the target are different parts of one column and silent.
+`after(row.x, s)` in the target are different parts of one column and silent. 79 of 270 trials had
+the answer in their last prompt (DataAgentBench #56).
 """
 
 from forgedsl.diagnostics import Label

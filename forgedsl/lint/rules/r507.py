@@ -1,6 +1,7 @@
 """R507 nondeterministic-cached: a random reward whose first answer is kept for ever.
 
     reward judge(r: Rollout) -> f32 = remote.score { effects = [random], cache = true }     # fires
+    reward judge(r: Rollout) -> f32 = remote.score { effects = [random] }     # silent
 
 The cache is keyed by what the reward is given: the first draw becomes the score. Remove `cache`, or
 make the reward deterministic.

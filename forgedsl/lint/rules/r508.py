@@ -5,7 +5,7 @@
     score = correct + 0.001 * brevity                # silent: among equals it breaks ties
 
 A term counts by its span, weight times range of the reward. One that spans more than 20, and more
-than 20 times the others, is in another unit than they are.
+than 20 times the others, is in another unit than they are. See TRL #3857.
 """
 
 from forgedsl.hir.ir import Decl

@@ -1,19 +1,24 @@
 """R509 group-too-small: a baseline over siblings needs at least two of them, and an epsilon.
 
 With one sibling the group mean is the score itself, so every advantage is 0; a standard deviation
-without an epsilon divides by 0 whenever all siblings score the same.
+without an epsilon divides by 0 whenever all siblings score the same. With groups of one every
+loss was NaN (DeepAnalyze #116); groups of two scored alike in 70 % of a run (CoursIA #10603).
 
     rollout = generator.sample(prompt, n = 1)
     adv     = group_norm(score)                                # fires
 
     advantage norm(r: [G] f32) -> [G] f32 = (r - mean(r, G)) / std(r, G)     # fires: no epsilon
+    advantage norm(r: [G] f32) -> [G] f32 = r / (mean(r, G) + 0.01)    # silent for scores from 0 up
 
 Sample at least two completions; add `1e-6` to the divisor.
 """
 
+import math
+
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import FlowStep
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.groups import probe, score_ranges
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.reductions import over_step
@@ -22,6 +27,7 @@ from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 finding = rule(__doc__, "E")
+TINY = 1e-9
 ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 
@@ -37,7 +43,7 @@ def check(view: View) -> Findings:
         if small and step is not None and _reduces_over_group(group):
             yield _too_small(step, small[0])
         else:
-            yield from _no_epsilon(group)
+            yield from _no_epsilon(view, group)
 
 
 def _small_groups(flow: tuple[FlowStep, ...], step: FlowStep) -> list[FlowStep]:
@@ -69,7 +75,7 @@ def _too_small(step: FlowStep, sample: FlowStep) -> Diagnostic:
     )
 
 
-def _no_epsilon(group: GroupView) -> Findings:
+def _no_epsilon(view: View, group: GroupView) -> Findings:
     """Divisors over siblings that can be zero."""
     tree, analysis = group.located.tree, group.analysis
     for node, value in enumerate(tree.values):
@@ -82,12 +88,25 @@ def _no_epsilon(group: GroupView) -> Findings:
         divisor = chain[0].right if chain and isinstance(chain[0], ast.Binary) else None
         if divisor is None or divisor.span.file.startswith(STANDARD):
             continue
+        if not _vanishes(view, group, value.args[1]):
+            continue
         yield finding(
             "this is 0 for a group whose siblings score the same",
             divisor.span,
             help="add an epsilon: `(std(r, G) + 1e-6)`",
             fix=_add_epsilon(divisor.span),
         )
+
+
+def _vanishes(view: View, group: GroupView, node: int) -> bool:
+    """Whether a value is 0, or passes through it, for groups that score alike."""
+    of_group = probe(view, group)
+    for low, high in score_ranges(view, group):
+        levels = (low + (high - low) * part / 4 for part in range(5))
+        found = [of_group([level] * of_group.size, node)[0] for level in levels]
+        if any(map(math.isnan, found)) or not (min(found) > TINY or max(found) < -TINY):
+            return True
+    return False
 
 
 def _add_epsilon(span: Span) -> Fix:

@@ -3,6 +3,7 @@
 The processes of rewards see no GPU: the plan gives them to trainers and generators.
 
     reward judge(r: Rollout) -> f32 = model.score { effects = [gpu] }                    # fires
+    reward judge(r: Rollout) -> f32 = model.score { effects = [net], timeout = 10s }     # silent
 
 Run a small model on the CPU, or serve a large one beside the run and ask it (`effects = [net]`).
 """

@@ -12,24 +12,19 @@ Decided by evaluating it on groups, in the range of the score where that is know
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.groups import Probe, probe, scored_by
+from forgedsl.lint.groups import Probe, probe, score_ranges
 from forgedsl.lint.losses import STANDARD
-from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
-ASSUMED = ((0.0, 1.0), (-1.0, 1.0))
 
 
 def check(view: View) -> Findings:
     for group in view.groups:
         if group.function.kind != "filter" or group.function.span.file.startswith(STANDARD):
             continue
-        name = scored_by(view, group)
-        known = score_interval(name, view) if name else None
-        ranges = ASSUMED if known is None or not known.is_bounded else ((known.lo, known.hi),)
-        keeper = probe(view, group)
-        if known is not None and known.is_point:
+        ranges, keeper = score_ranges(view, group), probe(view, group)
+        if ranges[0][0] == ranges[0][1]:
             continue  # which is R501
         wrong = {_wrong(keeper, low, high) for low, high in ranges}
         if keeper.size > 1 and "" not in wrong:

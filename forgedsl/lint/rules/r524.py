@@ -1,7 +1,7 @@
 """R524 format-pays: the form of an answer pays at least as much as its being right.
 
-The form is the easier part: it is learned in a few steps, and where it pays as much as the answer,
-nothing is left to learn the answer for.
+The form is the easier part: it is learned in a few steps, and where it pays as much as the
+answer, nothing is left to learn the answer for. See open-rs #2.
 
     score = 0.1 * correct + 0.9 * thinking           # fires
     score = thinking + 0.1 * brevity                 # fires: nothing looks at the target

@@ -7,6 +7,7 @@ difference up to the size of right against wrong (verl-recipe #125).
     reward brevity(r: Rollout) -> f32 = clamp(1.0 - r.num_tokens / 512, 0.0, 1.0)
     rubric score { score = correct + 0.1 * brevity, on_truncated = 0.0 }
     kept = rollout.keep(mixed(score(rollout, prompt.target)))                # fires
+    kept = rollout.keep(mixed(right))                                        # silent
 
 Filter on the correctness, `mixed(right)` with `right = correct(rollout, prompt.target)`.
 """

@@ -5,6 +5,7 @@ teaches nothing (open-rs #2, verifiers #763).
 
     dataset sums { system = "Solve the problem.", prompt = chat(system, row.question), ... }
     reward thinking = rl.think_tags                              # fires
+    dataset sums { system = "Think in <think>, answer in <answer>.", ... }      # silent
 
 Name the tags in `system`, in the prompt, or in the model's `chat_template`. Silent where another
 profile asks, and where the prompt comes from a file or a column only.

@@ -1,7 +1,8 @@
 """R531 judge-is-policy: a judge is the model that is trained, as it was at first.
 
 A model likes its own answers better than others do, and a policy finds soonest what its own
-weights are wrong about. A judge of another model, or a larger one, is worth its memory.
+weights are wrong about. A judge of another model, or a larger one, is worth its memory. Judges
+know their own answers and prefer them (2404.13076).
 
     service judge : vllm(policy)                                      # fires: `policy` is trained
     service judge : vllm(grader)                                      # silent

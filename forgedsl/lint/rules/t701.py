@@ -3,6 +3,7 @@
     ref_lp = reference.logprobs(rollout)                       # [B, T], a number per token
     batch  = replay(rollout, ref = ref_lp, adv = adv)
     loss pg(..., ref: [B] f32, ...)                            # fires: one number per sequence
+    loss pg(..., ref: [B, T] f32, ...)                         # silent
 
 torchforge's `ref_logprobs.squeeze()` did this whenever a batch had one row. Log-probs are [B, T];
 advantages and scores are [B]. Mismatched axes inside an expression have the same code.

@@ -3,6 +3,8 @@
     except ValueError:
         return 1.0               # fires: what cannot be read is worth as much as a right answer
     def score(response): print(response)                 # fires: nothing is returned
+    except ValueError:
+        raise                    # silent
 
 It fires too where some way returns nothing, and where every way returns the same.
 

@@ -1,8 +1,9 @@
 """X812 call-without-timeout: a Python reward that waits for ever, or makes all others wait.
 
-A request to a server that does not answer, or a program that does not end, holds a worker until the
-timeout of the reward kills it with all it knows: one slow judge then costs the scores of a whole
-step. In a coroutine a call that blocks holds up every other call of its process.
+A request to a server that does not answer, or a program that does not end, holds a worker until
+the timeout of the reward kills it with all it knows: one slow judge then costs the scores of a
+whole step. In a coroutine a call that blocks holds up every other call of its process. Of four
+runs whose rewards hung, two ended within half an hour (compose-rl #87).
 
     requests.post(url, json=text)                        # fires
     requests.post(url, json=text, timeout=10)            # silent
