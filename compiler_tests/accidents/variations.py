@@ -3,8 +3,10 @@
 seed -> another text of which nothing above information may be found
 """
 
+import itertools
 import random
 import re
+from functools import cache
 
 from .corpus import PIPELINES, pipeline
 
@@ -81,6 +83,16 @@ NUMBERS = {
     r"max_weight = 5.0": ("max_weight = 3.0", "max_weight = 10.0"),
     r"clip_high = 0.28": ("clip_high = 0.2", "clip_high = 0.3"),
 }
+
+
+@cache
+def variations(count):
+    """So many texts, each unlike the others and what they were made of."""
+    found = dict.fromkeys(map(pipeline, SHIPPED))
+    wanted, seeds = len(found) + count, itertools.count()
+    while len(found) < wanted:
+        found.setdefault(variation(next(seeds))[1])
+    return list(found)[-count:]
 
 
 def variation(seed):
