@@ -53,6 +53,7 @@ class Outcome:
     off_measure: float = 0.0
     right_pays: bool = True
     answer_over_form: bool = True
+    bare_over_form: bool = True
     effects: dict[str, float] = field(default_factory=dict)
     """of each reward on the score, by what it has for different answers"""
     largest: float = 0.0
@@ -202,14 +203,23 @@ class Bandit:
             END: "", RIGHT: f"<answer>{prompt + 11}</answer>", WRONG: "<answer>5</answer>",
             OTHER: "<answer>7</answer>", THOUGHT: "<think>so</think>", FILLER: "well ",
         }  # fmt: skip
-        text = "".join(said[word] for word in words)
+        return self._answered(prompt, "".join(said[word] for word in words), words, target)
+
+    def bare(self, prompt):
+        """The right number alone, in no form."""
+        target = self.python[f"dataset_{self.steps['draw'].receiver}_target"](ROWS[prompt])
+        return self._answered(prompt, str(prompt + 11), (RIGHT, END), target)
+
+    def _answered(self, prompt, text, words, target):
         return SimpleNamespace(
             prompt="", response=text, target=target, num_tokens=round(len(words) * self._unit),
             truncated=END not in words, turns=1, ended="done", rewards={},
         )  # fmt: skip
 
     def _scored(self, prompt, words):
-        rollout = self.rollout(prompt, words)
+        return self.graded(self.rollout(prompt, words))
+
+    def graded(self, rollout):
         name = self.steps["score"].receiver
         rubric = self.program.rubrics.get(name)
         if rubric is None:
@@ -372,15 +382,16 @@ def _look(bandit, found):
     row = ROWS[3]
     found.leaks = row.answer in str(bandit.python[f"dataset_{drawn}_prompt"](row))
     table, ref = start(), start(1)
-    batch = bandit.batch(bandit.draw(table, 99))
     reads = {each.name for each in bandit.loss.fields}
-    gap = (bandit.logprob(table, batch) - batch.behavior)[batch.mask]
-    found.off_measure += float(gap.abs().mean())
+    for sharp in (table, 4 * table):
+        drawn = bandit.batch(bandit.draw(sharp, 99))
+        gap = (bandit.logprob(sharp, drawn) - drawn.behavior)[drawn.mask]
+        found.off_measure += float(gap.abs().mean())
     pay = [bandit._score(3, (word, END)) for word in (RIGHT, WRONG)]
     found.right_pays = pay[0] > pay[1]
-    found.answer_over_form = bandit._score(3, (RIGHT, END)) > bandit._score(
-        3, (THOUGHT, WRONG, END)
-    )
+    form = bandit._score(3, (THOUGHT, WRONG, END))
+    found.answer_over_form = bandit._score(3, (RIGHT, END)) > form
+    found.bare_over_form = float(bandit.graded(bandit.bare(3))) > form
     found.effects = _effects(bandit)
     found.largest = _largest(bandit)
     far = _flat(bandit, leaf := start().requires_grad_(), start(), 1.0, math.exp(95.0), ONE)
@@ -390,7 +401,7 @@ def _look(bandit, found):
     if "entropy" in reads:
         found.pulls["entropy"] = _pull(bandit, table, table, entropy)
     for adv in (1.0, -1.0):
-        for ratio in (0.25, 0.95, 1.0, 1.05, 4.0):
+        for ratio in (0.25, 0.95, 1.0, 1.05, 2.0, 4.0):
             found.slopes[adv, ratio] = _slope(bandit, adv, ratio)
 
 
@@ -403,13 +414,17 @@ class _Counts:
 
 def _on_prompt(bandit, batch):
     """Whether the declared loss has a gradient at tokens of the prompt: the runtime drops them."""
+    return any(_prompts_learn(bandit, batch, moved) for moved in (0.0, 0.1))
+
+
+def _prompts_learn(bandit, batch, moved):
     rows = {each.name for each in bandit.loss.fields if "T" in each.axes}
     leaf = start()[batch.at].requires_grad_()
     logp = leaf.log_softmax(-1)
     chosen = logp.gather(1, batch.word[:, None])[:, 0]
     count = len(batch.lengths)
     x = SimpleNamespace(
-        **{n: chosen.detach() - 0.1 for n in rows - {*ROW_STATISTICS, "mask"}},
+        **{n: chosen.detach() - moved for n in rows - {*ROW_STATISTICS, "mask"}},
         **{e.name: torch.ones(count) for e in bandit.loss.fields if e.name not in rows},
         logprob=chosen, entropy=-(logp.exp() * logp).sum(-1), logsumexp=leaf.logsumexp(-1),
         mean_logprob=logp.mean(-1), mask=batch.mask, seq_id=batch.seq,
@@ -488,12 +503,17 @@ def _pull(bandit, table, ref, wanted):
 def _slope(bandit, adv, ratio):
     """d loss / d logit of the one word of an answer."""
     leaf = start().requires_grad_()
+    fields = {each.name for each in bandit.loss.fields} - {*ROW_STATISTICS, "mask"}
+    if "adv" not in map(bandit._role, fields):  # what is to be learned is the reference
+        value = _flat(bandit, leaf, start() + adv * SHIFT, 0.0, ratio, ONE)
+        return float(torch.autograd.grad(value, leaf)[0][0, 1, RIGHT])
     zero = torch.autograd.grad(_flat(bandit, leaf, start(), 0.0, ratio, ONE), leaf)[0]
     full = torch.autograd.grad(_flat(bandit, leaf, start(), adv, ratio, ONE), leaf)[0]
     return float((full - zero)[0, 1, RIGHT])
 
 
 ONE = [(0, (RIGHT,), [0.0])]
+SHIFT = torch.nn.functional.one_hot(torch.tensor(RIGHT), WORDS) * 1.0
 
 
 # ---- judgement
@@ -513,8 +533,9 @@ def damage(base, other):
         return f"the objective rises by {other.rise:.2f}, not {base.rise:.2f}"
     if base.right_pays and not other.right_pays:
         return "a wrong answer scores as much as a right one"
-    if base.answer_over_form and not other.answer_over_form:
-        return "the form of an answer pays more than the answer"
+    for over in ("answer_over_form", "bare_over_form"):
+        if getattr(base, over) and not getattr(other, over):
+            return "the form of an answer pays more than the answer"
     for name, effect in base.effects.items():
         if effect * other.effects.get(name, effect) <= 0 < abs(effect):
             return f"the reward {name} counts for nothing, or the other way"
@@ -535,7 +556,7 @@ def _bent(base, other):
         )
         if (adv, ratio) == (-1.0, 4.0) and abs(now) < 1e-6:
             continue  # as dual clip has it (1912.09729)
-        if ratio in (0.25, 1.0, 4.0) and (abs(was) < 1e-6) != (abs(now) < 1e-6):
+        if ratio in (0.25, 1.0, 2.0, 4.0) and (abs(was) < 1e-6) != (abs(now) < 1e-6):
             return f"at ratio {ratio:g} and advantage {adv:g} " + (
                 "nothing bounds the step" if abs(was) < 1e-6 else "nothing is learned"
             )
