@@ -6,6 +6,7 @@ gradients vanish with the length of an answer.
 
     ratio = exp(clamp(logprob + behavior, -10.0, 10.0))                      # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                      # silent
+    chosen = sum(logprob.chosen + ref.chosen, T, mask.chosen)                # fires: of a pair
 
 Decided by evaluating each exponential that reads the policy and older weights where both are equal.
 """
@@ -31,18 +32,25 @@ def check(view: View) -> Findings:
 def _off_one(loss: LossView) -> int | None:
     """The exponential of a log-prob and of something that does not cancel it."""
     if loss.is_pairs:
-        return None
+        added = any(_moves(loss, side) for side in ("chosen", "rejected"))
+        return loss.tree.output("loss") if added and loss.fields("reference") else None
     roles = {name: role for name, role in loss.roles.items() if role != "count"}
     for node in sorted(loss.objective):
         if loss.tree.values[node].op != "exp":
             continue
         read = [roles[name] for name in _inside(loss, node) if name in roles]
-        if len(read) < 2 or not {"sampler", "reference"} & {*read}:
+        if len(read) < 2 or not {"sampler", "reference", "weight"} & {*read}:
             continue
         at = [loss.point(level=level)(node).value for level in (-0.5, -2.0)]
         if any(abs(value - 1.0) > 1e-9 for value in at):
             return node
     return None
+
+
+def _moves(loss: LossView, side: str) -> bool:
+    """Whether the pull on an answer depends on how likely both policies alike find it."""
+    slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0)]
+    return abs(slopes[0] - slopes[1]) > 1e-9
 
 
 def _inside(loss: LossView, node: int) -> set[str]:
