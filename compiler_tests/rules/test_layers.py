@@ -83,7 +83,7 @@ def test_spellings_of_an_override(text):
     ("text", "value"),
     [
         ("model_id=Qwen/Qwen3-4B", "Qwen/Qwen3-4B"),
-        ('model_id="a b"', "a b"),
+        ('model_id="a/b"', "a/b"),
         ("group=2 * 4", 8),
         ("eps=1", 1.0),
     ],

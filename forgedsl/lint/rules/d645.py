@@ -1,0 +1,38 @@
+"""D645 same-prompt: what every row asks is the same, since the prompt reads nothing of the row.
+
+    prompt = "question"                     # fires: a text, not the column of that name
+    prompt = "Question: " + row.question    # silent
+
+All groups of a step then answer one prompt, whatever the rows hold, and an eval measures one. A
+trajectory of an environment may begin with the same words, and its task comes from the target.
+"""
+
+import re
+
+from forgedsl.hir.ir import Deferred
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import reads
+
+finding = rule(__doc__, "W")
+HOLE = re.compile(r"\{[\w.]+\}")
+"""which D644 is about"""
+
+
+def check(view: View) -> Findings:
+    program = view.program
+    if any(step.op == "play" for step in program.flow):
+        return
+    for dataset in program.datasets.values():
+        value = dataset.settings["prompt"].value
+        if not isinstance(value, Deferred) or any(reads(value.expr, "row")):
+            continue
+        text = value.expr.value if isinstance(value.expr, ast.String) else ""
+        if not HOLE.search(text):
+            column = text if re.fullmatch(r"[A-Za-z_]\w*", text) else "COLUMN"
+            yield finding(
+                f"every row of `{dataset.name}` has the same prompt",
+                value.expr.span,
+                help=f"a column is read as `row.{column}`",
+            )
