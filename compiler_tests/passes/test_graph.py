@@ -183,7 +183,7 @@ def test_missing_loss_field():
     text = changed(GRPO, ("ref = ref_lp, adv", "adv"))
     found = only(graph_of(text)[1], "F111")
     assert found.message == "loss `grpo` needs `ref`, which the batch does not have"
-    assert found.help == "name it: `replay(..., ref = ...)`"
+    assert found.help.startswith("name it: `replay(..., ref = reference.logprobs(rollout))` of a")
 
 
 def test_a_misnamed_loss_field_is_one_message():

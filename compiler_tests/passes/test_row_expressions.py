@@ -115,9 +115,9 @@ def test_text_and_numbers_are_told_apart(expression, message, help_text):
     ],
 )  # fmt: skip
 def test_operands_that_do_not_go_together_are_named_at_run(expression, why):
-    module = load_module("program", program_of(prompt=expression))
+    module = load_module("program", program_of(target=expression))
     with pytest.raises((TypeError, RowError)) as caught:
-        module.dataset_sums_prompt(Row(ROW))
+        module.dataset_sums_target(Row(ROW))
     assert why in described(caught.value)
 
 
