@@ -63,9 +63,11 @@ class Scratch:
         return owner
 
     def environment(self) -> dict[str, str]:
-        """For the processes of the run; torch would keep what it compiles in TMPDIR."""
-        kept = os.environ.get("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
-        return {"TMPDIR": str(self.temp), "TORCHINDUCTOR_CACHE_DIR": kept}
+        """For the processes of the run. torch would keep what it compiles in TMPDIR, and vLLM what
+        Triton does beside its own cache, where a second start does not look."""
+        names = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+        kept = {key: os.environ.get(key, str(cache.folder() / own)) for key, own in names.items()}
+        return {"TMPDIR": str(self.temp), **kept}
 
     def close(self) -> None:
         shutil.rmtree(self.temp, ignore_errors=True)  # a process may be writing its last

@@ -39,6 +39,11 @@ def test_each_way_was_gone(ways: Any) -> None:
     assert ways["theirs short"] == 0
 
 
+def test_a_start_says_what_took_time_and_needs_no_other_process(ways: Any) -> None:
+    assert [*ways["seconds"]] == ["imports", "model", "compile", "graphs"]
+    assert all(seconds > 0 for seconds in ways["seconds"].values())
+
+
 def test_what_a_request_has_is_known_at_a_swap(ways: Any) -> None:
     given = [*ways["ours"]["swapped"]["progress"], *ways["ours"]["watched"]["progress"]]
     assert [set(each.values()) for each in given] == [{5}, {20}, {4}]

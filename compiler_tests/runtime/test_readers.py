@@ -19,7 +19,7 @@ from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.launch import kill_children
 from forgedsl.runtime.readers import close_readers, open_readers, progress
-from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures, phase_text
+from forgedsl.runtime.readers.progress import Live, Plain, eval_line, figures, news, phase_text
 from forgedsl.runtime.readers.sinks import JsonlSink, keep_rows, open_sinks
 from forgedsl.runtime.readers.view import View
 
@@ -182,6 +182,14 @@ def plain_lines(steps: int) -> list[str]:
     for event in make_events(make_job(steps=steps)):
         plain.on_event(event)
     return stream.getvalue().splitlines()
+
+
+def test_a_start_of_several_phases_says_what_took_a_second_or_more() -> None:
+    facts = {"seconds": {"imports": 9.2, "model": 0.4, "graphs": 61.0}}
+    event = {"kind": "service.ready", "service": "generator", "seconds": 71.0, "facts": facts}
+    line = news(View("example", 1), event)
+    assert line is not None
+    assert line[1] == "generator is ready (1 min 11 s: imports 9.2 s, graphs 1 min 1 s)"
 
 
 def test_plain_progress_says_what_it_waits_for_then_each_tenth_step() -> None:

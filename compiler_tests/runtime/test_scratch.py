@@ -61,15 +61,17 @@ def test_a_tmpdir_that_cannot_be_written_reaches_no_process(
     assert os.environ["TMPDIR"] == str(tmp_path)
 
 
-def test_what_torch_compiles_is_kept_for_the_next_run(
+def test_what_torch_and_triton_compile_is_kept_for_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    names = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/home/somebody/.cache")
     run = scratch.Scratch()
-    kept = run.environment()["TORCHINDUCTOR_CACHE_DIR"]
+    kept = [run.environment()[name] for name in names]
     run.close()
-    assert kept == "/home/somebody/.cache/forgedsl/inductor"
+    assert kept == [f"/home/somebody/.cache/forgedsl/{own}" for own in ("inductor", "triton")]
 
 
 def test_a_run_that_is_alive_keeps_its_own(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ class Generator(ForgeActor):
         self._version = 0
         self._port: Port[Message] | None = None
         self._sender = ThreadPoolExecutor(1, "sender")
+        # the controller is still starting other processes
+        self._imported = self._worker.submit(upstream.preload, service.mesh.device)
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
@@ -148,12 +150,16 @@ class Generator(ForgeActor):
         )
         self._engine = upstream.Engine(self.service, self.model, self.folder, self.seed, seat)
         self.classes = {"engine": self._engine.class_name}
+        begin = time.perf_counter()
         warm = spec.Sampling(max_tokens=4)
         for i in range(4):  # the first generation compiles
             self._engine.add(f"warm-{i}", [1, 2, 3], warm, seed=i)
         while self._engine.num_running:
             self._engine.step()
-        return {}
+        taken = self._engine.seconds | {
+            "imports": self._imported.result(), "first tokens": time.perf_counter() - begin
+        }  # fmt: skip
+        return {"seconds": {phase: round(s, 1) for phase, s in taken.items()}}
 
     # ---- on the engine thread
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.upstream.vllm_start import graph_sizes, preload, quick
 
 if TYPE_CHECKING:
     from forgedsl.runtime.upstream.scheduling import ShortScheduler, Tally
@@ -78,9 +79,8 @@ class Engine:
     def __init__(
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
     ):
-        if service.mesh.device == "cpu":
-            # the engine is eager there, but vLLM compiles a count of ranks with the C++ compiler
-            os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+        self.seconds = {"imports": preload(service.mesh.device)}
+        """of the phases of its start"""
         from vllm import SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -99,7 +99,7 @@ class Engine:
 
             logprobs.take_over()
         try:
-            with contextlib.chdir(folder.parent):
+            with contextlib.chdir(folder.parent), quick(service.sampling, self.seconds):
                 config = _configured(arguments)
                 self._engine = LLMEngine.from_vllm_config(config, disable_log_stats=True)
         except TypeError as error:
@@ -306,6 +306,9 @@ def _arguments(
         # a prefill in pieces rewinds the request's random generator, which only CUDA's can
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
+    elif service.cuda_graphs:
+        sizes = graph_sizes(arguments["max_num_seqs"])
+        arguments["compilation_config"] = {"cudagraph_capture_sizes": sizes}
     if seat.ranks > 1:
         arguments["distributed_executor_backend"] = _executor_at(seat)
     if service.gpu_memory is not None:
