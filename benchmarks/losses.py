@@ -7,6 +7,9 @@
     python benchmarks/losses.py tune      launch parameters of the fused kernel
     python benchmarks/losses.py check     results on the GPU against float64
 
+    V=201088; python benchmarks/losses.py check --pair --vocabulary $V
+    python benchmarks/losses.py logits --pair --vocabulary $V --loss dapo --repeats 9
+
 How times are taken says `loss_timing.py`. Logits are random and written anew before each run,
 outside the timed region.
 """
@@ -188,6 +191,13 @@ def _refresh(batch: Batch) -> None:
         batch.logits.copy_(batch.source)
 
 
+PAIRS = [
+    launching.Config(8192, 8, 1, kernel="pair", slots=14, ahead=ahead, parts=4, registers=bound)
+    for ahead, bound in ((3, 0), (3, 255), (2, 0), (4, 255))
+]
+"""rows on two multiprocessors"""
+
+
 def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
     """Launch parameters worth a try: rows read twice, and rows kept in shared memory."""
     C = launching.Config
@@ -207,6 +217,8 @@ def candidates(kernel: str, vocabulary: int) -> list[launching.Config]:
             C(4096, 8, 1, kernel="row", parts=2),
             C(4096, 4, 3, kernel="stream", slots=9, ahead=3),
         ]  # fmt: skip
+    if vocabulary > 163840:
+        return [C(16384, 16, 2), *PAIRS]
     return [
         C(8192, 8, 1, kernel="stream", slots=14, ahead=3, parts=4),
         C(8192, 8, 1, kernel="stream", slots=14, ahead=4, parts=4),
@@ -256,12 +268,15 @@ def main() -> None:
     parser.add_argument("--loss", action="append")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--count", type=int, default=24, help="of random losses")
+    parser.add_argument("--pair", action="store_true", help="rows on two multiprocessors")
     parser.add_argument("--others", action="store_true", help="Liger's kernels too")
     parser.add_argument("--plain", action="store_true", help="eager and compiled torch too")
     options = parser.parse_args()
     device = torch.cuda.get_device_properties(0)
     versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
     print(device.name, json.dumps(versions))
+    if options.pair:
+        launching_config(only("fused", PAIRS[0], launching.config))
     COMMANDS[options.what](options)
 
 

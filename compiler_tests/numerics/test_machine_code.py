@@ -7,10 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from forgedsl.runtime.losses import kernels
+from forgedsl.runtime.losses.fused import Evaluation
 from forgedsl.runtime.losses.kernels import SEQUENCE_BLOCK, SEQUENCE_OPTIONS
 from forgedsl.runtime.losses.product import BLOCKS
 
@@ -29,8 +31,10 @@ ROWS_ON_CHIP = (
     ("fused_row", {**ROW, "mask": None}),
     ("fused_stream", {"V": 128256, "INNER": 32, "HELD": 5, **RING}),
     ("fused_stream", {"V": 151936, "INNER": 32, "HELD": 8, **RING}),
+    ("fused_pair", {"V": 201088, "INNER": 32, "HELD": 2, **RING}),
+    ("fused_pair", {"V": 262144, "INNER": 32, "HELD": 5, **RING}),
 )
-"""The launches of tuning.json, with 8 warps."""
+"""The launches of tuning.json and those of benchmarks/losses.py --pair, with 8 warps."""
 
 LOCAL = ("sft", "grpo_entropy", "sapo", "dppo", "ppo_dual")
 COUPLED = ("gspo", "gmpo", "dpo")
@@ -63,6 +67,15 @@ def compile_file(tmp_path, module, loss, jobs):
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(("kernel", "size"), ROWS_ON_CHIP[3:])
+def test_what_is_compiled_here_is_what_is_launched(kernel, size):
+    chosen = kernels.Config(8192, 8, 1, kernel=kernel[6:], slots=14, ahead=3, parts=4)
+    counters = SimpleNamespace(counter=lambda *_: None)
+    rows = SimpleNamespace(vocabulary=size["V"], kernels=counters, device=None)
+    ring = Evaluation._ring(rows, chosen, size["INNER"] if kernel == "fused_pair" else 0)
+    assert (ring["SLOTS"], ring["HELD"]) == (size["SLOTS"], size["HELD"])
 
 
 @pytest.mark.parametrize("name", LOCAL)

@@ -10,6 +10,7 @@ over sequences hold everything with a reduction. The kernels of a module:
     fused           logits -> row statistics and d loss / d logits in one pass (token-local)
     fused_row       the same for Hopper, one row a program, kept in shared memory
     fused_stream    the same for Hopper and long rows, in shared memory and registers
+    fused_pair      the same for longer rows, in those of two multiprocessors
     decide          row statistics -> their gradients (token-local, logits not at hand)
     prepare         sums over data that `row_gradient` needs, for each sequence
     sequences       row statistics -> loss, reports, and where tokens are coupled their gradients

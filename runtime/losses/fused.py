@@ -165,15 +165,20 @@ class Evaluation:
                 "NARROW": shared and gradient.element_size() < logits.element_size(),
             }
         grid = min(logits.shape[0], chosen.programs * num_processors(self.device))
+        options: dict[str, Any] = dict(chosen.options)
         if name == "fused" and chosen.kernel and self._aligned(logits):
             name = f"fused_{chosen.kernel}"
             arguments["words_of"], arguments["INNER"] = words(logits, chosen.block)
             if chosen.kernel == "row":
                 grid = logits.shape[0]
+            elif chosen.kernel == "pair":
+                grid = 2 * min(logits.shape[0], num_processors(self.device) // 2)
+                arguments |= self._meeting(grid) | self._ring(chosen, arguments["INNER"])
+                options |= {"launch_cooperative_grid": True}
             else:
                 arguments |= self._ring(chosen)
             arguments["PARTS"] = chosen.parts
-        self.kernels.launch(name, grid, arguments, **chosen.options)
+        self.kernels.launch(name, grid, arguments, **options)
         self.ran = name
 
     def decide(self, rows: slice) -> None:
@@ -201,9 +206,17 @@ class Evaluation:
         widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
         return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
-    def _ring(self, chosen: Config) -> dict[str, Any]:
-        """The slots of the ring of tiles, and the tiles of a row that go on to registers."""
-        tiles = -(-self.vocabulary // chosen.block)
+    def _meeting(self, programs: int) -> dict[str, Any]:
+        """Where the halves of rows meet; with all programs at once none starts before its time."""
+        halves = torch.empty((programs, 2, 4), dtype=torch.float32, device=self.device)
+        turns = self.kernels.counter(self.device, "turns", num_processors(self.device))
+        return {"halves": halves, "turns": turns, "OVERLAP": False}
+
+    def _ring(self, chosen: Config, inner: int = 0) -> dict[str, Any]:
+        """The slots of the ring of tiles, and the tiles of a row that go on to registers; of half a
+        row where it is dealt out in halves of whole lines of `inner` words."""
+        half = inner and 2 * inner * -(-self.vocabulary // (4 * inner))
+        tiles = -(-(half or self.vocabulary) // chosen.block)
         ahead = min(chosen.ahead, tiles)
         slots = min(chosen.slots, tiles + ahead)
         taken = self.kernels.counter(self.device, "taken")

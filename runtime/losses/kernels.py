@@ -42,13 +42,14 @@ class Config:
     programs: int
     num_stages: int = 1
     kernel: str = ""
-    """how `fused` keeps rows on chip: "row" or "stream"; otherwise rows are read twice"""
+    """how `fused` keeps rows on chip: "row", "stream", or "pair" on two multiprocessors; otherwise
+    rows are read twice"""
     slots: int = 0
-    """stream: tiles in shared memory"""
+    """stream, pair: tiles in shared memory"""
     ahead: int = 0
-    """stream: tiles fetched before they are read; the others wait to be written back"""
+    """stream, pair: tiles fetched before they are read; the others wait to be written back"""
     parts: int = 1
-    """row, stream: a tile goes through registers in so many parts; with whole ones losses spill"""
+    """of rows that are kept: a tile goes through registers in so many; whole ones spill"""
     registers: int = 0
     """of a thread, at most; for some vocabularies ptxas sets itself a bound that makes it spill"""
 
@@ -83,13 +84,13 @@ class Kernels:
         given = {key: arguments[key] for key in kernel.arg_names}
         kernel[(grid,)](**given, **options, **overlapped(given.get("OVERLAP", False)))
 
-    def counter(self, device: torch.device, purpose: str) -> Tensor:
+    def counter(self, device: torch.device, purpose: str, *size: int) -> Tensor:
         """A zero that programs count up (`done`: who ends last, `taken`: whose row is next), and
-        leave zero again."""
+        leave zero again; `turns` has one of each program, which goes on."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = device, stream, purpose
         if key not in self.counters:
-            self.counters[key] = torch.zeros((), dtype=torch.int32, device=device)
+            self.counters[key] = torch.zeros(size, dtype=torch.int32, device=device)
         return self.counters[key]
 
 
