@@ -31,6 +31,7 @@ from forgedsl.runtime.items import Completion, Message
 from forgedsl.runtime.transports.base import Manifest, buffer_path
 from forgedsl.runtime.transports.registry import open_weights
 from forgedsl.runtime.upstream import vllm as upstream
+from forgedsl.runtime.upstream.vllm_start import preload
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,7 +101,7 @@ class Generator(ForgeActor):
         self._port: Port[Message] | None = None
         self._sender = ThreadPoolExecutor(1, "sender")
         # the controller is still starting other processes
-        self._imported = self._worker.submit(upstream.preload, service.mesh.device)
+        self._imported = self._worker.submit(preload, service.mesh.device)
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
