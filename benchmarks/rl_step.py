@@ -1,0 +1,163 @@
+"""The whole step on GPUs: time split, tokens a second, MFU, peak memory and start-up of one run.
+
+    made-up prompts + rl_step.forge --forgec run--> metrics.jsonl, events.jsonl --> table, JSON
+
+    python benchmarks/rl_step.py [--gpus 1] [--steps 9] [--starts 2] [--set KEY=VALUE ...]
+
+Qwen3-0.6B's shape, random weights, 16 prompts x 8 completions of 256 + 1,024 tokens, DAPO without a
+reference: one GPU takes turns, two are asynchronous with a policy age of at most 1. Figures are
+medians from the third step on (two GPUs: means, as steps come in pairs), of the first start; more
+`--starts` only start and take two steps, with what the one before compiled. MFU is that of
+training.py. Memory is the most that nvidia-smi saw on a GPU, once a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
+LAYERS, WIDTH = 28, 2048
+"""of Qwen3-0.6B: layers, and heads x their width"""
+VOCABULARY = 151_936
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    for name, default in (("gpus", 1), ("steps", 9), ("starts", 1), ("prompt", 256)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    return parser.parse_args()
+
+
+def inputs(folder: Path, prompt: int) -> None:
+    """A tokenizer of words, prompts of so many tokens, and a reward that knows nothing."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = {f"t{i}": i for i in range(VOCABULARY)}
+    made = Tokenizer(models.WordLevel(words, unk_token="t0"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer: Any = PreTrainedTokenizerFast
+    ends = {"pad_token": "t1", "eos_token": "t2", "bos_token": "t3"}
+    tokenizer(tokenizer_object=made, **ends).save_pretrained(folder / "tokenizer")
+    draw = random.Random(0)
+    rows = (
+        {"prompt": " ".join(f"t{draw.randrange(10, 150_000)}" for _ in range(prompt)),
+         "target": str(i)}
+        for i in range(640)
+    )  # fmt: skip
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "noise.py").write_text(
+        "import zlib\n\n\ndef drawn(prompt: str, response: str, target: str) -> float:\n"
+        "    return zlib.crc32((target + response[:200]).encode()) / 2**32\n"
+    )
+    (folder / "rl_step.forge").write_text((HERE / "rl_step.forge").read_text())
+
+
+class Memory:
+    """MiB of the fullest GPU, while it is open."""
+
+    def __enter__(self) -> Memory:
+        self.most, self._ended = 0, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+        while not self._ended.wait(1.0):
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            self.most = max([self.most, *map(int, done.stdout.split())])
+
+
+def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[str, Any]:
+    """One run, and what it says of itself."""
+    command = [sys.executable, "-m", "forgedsl.cli.main", "run", str(folder / "rl_step.forge")]
+    command += ["--run-dir", str(folder / name), "--set", f"schedule.steps={steps}"]
+    for setting in args.settings:
+        command += ["--set", setting]
+    command += ["--profile", "one"] if args.gpus == 1 else []
+    with Memory() as memory:
+        subprocess.run(command, check=True, stdout=sys.stderr)
+    found = measured(folder / name, mean=args.gpus > 1)
+    return found | {"peak_gib": round(memory.most / 1024, 1)}
+
+
+def measured(run_dir: Path, *, mean: bool) -> dict[str, Any]:
+    """The figures of a run folder."""
+    rows, events = (
+        [json.loads(line) for line in (run_dir / f"{name}.jsonl").read_text().splitlines()]
+        for name in ("metrics", "events")
+    )
+    middle = statistics.fmean if mean else statistics.median
+    late = rows[2:] or rows[1:]
+    begin = next(e["time"] for e in events if e["kind"] == "run.start")
+    ready = [e for e in events if e["kind"] == "service.ready"]
+    trained = [e["seconds"] for e in events if e["kind"] == "step.end"][-len(late) :]
+    sent = [e["transfer_s"] for e in events if e["kind"] == "sync.end"][-len(late) :]
+    step = middle([row["step_s"] for row in late])
+    prompts = late[-1]["tokens"] / late[-1]["sequences"] - late[-1]["response_tokens_mean"]
+    work = middle([flops(row, prompts) for row in late])
+    peak = next((value for name, value in PEAK.items() if name in device()), None)
+    found: dict[str, Any] = {
+        "device": device(),
+        "step_s": step,
+        "sampling_s": step - middle([row["sampler_idle_s"] for row in late]),
+        "training_s": middle(trained),
+        "sync_s": middle(sent),
+        "reward_s": middle([row["reward_s/drawn"] for row in late]),
+        "trainer_idle_s": middle([row["trainer_idle_s"] for row in late]),
+        "sampler_idle_s": middle([row["sampler_idle_s"] for row in late]),
+        "tokens_per_s": middle([row["tokens"] for row in late]) / step,
+        "mfu_training": work / middle(trained) / peak if peak else None,
+        "mfu_step": work / step / peak if peak else None,
+        "ratio_first": rows[0]["loss/ratio"],
+        "first_step_s": rows[0]["step_s"],
+        "start_s": next(e["time"] for e in events if e["kind"] == "controller.start") - begin,
+        "checkpoint_s": [e["seconds"] for e in events if e["kind"] == "checkpoint.saved"],
+    }
+    found |= {f"start_{e['service']}_s": e["seconds"] for e in ready}
+    phases = [e for e in ready if "seconds" in e["facts"]]
+    found |= {f"start_{e['service']}": e["facts"]["seconds"] for e in phases}
+    return {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
+
+
+def flops(row: dict[str, Any], prompt: float) -> float:
+    """What training on a step takes, nothing recomputed: products, and causal attention."""
+    length = prompt + row["response_tokens_mean"]
+    attention = 12 * LAYERS * WIDTH * length * length / 2
+    return float(row["sequences"] * (6 * 596_049_920 * length + attention))
+
+
+def device() -> str:
+    command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")[0]
+
+
+def main() -> None:
+    args = arguments()
+    with tempfile.TemporaryDirectory() as name:
+        inputs(Path(name), args.prompt)
+        for start in range(args.starts):
+            found = run(Path(name), f"run{start}", args.steps if start == 0 else 2, args)
+            for key, value in found.items():
+                print(f"  {key:24} {value}", file=sys.stderr)
+            print(json.dumps({"start": start + 1, "gpus": args.gpus, **found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
