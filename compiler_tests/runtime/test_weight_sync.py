@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -57,12 +58,15 @@ def test_engines_on_other_hosts_take_weights_over_a_connection() -> None:
         list(open_weights(manifest))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_another_process_reads_device_memory() -> None:
-    sender = Sender(transport("ipc"), "test-ipc", torch.bfloat16)
+@pytest.mark.parametrize(("way", "gpu"), [("ipc", 0), ("peer", 1)])
+def test_another_process_reads_device_memory(way: str, gpu: int) -> None:
+    if torch.cuda.device_count() <= gpu:
+        pytest.skip(f"needs {gpu + 1} GPU")
+    sender = Sender(transport(way), f"test-{way}", torch.bfloat16)
     with subprocess.Popen(
-        [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as receiver:
+        [sys.executable, "-c", RECEIVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": str(gpu)},
+    ) as receiver:  # fmt: skip
         assert receiver.stdin is not None
         assert receiver.stdout is not None
         for version in range(5):

@@ -351,7 +351,7 @@ class _Search:
         """Sender, receiver, and the seconds that weights travel at best: in general, and between
         two processes that share a GPU."""
         written = str(sync.settings.get("transport", "auto"))
-        ways = [t for t in TRANSPORTS if written in ("auto", t.name)]
+        ways = [t for t in TRANSPORTS if t.name == written or (written == "auto" and not t.asked)]
 
         def best(close: bool) -> float:
             serving = [t.name for t in ways if close or not t.same_gpu] or [ways[0].name]

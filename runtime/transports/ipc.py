@@ -1,7 +1,8 @@
-"""Transport `ipc`: CUDA memory that trainer and generators on one GPU have both open.
+"""Transports `ipc` and `peer`: CUDA memory of the trainer that its generators have open too.
 
-Weights never leave the GPU: the trainer copies them into a buffer of its own, 2 x the bytes of the
-weights in all, and an engine copies them out of it.
+On one GPU (`ipc`) weights never leave it: the trainer copies them into a buffer of its own, 2 x the
+bytes of the weights in all, and an engine copies them out of it. Between GPUs of a host (`peer`)
+the engine reads that buffer over NVLink or PCIe; neither process needs to see the other's GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from forgedsl.errors import RunError
 from forgedsl.runtime.transports.base import Transport
 
 
@@ -25,7 +27,9 @@ class DeviceMemory:
 
         buffer = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
         self._kept.append(buffer)
-        return buffer, (turn, reduce_tensor(buffer))  # type: ignore[no-untyped-call]
+        rebuild, arguments = reduce_tensor(buffer)  # type: ignore[no-untyped-call]
+        # no event to wait for, which would be another GPU's: `written` has waited
+        return buffer, (turn, (rebuild, (*arguments[:-1], False)))
 
     def written(self) -> None:
         torch.cuda.synchronize()
@@ -42,8 +46,15 @@ def attach(handle: Any, num_bytes: int) -> Tensor:
     """The sender's buffer of this turn, mapped into this process."""
     turn, (rebuild, arguments) = handle
     if turn not in _opened:
-        _opened[turn] = rebuild(*arguments)
+        try:
+            _opened[turn] = rebuild(*arguments)
+        except RuntimeError as error:
+            raise RunError(
+                f"the trainer's GPU memory cannot be opened from this one ({error}): "
+                "`transport = shm` goes through the host"
+            ) from error
     return _opened[turn]
 
 
 TRANSPORT = Transport(name="ipc", buffers=DeviceMemory, attach=attach)
+PEER = Transport(name="peer", buffers=DeviceMemory, attach=attach)

@@ -9,7 +9,7 @@ from torch import Tensor
 from forgedsl.runtime.transports import ipc, shm, tcp
 from forgedsl.runtime.transports.base import Manifest, Transport
 
-TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT, tcp.TRANSPORT)
+TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT, ipc.PEER, tcp.TRANSPORT)
 
 
 def transport(name: str) -> Transport:
