@@ -164,7 +164,7 @@ eval held_out { dataset = sums, score = exact, every = 5 }
 """
 SPLIT = ('eval held_out { dataset = sums, source = jsonl("test.jsonl"), score',
          'eval held_out { dataset = sums, split = "test", score')  # fmt: skip
-IPC = "reset_prefix_cache = true }", "reset_prefix_cache = true, transport = ipc }"
+IPC = "on_swap = recompute }", "on_swap = recompute, transport = ipc }"
 LARGE = GRPO.replace('qwen3("1.7B")', 'qwen3("32B")')
 APART = {
     "S011": (lambda f: linted("param x : int = " + "(" * 99 + "1" + ")" * 99),

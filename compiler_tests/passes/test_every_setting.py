@@ -125,7 +125,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "max_observation": (PLAYED, "64"), "on_error": (PLAYED, "0.5"),
     },
     "sync": {
-        "every": (OLDER, "2"), "overlap": "false", "reset_prefix_cache": "false",
+        "every": (OLDER, "2"), "overlap": "false", "on_swap": "keep",
         "transport": (ONE, "shm"), "timeout": "9s",
     },
     "titan": {
@@ -156,7 +156,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "sampling.temperature": "0.5", "sampling.top_p": "0.5", "sampling.top_k": "5",
         "sampling.min_p": "0.1", "sampling.max_tokens": "99", "sampling.min_tokens": "2",
         "sampling.stop": '["end"]', "engine.gpu_memory": "0.5", "engine.prefix_caching": "false",
-        "engine.cuda_graphs": "false", "engine.max_running": "8",
+        "engine.cuda_graphs": "false", "engine.max_running": "8", "engine.kv_dtype": "fp8",
     },
 }  # fmt: skip
 

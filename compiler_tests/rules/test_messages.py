@@ -275,7 +275,7 @@ MISTAKES = [
     ("  trainer.step", "  x = trainer.step", "F119", "trainer.step(batch, loss = pg)",
      "write `trainer.step(...)` alone; `report` in the loss gives metrics"),
     ("-> generator", "-> generator { interval = 2 }", "F103", "interval",
-     "known are `every`, `overlap`, `reset_prefix_cache`, `timeout`, `transport`"),
+     "known are `every`, `on_swap`, `overlap`, `timeout`, `transport`"),
     ("trainer.step(", "generator.step(", "F101", "step", "known are `play`, `sample`"),
     (MINIMIZE, "minimize mean(-gain)", "F114", "mean(-gain)",
      "`mean(x, T, mask)` is within a sequence, `token_mean(x, mask)` over the step"),

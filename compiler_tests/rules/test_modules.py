@@ -73,7 +73,7 @@ flow train {
   adv     = common.centred(points)
   batch   = replay(rollout, adv = adv)
   common.trainer.step(batch, loss = common.clipped)
-  sync common.trainer -> common.generator { every = 1, reset_prefix_cache = true }
+  sync common.trainer -> common.generator { every = 1, on_swap = recompute }
 }
 
 schedule sync { steps = 3 }

@@ -58,7 +58,7 @@ class Played:
         self.names: list[int] = []
         self.scores: list[list[float]] = []
         self.progress: list[dict[str, int]] = []
-        own.load_weights(self.weights, reset_prefix_cache=True)
+        own.load_weights(self.weights, keep=False)
         while step < 12 or own.num_running:
             act(self, step)
             done += own.step()
@@ -90,16 +90,16 @@ def watched(played: Played, step: int) -> None:
         played.add(8)
         played.add(4, stop=("1",))
     if step == 4:
-        played.progress.append(played.own.progress(reset_prefix_cache=False))
+        played.progress.append(played.own.progress(keep=True))
 
 
 def swapped(played: Played, step: int) -> None:
     if step == 0:
         played.add(12, min_tokens=40)
     if step in (5, 20):
-        played.progress.append(played.own.progress(reset_prefix_cache=True))
+        played.progress.append(played.own.progress(keep=False))
         scaled = [(name, tensor * (1 + 0.003 * step)) for name, tensor in played.weights]
-        played.own.load_weights(scaled, reset_prefix_cache=step == 20)
+        played.own.load_weights(scaled, keep=step == 5)
 
 
 def probed(played: Played, step: int) -> None:
@@ -134,6 +134,10 @@ def main() -> None:
         before = own._scheduler.num_short
         ways[way] = {act.__name__: played.play(act) for act in (plain, watched, swapped, probed)}
         ways[way + " short"] = own._scheduler.num_short - before
+    for name in ("before", "after"):
+        own.add(name, PROMPTS[0], spec.Sampling(max_tokens=4), 1)
+        own.load_weights(played.weights, keep=True)
+    ways["salts"] = [request.cache_salt for request in own._scheduler.requests.values()]
     print("RESULT" + json.dumps(ways))
 
 

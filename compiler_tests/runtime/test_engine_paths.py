@@ -50,6 +50,11 @@ def test_what_a_request_has_is_known_at_a_swap(ways: Any) -> None:
     assert {"0", "1"} <= given[2].keys()  # those with stop strings too
 
 
+def test_a_request_after_a_swap_finds_no_keys_of_older_weights(ways: Any) -> None:
+    before, after = ways["salts"]
+    assert before != after
+
+
 @pytest.mark.timeout(240)
 def test_schedules_are_those_of_vllm_in_random_histories() -> None:
     played = result("engine_schedules.py", "30")

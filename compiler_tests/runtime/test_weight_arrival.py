@@ -72,10 +72,10 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
             newer = await trainer.first("publish")
             changed = dataclasses.replace(newer, probe=manifest.probe)
             with pytest.raises(ServiceError) as refused:
-                await clients[1].load(changed, reset_prefix_cache=True)
+                await clients[1].load(changed, keep=False)
             lost = dataclasses.replace(newer, transport="nowhere")
             with pytest.raises(ServiceError, match="nowhere"):
-                await clients[0].load(lost, reset_prefix_cache=True)
+                await clients[0].load(lost, keep=False)
             return same, gaps, str(refused.value)
         finally:
             for client in clients:

@@ -66,7 +66,7 @@ class Upper(ForgeActor):
         self.port.send(Message(completions=[self.answer(request) for request in requests]))
 
     @concurrent_endpoint
-    async def load(self, manifest: Manifest, reset_prefix_cache: bool) -> None:
+    async def load(self, manifest: Manifest, keep: bool) -> None:
         self.version = manifest.version
 
     def answer(self, request: Request) -> Completion:

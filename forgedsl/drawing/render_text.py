@@ -106,8 +106,8 @@ def _depths(graph: Graph) -> dict[str, int]:
 def _sync_lines(graph: Graph, plan: Plan) -> list[str]:
     lines = []
     for sync in graph.syncs:
-        reset = ", prefix cache reset" if sync.settings.get("reset_prefix_cache", True) else ""
-        how = f"{sync_text(sync, plan)}{reset}"
+        kept = ", keys kept" if sync.settings.get("on_swap") == "keep" else ", keys recomputed"
+        how = f"{sync_text(sync, plan)}{kept}"
         lines.append(f"{sync.target} ==> {sync.settings['target']}    {how}")
     return lines
 

@@ -6,7 +6,7 @@ defined would be a data cycle (F105). A call inside a call becomes a step of its
 (forgedsl.graph).
 
 FlowStep.settings: draw and pairs {count}, sample {n, env: Ref, max_turns}, step {loss: Ref, epochs,
-minibatches}, sync {target: Ref, every, overlap, reset_prefix_cache, transport, timeout}, call
+minibatches}, sync {target: Ref, every, overlap, on_swap, transport, timeout}, call
 {constant arguments by name}.
 """
 

@@ -32,6 +32,7 @@ SETTINGS = {
     "prefix_caching": "engine.prefix_caching",
     "cuda_graphs": "engine.cuda_graphs",
     "max_running": "engine.max_running",
+    "kv_dtype": "engine.kv_dtype",
     "mesh.name": "mesh_name",
 }
 """fields of a service in a job -> the setting they come from; others keep their name"""

@@ -67,7 +67,7 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         to=settings["target"] if node.op == "sync" else None,
         every=settings.get("every", 1),
         overlap=settings.get("overlap", True),
-        reset_prefix_cache=settings.get("reset_prefix_cache", True),
+        on_swap=settings.get("on_swap", "recompute"),
         transport=transport_of(plan.meshes, node) if node.op == "sync" else "shm",
         timeout=_timeout(program, node),
         at_step=node.at_step,

@@ -227,7 +227,7 @@ class Node(Spec):
     to: str | None = None
     every: int = 1
     overlap: bool = True
-    reset_prefix_cache: bool = True
+    on_swap: Literal["recompute", "keep"] = "recompute"
     transport: str = "shm"
     timeout: float = 300.0
     at_step: bool = False

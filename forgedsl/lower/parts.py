@@ -240,6 +240,7 @@ class VllmService(Sampler):
     prefix_caching: bool = True
     cuda_graphs: bool = True
     max_running: int | None = None
+    kv_dtype: Literal["auto", "fp8"] = "auto"
     extra: dict[str, Any] = {}
 
 

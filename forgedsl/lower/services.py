@@ -95,6 +95,7 @@ def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str, *, stepped: bool) 
         prefix_caching=_plain(decl, "engine.prefix_caching"),
         cuda_graphs=mesh.device == "gpu" and _plain(decl, "engine.cuda_graphs"),
         max_running=_plain(decl, "engine.max_running"),
+        kv_dtype=_plain(decl, "engine.kv_dtype"),
         extra=extra,
     )
 

@@ -192,7 +192,9 @@ def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> VllmShape:
     assert dims is not None
     return VllmShape(
         dims=dims, device=mesh.device, degrees=mesh.degrees,
-        itemsize=itemsize(request.program, decl), context=request.contexts[mesh.service] or 0,
+        itemsize=itemsize(request.program, decl),
+        kv_itemsize=kv_itemsize(request.program, decl),
+        context=request.contexts[mesh.service] or 0,
         graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
         synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
     )  # fmt: skip
@@ -203,6 +205,12 @@ def itemsize(program: Program, decl: Decl) -> int:
     argument = decl.ctor_args[0]
     model = program.models[argument.name]
     return ITEMSIZE[str(value(decl, "dtype") or model.settings["dtype"].value)]
+
+
+def kv_itemsize(program: Program, decl: Decl) -> int:
+    """Bytes of a number among the keys and values of an engine."""
+    rounded = value(decl, "engine.kv_dtype", "auto") == "fp8"
+    return 1 if rounded else itemsize(program, decl)
 
 
 def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> float:

@@ -18,7 +18,7 @@ from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Constructor, Decl, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of, judges
 from forgedsl.plan.calibration import factor, share
-from forgedsl.plan.capacity import RankMemory, Request, itemsize
+from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
 from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.environments import environment_of, longest_text
 from forgedsl.plan.freeing import freeing_parameter
@@ -271,7 +271,11 @@ def _sample(
         tokens = vllm_pool(held.shape) // kv_per_token(held.shape)
         width = max(1, min(width, tokens // (prompt + new)))
     rounds = -(-each // width)
-    cache = width * (prompt + new / 2) * kv_bytes(dims, tp=1, pp=1, itemsize=size)
+    cache = (
+        width
+        * (prompt + new / 2)
+        * kv_bytes(dims, tp=1, pp=1, itemsize=kv_itemsize(request.program, decl))
+    )
     read = size * num_params(dims) + cache
     token_s = (
         rates.launch

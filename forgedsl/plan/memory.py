@@ -108,6 +108,7 @@ class VllmShape:
     device: str
     degrees: Mapping[str, int]
     itemsize: int
+    kv_itemsize: int
     context: int
     graphs: bool
     synced: bool
@@ -320,7 +321,7 @@ def vllm_fixed(shape: VllmShape) -> tuple[Item, ...]:
 def kv_per_token(shape: VllmShape) -> int:
     """Bytes of one token in the pool of one rank."""
     d = shape.degrees
-    return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.itemsize)
+    return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.kv_itemsize)
 
 
 def vllm_pool(shape: VllmShape) -> int:

@@ -266,7 +266,13 @@ SYNC = Kind(
     settings=rows(
         ("every", COUNT, 1, NUM, "optimizer steps between two syncs"),
         ("overlap", BOOL, True, NUM, "sampling goes on while weights travel"),
-        ("reset_prefix_cache", BOOL, True, NUM, "drop KV of the old weights"),
+        (
+            "on_swap",
+            word("recompute", "keep"),
+            "recompute",
+            NUM,
+            "what completions in flight do with keys and values of the old weights",
+        ),
         ("transport", word("auto", *transports.NAMES), "auto", PLACE, "how they travel"),
         ("timeout", DURATION, 300.0, OBS, "longest sync"),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.services.base import COMMON, GIB, PLACE, SAMPLING, ServiceKind, row
+from forgedsl.services.base import COMMON, GIB, NUM, PLACE, SAMPLING, ServiceKind, row
 from forgedsl.settings import AUTO, BOOL, COUNT, PART, Derived, Kind, Limit, word
 
 ENGINE_ARGUMENTS = (
@@ -15,6 +15,7 @@ ENGINE_ARGUMENTS = (
     ("enable_prefix_caching", "`engine.prefix_caching` does"),
     ("enforce_eager", "`engine.cuda_graphs` does"),
     ("max_num_seqs", "`engine.max_running` does"),
+    ("kv_cache_dtype", "`engine.kv_dtype` does"),
     ("gpu_memory_utilization", "`engine.gpu_memory` does"),
     ("tensor_parallel_size", "`parallel.tp` does"),
     ("pipeline_parallel_size", "`parallel.pp` does"),
@@ -58,6 +59,8 @@ SCHEMA = Kind(
         row("engine.cuda_graphs", BOOL, True, PLACE, "replay recorded kernels, on a GPU"),
         row("engine.max_running", replace(COUNT, auto=True), AUTO, PLACE,
              "completions decoded at once"),
+        row("engine.kv_dtype", word("auto", "fp8"), "auto", NUM,
+             "what keys and values are kept in; auto is the service's dtype"),
     ),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job, Sampler, TitanService
 from forgedsl.plan.calibration import factor
-from forgedsl.plan.capacity import itemsize
+from forgedsl.plan.capacity import itemsize, kv_itemsize
 from forgedsl.plan.cost import (
     RECOMPUTE,
     data_ranks,
@@ -120,7 +120,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     context = prompt + tokens.mean
     flops = forward_flops(dims, round(context))
     read = size * num_params(dims)
-    cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=size)
+    cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=kv_itemsize(request.program, decl))
     width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
     if (pool := _pool(plan, name)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))

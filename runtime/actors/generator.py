@@ -54,7 +54,7 @@ class _Add:
 @dataclass(frozen=True, slots=True)
 class _Load:
     manifest: Manifest
-    reset_prefix_cache: bool
+    keep: bool
 
 
 Action = _Add | _Load
@@ -120,7 +120,7 @@ class Generator(ForgeActor):
         self._inbox.put((_Add(requests), _no_reply))
 
     @concurrent_endpoint
-    async def load(self, manifest: Manifest, reset_prefix_cache: bool) -> float | None:
+    async def load(self, manifest: Manifest, keep: bool) -> float | None:
         """Swap in published weights between two engine steps.
 
         Returns the gap to the manifest's probe, if it has one: the largest difference between the
@@ -135,7 +135,7 @@ class Generator(ForgeActor):
             else:
                 loop.call_soon_threadsafe(done.set_result, gap)
 
-        self._inbox.put((_Load(manifest, reset_prefix_cache), reply))
+        self._inbox.put((_Load(manifest, keep), reply))
         return await done
 
     # ---- on the worker thread
@@ -197,11 +197,11 @@ class Generator(ForgeActor):
         match action:
             case _Add(requests):
                 self._add(requests)
-            case _Load(manifest, reset):
-                written = self._engine.progress(reset_prefix_cache=reset)
+            case _Load(manifest, keep):
+                written = self._engine.progress(keep=keep)
                 for name, entry in self._in_flight.items():
                     entry.swaps.append((self._version, written[name]))
-                self._engine.load_weights(open_weights(manifest), reset_prefix_cache=reset)
+                self._engine.load_weights(open_weights(manifest), keep=keep)
                 self._version = manifest.version
                 return self._check(manifest) if manifest.probe is not None else None
         return None

@@ -54,7 +54,7 @@ class StubGenerator(ForgeActor):
         self._engine.submit(requests)
 
     @concurrent_endpoint
-    async def load(self, manifest: StubManifest, reset_prefix_cache: bool) -> None:
+    async def load(self, manifest: StubManifest, keep: bool) -> None:
         await self._engine.load(manifest.version)
 
     @concurrent_endpoint

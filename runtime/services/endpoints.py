@@ -124,7 +124,7 @@ class MonarchEndpoints:
         assert node.to is not None
         start = time.monotonic()
         manifest = await self._titans[node.target].publish()
-        await self.generators[node.to].load(manifest, reset_prefix_cache=node.reset_prefix_cache)
+        await self.generators[node.to].load(manifest, keep=node.on_swap == "keep")
         return SyncResult(
             bytes=manifest.num_bytes, transport=manifest.transport, seconds=time.monotonic() - start
         )

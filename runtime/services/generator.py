@@ -92,14 +92,15 @@ class GeneratorClient:
             if owed.replica is not None:
                 owed.replica.outstanding.pop(ident, None)
 
-    async def load(self, manifest: Manifest, *, reset_prefix_cache: bool) -> None:
-        """Swap weights in all replicas; returns when all that are alive have them.
+    async def load(self, manifest: Manifest, *, keep: bool) -> None:
+        """Swap weights in all replicas; returns when all that are alive have them. Completions in
+        flight `keep` their keys and values, or have them computed anew.
 
         Raises:
             ServiceError: a replica computes other log-probs than the trainer with these weights.
         """
         async with self._loading:
-            self._weights = manifest, reset_prefix_cache
+            self._weights = manifest, keep
             alive = [replica for replica in self.replicas if replica.alive]
             await asyncio.gather(*(self._load(replica) for replica in alive))
 
@@ -152,16 +153,17 @@ class GeneratorClient:
     async def _load(self, replica: Replica) -> None:
         """Give a replica the newest weights; one that dies over it gets them when it is back."""
         assert self._weights is not None
-        manifest, reset_prefix_cache = self._weights
+        manifest, keep = self._weights
         mesh = replica.mesh
         try:
-            gap = await mesh.one(0, "load", manifest, reset_prefix_cache)
+            gap = await mesh.one(0, "load", manifest, keep)
         except ServiceError as error:
             if not error.died:
                 raise
             return
-        if gap is not None and not gap <= PROBE_GAPS[self.service.dtype]:
-            limit = PROBE_GAPS[self.service.dtype]
+        rounds = isinstance(self.service, spec.VllmService) and self.service.kv_dtype == "fp8"
+        limit = PROBE_GAPS["bf16" if rounds else self.service.dtype]
+        if gap is not None and not gap <= limit:
             message = (
                 f"version {manifest.version} did not arrive whole: its log-probs of a fixed "
                 f"text are off by {gap:.3g} (allowed {limit:g}) from the trainer's"

@@ -92,8 +92,13 @@ class Engine:
         self._watched: set[str] = set()
         """requests with stop strings, in whose text vLLM looks for them"""
         self._graded: dict[str, tuple[int, ...]] = {}
+        self._salt = 0
+        """weights that were loaded"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments = _arguments(service, model, folder, seed, seat)
+        if not arguments["enforce_eager"]:
+            sizes = graph_sizes(arguments["max_num_seqs"])
+            arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
         if not on_cpu:
             from forgedsl.runtime.upstream import logprobs
 
@@ -178,7 +183,7 @@ class Engine:
             detokenize=bool(sampling.stop),
             output_kind=self._final_only,
         )
-        prompt = self._prompt(prompt_token_ids=token_ids)
+        prompt = self._prompt(prompt_token_ids=token_ids, cache_salt=f"v{self._salt}")
         if sampling.stop:
             self._watched.add(request_id)
         if grades:
@@ -247,25 +252,27 @@ class Engine:
                     steps = zip(token_ids[1:], output.prompt_logprobs[1:], strict=True)
                     return [step[token].logprob for token, step in steps], others
 
-    def progress(self, *, reset_prefix_cache: bool) -> dict[str, int]:
+    def progress(self, *, keep: bool) -> dict[str, int]:
         """How many tokens of each request were sampled by the weights so far, if new ones are
-        loaded now: a reset drops what the step in flight samples."""
+        loaded now; where keys are not kept, what the step in flight samples is dropped."""
         named = {tally.name: key for key, tally in self._scheduler.tallies.items()}
         for name, keys in self._engine.output_processor.external_req_ids.items():
             named[name] = keys[0]
         found = {name: self._scheduler.requests[key] for name, key in named.items()}
         coming = {name: r.num_output_placeholders for name, r in found.items()}
         return {
-            name: request.num_output_tokens + (0 if reset_prefix_cache else coming[name])
+            name: request.num_output_tokens + (coming[name] if keep else 0)
             for name, request in found.items()
         }
 
-    def load_weights(self, weights: Iterable[tuple[str, Any]], *, reset_prefix_cache: bool) -> None:
+    def load_weights(self, weights: Iterable[tuple[str, Any]], *, keep: bool) -> None:
         """Load new weights (Hugging Face names) in place between two steps.
 
-        The reset covers requests in flight: vLLM recomputes their keys and values under the new
-        weights from the tokens they have, so no cached block outlives the weights that made it.
+        Requests in flight `keep` their keys and values, or vLLM computes them anew under the new
+        weights from the tokens they have. Later ones find no block of older weights: the salt of
+        their prompts is another.
         """
+        self._salt += 1
         named = list(weights)
         if self._in_place:
             import torch
@@ -276,7 +283,7 @@ class Engine:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
         if self._on_cpu:
             self._engine.apply_model(_repack_tied_head)
-        if reset_prefix_cache:
+        if not keep:
             self._engine.reset_prefix_cache(reset_running_requests=True)
 
 
@@ -298,6 +305,7 @@ def _arguments(
         "enable_prefix_caching": service.prefix_caching,
         "enforce_eager": not service.cuda_graphs or on_cpu,
         "max_num_seqs": service.max_running or 256,
+        "kv_cache_dtype": service.kv_dtype,
         "tensor_parallel_size": service.parallel.tp,
         "disable_log_stats": True,
         "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
@@ -306,9 +314,6 @@ def _arguments(
         # a prefill in pieces rewinds the request's random generator, which only CUDA's can
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
-    elif service.cuda_graphs:
-        sizes = graph_sizes(arguments["max_num_seqs"])
-        arguments["compilation_config"] = {"cudagraph_capture_sizes": sizes}
     if seat.ranks > 1:
         arguments["distributed_executor_backend"] = _executor_at(seat)
     if service.gpu_memory is not None:

@@ -1,9 +1,10 @@
-"""A303 off-policy-without-ratio: rollouts may be stale, and the loss does not know it.
+"""A303 off-policy-without-ratio: another policy than the trained one samples, unknown to the loss.
 
 Under `schedule async`, and where weights are synced every other step only, a batch can come from
 weights one or more steps old. A loss that never reads `behavior` treats those tokens as if the
 current policy had sampled them: torchforge's first GRPO did (`exp(lp - lp.detach())` is always
-1). miles #1829 and slime #1800 ran so.
+1). miles #1829 and slime #1800 ran so. An engine that rounds its keys and values to fp8
+(`engine.kv_dtype`) is another policy too, however new its weights are.
 
     loss pg(logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
       minimize token_mean(-logprob * adv, mask)            # fires under schedule async
@@ -20,7 +21,7 @@ from itertools import product
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.view import View
+from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
 RATIOS = (0.3, 0.9, 1.0, 1.1, 3.0)
@@ -41,16 +42,34 @@ def _corrects(loss: LossView) -> bool:
 
 
 def check(view: View) -> Findings:
-    if view.stale is None:
-        return
     for loss in view.losses:
+        why = _stale(view) or _rounded(view, loss)
         corrected = "behavior" in loss.read and loss.once(_corrects)
-        if not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
+        if why is None or not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
             continue  # the last of them is L431, which says more
+        what, label, remedy = why
         yield finding(
-            f"loss `{loss.name}` ignores that rollouts may be older than the weights",
+            f"loss `{loss.name}` ignores that {what}",
             loss.place,
-            related=(Label(text="rollouts may be stale", span=view.stale),),
-            help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or sync after "
-            "every step of a `schedule sync`",
+            related=(label,),
+            help=f"weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or {remedy}",
         )
+
+
+def _stale(view: View) -> tuple[str, Label, str] | None:
+    if view.stale is None:
+        return None
+    label = Label(text="rollouts may be stale", span=view.stale)
+    remedy = "sync after every step of a `schedule sync`"
+    return "rollouts may be older than the weights", label, remedy
+
+
+def _rounded(view: View, loss: LossView) -> tuple[str, Label, str] | None:
+    for step in loss.samplers:
+        service = view.program.services[step.receiver]
+        value = service.settings.get("engine.kv_dtype")
+        if value is not None and value.value == "fp8":
+            label = Label(text="keys and values are rounded", span=place(value, service))
+            what = f"`{service.name}` is another policy than the trained one"
+            return what, label, "leave `engine.kv_dtype` out"
+    return None

@@ -1,15 +1,18 @@
-"""A304 stale-prefix-cache: new weights, old KV.
+"""A304 kept-keys: completions go on with keys of older weights, and the loss does not know it.
 
-Without a reset the generator goes on decoding from KV computed by older weights: in NeMo-RL #4018
-it was up to 17 updates old. Log-probs and tokens then belong to no policy at all.
+With `on_swap = keep` what is in flight at a weight swap keeps the keys and values that older
+weights made (PipelineRL). Its tokens are then drawn from a distribution that no version of the
+policy has; only the sampler's log-probs, `behavior`, are those of that distribution. NeMo-RL #4018
+sampled from keys up to 17 updates old without knowing it.
 
-    sync trainer -> generator { reset_prefix_cache = false }          # fires
-    sync trainer -> generator { every = 1 }                           # silent
+    sync trainer -> generator { on_swap = keep }
+    minimize token_mean(-logprob * adv, mask)                         # fires
+    ratio = exp(clamp(logprob - behavior, -10.0, 10.0))               # silent
 
-Leave `reset_prefix_cache` at true, or switch `engine.prefix_caching` off.
+Weigh by a ratio to `behavior`, or leave `on_swap` at `recompute`.
 """
 
-from forgedsl.diagnostics import Edit, Fix
+from forgedsl.diagnostics import Edit, Fix, Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
@@ -17,18 +20,23 @@ finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
-    program = view.program
-    for step in program.flow:
-        if step.op != "sync" or step.settings["reset_prefix_cache"].value:
+    if view.stale is None:
+        return  # nothing is in flight at a swap
+    for step in view.program.flow:
+        if step.op != "sync" or step.settings["on_swap"].value != "keep":
             continue
-        target = program.services[step.settings["target"].value.name]
-        caching = target.settings.get("engine.prefix_caching")
-        if caching is None or not caching.value:
-            continue
-        span = step.settings["reset_prefix_cache"].origin.span or step.span
-        yield finding(
-            f"`{target.name}` would mix KV of old weights with new weights",
-            span,
-            help="reset the prefix cache on sync, or set `engine.prefix_caching = false`",
-            fix=Fix(message="reset it", edits=(Edit(text="true", span=span),), safe=False),
-        )
+        target = step.settings["target"].value.name
+        for loss in view.losses:
+            if "behavior" in loss.read or target not in {s.receiver for s in loss.samplers}:
+                continue
+            span = step.settings["on_swap"].origin.span or step.span
+            yield finding(
+                f"`{target}` goes on with keys of older weights, and loss `{loss.name}` does not "
+                "know what it drew from",
+                span,
+                related=(Label(text="never reads `behavior`", span=loss.place),),
+                help="weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or recompute",
+                fix=Fix(
+                    message="recompute", edits=(Edit(text="recompute", span=span),), safe=False
+                ),
+            )

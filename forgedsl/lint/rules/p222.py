@@ -18,8 +18,8 @@ finding = rule(__doc__, "D")
 ROUNDS, SETS = "keys and values are rounded", "it sets temperature and top_p"
 PLACES, OTHER = "positions are other than in training", "it may be another than the trainer's"
 CHANGES = {
-    "quantization": "the weights are rounded", "kv_cache_dtype": ROUNDS,
-    "calculate_kv_scales": ROUNDS, "generation_config": SETS, "override_generation_config": SETS,
+    "quantization": "the weights are rounded", "calculate_kv_scales": ROUNDS,
+    "generation_config": SETS, "override_generation_config": SETS,
     "logits_processors": "it changes the distribution", "rope_scaling": PLACES,
     "hf_overrides": "it changes the configuration", "rope_theta": PLACES, "revision": OTHER,
     "tokenizer_revision": OTHER, "tokenizer_mode": OTHER,
