@@ -100,8 +100,9 @@ class Engine:
             sizes = graph_sizes(arguments["max_num_seqs"])
             arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
         if not on_cpu:
-            from forgedsl.runtime.upstream import logprobs
+            from forgedsl.runtime.upstream import attention_backend, logprobs
 
+            attention_backend.take_over()
             logprobs.take_over()
         try:
             with contextlib.chdir(folder.parent), quick(service.sampling, self.seconds):

@@ -1,0 +1,104 @@
+"""Attention of a decode step over shared pages, interpreted, against float64."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+KERNELS = """
+import torch
+from forgedsl.runtime.upstream import attention
+
+PAGE = 16
+generator = torch.Generator().manual_seed(3)
+
+
+def batch(rows, siblings, prompt, longest):
+    "Page tables of rows in random order, of which `siblings` at a time share whole pages."
+    lengths = prompt + torch.randint(1, longest, (rows,), generator=generator)
+    table = torch.full((rows, int(lengths.max()) // PAGE + 2), 3)  # what is unused names any page
+    free = iter((torch.randperm(rows * table.shape[1], generator=generator) + 1).tolist())
+    for row in range(rows):
+        for page in range(-(-int(lengths[row]) // PAGE)):
+            first = row - row % siblings
+            shared = row != first and page < prompt // PAGE
+            table[row, page] = table[first, page] if shared else next(free)
+    order = torch.randperm(rows, generator=generator)
+    return table[order].to(torch.int32), lengths[order].to(torch.int32), table.numel() + 1
+
+
+def check(teams, heads, kv_heads, width, dtype, tolerance, *shape):
+    table, lengths, pages = batch(*shape)
+    lengths[1] = 0  # a row that pads a captured graph
+    rows = len(lengths)
+    cache = torch.randn(pages, kv_heads, PAGE, 2 * width, generator=generator).to(dtype)
+    queries = torch.randn(rows, heads, width, generator=generator).to(dtype)
+    out = torch.full((rows, heads, width), 7.0)
+    teams.form(table, lengths, PAGE)
+    attention.decode(queries, cache, table, lengths, out, teams, width**-0.5, 2.0)
+    for row in range(rows):
+        length = int(lengths[row])
+        if not length:
+            assert (out[row] == 7).all()
+            continue
+        held = cache[table[row, : -(-length // PAGE)].long()].double().transpose(1, 2)
+        held = held.reshape(-1, kv_heads, 2 * width)[:length]
+        keys, values = held.repeat_interleave(heads // kv_heads, 1).split(width, -1)
+        scores = torch.einsum("hd,lhd->hl", queries[row].double(), keys) * width**-0.5
+        wanted = 2 * torch.einsum("hl,lhd->hd", scores.softmax(-1), values)
+        torch.testing.assert_close(out[row].double(), wanted, rtol=0, atol=tolerance)
+    return teams.starts[:rows]
+
+
+pairs = attention.Teams(24, 2, torch.device("cpu"))
+assert (check(pairs, 4, 2, 32, torch.float32, 3e-6, 20, 10, 300, 90) == 288).sum() >= 16
+assert (check(pairs, 4, 2, 32, torch.float32, 3e-6, 9, 4, 128, 700) == 128).sum() >= 6
+assert not check(pairs, 4, 2, 32, torch.float32, 3e-6, 6, 1, 40, 90).any()
+assert not check(pairs, 4, 2, 32, torch.float32, 3e-6, 8, 8, 48, 90).any()  # not worth a program
+sevens = attention.Teams(16, 7, torch.device("cpu"))
+assert (check(sevens, 14, 2, 32, torch.float32, 3e-6, 12, 3, 100, 150) == 96).sum() >= 6
+ones = attention.Teams(40, 1, torch.device("cpu"))
+assert (check(ones, 2, 2, 64, torch.float16, 2e-3, 36, 36, 80, 40) == 80).sum() >= 33
+check(ones, 2, 2, 64, torch.float8_e4m3fn, 6e-2, 12, 4, 80, 100)
+"""
+
+BACKEND = """
+from types import SimpleNamespace
+import torch
+from vllm.v1.attention.backends import flash_attn
+from vllm.v1.attention.backends.registry import AttentionBackendEnum
+from forgedsl.runtime.upstream import attention_backend as ours
+
+ours.take_over()
+backend = AttentionBackendEnum.FLASH_ATTN.get_class()
+assert backend is ours.TeamsBackend and backend.get_name() == "FLASH_ATTN"
+seen = []
+flash_attn.FlashAttentionImpl.forward = lambda self, *given: seen.append(given) or given[6]
+teams = ours.attention.Teams(4, 2, torch.device("cpu"))
+impl = object.__new__(backend.get_impl_cls())
+impl.__dict__.update(_ours=True, scale=0.25, kv_cache_dtype="auto")
+table, lengths = torch.tensor([[1, 0], [2, 3]], dtype=torch.int32), torch.tensor([5, 20]).int()
+teams.form(table, lengths, 16)
+step = SimpleNamespace(teams=teams, block_table=table, seq_lens=lengths)
+query, cache = torch.randn(4, 4, 16), torch.randn(4, 2, 16, 32)
+keys, values = cache[[2, 3]].transpose(1, 2).reshape(32, 2, 32)[:20].split(16, -1)
+scores = torch.einsum("hd,lhd->hl", query[1], keys.repeat_interleave(2, 1)) * 0.25
+wanted = torch.einsum("hl,lhd->hd", scores.softmax(-1), values.repeat_interleave(2, 1))
+out = impl.forward(None, query, None, None, cache, step, torch.zeros(4, 4, 16))
+assert not seen
+torch.testing.assert_close(out[1], wanted, rtol=0, atol=1e-5)
+impl.forward(None, query, None, None, cache, SimpleNamespace(), out)  # a prompt among them
+impl._ours = False
+impl.forward(None, query, None, None, cache, step, out)
+assert len(seen) == 2
+"""
+
+
+@pytest.mark.parametrize("program", [KERNELS, BACKEND], ids=["kernels", "backend"])
+def test_attention_of_a_decode_step(program: str) -> None:
+    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

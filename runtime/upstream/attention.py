@@ -1,0 +1,285 @@
+"""Attention of a decode step on a GPU: what siblings share is read once.
+
+    queries [B, H, D], pages of keys and values, lengths [B] --> outputs [B, H, D]
+
+The completions of one prompt hold its pages together, and a decode step is bound by the bytes of
+keys and values. vLLM's kernels read a shared page once for each request. Here rows whose page
+tables start alike are grouped on the GPU, each step: one program reads the shared pages for all
+rows of a group, others what each row has of its own, and a last one joins the parts (split softmax,
+1805.02867). What is shared is decided by the numbers of pages, so that it is right whoever shares.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import triton
+import triton.language as tl
+
+TILE = 16
+"""rows of a product: group mates times query heads of a head of keys"""
+CHUNK = 512
+"""tokens that a part has at least, where rows alone fill the GPU; half of it where they do not"""
+PROGRAMS = 2048
+"""that parts are made for: 132 multiprocessors hold about 700 at a time"""
+MOST_PARTS = 32
+WORTH = 64
+"""shared tokens from which a group is worth a program"""
+
+
+@triton.jit
+def _mates(  # type: ignore[no-untyped-def]
+    table, stride, lengths, mates, captains, common, rows,
+    PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Who shares row i's first page, in teams of MATES; how many tokens with the first of them."""
+    i = tl.program_id(0)
+    at = tl.arange(0, ROWS)
+    slot = tl.arange(0, MATES)
+    if i >= rows:  # a captured graph may have more rows than the batch
+        tl.store(captains + i, i)
+        tl.store(common + i, 0)
+        tl.store(mates + i * MATES + slot, tl.where(slot == 0, i, -1))
+        return
+    key = tl.load(table + i.to(tl.int64) * stride)
+    keys = tl.load(table + at.to(tl.int64) * stride, mask=at < rows, other=-1)
+    full = tl.load(lengths + at, mask=at < rows, other=0) // PAGE
+    pages = tl.load(lengths + i) // PAGE
+    alike = ((keys == key) & (full > 0) & (pages > 0)) | (at == i)
+    before = tl.cumsum(alike.to(tl.int32), 0) - 1
+    rank = tl.sum(tl.where(at == i, before, 0), 0)
+    size = tl.sum(alike.to(tl.int32), 0)
+    team = rank // MATES * MATES
+    captain = tl.min(tl.where(alike & (before == team), at, ROWS), 0)
+    leader = tl.min(tl.where(alike, at, ROWS), 0)
+    pages = tl.minimum(pages, tl.load(lengths + leader) // PAGE)
+    same = 0
+    open_ = pages > 0
+    while open_:
+        column = same + tl.arange(0, STEP)
+        mine = tl.load(table + i.to(tl.int64) * stride + column, mask=column < pages, other=-1)
+        first = table + leader.to(tl.int64) * stride + column
+        theirs = tl.load(first, mask=column < pages, other=-2)
+        differs = tl.min(tl.where(mine == theirs, STEP, tl.arange(0, STEP)), 0)
+        same += differs
+        open_ = differs == STEP
+    tl.store(common + i, tl.where(size > 1, same * PAGE, 0))
+    tl.store(captains + i, captain)
+    tl.store(mates + captain * MATES + rank - team, i)
+    tl.store(mates + i * MATES + slot, -1, mask=(captain == i) & (slot >= size - rank))
+
+
+@triton.jit
+def _starts(  # type: ignore[no-untyped-def]
+    mates, captains, common, starts, MATES: tl.constexpr, WORTH: tl.constexpr
+):
+    """Where what a row has of its own starts, in tokens."""
+    i = tl.program_id(0)
+    captain = tl.load(captains + i)
+    mate = tl.load(mates + captain * MATES + tl.arange(0, MATES))
+    shared = tl.load(common + tl.maximum(mate, 0))
+    start = tl.min(tl.where(mate >= 0, shared, 2147483647), 0)
+    several = tl.sum((mate >= 0).to(tl.int32), 0) > 1
+    tl.store(starts + i, tl.where(several & (start >= WORTH), start, 0))
+
+
+@triton.jit
+def _parts(length, CHUNK: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-untyped-def]
+    return tl.minimum((length + CHUNK - 1) // CHUNK, MOST)
+
+
+@triton.jit
+def _over(  # type: ignore[no-untyped-def]
+    q, pages, cache, c_page, c_token, low, high, scale,
+    D: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    FP8: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    """Largest score, sum and weighted values of the tokens from low to high, for each row of q."""
+    top = tl.full([TILE], float("-inf"), tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    side = tl.zeros([TILE, D], tl.float32)
+    d = tl.arange(0, D)
+    token = low + tl.arange(0, BLOCK)
+    page = tl.load(pages + token // PAGE, mask=token < high, other=0).to(tl.int64)
+    for n in tl.range(low, high, BLOCK, num_stages=STAGES):
+        token = n + tl.arange(0, BLOCK)
+        inside = token < high
+        place = cache + page * c_page + (token % PAGE) * c_token
+        k = tl.load(place[:, None] + d[None, :], mask=inside[:, None], other=0.0)
+        v = tl.load(place[:, None] + D + d[None, :], mask=inside[:, None], other=0.0)
+        if FP8:
+            k, v = k.to(tl.float16), v.to(tl.float16)
+        s = tl.dot(q, tl.trans(k)) * scale
+        s = tl.where(inside[None, :], s, float("-inf"))
+        above = tl.maximum(top, tl.max(s, 1))
+        p = tl.exp2(s - above[:, None])
+        fade = tl.exp2(top - above)
+        total = total * fade + tl.sum(p, 1)
+        side = tl.dot(p.to(v.dtype), v, side * fade[:, None])
+        top = above
+        token += BLOCK
+        page = tl.load(pages + token // PAGE, mask=token < high, other=0).to(tl.int64)
+    return top, total, side
+
+
+@triton.jit
+def _attend(  # type: ignore[no-untyped-def]
+    queries, q_row, q_head, cache, c_page, c_head, c_token, table, t_row, lengths,
+    mates, captains, starts, tops, sums, sides, scale,
+    G: tl.constexpr, GP: tl.constexpr, D: tl.constexpr, PAGE: tl.constexpr, MATES: tl.constexpr,
+    TILE: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr,
+    SHARED: tl.constexpr, OWN: tl.constexpr, FP8: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    head, row, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    heads = tl.num_programs(0)
+    start = tl.load(starts + row)
+    shared = part < SHARED
+    leads = tl.load(captains + row) == row
+    length = tl.load(lengths + row)
+    first = tl.where(shared, 0, start)
+    last = tl.where(shared, start, length)
+    piece = tl.where(shared, part, part - SHARED)
+    count = tl.where(shared, _parts(start, CHUNK, SHARED), _parts(length - start, CHUNK, OWN))
+    if (piece < count) & (leads | (part >= SHARED)):
+        width = ((last - first + count - 1) // count + BLOCK - 1) // BLOCK * BLOCK
+        low = first + piece * width
+        high = tl.minimum(low + width, last)
+        r = tl.arange(0, TILE)
+        mate, g = r // GP, r % GP
+        team = tl.load(mates + row * MATES + mate, mask=shared & (mate < MATES), other=-1)
+        who = tl.where(shared, team, tl.where(mate == 0, row, -1))
+        valid = (who >= 0) & (g < G)
+        who = tl.maximum(who, 0).to(tl.int64)
+        d = tl.arange(0, D)
+        q = tl.load(
+            queries + who[:, None] * q_row + (head * G + g)[:, None] * q_head + d[None, :],
+            mask=valid[:, None], other=0.0,
+        )  # fmt: skip
+        if FP8:
+            q = q.to(tl.float16)
+        top, total, side = _over(
+            q, table + row.to(tl.int64) * t_row, cache + head * c_head, c_page, c_token, low, high,
+            scale, D, PAGE, TILE, BLOCK, FP8, STAGES,
+        )  # fmt: skip
+        spot = ((who * heads + head) * G + g) * (SHARED + OWN) + part
+        tl.store(tops + spot, top, mask=valid)
+        tl.store(sums + spot, total, mask=valid)
+        tl.store(sides + spot[:, None] * D + d[None, :], side, mask=valid[:, None])
+
+
+@triton.jit
+def _join(  # type: ignore[no-untyped-def]
+    tops, sums, sides, lengths, starts, out, o_row, o_head, value_scale,
+    D: tl.constexpr, CHUNK: tl.constexpr, SHARED: tl.constexpr, OWN: tl.constexpr,
+    PARTS: tl.constexpr,
+):  # fmt: skip
+    row, head = tl.program_id(0), tl.program_id(1)
+    start, length = tl.load(starts + row), tl.load(lengths + row)
+    part = tl.arange(0, PARTS)
+    there = part < _parts(start, CHUNK, SHARED)
+    own = part - SHARED
+    there = tl.where(part < SHARED, there, own < _parts(length - start, CHUNK, OWN))
+    d = tl.arange(0, D)
+    spot = (row * tl.num_programs(1) + head) * (SHARED + OWN) + part
+    top = tl.load(tops + spot, mask=there, other=float("-inf"))
+    best = tl.max(top, 0)
+    weight = tl.where(there, tl.exp2(top - best), 0.0)
+    total = tl.sum(tl.load(sums + spot, mask=there, other=0.0) * weight, 0)
+    side = tl.load(sides + spot[:, None] * D + d[None, :], mask=there[:, None], other=0.0)
+    found = tl.sum(side * weight[:, None], 0) * (value_scale / total)
+    tl.store(out + row.to(tl.int64) * o_row + head * o_head + d, found, mask=length > 0)
+
+
+class Teams:
+    """Which rows of a batch share pages: tensors that stay where they are, for captured graphs.
+
+    Args:
+        rows: the most that a batch has.
+        group: heads of queries for each of keys.
+        device: of the pages.
+    """
+
+    def __init__(self, rows: int, group: int, device: torch.device):
+        self.group = group
+        self.padded = triton.next_power_of_2(group)
+        self.mates_per_team = max(1, TILE // self.padded)
+        self._rows = rows
+        self.mates = torch.full((rows, self.mates_per_team), -1, dtype=torch.int32, device=device)
+        self.captains = torch.arange(rows, dtype=torch.int32, device=device)
+        self.common = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.starts = torch.zeros(rows, dtype=torch.int32, device=device)
+
+    def form(self, table: torch.Tensor, lengths: torch.Tensor, page: int) -> None:
+        """Group the rows of a page table [B, pages] with these lengths [B], int32."""
+        rows = lengths.shape[0]
+        padded = max(16, triton.next_power_of_2(rows))
+        _mates[(self._rows,)](
+            table, table.stride(0), lengths, self.mates, self.captains, self.common, rows,
+            PAGE=page, ROWS=padded, MATES=self.mates_per_team, STEP=64,
+        )  # fmt: skip
+        _starts[(self._rows,)](
+            self.mates, self.captains, self.common, self.starts,
+            MATES=self.mates_per_team, WORTH=WORTH, num_warps=1,
+        )  # fmt: skip
+
+
+def _chosen(programs: int, fp8: bool) -> dict[str, int]:
+    """What was fastest on an H200: shape of a program, and parts of a row where rows are few."""
+    own = min(MOST_PARTS, max(2, triton.cdiv(PROGRAMS, programs)))
+    return {
+        "block": 32 if fp8 else 64, "stages": 2, "warps": 2 if fp8 else 4,
+        "chunk": CHUNK if own == 2 and not fp8 else CHUNK // 2,
+        "own_parts": own, "shared_parts": min(MOST_PARTS, 4 * own),
+    }  # fmt: skip
+
+
+def decode(
+    queries: torch.Tensor,
+    cache: torch.Tensor,
+    table: torch.Tensor,
+    lengths: torch.Tensor,
+    out: torch.Tensor,
+    teams: Teams,
+    scale: float,
+    value_scale: float = 1.0,
+    **how: int,
+) -> None:
+    """softmax(scale * q k^T) v of one query a row.
+
+    Args:
+        queries: [B, H, D], bf16, fp16 or fp8 (e4m3).
+        cache: [pages, heads, page, 2 * D]: keys, then values, of each token, in the dtype of the
+            queries or fp8.
+        table: [B, pages of a row], int32.
+        lengths: tokens of each row, int32 [B], the new one among them.
+        out: [B, H, D].
+        teams: of this table and these lengths.
+        scale: of the scores, with that of quantised queries and keys in it.
+        value_scale: of quantised values.
+        **how: other than `_chosen`: block (tokens at a time), stages, warps, chunk, own_parts,
+            shared_parts.
+    """
+    rows, heads, size = queries.shape
+    _, kv_heads, page, _ = cache.shape
+    fp8 = cache.dtype.itemsize == 1
+    chosen = _chosen(rows * kv_heads, fp8) | how
+    shared_parts, own_parts, chunk = (chosen[k] for k in ("shared_parts", "own_parts", "chunk"))
+    parts = shared_parts + own_parts
+    bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
+    sides = torch.empty((rows, heads, parts, size), dtype=torch.float32, device=queries.device)
+    _attend[(kv_heads, rows, parts)](
+        queries, queries.stride(0), queries.stride(1),
+        cache, cache.stride(0), cache.stride(1), cache.stride(2), table, table.stride(0), lengths,
+        teams.mates, teams.captains, teams.starts, bounds[0], bounds[1], sides,
+        scale * math.log2(math.e),
+        G=teams.group, GP=teams.padded, D=size, PAGE=page, MATES=teams.mates_per_team,
+        TILE=max(TILE, teams.padded), BLOCK=chosen["block"], CHUNK=chunk, SHARED=shared_parts,
+        OWN=own_parts, FP8=fp8, STAGES=chosen["stages"], num_warps=chosen["warps"],
+    )  # fmt: skip
+    _join[(rows, heads)](
+        bounds[0], bounds[1], sides, lengths, teams.starts,
+        out, out.stride(0), out.stride(1), value_scale,
+        D=size, CHUNK=chunk, SHARED=shared_parts, OWN=own_parts,
+        PARTS=triton.next_power_of_2(parts), num_warps=2,
+    )  # fmt: skip
