@@ -73,7 +73,7 @@ def check_supported(job: spec.Job) -> None:
     for name, service in job.services.items():
         for limit in SERVICES[service.kind].support:
             value = attrgetter(limit.setting)(service)
-            if limit.exceeded(value, ops):
+            if limit.exceeded(value, ops, head=getattr(service, "value_head", False)):
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
                     f"carried out by this version; {limit.instead}"

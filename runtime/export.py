@@ -29,6 +29,7 @@ def export(run_dir: Path, step: int, target: Path) -> Path:
     Raises:
         LaunchError: a file of the model is not there, or the folder cannot be written.
     """
+    from forgedsl.runtime.upstream import value_head
     from forgedsl.runtime.upstream.titan import checkpoint_weights
 
     job = spec.read_job(run_dir)
@@ -36,9 +37,10 @@ def export(run_dir: Path, step: int, target: Path) -> Path:
     assert isinstance(service, spec.TitanService)
     model = job.models[service.model]
     folder = resolve_model(job, service.model, run_dir, run_dir)
-    state = checkpoint_weights(model, service, folder, run_dir / f"checkpoints/step-{step}")
+    state, head = checkpoint_weights(model, service, folder, run_dir / f"checkpoints/step-{step}")
     try:
         write_folder(state, target, folder, model.dtype)
+        value_head.save(head, target)
         write_tokenizer(job, service.model, target, run_dir)
     except Exception as error:  # safetensors has an exception of its own for a full disk
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":

@@ -249,6 +249,8 @@ def _scored_rows(
         )
         for name in (names if len(where) else ())
     }
+    ends = [np.arange(count) == count - 1 for count in counts]
+    inputs["last"] = np.concatenate(ends) if ends else np.zeros(0, dtype=np.bool_)
     for name in samples[members[0]].sequence_fields if members else ():
         values = [samples[i].sequence_fields[name] for i in members]
         inputs[name] = np.array(values, dtype=np.float32)

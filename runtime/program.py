@@ -193,6 +193,54 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+# ---- tokens of a step: rows of equal length, [B, T], of which a mask tells the real ones
+
+
+def _real(x: Any, mask: Any) -> Any:
+    """`x` where the mask holds, 0 elsewhere."""
+    return mask.double() * x if isinstance(x, int | float) else x.masked_fill(~mask, 0.0)
+
+
+def token_sum(x: Any, mask: Any) -> Any:
+    """For each sequence, the sum over its tokens."""
+    return _real(x, mask).sum(1)
+
+
+def token_count(mask: Any) -> Any:
+    """For each sequence, how many tokens it has."""
+    return mask.double().sum(1)
+
+
+def token_max(x: Any, mask: Any) -> Any:
+    """For each sequence, its largest token."""
+    return x.masked_fill(~mask, float("-inf")).amax(1)
+
+
+def token_min(x: Any, mask: Any) -> Any:
+    """For each sequence, its smallest token."""
+    return x.masked_fill(~mask, float("inf")).amin(1)
+
+
+def scan_back(x: Any, decay: Any, mask: Any) -> Any:
+    """y = x + decay y', with y' that of the next real token, 0 behind the last; elsewhere 0."""
+    x = _real(x, mask)
+    rate = x.new_ones(x.shape) * decay
+    found, after = x.new_zeros(x.shape), x.new_zeros(len(x))
+    for t in reversed(range(x.shape[1])):
+        found[:, t] = after = (x[:, t] + rate[:, t] * after).where(mask[:, t], after)
+    return _real(found, mask)
+
+
+def token_next(x: Any, mask: Any) -> Any:
+    """`x` of the next real token, 0 behind the last; elsewhere 0."""
+    x = _real(x, mask)
+    found, after = x.new_zeros(x.shape), x.new_zeros(len(x))
+    for t in reversed(range(x.shape[1])):
+        found[:, t] = after
+        after = x[:, t].where(mask[:, t], after)
+    return _real(found, mask)
+
+
 # ---- groups of a step: `group[i]` is the number, below len(x), of the group of sequence i
 
 

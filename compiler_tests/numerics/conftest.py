@@ -27,7 +27,8 @@ VARIANTS = {
 }
 STANDARD = (
     "sft", "dft", "reinforce", "rloo", "ppo", "grpo", "dr_grpo", "dapo", "cispo", "gspo",
-    "gspo_token", "sapo", "gmpo", "luspo", "tis_ppo", "icepop", "dppo", "dpo", "ipo", *VARIANTS,
+    "gspo_token", "sapo", "gmpo", "luspo", "tis_ppo", "icepop", "dppo", "dpo", "ipo", "ppo_critic",
+    *VARIANTS,
 )  # fmt: skip
 
 
@@ -90,7 +91,9 @@ def make_case(
     for spec in loss.fields:
         if spec.name not in loss.input_names:
             continue
-        if "T" in spec.axes:
+        if spec.name == "value":
+            case.inputs["value"] = case.hidden.sum(1)
+        elif "T" in spec.axes:
             drift = torch.randn(num_rows, generator=rng, dtype=dtype)
             case.inputs[spec.name] = current + noise * drift
         else:

@@ -11,6 +11,7 @@ from forgedsl.losses.infer import infer
 from forgedsl.runtime.losses import compile_loss
 
 HEAD = "loss l(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {\n"
+SCAN = "advantage a(x: [B, T] f32, mask: [B, T] bool) -> [B, T] f32"
 GROUP = "advantage a(r: [G] f32) -> [G] f32 = "
 FILTER = "filter f(r: [G] f32) -> bool = "
 
@@ -46,6 +47,11 @@ def problems(text):
         ("minimize token_mean(logprob, mask) * adv", "L416", "adv"),
         ("minimize token_mean(logprob, mask and logprob > -5)", "L417", "mask and logprob > -5"),
         ("minimize token_mean(clamp(behavior, logprob, 1.0), mask)", "T702", "logprob"),
+        (
+            "minimize token_mean(logprob + next(behavior, T, mask), mask)",
+            "T701",
+            "next(behavior, T, mask)",
+        ),
     ],
 )
 def test_one_mistake_one_message(body, code, word):
@@ -82,7 +88,13 @@ def test_fields(declaration, code):
         (GROUP + "mean(r, B)", "T704"),
         (GROUP + "r - mean(r, G, r > 0)", "F114"),
         ("filter f(r: [B] f32) -> bool = mean(r, G) > 0.0", "T704"),
-        ("advantage a(r: [B, T] f32) -> [B] f32 = r", "T704"),
+        ("advantage a(r: [P, T] f32) -> [B] f32 = r", "T704"),
+        ("advantage a(r: [B, T] f32) -> [B] f32 = r", "T701"),
+        ("advantage a(r: [B, T] f32) -> [B, T] f32 = r - mean(r, B)", "T701"),
+        (f"{SCAN} = scan_back(x, 0.9, G, mask)", "T701"),
+        (f"{SCAN} = scan_back(x, x, T, mask)", "T701"),
+        (f"{SCAN} = scan_back(x, 1.5, T, mask)", "F113"),
+        (f"{SCAN} = next(x, T, x > 0.0 and x)", "T702"),
         ("advantage a(r: [B] f32) -> [B] f32 = sum(r, P)", "L403"),
         ("advantage a(group: [B] f32) -> [B] f32 = group", "F102"),
     ],

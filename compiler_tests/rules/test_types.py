@@ -30,8 +30,8 @@ KINDS = [
 AXES = [
     ("groups in a loss", [("adv: [B] f32", "adv: [G] f32")], "T704", "[G] f32"),
     ("pairs with sequences", [("adv: [B] f32", "adv: [P] f32")], "T701", "-ratio * adv"),
-    ("tokens in an advantage", [("norm(r: [G] f32)", "norm(r: [B, T] f32)"), (NORM, "r")],
-     "T704", "[B, T] f32"),
+    ("tokens in an advantage", [("norm(r: [G] f32)", "norm(r: [P, T] f32)"), (NORM, "r")],
+     "T704", "[P, T] f32"),
     ("no axis of that name", [("std(r, G)", "std(r, Z)")], "F101", "Z"),
     ("tokens in a filter", [(FILTER, "sum(score, T, score > 0.0) > 0.0")], "T701", "score"),
     ("a decision for each sibling", [(FILTER, "score > 0.0")], "T701", "score > 0.0"),

@@ -143,9 +143,26 @@ def with_demos() -> Batch:
     return Batch(samples=recorded(3).samples, beside=[("nll", batch_of(5, siblings=1).samples)])
 
 
-async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any]]:
-    """The loss that a real trainer measures at the start, then three steps of it and one of two
-    losses: results, and the weights after each."""
+def criticised() -> Batch:
+    """A batch for a policy with a value head: an advantage and a return for each token."""
+    draw = random.Random(11)
+
+    def fields(sample: Sample) -> dict[str, list[float]]:
+        drawn = {n: [draw.gauss(0, 1) for _ in sample.mask] for n in ("adv", "ret", "old")}
+        return {**drawn, "proximal": sample.token_fields["behavior"]}
+
+    batch = recorded(4)
+    samples = [replace(s, token_fields=fields(s), sequence_fields={}) for s in batch.samples]
+    return replace(batch, samples=samples)
+
+
+STEPS = (*((recorded(n), "ppo") for n in range(3)), (with_demos(), "ppo"), (criticised(), "critic"))
+
+
+async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any], list[list[float]]]:
+    """The loss that a real trainer measures at the start, then three steps of it, one of two losses
+    and one with a critic: results, and the weights after each; what the critic says then. Its
+    weights lie in a folder, export."""
     from forgedsl.runtime.actors.trainer import TitanTrainer
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
@@ -174,12 +191,14 @@ async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any]]:
         await mesh.first("setup", str(folder), "updates", None)
         found: list[tuple[StepResult, dict[str, Any]]] = []
         measured = await mesh.first("evaluate", recorded(0).samples, "ppo")
-        for batch in (*map(recorded, range(3)), with_demos()):
-            result = await mesh.first("step", batch, "ppo")
+        for batch, loss in STEPS:
+            result = await mesh.first("step", batch, loss)
             manifest = await mesh.first("publish")
             found.append((result, {name: v.clone() for name, v in open_weights(manifest)}))
+        values = await mesh.first("values", recorded(0).samples)
+        await mesh.first("export", str(folder / "export"), "f32")
         await mesh.call("close")
-        return measured["loss"], found
+        return measured["loss"], found, values
     finally:
         await mesh.stop()
 
@@ -207,55 +226,99 @@ def demos_by_hand(model: Any, samples: Sequence[Sample]) -> Iterator[torch.Tenso
         yield -0.1 * (logprob * torch.tensor(sample.mask)).sum() / count
 
 
-def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any]]:
+def critic_by_hand(model: Any, head: Any, samples: Sequence[Sample]) -> Iterator[torch.Tensor]:
+    """Equation 9 of 1707.06347 without entropy, for each sequence: the policy's part as above, the
+    value's half the larger square, times 0.1."""
+    count = sum(sum(sample.mask) for sample in samples)
+    for sample in samples:
+        ids, place = torch.tensor(sample.token_ids), slice(sample.num_prompt - 1, -1)
+        out = model(ids[None], output_hidden_states=True)
+        logits, hidden = out.logits[0, place], out.hidden_states[-1][0, place]
+        logprob = logits.log_softmax(-1).gather(1, ids[sample.num_prompt :, None])[:, 0]
+        given = {name: torch.tensor(field) for name, field in sample.token_fields.items()}
+        ratio = (logprob - given["proximal"]).exp()
+        gain = torch.minimum(ratio * given["adv"], ratio.clamp(LOW, HIGH) * given["adv"])
+        value = head(hidden)[:, 0]
+        near = torch.minimum(torch.maximum(value, given["old"] - 0.2), given["old"] + 0.2)
+        wrong = torch.maximum((value - given["ret"]) ** 2, (near - given["ret"]) ** 2)
+        yield ((0.05 * wrong - gain) * torch.tensor(sample.mask)).sum() / count
+
+
+def values_by_hand(model: Any, head: Any, samples: Sequence[Sample]) -> list[torch.Tensor]:
+    with torch.no_grad():
+        hidden = [
+            model(torch.tensor([s.token_ids]), output_hidden_states=True).hidden_states[-1][0]
+            for s in samples
+        ]
+        return [head(h[s.num_prompt - 1 : -1])[:, 0] for h, s in zip(hidden, samples, strict=True)]
+
+
+def by_hand(opt: spec.Optimizer) -> tuple[float, list[Any], list[torch.Tensor]]:
     """The same steps: one sequence at a time, no packing, no kernels, no FSDP."""
     from transformers import AutoModelForCausalLM
 
     folder = Path(api.__file__).parent / "pipelines/models/tiny_math"
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    head = torch.nn.Linear(model.config.hidden_size, 1)
+    with torch.no_grad():
+        head.weight.zero_(), head.bias.zero_()
+    weights = [*model.parameters(), *head.parameters()]
     adam = torch.optim.AdamW(
-        model.parameters(), lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
+        weights, lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
         weight_decay=opt.weight_decay,
     )  # fmt: skip
     start = sum(float(part.detach()) for part in losses_by_hand(model, recorded(0).samples))
     found = []
-    for batch in (*map(recorded, range(3)), with_demos()):
+    for batch, name in STEPS:
         losses = []
         for samples in parts(batch):
             total = 0.0
             beside = (demos_by_hand(model, more) for _, more in batch.beside)
-            for loss in chain(losses_by_hand(model, samples), *beside):
+            first = (
+                losses_by_hand(model, samples)
+                if name == "ppo"
+                else critic_by_hand(model, head, samples)
+            )
+            for loss in chain(first, *beside):
                 loss.backward()
                 total += float(loss.detach())
-            torch.nn.utils.clip_grad_norm_(model.parameters(), opt.max_norm)
+            torch.nn.utils.clip_grad_norm_(weights, opt.max_norm)
             adam.step()
             adam.zero_grad()
             losses.append(total)
         found.append((losses, {name: v.clone() for name, v in model.state_dict().items()}))
-    return start, found
+    return start, found, values_by_hand(model, head, recorded(0).samples)
 
 
 @pytest.mark.timeout(240)
-def test_two_passes_of_four_and_two_losses_agree_with_a_plain_loop(
+def test_two_passes_of_four_two_losses_and_a_critic_agree_with_a_plain_loop(
     tmp_path: Path, make_job: Any, make_titan: Any
 ) -> None:
     functions, sources = api.load_functions(PPO)
     losses = {n: lower_loss(functions[n], Reporter(), sources) for n in ("ppo", "nll")}
+    functions, sources = api.load_functions("std/rl")
+    losses["critic"] = lower_loss(functions["ppo_critic"], Reporter(), sources)
     # eps above the rounding of gradients, which Adam would blow up to whole steps
     adam = spec.Optimizer(lr=1e-4, eps=1e-4)
-    service = make_titan().model_copy(update={"optimizer": adam})
+    service = make_titan().model_copy(update={"optimizer": adam, "value_head": True})
     step = spec.Node(
         id="step", name="step", op="step", target="trainer", level="batch", loss="ppo",
         epochs=EPOCHS, minibatches=MINIBATCHES, origin="x.forge:1:1",
     )  # fmt: skip
-    job = make_job(services={"trainer": service}, losses=losses, nodes=(step,))
-    measured, ours = asyncio.run(trained(job, tmp_path))
-    start, plain = by_hand(adam)
+    length = spec.Schedule(mode="sync", steps=len(STEPS), prompts=1, credits=1, age_bound=0)
+    parts_of_job = {"services": {"trainer": service}, "losses": losses, "nodes": (step,)}
+    job = make_job(**parts_of_job, schedule=length)
+    measured, ours, values = asyncio.run(trained(job, tmp_path))
+    start, plain, plain_values = by_hand(adam)
     assert measured == pytest.approx(start, abs=1e-6)
     for (result, weights), (parts_, theirs) in zip(ours, plain, strict=True):
         assert result.loss == pytest.approx(sum(parts_) / len(parts_), abs=1e-6)
         for name, value in weights.items():
             torch.testing.assert_close(value, theirs[name], rtol=0, atol=1e-6)
-    metrics = ours[-1][0].metrics
-    assert metrics["ppo.loss"] + metrics["nll.loss"] == pytest.approx(ours[-1][0].loss, abs=1e-6)
+    for mine, other in zip(values, plain_values, strict=True):
+        assert mine == pytest.approx(other.tolist(), abs=1e-6)
+    assert max(abs(value) for row in values for value in row) > 1e-3
+    assert (tmp_path / "export/value_head/model.safetensors").exists()
+    metrics = ours[-2][0].metrics
+    assert metrics["ppo.loss"] + metrics["nll.loss"] == pytest.approx(ours[-2][0].loss, abs=1e-6)
     assert "ppo.clip_frac" in metrics

@@ -38,6 +38,8 @@ MEANINGS = {
     "count": "how many there are along an axis",
     "batch_mean": "mean over all valid tokens, or sequences, of the step; no gradient",
     "batch_std": "standard deviation over all valid tokens, or sequences, of the step; no gradient",
+    "next": "`x` of the next token that counts, 0 behind the last",
+    "scan_back": "y with `y = x + decay * next(y)`, from the last token back; `decay` at most 1",
     "token_mean": "sum over valid tokens / how many there are",
     "seq_mean": "mean over sequences of the mean over their tokens; of `[B]`, the mean",
     "seq_sum": "mean over sequences of the sum over their tokens",
@@ -65,8 +67,10 @@ FIELDS = {
     "entropy": "entropy of the next-token distribution, in nats",
     "logsumexp": "log of the sum of exponentials of the logits",
     "mean_logprob": "mean of the log-probs over the vocabulary, for label smoothing",
+    "value": "what the value head of the trainer says of each token: `titan(value_head(policy))`",
     "behavior": "log-prob of each token under the weights that sampled it, as the sampler saw it",
     "mask": "tokens that carry loss: what the policy wrote",
+    "last": "the last of those tokens",
     "num_tokens": "length of each completion",
     "truncated": "cut at its length limit",
     "num_steps": "updates of the weights before this one, for coefficients that change in a run",
@@ -79,6 +83,8 @@ def page() -> str:
     parts.append(_functions(builtins.ELEMENTWISE))
     parts += ["## Reductions", "`axis` is one of the axes below; over `T` the mask is required."]
     parts.append(_functions(builtins.REDUCTIONS))
+    parts += ["## Along the tokens", "In advantages over `[B, T]`: what a token is to get of those "
+              "behind it.", _functions(builtins.SCANS)]  # fmt: skip
     parts += ["## Aggregators", "The roots of `minimize` and `report`. They alone cross `B`, and "
               "divide by counts of the whole optimizer step, so that microbatches and ranks cannot "
               "change a loss.", _functions(builtins.AGGREGATORS)]  # fmt: skip

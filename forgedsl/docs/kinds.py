@@ -67,14 +67,15 @@ SHAPES = {
 }
 MEANINGS = {
     "service": "processes that hold a model: `titan` trains it, or keeps it frozen where no step "
-    "names it; `vllm` samples from it, or judges; `openai` is a model elsewhere that judges",
+    "names it; `titan(value_head(policy))` has a head besides that says a number of "
+    "each token; `vllm` samples from it, or judges; `openai` is a model elsewhere that judges",
     "flow": "how samples become optimizer steps: a graph of streams. Every name is bound once; "
     "`sync` is the one edge that closes a cycle",
     "profile": "settings for one place to run. `--profile NAME` chooses it; where none is named, "
     "the first whose `when` holds, which is said",
     "loss": "what is minimized, per token, over named axes; the compiler differentiates it",
     "advantage": "from scores to a weight for each completion: over `[G]` for the siblings of one "
-    "prompt, over `[B]` for the whole step",
+    "prompt, over `[B]` for the whole step, over `[B, T]` for each of its tokens",
     "filter": "whether a group of siblings is kept: `kept = rollout.keep(mixed(score))`; a dropped "
     "group is replaced by another from the dataset",
     "fn": "a part of losses and advantages, with a name",
@@ -88,6 +89,8 @@ STATEMENTS = {
     "`step(a, loss = x, b, loss = y)` adds the gradients of both, each loss over its own batch",
     "logprobs": "log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
     "the start of the step",
+    "values": "what the value head of `titan(value_head(policy))` says of the rollout's tokens: "
+    "`[B, T]`; of the trainer, under the weights at the start of the step",
     "sample": "`n` completions of each prompt: groups of siblings",
     "play": "`n` trajectories of each prompt in an environment, of several turns each; a rollout "
     "whose completion is all behind the first prompt, masked to what the policy wrote",

@@ -7,6 +7,7 @@
     rubric_math_score(scores)         the score, from {reward name: value}
     advantage_group_norm(r)           over the [G] rewards of a group (torch)
     advantage_lite_ppo(r, group)      over the [B] rewards of a step; group numbers the prompts
+    advantage_gae(r, value, mask, group)   over its tokens, padded: [B, T]
     filter_mixed(score)               whether to keep a group
 
 Functions of a library are named after their path: `rl.mean_baseline` is
@@ -21,23 +22,25 @@ from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, Severity
 from forgedsl.emit.columns import check_column
-from forgedsl.emit.expressions import Text
+from forgedsl.emit.expressions import ATOM, Text, render
 from forgedsl.emit.scalars import Scalars, long_text
 from forgedsl.emit.torch import Writer, located, place
 from forgedsl.errors import SourceError
 from forgedsl.hir import ir
 from forgedsl.losses.infer import infer
-from forgedsl.losses.reductions import over_step
+from forgedsl.losses.reductions import over_step, over_tokens
 from forgedsl.losses.tree import Tree, Value
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.types.ops import BY_NAME
+from forgedsl.types.tensors import axes_of
 
 COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = sorted((
     "after", "before", "chat", "clamp", "env", "first", "item", "lower", "matches", "paragraphs",
-    "record", "same", "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip", "text",
+    "record", "same", "scan_back", "sharegpt", "sibling_max", "sibling_min", "sibling_sum", "strip",
+    "text", "token_count", "token_max", "token_min", "token_next", "token_sum",
     *(name for name in BY_NAME if name != "abs"),
 ))  # fmt: skip
 
@@ -206,38 +209,58 @@ class ProgramWriter:
         tree = infer(function, self.reporter, constants)
         if tree is None:
             return
-        scalars = [f for f in function.fields if isinstance(f.type, ast.TensorType)]
-        params = [field.name for field in scalars]
+        types = {f.name: f.type for f in function.fields if isinstance(f.type, ast.TensorType)}
+        params = list(types)
         if over_step(function):
             params.append("group")
-        writer = Writer(tree, self.sources, leaf=group_leaf(params[0]), owner=params[0])
+        long = [name for name, type_ in types.items() if "T" in (axes_of(type_) or ())]
+        size = f"len({params[0]})" if long else f"{params[0]}.numel()"
+        owner = next((name for name in types if types[name].dtype != "bool"), params[0])
+        writer = Writer(tree, self.sources, leaf=group_leaf(size), owner=owner, render=padded)
         end = tree.output("result")
         writer.taken |= set(params)
         writer.write([end])
         lines = [f"    {line}" for line in writer.lines]
-        code = returned(tree, end, writer.text(end).code, params[0])
+        code = returned(tree, end, writer.text(end), params[0])
+        if over_tokens(function) and tree.values[end].type.tokens is None:
+            text = writer.text(end).inside(ATOM)
+            each = f"{text}[:, None]" if tree.values[end].type.axes else text
+            code = f"{each} * torch.ones_like({long[0]}, dtype={owner}.dtype)"
         lines.append(self._line(f"return {code}", function.statements[-1].span))
         doc = summary(function)
         self._define(f"{name}({', '.join(params)})", docstring(doc), lines)
 
 
-def returned(tree: Tree, end: int, code: str, first: str) -> str:
+def returned(tree: Tree, end: int, text: Text, first: str) -> str:
     """What a generated advantage or filter returns."""
     value = tree.values[end]
     if tree.kind == "filter":
-        return f"bool({code})"
-    return code if value.type.axes else f"torch.full_like({first}, {code})"
+        return f"bool({text.code})"
+    return text.code if value.type.axes else f"torch.full_like({first}, {text.code})"
 
 
-def group_leaf(first: str) -> Callable[[Value], Text]:
+def group_leaf(size: str) -> Callable[[Value], Text]:
     """Inputs of an advantage or filter are its parameters."""
 
     def leaf(value: Value) -> Text:
         if value.op == "siblings":
             return Text("torch.bincount(group)[group]")
-        return Text(str(value.attr) if value.op == "input" else f"{first}.numel()")
+        return Text(str(value.attr) if value.op == "input" else size)
 
     return leaf
+
+
+PADDED = {"next": "token_next", "scan_back": "scan_back", "seq_sum": "token_sum",
+          "seq_count": "token_count", "seq_max": "token_max", "seq_min": "token_min"}  # fmt: skip
+
+
+def padded(value: Value, args: list[Text], operands: list[Value], owner: str) -> Text:
+    """`render` for tokens in rows of equal length, [B, T], of which a mask tells the real ones."""
+    if value.op == "expand":
+        return Text(f"{args[0].inside(ATOM)}[:, None]")
+    if value.op in PADDED:
+        return Text(f"{PADDED[value.op]}({', '.join(arg.code for arg in args)})")
+    return render(value, args, operands, owner)
 
 
 def summary(function: ir.Function) -> str:

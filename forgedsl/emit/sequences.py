@@ -17,7 +17,7 @@ from forgedsl.emit.triton_ops import RESERVED, local, render
 from forgedsl.losses.build import Builder
 from forgedsl.losses.infer import compact
 from forgedsl.losses.stages import Stage, has_tokens, stages
-from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value, reachable
+from forgedsl.losses.tree import VOCABULARY, Tree, Value, reachable
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile
 from forgedsl.types.tensors import SCALAR, TensorType
@@ -81,7 +81,7 @@ def at_once(reductions: Sequence[Reduction]) -> list[list[Reduction]]:
 def measured(tree: Tree) -> Tree:
     """`tree` with one more output, the mean entropy of the current policy."""
     build = Builder(tree.values)
-    axes = next(v.type.axes for v in tree.values if v.op == "input" and v.attr in ROW_STATISTICS)
+    axes = next(v.type.axes for v in tree.values if v.op == "input" and v.attr in VOCABULARY)
     build.span = tree.span
     entropy = build.leaf("input", "entropy", TensorType(axes, "f32", True))
     mask = build.leaf("input", "mask", TensorType(axes, "bool"))

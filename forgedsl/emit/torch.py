@@ -8,6 +8,7 @@ token to its sequence, `x.step` holds the counts of the whole optimizer step.
     loss(x)             the loss and its reports, differentiable by autograd (the reference)
     prepare(x)          sums over data that the gradient needs, once for the batch
     gradient(x, sums)   d loss / d row statistic for the rows of x, symbolic
+    value_gradient(x)   d loss / d value, where the model has a value head and the loss reads it
     totals(x)           sums over data to be added up over the step (counts of further masks)
 """
 
@@ -21,7 +22,7 @@ from pathlib import PurePath
 from forgedsl.emit.expressions import HELPERS, Text, literal, render
 from forgedsl.losses.grad import differentiate
 from forgedsl.losses.phases import phase, prepared
-from forgedsl.losses.tree import Tree, Value, reachable
+from forgedsl.losses.tree import VALUE, VOCABULARY, Tree, Value, reachable
 from forgedsl.records import replace
 from forgedsl.source import SourceFile, Span
 
@@ -31,7 +32,18 @@ INLINE_LIMIT = 20
 
 
 RESERVED = frozenset(
-    ("x", "sums", "torch", "functional", "loss", "gradient", "prepare", "totals", *HELPERS)
+    (
+        "x",
+        "sums",
+        "torch",
+        "functional",
+        "loss",
+        "gradient",
+        "prepare",
+        "totals",
+        "value_gradient",
+        *HELPERS,
+    )
 )
 
 Render = Callable[[Value, list[Text], list[Value], str], Text]
@@ -55,8 +67,9 @@ def located(line: str, where: str, width: int = 90) -> list[str]:
 
 def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
     """The text of the module that computes `tree`, a loss, and its gradient."""
-    derivative = differentiate(tree)
+    derivative = differentiate(tree, VOCABULARY)
     sums = prepared(derivative)
+    by_value = differentiate(tree, (VALUE,))
     bodies = [
         _function("loss(x)", _loss_doc(tree), _loss_body(tree, sources)),
         _function(
@@ -69,6 +82,7 @@ def emit_loss(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
             "d loss / d row statistics, for the rows of x.",
             _gradient_body(derivative, sums, sources),
         ),
+        *_value_gradient(by_value, sources),
         _function(
             "totals(x)",
             "Sums over data, to be added up over the optimizer step.",
@@ -138,6 +152,17 @@ def _gradient_body(
     writer.write([value for _, value in derivative.outputs])
     pairs = [(name, writer.text(value).code) for name, value in derivative.outputs]
     return [*writer.lines, *returning("", mapping(pairs))]
+
+
+def _value_gradient(derivative: Tree, sources: Mapping[str, SourceFile]) -> list[str]:
+    """The function of the part by the value head, which needs no statistic of the vocabulary."""
+    if not derivative.outputs:
+        return []
+    writer = Writer(derivative, sources)
+    ((_, value),) = derivative.outputs
+    writer.write([value])
+    body = [*writer.lines, f"return {writer.text(value).code}"]
+    return [_function("value_gradient(x)", "d loss / d value, for all rows.", body)]
 
 
 def _totals_body(tree: Tree, sources: Mapping[str, SourceFile]) -> list[str]:

@@ -27,8 +27,8 @@ from forgedsl.emit.sequences import Program, at_once, measured, program
 from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
-from forgedsl.losses.phases import TOKEN_LOCAL, phase, prepared
-from forgedsl.losses.tree import ROW_STATISTICS, Tree, Value
+from forgedsl.losses.phases import TOKEN_LOCAL, of_values_alone, phase, prepared
+from forgedsl.losses.tree import VOCABULARY, Tree, Value
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 
@@ -70,8 +70,11 @@ class Input:
 
 
 def emit_kernels(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
-    """The text of the module with the kernels of `tree`, a loss."""
-    derivative = differentiate(tree)
+    """The text of the module with the kernels of `tree`, a loss; none where it reads nothing that
+    is computed over the vocabulary."""
+    if of_values_alone(tree):
+        return ""
+    derivative = differentiate(tree, VOCABULARY)
     local = phase(derivative) == TOKEN_LOCAL
     paired = any("P" in field.type.axes for field in tree.fields)
     sums = prepared(derivative) if local else ()
@@ -80,7 +83,7 @@ def emit_kernels(tree: Tree, sources: Mapping[str, SourceFile]) -> str:
     if sums or valid:
         ends = [(f"sum_{i + 1}", n) for i, n in enumerate((*sums, *valid))]
         programs.append(program("prepare", derivative, ends, paired, sources))
-    whole = measured(tree) if local else measured(with_gradient(tree))
+    whole = measured(tree) if local else measured(with_gradient(tree, VOCABULARY))
     programs.append(program("sequences", whole, whole.outputs, paired, sources))
     row = row_function(derivative, (*sums, *valid), sources) if local else None
     return _render(
@@ -148,21 +151,21 @@ def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, 
     for value in derivative.values:
         if value.op == "total":
             inputs[local(value)] = Input(local(value), "")
-        elif value.op == "input" and value.attr not in (*ROW_STATISTICS, "mask"):
+        elif value.op == "input" and value.attr not in (*VOCABULARY, "mask"):
             index = "row" if value.type.tokens else "pair" if "P" in value.type.axes else "seq"
             inputs[local(value)] = Input(local(value), index, value.type.dtype == "bool")
         elif value.op == "in_side":
             inputs[f"is_{value.attr}"] = Input(f"is_{value.attr}", "side")
     writer = Writer(
         derivative, sources, given, leaf=row_leaf, owner="ACC", render=row_render,
-        reserved={*RESERVED, *ROW_STATISTICS, *inputs},
+        reserved={*RESERVED, *VOCABULARY, *inputs},
     )  # fmt: skip
     results = {value: f"d_{name}" for name, value in derivative.outputs}
     writer.write([*results], results)
     read = {str(v.attr) for v in derivative.values if v.op == "input"}
     return Row(
         inputs=tuple(inputs.values()),
-        statistics=tuple(name for name in ROW_STATISTICS if name in read),
+        statistics=tuple(name for name in VOCABULARY if name in read),
         lines=tuple(writer.lines),
         names=tuple(f"d_{name}" for name, _ in derivative.outputs),
         results=tuple(writer.text(value).code for _, value in derivative.outputs),
@@ -227,7 +230,7 @@ def _render(
         "gradient_names": [f"d_{name}" for name in cotangents],
         "formatted": formatted,
         "slope": slope(cotangents),
-        "statistics": [n for n in ROW_STATISTICS if mean or n != "mean_logprob"],
+        "statistics": [n for n in VOCABULARY if mean or n != "mean_logprob"],
         "mean": mean,
         "tilted": "entropy" in cotangents,
         "level": "mean_logprob" in cotangents,

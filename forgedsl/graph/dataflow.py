@@ -19,7 +19,7 @@ from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream
 from forgedsl.graph.prune import prune
 from forgedsl.hir.ir import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
-from forgedsl.losses.reductions import over_step
+from forgedsl.losses.reductions import over_step, over_tokens
 from forgedsl.records import replace
 
 FLOW = "train"
@@ -114,6 +114,8 @@ def _nodes(program: Program) -> tuple[Node, ...]:
 def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, Any]) -> Node:
     function = program.functions.get(step.receiver)
     op = "mask" if step.op == "call" and function and function.kind == "filter" else step.op
+    if op == "values":  # they come as log-probs do
+        op, settings = "logprobs", {**settings, "values": True}
     inputs = tuple(
         Input(argument=i.argument, edge=i.edge, attribute=i.attribute, span=i.span)
         for i in step.inputs
@@ -132,7 +134,9 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
         target=target,
         inputs=inputs,
         level=level,
-        stream=STREAM_BY_OP.get(op, Stream.NOTHING),
+        stream=Stream.LOGPROB
+        if op == "call" and function and over_tokens(function)
+        else STREAM_BY_OP.get(op, Stream.NOTHING),
         root="",
         samplers=frozenset(),
         settings=settings,
@@ -146,7 +150,7 @@ def _content(
     """What a node is, as text: names only, so that a change of a size changes no id."""
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
     names = ",".join(
-        f"{k}={settings[k]}" for k in ("loss", "loss_2", "target", "env") if k in settings
+        f"{k}={settings[k]}" for k in ("loss", "loss_2", "target", "env", "values") if k in settings
     )
     return f"{name}:{op}:{target}:{reads}:{names}"
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Input, Node
-from forgedsl.hir.ir import Function
+from forgedsl.hir.ir import Decl, Function, model_of
 from forgedsl.hir.suggest import nearest
+from forgedsl.losses.tree import VALUE
 from forgedsl.schema import builtins
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -26,8 +27,16 @@ GIVEN = {
 """what usual fields are made by"""
 
 
-def check_fields(batch: Node, loss: Function, live: frozenset[str]) -> list[Diagnostic]:
+def check_fields(
+    batch: Node, loss: Function, live: frozenset[str], trainer: Decl
+) -> list[Diagnostic]:
     """What the loss lacks in a batch and what it does not know."""
+    headless = next((f for f in loss.fields if f.name == VALUE and not trainer.head), None)
+    if headless is not None and VALUE in live:
+        message = f"loss `{loss.name}` reads `value`, and `{trainer.name}` has no value head"
+        help = f"`service {trainer.name} : {trainer.ctor}(value_head({model_of(trainer)}))`"
+        place = Label(text="declared here", span=headless.span)
+        return [_error(message, trainer.name_span, place, help)]
     fields = batch.inputs if batch.op == "replay" else ()
     supplied = {i.argument for i in fields}
     given = UNNAMED | supplied

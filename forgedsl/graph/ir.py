@@ -79,6 +79,11 @@ class Node:
     span: Span
 
     @property
+    def values(self) -> bool:
+        """Whether a `logprobs` gives what the value head says instead."""
+        return bool(self.settings.get("values"))
+
+    @property
     def terms(self) -> tuple[tuple[str, tuple[Input, ...]], ...]:
         """The losses of a step, each with the batches that it is computed on together."""
         return terms_of(self.settings, self.inputs)

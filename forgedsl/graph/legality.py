@@ -149,8 +149,9 @@ def check(
             found += _check_join(node, by_name)
             found += _check_keep(node, by_name)
         found += _check_terms(nodes, by_name)
+        trainer = program.services[next(node.target for node in nodes if node.op == "step")]
         for batch, (loss, live) in reads.items():
-            found += check_fields(by_name[batch], loss, live)
+            found += check_fields(by_name[batch], loss, live, trainer)
     found += _check_minibatches(nodes)
     syncs = [d for node in nodes for d in _check_sync(program, node, nodes)]
     found += syncs or _check_updated(program, nodes)

@@ -2,7 +2,7 @@
 has no such part, F110 and F114 where a reward has no target to compare with.
 
     statement                 reads
-    x.sample(p), x.logprobs(r)   prompts; rollouts or pairs
+    x.sample(p), x.logprobs(r), x.values(r)   prompts; rollouts or pairs
     rubric(r, target)            rollouts, and what belongs to their prompts (`prompt.target`)
     advantage(s), filter(s)      numbers: scores, results of functions, `rollout.num_tokens`
     x.keep(m)                    the decisions of a filter
@@ -36,7 +36,10 @@ WORDS = {
     Stream.MASK: "the decisions of a filter",
     Stream.BATCH: "a batch",
 }
-PARTS = {Stream.PROMPT: ("target", "text"), Stream.ROLLOUT: ("num_tokens", "truncated", "response")}
+PARTS = {
+    Stream.PROMPT: ("target", "text"),
+    Stream.ROLLOUT: ("num_tokens", "truncated", "response", "mask"),
+}
 NUMBERS = (Stream.SCORE, Stream.VALUE)
 SEQUENCES = (Stream.ROLLOUT, Stream.PAIR)
 COMPARING = ("math_equal", "exact", "contains")
@@ -158,7 +161,7 @@ def _wrong(node: Node, read: Input, source: Node, wanted: Wanted) -> Diagnostic:
 REPLAYED = ("rollout", "replay")
 READERS: dict[str, Callable[[Node], str]] = {
     "sample": lambda node: f"{node.target}.sample",
-    "logprobs": lambda node: f"{node.target}.logprobs",
+    "logprobs": lambda node: f"{node.target}.{'values' if node.values else 'logprobs'}",
     "step": lambda node: f"{node.target}.step",
     "keep": lambda node: "keep",
     **dict.fromkeys(("score", "call", "mask"), lambda node: node.target),

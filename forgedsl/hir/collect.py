@@ -228,6 +228,7 @@ class Collector:
         known = ctor.function.text if isinstance(ctor, ast.Call) else ""
         remote = any(kind.name == known and kind.remote for kind in SERVICE_KINDS)
         form = ast.String if remote else ast.Path
+        arguments, head = _headed(arguments, known)
         if not isinstance(ctor, ast.Call) or not all(isinstance(a, form) for a in arguments):
             example = f'{known}("MODEL")' if remote else "titan(MODEL)"
             message = f"a service says what runs it: `service NAME : {example} {{ ... }}`"
@@ -248,6 +249,7 @@ class Collector:
             return None
         declared = Declared(kind=SERVICES[name], name=decl.name, node=decl, ctor=name)
         declared.ctor_args = tuple(a for a in arguments if isinstance(a, form))
+        declared.head = head
         self.table.declared[decl.name] = declared
         return declared
 
@@ -369,6 +371,17 @@ class Collector:
 def a_kind(name: str) -> str:
     """`an eval`, `a model`."""
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _headed(arguments: tuple[ast.Expr, ...], kind: str) -> tuple[tuple[ast.Expr, ...], bool]:
+    """The model inside of `titan(value_head(policy))`, and whether it has that head."""
+    trains = any(each.name == kind and each.trains for each in SERVICE_KINDS)
+    match arguments:
+        case (
+            ast.Call(function=ast.Path(parts=("value_head",)), args=(ast.Arg(name=None) as arg,)),
+        ) if trains:
+            return (arg.value,), True
+    return arguments, False
 
 
 def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:

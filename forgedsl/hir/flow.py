@@ -173,6 +173,12 @@ class FlowResolver:
             known = [name for name in methods if name != "score"]
             self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), known)
             return False
+        if method == "values" and not declared.head:
+            model = declared.ctor_args[0]
+            message = f"`{declared.name}` has no value head"
+            said = f"`service {declared.name} : {owner}(value_head({getattr(model, 'text', '')}))`"
+            self.ctx.error("F119", message, call.span, help=said)
+            return False
         if method == "score":
             message = f"`{path.text}` is a reward that is not declared"
             said = f"`reward NAME = {path.text}(prompt = ...)`, and call `NAME` here"

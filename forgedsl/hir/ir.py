@@ -175,6 +175,7 @@ class Decl:
     name: str
     ctor: str | None  # titan | vllm for services
     ctor_args: tuple[Any, ...]  # (Ref("policy"),)
+    head: bool = False  # titan(value_head(policy))
     label: str | None  # schedule: sync | async
     settings: Mapping[str, Value]
     doc: str
@@ -209,6 +210,7 @@ class FlowStep:
 
     draw, batches, pairs   receiver: dataset
     sample, logprobs       receiver: service; settings["env"], ["max_turns"] of a `play`
+    values                 receiver: service with a value head
     score                  receiver: rubric or reward  (`score = math_score(rollout, ...)`)
     call                   receiver: advantage or filter function
     keep                   receiver: the edge that is filtered

@@ -321,6 +321,7 @@ class Resolver(File):
             name=declared.name,
             ctor=declared.ctor,
             ctor_args=args,
+            head=declared.head,
             label=declared.label,
             settings=settings,
             doc=getattr(declared.node, "doc", ""),

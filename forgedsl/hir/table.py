@@ -45,6 +45,8 @@ class Declared:
     node: ast.BlockDecl | ast.BindDecl | ast.FnDecl | None  # None: a singleton not written
     ctor: str | None = None
     ctor_args: tuple[ast.Path | ast.String, ...] = ()
+    head: bool = False
+    """`titan(value_head(policy))`"""
     label: str | None = None
     label_layer: str = "default"
     entries: dict[str, Entry] = field(default_factory=dict)

@@ -26,7 +26,7 @@ from forgedsl.syntax import ast
 
 T = TypeVar("T")
 STANDARD = "forgedsl:"
-COUNTS = ("num_tokens", "num_steps", "truncated", "mask")
+COUNTS = ("num_tokens", "num_steps", "truncated", "mask", "last")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,7 @@ class LossView:
         inputs: dict[str, float] = {}
         for name, role in self.roles.items():
             number = entropy if role == "policy" and name == "entropy" else at[role]
-            number = 0.0 if masked and name == "mask" else number
+            number = 0.0 if masked and name in ("mask", "last") else number
             inputs |= dict.fromkeys((name, f"{name}.chosen", f"{name}.rejected"), number)
         return Point(self.tree.values, inputs, wrt=f"{wrt}.{side}" if side else wrt)
 

@@ -6,9 +6,10 @@ Reductions and aggregators are in `reductions`. See language_settings for the li
 from __future__ import annotations
 
 from forgedsl.hir import ir
-from forgedsl.losses import fields, reductions, roots
+from forgedsl.losses import fields, reductions, roots, scans
 from forgedsl.losses.build import Typed
 from forgedsl.losses.walk import Walk, arguments
+from forgedsl.schema.builtins import SCANS
 from forgedsl.syntax import ast
 from forgedsl.types.ops import BY_NAME
 
@@ -20,7 +21,9 @@ ELEMENTWISE = {
     "clamp": ("clamp", ("x", "lo", "hi")),
     "clip": ("clamp", ("x", "lo", "hi")),
 }
-NAMES = frozenset((*ELEMENTWISE, *reductions.REDUCERS, *reductions.AGGREGATORS, *reductions.BATCH))
+NAMES = frozenset((
+    *ELEMENTWISE, *reductions.REDUCERS, *reductions.AGGREGATORS, *reductions.BATCH, *SCANS,
+))  # fmt: skip
 MAX_DEPTH = 32
 
 
@@ -33,6 +36,8 @@ def call(inference: Walk, node: ast.Call) -> Typed:
         return reductions.batch_statistic(inference, node)
     if name in reductions.REDUCERS and (name not in ("min", "max") or _has_axis(inference, node)):
         return reductions.reduce(inference, node)
+    if name in SCANS:
+        return scans.scan(inference, node)
     if name in ELEMENTWISE:
         return _elementwise(inference, node)
     found = inference.scope.lookup(node.function.parts)

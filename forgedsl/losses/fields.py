@@ -19,7 +19,7 @@ from forgedsl.types.tensors import DTYPES, TensorType, axes_of, clash
 
 KNOWN = {
     **dict.fromkeys((*ROW_STATISTICS, "behavior"), ("T", "f32")),
-    "mask": ("T", "bool"),
+    **dict.fromkeys(("mask", "last"), ("T", "bool")),
     "num_tokens": ("", "i64"),
     "truncated": ("", "bool"),
     "num_steps": ("", "i64"),
@@ -88,12 +88,13 @@ def _group_field(
     inference: Walk, field: ast.Field, node: ast.TensorType, kind: str, axes: frozenset[str]
 ) -> bool:
     """An advantage sees a group, or the whole step with its groups; a filter sees a group."""
-    allowed = ("G", "B") if kind == "advantage" else ("G",)
+    allowed = ("G", "B", "BT") if kind == "advantage" else ("G",)
     if axes not in [frozenset(axis) for axis in allowed]:
         message = f"`{field.name}` of {kind} `{inference.calls[0].name}` must be over "
-        message += "G or B" if len(allowed) == 2 else "G"
+        message += "G or B" if len(allowed) > 1 else "G"
         help_ = "[G] has one entry for each completion of a prompt"
-        help_ += ", [B] one for each of the optimizer step" if kind == "advantage" else ""
+        if kind == "advantage":
+            help_ += ", [B] one for each of the optimizer step, [B, T] one for each token of it"
         inference.error("T704", "group-batch", message, node.span, help=help_)
         return False
     if field.name == "group" and "B" in axes:

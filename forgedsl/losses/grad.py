@@ -32,18 +32,19 @@ class Cotangent:
     mask: int | None
 
 
-def differentiate(tree: Tree) -> Tree:
-    """The gradient of `loss` with respect to each row statistic it depends on."""
+def differentiate(tree: Tree, by: tuple[str, ...] = ROW_STATISTICS) -> Tree:
+    """The gradient of `loss` with respect to each of these row statistics it depends on."""
     build = Builder(tree.values)
     outputs, names = _sweep(tree, build)
-    return _tree(tree, build, outputs, names)
+    return _tree(tree, build, [output for output in outputs if output[0] in by], names)
 
 
-def with_gradient(tree: Tree) -> Tree:
+def with_gradient(tree: Tree, by: tuple[str, ...] = ROW_STATISTICS) -> Tree:
     """The outputs of `tree` and its gradient as `d_logprob`, ..., sharing common values."""
     build = Builder(tree.values)
     outputs, names = _sweep(tree, build)
-    return _tree(tree, build, [*tree.outputs, *((f"d_{n}", v) for n, v in outputs)], names)
+    found = ((f"d_{name}", value) for name, value in outputs if name in by)
+    return _tree(tree, build, [*tree.outputs, *found], names)
 
 
 def _sweep(tree: Tree, build: Builder) -> tuple[list[tuple[str, int]], dict[int, str]]:

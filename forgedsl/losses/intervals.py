@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from forgedsl.losses.tree import REDUCTIONS, Value
+from forgedsl.schema.builtins import SCANS
 from forgedsl.types import intervals
 from forgedsl.types.intervals import ANY, BOOL, FALSE, TRUE, Interval, interval, meet, point
 from forgedsl.types.ops import TRANSFER
@@ -28,6 +29,8 @@ INPUTS: dict[str, Interval] = {
 """Inputs with a fixed meaning; all others may be any finite number."""
 
 ANYTHING = Interval(finite=False)
+ACROSS = REDUCTIONS | SCANS.keys()
+"""of values of other tokens or sequences"""
 Condition = tuple[int, bool]
 SAME_ELEMENTS = ("expand", "stop", "side", "unside")
 MASKED = ("seq_sum", "seq_max", "seq_min", "total_sum")
@@ -71,7 +74,7 @@ class Analysis:
         for number, value in enumerate(self.values[: node + 1]):
             if value.op == "seq_count" and (value.args[0], True) in conditions:
                 found = intervals.POSITIVE_COUNT  # this token is one of those that are counted
-            elif value.op in REDUCTIONS:  # what holds of one token need not hold of the others
+            elif value.op in ACROSS:  # what holds of one token need not hold of the others
                 found = self.intervals[number]
             else:
                 found = self._transfer(value, narrowed)
@@ -196,8 +199,9 @@ def _guards(values: Sequence[Value], outputs: Sequence[int]) -> list[frozenset[C
             conditions = own
             if value.op == "where" and position:
                 conditions = own | {(value.args[0], position == 1)}
-            elif value.op in REDUCTIONS:
-                kept = value.type.axes  # a condition on one token says nothing about the others
+            elif value.op in ACROSS:
+                # a condition on one token says nothing about the others
+                kept = value.type.axes - ({"T"} if value.op in SCANS else set())
                 conditions = frozenset(c for c in own if values[c[0]].type.axes <= kept)
                 if value.op in MASKED and position == 0 and len(value.args) > 1:
                     conditions |= {(value.args[1], True)}

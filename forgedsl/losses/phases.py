@@ -9,7 +9,7 @@ Counts, lengths and old log-probs are data and couple nothing: sums of data are 
 
 from __future__ import annotations
 
-from forgedsl.losses.tree import REDUCTIONS, ROW_STATISTICS, Tree
+from forgedsl.losses.tree import REDUCTIONS, ROW_STATISTICS, VALUE, VOCABULARY, Tree
 
 TOKEN_LOCAL = "token-local"
 SEQUENCE_COUPLED = "sequence-coupled"
@@ -47,3 +47,9 @@ def prepared(gradient: Tree) -> tuple[int, ...]:
         for number, value in enumerate(gradient.values)
         if value.op in REDUCTIONS and number not in policy
     )
+
+
+def of_values_alone(tree: Tree) -> bool:
+    """Whether all that a loss reads of the model is its value head."""
+    read = {value.attr for value in tree.values if value.op == "input"}
+    return VALUE in read and read.isdisjoint(VOCABULARY)

@@ -18,7 +18,7 @@ from forgedsl.losses.tree import ROW_STATISTICS, reachable
 from forgedsl.losses.walk import Walk, arguments
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.types.tensors import AXES, SCALAR, TensorType
+from forgedsl.types.tensors import AXES, SCALAR, TensorType, axes_of
 
 REDUCERS = ("sum", "mean", "std", "var", "min", "max", "count")
 AGGREGATORS = {
@@ -70,6 +70,10 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
     if "mask" in bound:
         message = f"`{node.function.text}` over {axis} takes no mask: every entry counts"
         return inference.error("F114", "arity", message, bound["mask"].span)
+    if x.type.tokens is not None:
+        message = f"`{node.function.text}` over {axis} is of one value for each sequence"
+        help_ = f"reduce the tokens first: `{node.function.text}(sum(x, T, mask), {axis})`"
+        return inference.error("T701", "axis", message, x.span, help=help_)
     if axis not in x.type.axes and not (whole_step and "B" in x.type.axes):
         message = f"{x.type} has no axis {axis}"
         return inference.error("T704", "group-batch", message, x.span)
@@ -78,9 +82,20 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
 
 def over_step(function: ir.Function) -> bool:
     """Whether it is an advantage over B: called once a step, with all sequences."""
+    return function.kind == "advantage" and "B" in field_axes(function)
+
+
+def field_axes(function: ir.Function) -> set[str]:
+    """All axes of its parameters."""
     types = [field.type for field in function.fields]
-    axes = {getattr(a, "text", "") for t in types if isinstance(t, ast.TensorType) for a in t.axes}
-    return function.kind == "advantage" and "B" in axes
+    return {getattr(a, "text", "") for t in types if isinstance(t, ast.TensorType) for a in t.axes}
+
+
+def over_tokens(function: ir.Function) -> bool:
+    """Whether it is an advantage with a number for each token, as its result says."""
+    result = function.result
+    axes = axes_of(result) if isinstance(result, ast.TensorType) else None
+    return function.kind == "advantage" and axes == frozenset("BT")
 
 
 def _over_tokens(inference: Walk, node: ast.Call, x: Typed, mask_node: ast.Expr | None) -> Typed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from forgedsl.hir import ir
 from forgedsl.losses import reductions
 from forgedsl.losses.build import Typed
+from forgedsl.losses.tree import ROW_STATISTICS, VALUE, reachable
 from forgedsl.losses.walk import Walk
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import ERROR, TensorType, axes_of
@@ -17,6 +18,7 @@ AGGREGATORS = "token_mean, seq_mean, seq_sum, fixed_horizon or pair_mean"
 RESULTS = {
     "advantage": (frozenset("G"), "f32", "one number for each sibling, [G] f32"),
     "step": (frozenset("B"), "f32", "one number for each sequence, [B] f32"),
+    "tokens": (frozenset("BT"), "f32", "one number for each token, [B, T] f32"),
     "filter": (frozenset[str](), "bool", "one bool for the group"),
 }
 RESERVED_REPORTS = ("entropy", "loss", "result")
@@ -78,7 +80,8 @@ def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -
     for _, typed in outputs:
         if typed.type.is_error or kind not in RESULTS:
             continue
-        over = "step" if reductions.over_step(inference.calls[0]) else kind
+        over = "step" if reductions.over_step(function) else kind
+        over = "tokens" if reductions.over_tokens(function) else over
         axes, dtype, what = RESULTS[over]
         if not typed.type.axes <= axes:
             message = f"{article} {kind} is {what}, this is {typed.type}"
@@ -139,3 +142,30 @@ def check_objective(
         message = "nothing in this loss depends on the trained model"
         help_ = "declare `logprob: diff [B, T] f32` and use it outside `stop(...)`"
         inference.error("L404", "no-gradient", message, loss.span, help=help_)
+    elif loss.type is not ERROR and (mixed := _mixed(inference, loss.value)) is not None:
+        message = "what the value head says and what the policy says meet in one term"
+        help_ = "give each its own term: the sum of two aggregators; for a baseline use "
+        help_ += "`values` of the flow, which are data"
+        inference.error("L419", "mixed-value", message, inference.build.values[mixed].span,
+                        help=help_)  # fmt: skip
+
+
+def _mixed(inference: Walk, end: int) -> int | None:
+    """The first value through which `value` and a statistic of the vocabulary do not just add up:
+    the gradient of each is to be known without the other."""
+    values = inference.build.values
+    kinds: dict[int, frozenset[str]] = {}
+    for node in reachable(values, [end]):
+        value = values[node]
+        found = frozenset[str]().union(*(kinds[arg] for arg in value.args))
+        if value.op == "input" and value.attr in ROW_STATISTICS:
+            found = frozenset((VALUE if value.attr == VALUE else "logprob",))
+        kinds[node] = found
+        moved = [bool(kinds[arg]) for arg in value.args]
+        linear = value.op in ("add", "sub", "neg", "expand", "side") or (
+            value.op in ("seq_sum", "total_sum", "mul", "div") and sum(moved) == 1
+            and (moved[0] or value.op == "mul")
+        )  # fmt: skip
+        if len(found) > 1 and not linear:
+            return node
+    return None

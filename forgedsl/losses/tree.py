@@ -6,6 +6,7 @@ A `Tree` is SSA: `values[i]` computes from earlier values only, equal expression
     elementwise  see `ELEMENTWISE`; operands have equal axes or none (`expand` makes them equal)
     expand(x)    a value of fewer axes, repeated: [B] to [B, T]
     side(x)      the tokens of one side of a pair: [P, T] to [P, T.chosen]
+    scans        next(x, mask) and scan_back(x, decay, mask) along the tokens, in advantages
     reductions   seq_sum, seq_max, seq_min (x, mask) and seq_count(mask) remove the token axis;
                  group_sum, group_max, group_min remove G, or B where a function is given the
                  whole step, in which sibling_sum, sibling_max, sibling_min give every sequence
@@ -24,8 +25,12 @@ from forgedsl.source import Span
 from forgedsl.types.ops import BY_NAME
 from forgedsl.types.tensors import TensorType
 
-ROW_STATISTICS = ("logprob", "entropy", "logsumexp", "mean_logprob")
-"""What the trainer computes per token; gradients stop here, the vocabulary part is fixed."""
+VOCABULARY = ("logprob", "entropy", "logsumexp", "mean_logprob")
+"""What the trainer computes per token of the distribution over the vocabulary."""
+VALUE = "value"
+"""What the value head of a trainer says of a token."""
+ROW_STATISTICS = (*VOCABULARY, VALUE)
+"""What the trainer computes per token; gradients stop here, what lies below is fixed."""
 
 UNARY = ("neg", "not", "stop", "float", *BY_NAME)
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

@@ -71,6 +71,7 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         transport=transport_of(plan.meshes, node) if node.op == "sync" else "shm",
         timeout=_timeout(program, node),
         at_step=node.at_step,
+        values=node.values,
         origin=place(node.span),
     )
 

@@ -187,7 +187,8 @@ class Node(Spec):
     batches   dataset            -                         batch (batch)
     pairs     dataset            -                         pair (group)
     sample    generator service  prompt                    rollouts (rollout); n; env: a play
-    logprobs  titan service      rollout                   log-probs (rollout); at_step if trained
+    logprobs  titan service      rollout                   log-probs (rollout); at_step if trained;
+                                                           with `values` what its value head says
     score     rubric or reward   rollout, target           score (rollout)
     call      program function   any                       value (group): advantage
     mask      program function   any                       keep? (group): filter
@@ -232,6 +233,8 @@ class Node(Spec):
     timeout: float = 300.0
     at_step: bool = False
     """logprobs of the trained service: computed on the batch, under the weights before the step"""
+    values: bool = False
+    """logprobs: of the value head, the value of each token"""
     origin: str
 
     @property

@@ -197,6 +197,8 @@ class TitanService(Service):
     """None: never stepped"""
     lora: Lora | None = None
     """None: the weights themselves are trained"""
+    value_head: bool = False
+    """it also says a number of each token"""
     batch: BatchShape
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     offload: bool = False

@@ -53,6 +53,7 @@ def _titan(
         parallel=job.TitanParallel(**mesh.degrees, ep=number(decl, "parallel.ep", 1)),
         optimizer=_optimizer(decl) if stepped else None,
         lora=_lora(decl) if stepped else None,
+        value_head=decl.head,
         batch=job.BatchShape(
             seq_len=rows.seq_len,
             rows=rows.rows,

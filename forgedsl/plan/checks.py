@@ -308,8 +308,9 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
         ops = {node.op for node in graph.nodes} if name == graph.trainer else set()
         for limit in SERVICES[str(decl.ctor)].support:
             value = decl.settings[limit.setting].value
-            if limit.exceeded(value, ops):
+            if limit.exceeded(value, ops, head=decl.head):
                 where = f" where the flow has no `{limit.op}`" if limit.op and ops else ""
+                where += " beside a value head" if limit.head else ""
                 found.append(
                     error(
                         "P216",

@@ -23,6 +23,7 @@ REDUCTIONS = {
     "batch_mean": ("x", "mask?"),
     "batch_std": ("x", "mask?"),
 }
+SCANS = {"next": ("x", "axis", "mask"), "scan_back": ("x", "decay", "axis", "mask")}
 
 AGGREGATORS = {
     "token_mean": ("x", "mask"),
@@ -49,7 +50,7 @@ TEXT = {
     "record": ("name = value", "..."),
 }
 
-FUNCTIONS: dict[str, tuple[str, ...]] = ELEMENTWISE | REDUCTIONS | AGGREGATORS | TEXT
+FUNCTIONS: dict[str, tuple[str, ...]] = ELEMENTWISE | REDUCTIONS | SCANS | AGGREGATORS | TEXT
 TEXT_FUNCTIONS = frozenset({*TEXT, "min", "max", "abs", "clamp", "clip", "exp", "log", "sqrt"})
 
 AXES = frozenset("BTGVP")
@@ -59,13 +60,13 @@ ROLLOUT_ATTRIBUTES = (
     "prompt", "response", "target", "num_tokens", "truncated", "turns", "ended", "rewards",
 )  # fmt: skip
 
-TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob")
-ROLLOUT_FIELDS = ("behavior", "mask", "num_tokens", "truncated")
+TRAINER_FIELDS = ("logprob", "entropy", "logsumexp", "mean_logprob", "value")
+ROLLOUT_FIELDS = ("behavior", "mask", "last", "num_tokens", "truncated")
 RUN_FIELDS = ("num_steps",)
 FIELD_TYPES = {
     **dict.fromkeys(TRAINER_FIELDS, "diff [B, T] f32"),
     "behavior": "[B, T] f32",
-    "mask": "[B, T] bool",
+    **dict.fromkeys(("mask", "last"), "[B, T] bool"),
     "num_tokens": "[B] i64",
     "truncated": "[B] bool",
     "num_steps": "[B] i64",

@@ -19,6 +19,7 @@ PARAMETERS = {
     "sample": ("prompt", "n"),
     "play": ("prompt", "env", "n", "max_turns"),
     "logprobs": ("rollout",),
+    "values": ("rollout",),
     "step": ("batch", "loss", "epochs", "minibatches"),
     "score": ("rollout", "target"),
     "keep": ("mask",),

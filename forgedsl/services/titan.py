@@ -19,6 +19,8 @@ SCHEMA = Kind(
         Limit(setting="parallel.pp", instead="`parallel.dp_shard` spreads the weights over ranks"),
         Limit(setting="parallel.cp", instead="`parallel.tp` splits the activations of long rows"),
         Limit(setting="parallel.ep", instead="a model with experts computes in one process"),
+        Limit(setting="parallel.tp", head=True,
+              instead="`parallel.dp_shard` spreads the weights over ranks"),
         Limit(setting="batch.accumulate", op="batches",
               instead="a step takes all groups drawn for it, in microbatches of `batch.rows`"),
     ),
@@ -74,7 +76,7 @@ SCHEMA = Kind(
 KIND = ServiceKind(
     name="titan",
     schema=SCHEMA,
-    methods=("step", "logprobs"),
+    methods=("step", "logprobs", "values"),
     degrees=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
     spread="dp_shard",
     even=("heads", "kv_heads", "vocab"),

@@ -233,5 +233,7 @@ TRANSFER: dict[str, Callable[..., Interval]] = {
     "seq_max": lambda a, *mask: Interval(-INF, INF, finite=False),
     "seq_min": lambda a, *mask: Interval(-INF, INF, finite=False),
     "seq_count": lambda mask: COUNT,
+    "next": lambda a, mask: Interval(min(a.lo, 0.0), max(a.hi, 0.0), a.finite),
+    "scan_back": lambda a, decay, mask: Interval(-INF, INF, a.finite),
     "group_max": _same, "group_min": _same, "sibling_max": _same, "sibling_min": _same,
 }  # fmt: skip

@@ -30,7 +30,7 @@ from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.transports.base import Manifest, Probe, Sender
 from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.updates import parts, summary
-from forgedsl.runtime.upstream import titan
+from forgedsl.runtime.upstream import titan, value_head
 from forgedsl.runtime.upstream.titan_attention import Stretches
 
 PROBED = range(3)
@@ -73,11 +73,17 @@ class TitanActor(ForgeActor):
         """Log-probs of the completion tokens of each sample under the current weights."""
         return await self.run(self._logprobs, samples)
 
+    @concurrent_endpoint
+    async def values(self, samples: Sequence[Sample]) -> list[list[float]]:
+        """What the value head says where each completion token is to come."""
+        return await self.run(self._values, samples)
+
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         torch.set_num_threads(self._threads)
         self._build()
         if any(self.folder.glob("*.safetensors")):
             titan.load_hf_weights(self.titan, self.folder)
+        value_head.load(self.titan.model, self.folder)
         self.titan.model.eval().requires_grad_(False)
         return {"parameters": sum(p.numel() for p in self.titan.model.parameters())}
 
@@ -107,6 +113,17 @@ class TitanActor(ForgeActor):
         self, samples: Sequence[Sample], temperature: float | None = None
     ) -> list[list[float]]:
         divisor = self.service.temperature if temperature is None else temperature
+        return self._of_tokens(
+            samples, lambda h, w, shared, m: _token_logprobs(h, w, m, divisor, shared)
+        )
+
+    def _values(self, samples: Sequence[Sample]) -> list[list[float]]:
+        return self._of_tokens(samples, lambda h, w, shared, m: self.titan.values(_rows(h, m)))
+
+    def _of_tokens(
+        self, samples: Sequence[Sample], of_rows: Callable[..., Tensor]
+    ) -> list[list[float]]:
+        """A number for each completion token of each sample, on all ranks."""
         plain = [
             Sample(token_ids=s.token_ids, num_prompt=s.num_prompt, mask=[True] * len(s.mask))
             for s in samples
@@ -115,9 +132,7 @@ class TitanActor(ForgeActor):
         with torch.no_grad():
             for micro in self._pack(plain):
                 micro = micro.to(self.titan.device)
-                values = self._run(
-                    micro, lambda h, w, shared, m=micro: _token_logprobs(h, w, m, divisor, shared)
-                )
+                values = self._run(micro, lambda h, w, shared, m=micro: of_rows(h, w, shared, m))
                 for i, value in zip(
                     (micro.members[s] for s in micro.seq_id.tolist()), values.tolist(), strict=True
                 ):
@@ -126,7 +141,7 @@ class TitanActor(ForgeActor):
             parts: list[dict[int, list[float]] | None] = [None] * self.titan.dp_size
             dist.all_gather_object(parts, found, group=self._dp_group())
             found = {i: v for part in parts if part for i, v in part.items()}
-        # a first token without prompt has no prediction; its log-prob is 0 by definition
+        # a first token without prompt has no prediction; its number is 0 by definition
         return [[0.0] * (len(s.mask) - len(found.get(i, ()))) + found.get(i, [])
                 for i, s in enumerate(plain)]  # fmt: skip
 
@@ -199,6 +214,7 @@ class TitanTrainer(TitanActor):
             states={"train_state": self},
             parts=self.parts,
         )
+        value_head.load(self.titan.model, self.folder)
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         # a checkpoint brings the settings that it was trained with
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
@@ -256,10 +272,13 @@ class TitanTrainer(TitanActor):
             sums["tokens"] += sum(micro.num_tokens for micro in micros)
             if len(terms) > 1:
                 again = any(name == other for other, _ in terms[:index])
-                found = _named(found, f"{name}_{index + 1}" if again else name) | {
-                    "loss": sums["loss"] + found["loss"].cpu(),
-                    "entropy": sums.get("entropy", found["entropy"]),
-                }
+                found = (
+                    _named(found, f"{name}_{index + 1}" if again else name)
+                    | {
+                        "loss": sums["loss"] + found["loss"].cpu(),
+                    }
+                    | {k: each[k] for each in (found, sums) for k in ("entropy",) if k in each}
+                )
             sums |= found
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
@@ -324,16 +343,17 @@ class TitanTrainer(TitanActor):
         totals: dict[str, Tensor],
         shared: dict[str, Any],
     ) -> tuple[Tensor, dict[str, Tensor], str]:
-        out = loss.linear(
-            hidden=hidden.flatten(0, 1)[micro.index],
-            weight=weight,
-            labels=micro.labels,
-            seq_id=micro.seq_id,
-            totals=totals,
-            temperature=self.service.temperature,
-            **shared,
-            **_inputs(loss, micro),
-        )
+        rows = _rows(hidden, micro)
+        given = {"seq_id": micro.seq_id, "totals": totals, **_inputs(loss, micro)}
+        if loss.reads_value:
+            given["value"] = self.titan.values(rows)
+        if loss.of_values_alone:
+            out = loss.of_values(**given)
+        else:
+            out = loss.linear(
+                hidden=rows, weight=weight, labels=micro.labels,
+                temperature=self.service.temperature, **shared, **given,
+            )  # fmt: skip
         return out.loss, out.metrics, out.kernel
 
     def _reduce(self, totals: dict[str, Tensor]) -> dict[str, float]:
@@ -373,9 +393,12 @@ class TitanTrainer(TitanActor):
             gathered = titan.whole(value, kind)
             if self.rank == 0:
                 state[name] = gathered.contiguous().cpu()
+        head = {name: titan.whole(value, kind).cpu()
+                for name, value in value_head.state(self.titan.model).items()}  # fmt: skip
         if self.rank != 0:
             return None
         write_folder(state, target, self.folder, dtype)
+        value_head.save(head, target)
         return str(target)
 
     def _close(self) -> None:
@@ -386,8 +409,12 @@ class TitanTrainer(TitanActor):
 def _token_logprobs(
     hidden: Tensor, weight: Tensor, micro: Microbatch, temperature: float, shared: dict[str, Any]
 ) -> Tensor:
-    rows = hidden.flatten(0, 1)[micro.index]
-    return token_logprobs(rows, weight, micro.labels, temperature, **shared)
+    return token_logprobs(_rows(hidden, micro), weight, micro.labels, temperature, **shared)
+
+
+def _rows(hidden: Tensor, micro: Microbatch) -> Tensor:
+    """Hidden states where the scored tokens are to come."""
+    return hidden.flatten(0, 1)[micro.index]
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -79,6 +79,13 @@ class StubTitan(ForgeActor):
 
     @concurrent_endpoint
     async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
+        return await self._scored(samples)
+
+    @concurrent_endpoint
+    async def values(self, samples: Sequence[Sample]) -> list[list[float]]:
+        return await self._scored(samples)
+
+    async def _scored(self, samples: Sequence[Sample]) -> list[list[float]]:
         tokens = sum(len(sample.token_ids) for sample in samples)
         await self._work(self._titan.logprobs + tokens * self._titan.logprobs_token)
         return [[0.0] * len(sample.mask) for sample in samples]

@@ -61,7 +61,10 @@ class LossFunction:
         self.reports = spec.reports
         self.module = load_module(spec.name, spec.source)
         self.paired = any("P" in field.axes for field in spec.fields)
-        self.metric_names = ("entropy", *spec.reports)
+        self.reads_value = hasattr(self.module, "value_gradient")
+        """of a value head: `value`, whose gradient goes where it came from"""
+        self.of_values_alone = self.reads_value and not self.module.STATISTICS
+        self.metric_names = (*(() if self.of_values_alone else ("entropy",)), *spec.reports)
         body = spec.source.split('"""', 2)[-1]
         self._knows_sequences = re.search(r"x\.seq|\bseq_\w+\(", body) is not None
         self._number = register(self)
@@ -125,7 +128,7 @@ class LossFunction:
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
         tensors = {"labels": labels, "mask": mask, "seq_id": seq_id, **inputs}
         options: dict[str, Any] = {"ignore_index": ignore_index, "chunk_rows": chunk_rows}
-        if group is None and torch.compiler.is_compiling():
+        if group is None and torch.compiler.is_compiling() and not self.reads_value:
             if inplace:
                 raise TypeError("inplace=True overwrites logits that torch.compile may still need")
             return self._opaque("logits", (logits,), tensors, counts, temperature, options)
@@ -173,10 +176,45 @@ class LossFunction:
         options |= {"compact": compact, "logits_dtype": logits_dtype, "workspace": workspace}
         if workspace is not None and group is not None:
             raise TypeError("workspace= and group= cannot be combined")
-        if group is None and torch.compiler.is_compiling():
+        if group is None and torch.compiler.is_compiling() and not self.reads_value:
             return self._opaque("linear", (hidden, weight), tensors, counts, temperature, options)
         options |= {"group": group, "vocabulary": vocabulary}
         return self._outside("linear", (hidden, weight), tensors, counts, temperature, options)
+
+    def of_values(
+        self,
+        *,
+        value: Tensor,
+        mask: Tensor | None = None,
+        seq_id: Tensor | None = None,
+        num_tokens: float | Tensor | None = None,
+        num_sequences: float | Tensor | None = None,
+        totals: Mapping[str, Tensor] | None = None,
+        **inputs: Tensor,
+    ) -> LossOutput:
+        """A loss that reads nothing but a value head: of values `[B, T]` or packed `[N]`."""
+        if not self.of_values_alone:
+            raise TypeError(f"loss {self.name} reads log-probs too: call it with logits or hidden")
+        counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
+        labels = torch.zeros(value.shape, dtype=torch.int64, device=value.device)
+        dtype = torch.promote_types(value.dtype, torch.float32)
+        rows = self._pack({"value": value, **inputs}, labels, mask, seq_id, IGNORE_INDEX, dtype,
+                          compact=not value.is_cuda)  # fmt: skip
+        x = rows.namespace(self._step(rows, counts, clamped=True), {})
+        x.value = _kept(value, rows)
+        loss, reports = self.module.loss(x)
+        metrics = {name: torch.as_tensor(found).detach() for name, found in reports.items()}
+        return LossOutput(loss=loss, metrics=metrics, kernel="torch/values")
+
+    def _by_value(self, loss: Tensor, rows: Rows, value: Tensor, counts: Any) -> Tensor:
+        """`loss` with its gradient by the value head, which no kernel forms: nothing is added to
+        its value."""
+        with torch.no_grad():
+            x = rows.namespace(self._step(rows, counts, clamped=True), {})
+            gradient = self.module.value_gradient(x).where(rows.valid, 0.0)
+        pulled = (_kept(value, rows).where(rows.valid, 0.0) * gradient).sum()
+        total: Tensor = loss + (pulled - pulled.detach())
+        return total
 
     def make_run(
         self,
@@ -278,8 +316,13 @@ class LossFunction:
         self, form: str, sources: tuple[Tensor, ...], tensors: Any, counts: Any,
         temperature: float, options: Mapping[str, Any],
     ) -> LossOutput:  # fmt: skip
+        if self.of_values_alone:
+            raise TypeError(f"loss {self.name} reads a value head alone: loss.of_values(value=...)")
         run = self.make_run(form, sources, tensors, counts, temperature, options)
         loss = apply(run, sources)
+        value = tensors.get("value") if self.reads_value else None
+        if value is not None and value.requires_grad and torch.is_grad_enabled():
+            loss = self._by_value(loss, run.rows, value, counts)
         return LossOutput(loss=loss, metrics=run.metrics, kernel=run.kernel)
 
     def _opaque(
@@ -309,6 +352,8 @@ class LossFunction:
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
         """The counts of this microbatch. Their sums over the step are the `totals` of a call."""
+        if self.reads_value and "value" not in inputs:  # no count depends on it
+            inputs["value"] = torch.zeros(labels.shape, device=labels.device)
         compact = not labels.is_cuda
         wide = torch.float64 in [value.dtype for value in inputs.values()]
         dtype = torch.float64 if wide else torch.float32
@@ -377,6 +422,12 @@ class LossFunction:
         return SimpleNamespace(
             **{n: v if n.startswith("batch_sum") else v.clamp(min=1) for n, v in step.items()}
         )
+
+
+def _kept(value: Tensor, rows: Rows) -> Tensor:
+    """Values of the rows that are kept, with their gradient, in the dtype of the loss."""
+    flat = value.reshape(-1).to(rows.dtype)
+    return flat if rows.index is None else flat[rows.index]
 
 
 @functools.cache

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -110,7 +110,8 @@ class MonarchEndpoints:
     async def logprobs(
         self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
     ) -> list[list[float]]:
-        return await self._titans[node.target].logprobs(rollouts)
+        client = self._titans[node.target]
+        return await (client.values if node.values else client.logprobs)(rollouts)
 
     async def step(self, node: spec.Node, batch: Batch) -> StepResult:
         assert node.loss is not None
@@ -135,16 +136,7 @@ class MonarchEndpoints:
         return await self.rewards.score(node.target, rollout, target)
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
-        import torch
-
-        tensors = {
-            name: torch.tensor(value, dtype=torch.int64 if name == GROUP else torch.float64)
-            if _numbers(value)
-            else value
-            for name, value in args.items()
-        }
-        result = getattr(self._program, node.target)(**tensors)
-        return result.tolist() if isinstance(result, torch.Tensor) else result
+        return trimmed(getattr(self._program, node.target), args)
 
     # ---- evaluation
 
@@ -320,5 +312,32 @@ def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
     )  # fmt: skip
 
 
-def _numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(v, int | float | bool) for v in value)
+def trimmed(function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+    """What a function of tensors makes of lists, as lists: of tokens, as many as there were."""
+    import torch
+
+    result = function(**{name: _tensor(value, name == GROUP) for name, value in args.items()})
+    if not isinstance(result, torch.Tensor):
+        return result
+    if result.dim() < 2:
+        return result.tolist()
+    lengths = next(map(len, value) for value in args.values() if _ragged(value))
+    return [row[:length] for row, length in zip(result.tolist(), lengths, strict=True)]
+
+
+def _tensor(value: Any, whole: bool) -> Any:
+    """Numbers of sequences as a tensor, those of their tokens in rows of equal length."""
+    import torch
+
+    if _ragged(value):
+        bools = any(isinstance(row[0], bool) for row in value if row)
+        rows = [torch.tensor(row, dtype=torch.bool if bools else torch.float64) for row in value]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    if isinstance(value, list) and all(isinstance(v, int | float | bool) for v in value):
+        return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
+    return value
+
+
+def _ragged(value: Any) -> bool:
+    """Whether it has a list of numbers for each sequence."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list)

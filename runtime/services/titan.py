@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
@@ -16,11 +17,18 @@ class TitanClient:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._logprobs: Coalescer[list[Sample], list[list[float]]] = Coalescer(self._ask)
+        asked = {name: partial(self._ask, name) for name in ("logprobs", "values")}
+        self._asked: dict[str, Coalescer[list[Sample], list[list[float]]]] = {
+            name: Coalescer(ask) for name, ask in asked.items()
+        }
 
     async def logprobs(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
         """Per item, the log-prob of each completion token. Concurrent calls are merged."""
-        return await self._logprobs.submit([as_sample(item) for item in items])
+        return await self._asked["logprobs"].submit([as_sample(item) for item in items])
+
+    async def values(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
+        """Per item, what the value head says of each completion token."""
+        return await self._asked["values"].submit([as_sample(item) for item in items])
 
     async def step(self, batch: Batch, loss: str) -> StepResult:
         """One optimizer step on all ranks; rank 0's result."""
@@ -52,9 +60,9 @@ class TitanClient:
     async def close(self) -> None:
         await asyncio.wait_for(self.mesh.call("close"), 10.0)
 
-    async def _ask(self, groups: Sequence[list[Sample]]) -> list[list[list[float]]]:
+    async def _ask(self, what: str, groups: Sequence[list[Sample]]) -> list[list[list[float]]]:
         flat = [sample for group in groups for sample in group]
-        values = iter(await self.mesh.first("logprobs", flat))
+        values = iter(await self.mesh.first(what, flat))
         return [[next(values) for _ in group] for group in groups]
 
 

@@ -26,6 +26,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan_lora as lora
+from forgedsl.runtime.upstream import value_head
 from forgedsl.runtime.upstream.checkpoints import spoilt
 from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, keep_loss_whole, model_spec
 from forgedsl.runtime.upstream.titan_attention import Stretches
@@ -94,6 +95,12 @@ class TitanModel:
             return self.model(tokens, positions=positions, attention_masks=attention)
         finally:
             lm_head.head = None
+
+    def values(self, hidden: Tensor) -> Tensor:
+        """What the value head says of hidden states [N, H]; only within `head` of `hidden_to`."""
+        value: Any = self.model.value_head
+        found: Tensor = value(hidden)
+        return found
 
     def hf_state(self) -> dict[str, Tensor]:
         """Weights under their Hugging Face names, each rank's shards of them; no copy, but of what
@@ -184,6 +191,8 @@ def build_model(
     store = DTYPES[_kept(service.optimizer) if service.optimizer is not None else service.dtype]
     with torch.device("meta"), _default_dtype(store):
         module = config.build()
+        if service.value_head:
+            value_head.attach(module, config.dim)
     module = arch.parallelize_fn(
         module,
         parallel_dims=dims,
@@ -204,6 +213,7 @@ def build_model(
     with torch.no_grad():
         module.init_states(buffer_device=device if service.offload else None)
     lora.draw(module)
+    value_head.start(module)
     _plain_sum_reduction(module)
     if service.compile:
         module.tok_embeddings.register_forward_hook(_any_length)
@@ -332,8 +342,9 @@ def load_hf_weights(titan: TitanModel, folder: Path) -> None:
 
 def checkpoint_weights(
     model: spec.Model, service: spec.TitanService, folder: Path, checkpoint: Path
-) -> dict[str, Tensor]:
-    """Weights of a checkpoint under their Hugging Face names, whole, in the model's dtype.
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Weights of a checkpoint under their Hugging Face names, whole, in the model's dtype, and
+    those of its value head.
 
     Call in a process that has not used torchtitan for another device: no process group is needed.
     """
@@ -348,6 +359,8 @@ def checkpoint_weights(
         config.update_from_config(config=SimpleNamespace(parallelism=single))
     with torch.device("meta"):
         module = config.build()
+        if service.value_head:
+            value_head.attach(module, config.dim)
     kept = {**DTYPES, "f16": torch.float16}[model.dtype]
     dtype = kept if service.lora is None else torch.float32
     state = {
@@ -366,7 +379,8 @@ def checkpoint_weights(
         ) from error
     weights = lora.merged(state, service.lora)
     whole_state: dict[str, Tensor] = arch.state_dict_adapter(config, str(folder)).to_hf(weights)
-    return {name: value.to(kept) for name, value in whole_state.items()}
+    head = {name: state[f"{value_head.NAME}.{name}"].to(kept) for name in value_head.state(module)}
+    return {name: value.to(kept) for name, value in whole_state.items()}, head
 
 
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:

@@ -13,10 +13,11 @@ from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
+from forgedsl.losses.reductions import over_tokens
 from forgedsl.syntax import ast
 
 finding = rule(__doc__, "E")
-PER_TOKEN = {"logprobs": True, "score": False, "call": False}
+PER_TOKEN = {"logprobs": True, "values": True, "score": False}
 
 
 def check(view: View) -> Findings:
@@ -27,6 +28,8 @@ def check(view: View) -> Findings:
             if field is None or not isinstance(field.type, ast.TensorType):
                 continue
             per_token = PER_TOKEN.get(step.op)
+            if step.op == "call":
+                per_token = over_tokens(view.program.functions[step.receiver])
             axes = [axis.text for axis in field.type.axes if isinstance(axis, ast.Path)]
             if per_token is None or ("T" in axes) == per_token or "P" in axes:
                 continue

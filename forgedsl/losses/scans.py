@@ -1,0 +1,58 @@
+"""Recurrences over the tokens of a sequence: what returns and GAE are made of, in an advantage.
+
+    next(x, T, mask)                 x of the next token that counts, 0 behind the last
+    scan_back(x, decay, T, mask)     y = x + decay * next(y, T, mask), from the last token back
+
+They run over data, once for the batch of a step; the loss is given what they find.
+"""
+
+from __future__ import annotations
+
+from forgedsl.losses import reductions
+from forgedsl.losses.build import Typed
+from forgedsl.losses.walk import Walk, arguments
+from forgedsl.schema.builtins import SCANS
+from forgedsl.syntax import ast
+from forgedsl.types.tensors import TensorType
+
+NUMBERS = ("f32", "i64", "bf16")
+
+
+def scan(inference: Walk, node: ast.Call) -> Typed:
+    """`next(value, T, mask)`, `scan_back(delta, gamma * lam, T, mask)`."""
+    name = node.function.text
+    bound = arguments(inference, node, SCANS[name])
+    if bound is None:
+        return inference.broken(node.span)
+    if inference.calls[0].kind != "advantage":
+        message = f"`{name}` runs over whole sequences of data, in an advantage over [B, T]"
+        help_ = "compute it there, and give the result to the loss as a field of `replay`"
+        return inference.error("T701", "axis", message, node.span, help=help_)
+    if reductions.axis_name(inference, bound["axis"]) != "T":
+        message = f"`{name}` goes along T, the tokens of a sequence"
+        help_ = f"write {name}({', '.join(SCANS[name])}) with T as the axis"
+        return inference.error("T701", "axis", message, bound["axis"].span, help=help_)
+    operands = inference.operands([bound[key] for key in SCANS[name] if key in ("x", "decay")])
+    if False in [inference.expect(operand, NUMBERS) for operand in operands]:
+        return inference.broken(node.span)
+    mask = reductions.mask_argument(inference, bound["mask"], operands[0])
+    if mask is None or (operands[1:] and not _decays(inference, operands[1])):
+        return inference.broken(node.span)
+    build, axes = inference.build, mask.type.axes
+    build.span = node.span
+    expanded = [build.expand(operand.value, axes) for operand in operands]
+    return Typed(build(name, *expanded, mask.value), TensorType(axes, "f32"), node.span)
+
+
+def _decays(inference: Walk, decay: Typed) -> bool:
+    """Whether it is one number, or one for each sequence, that lets nothing grow."""
+    if decay.type.tokens:
+        message = f"the decay is one number, or one for each sequence, this is {decay.type}"
+        inference.error("T701", "axis", message, decay.span)
+        return False
+    value = inference.build.values[decay.value]
+    if value.op == "const" and isinstance(value.attr, int | float) and abs(value.attr) > 1:
+        message = f"a decay of {value.attr:g} grows with the length of the sequence"
+        inference.error("F113", "bad-value", message, decay.span, help="at most 1")
+        return False
+    return True
