@@ -71,6 +71,61 @@ def test_what_does_not_fit_is_said_once(changes, code, message):
     assert message is None or found[0].message == message
 
 
+SCORED = """forge 1
+import "std/rl" as rl
+model policy    { source = local("models/tiny_math"), dtype = f32, context = 256 }
+model preferred { source = local("models/tiny_math"), dtype = f32, context = 256 }
+dataset sums { source = jsonl("data/arithmetic.jsonl"), prompt = row.question }
+service trainer   : titan(policy) { device = cpu, batch { seq_len = 64, rows = 256 } }
+service generator : vllm(policy) { device = cpu, sampling { max_tokens = 16 } }
+service scorer    : titan(value_head(preferred)) { device = cpu }
+reward liked = scorer.score()
+flow train {
+  prompt  = sums.draw(16)
+  rollout = generator.sample(prompt, n = 8)
+  score   = liked(rollout)
+  trainer.step(replay(rollout, adv = rl.group_norm(score)), loss = rl.ppo)
+  sync trainer -> generator
+}
+schedule sync { steps = 3 }
+"""
+
+
+def lint(*changes):
+    text = SCORED
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new)
+    return [d.code for d in lint_source(SourceFile("p.forge", text), FOLDER).diagnostics]
+
+
+def test_a_reward_model_is_a_service_and_a_reward_of_the_job():
+    loaded = load_text(SCORED, "p.forge", folder=FOLDER)
+    made = lower(loaded.checked, reporter=loaded.reporter, sources=loaded.sources, base_dir=FOLDER)
+    assert made.job.services["scorer"].value_head
+    assert (made.job.rewards["liked"].kind, made.job.rewards["liked"].service) == (
+        "scorer", "scorer",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "codes"),
+    [
+        ([], []),
+        ([("titan(value_head(preferred))", "titan(preferred)")], ["F119"]),
+        ([("scorer.score()", "scorer.score(prompt = \"?\")")], ["F114"]),
+        ([("titan(value_head(preferred))", "titan(value_head(policy))")], ["F104", "R531"]),
+        ([("titan(policy)", "titan(value_head(policy))"), ("scorer.score()", "trainer.score()")],
+         ["R531", "F108"]),
+        ([("dtype = f32, context = 256 }\nmodel preferred { source = local(\"models/tiny_math\")",
+           "dtype = f32, context = 256, arch = qwen3(\"0.6B\") }\nmodel preferred { source = "
+           "local(\"models/tiny_math\"), arch = llama3(\"8B\")")], ["D610", "P213", "P213"]),
+    ],
+)  # fmt: skip
+def test_what_a_reward_model_cannot_be(changes, codes):
+    assert sorted(lint(*changes)) == sorted(codes)
+
+
 def test_tensor_parallel_beside_a_head_is_refused():
     overrides = ("trainer.parallel.tp=2", "trainer.procs=2")
     _, problems = lowered(profile="none", host=BIG, overrides=overrides)

@@ -7,6 +7,7 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.rewards.process import RewardProcess
 from forgedsl.runtime.rewards.worker import Outcome, Recipe
-from forgedsl.runtime.services.judge import Judge
+from forgedsl.runtime.services.judge import Judge, Scorer
 from forgedsl.runtime.services.reward import RewardClient
 
 MODEL = ChatTokenizer.load("pipelines/models/tiny_math")
@@ -224,3 +225,42 @@ def test_a_key_that_is_not_there_is_told_at_the_start(
         LaunchError, match="JUDGE_KEY is not set, which is to hold the key for http"
     ):
         asked(server, "2")
+
+
+# ---- reward models
+
+
+class Head:
+    """Says these values of the tokens of an answer; keeps what it was asked."""
+
+    def __init__(self, *values: float) -> None:
+        self.values_of = list(values)
+        self.asked: list[Any] = []
+
+    async def values(self, items: list[Any]) -> list[list[float]]:
+        self.asked += items
+        return [self.values_of[: len(item.mask)] for item in items]
+
+
+def scored(head: Head, make_job: Any, make_titan: Any, **more: Any) -> Outcome:
+    liked = spec.Reward(kind="scorer", function="score", service="rm")
+    job = make_job(rewards={"liked": liked}, services={"rm": make_titan()})
+    scorer = Scorer("liked", job, head)  # type: ignore[arg-type]
+    return asyncio.run(scorer.submit((("liked",), replace(rollout("7"), **more), None)))[0]
+
+
+def test_a_reward_model_scores_by_the_last_token_that_the_policy_wrote(
+    make_job: Any, make_titan: Any
+) -> None:
+    head = Head(1.0, -2.5, 9.0)
+    more = {"token_ids": [4, 5, 6], "mask": [True, True, False]}
+    assert scored(head, make_job, make_titan, **more).value == -2.5
+    assert len(head.asked) == 1
+
+
+def test_an_answer_over_the_rows_of_the_reward_model_has_failed(
+    make_job: Any, make_titan: Any
+) -> None:
+    long = make_titan().batch.seq_len
+    found = scored(Head(), make_job, make_titan, token_ids=[4] * long, mask=[True] * long)
+    assert "over `batch.seq_len` of the reward model" in found.error

@@ -24,8 +24,8 @@ from forgedsl.plan.plan import advice
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "cispo_math", "dapo_code", "dapo_math", "distill_math", "dpo_math", "grpo_math", "gspo_math",
-    "guess_math", "ppo_critic", "reinforce_math", "rloo_math", "sapo_math", "sft_math",
-    "smollm_dpo", "smollm_math", "smollm_sft",
+    "guess_math", "ppo_critic", "reinforce_math", "reward_math", "rloo_math", "sapo_math",
+    "sft_math", "smollm_dpo", "smollm_math", "smollm_sft",
 )  # fmt: skip
 PROFILES = {
     "dapo_code": ("none",),

@@ -22,6 +22,8 @@ from forgedsl.lower.job import Job
 
 T = TypeVar("T")
 FUNCTIONS = "functions"
+ASKED = ("judge", "endpoint", "scorer")
+"""kinds of rewards that their function does not tell apart"""
 RESERVED = {"Path", "functions", "program", "HERE", "TOPOLOGY", "main"}
 HEADER = '''"""{title}
 
@@ -217,7 +219,7 @@ class _Main:
             own = self.function(reward.function) if reward.kind == "program" else reward.function
             args = [
                 (None, name), (None, own), *([("file", reward.path)] if reward.path else []),
-                *([("kind", reward.kind)] if reward.kind in ("judge", "endpoint") else []),
+                *([("kind", reward.kind)] if reward.kind in ASKED else []),
                 *self.fields(reward, "kind", "function", "path", "sha256"), *self.at(name),
             ]  # fmt: skip
             yield statement(f"{self.variable('score', name)} = ", Call("program.reward", args))

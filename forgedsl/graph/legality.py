@@ -153,6 +153,7 @@ def check(
         for batch, (loss, live) in reads.items():
             found += check_fields(by_name[batch], loss, live, trainer)
     found += _check_minibatches(nodes)
+    found += _check_scorers(program, nodes)
     syncs = [d for node in nodes for d in _check_sync(program, node, nodes)]
     found += syncs or _check_updated(program, nodes)
     for diagnostic in found:
@@ -284,6 +285,19 @@ def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> 
 
 
 # ---- weights
+
+
+def _check_scorers(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:
+    """F108: a reward model that is trained would give one answer another score in every step."""
+    step = next(node for node in nodes if node.op == "step")
+    return [
+        error("F108", "sync-into-frozen",
+              f"`{service.name}` scores `{reward}`, and is trained: its scores would change",
+              step.span, label="trained here",
+              related=(Label(text="scores", span=program.rewards[reward].span),),
+              help=f"score by a service of its own: `{service.ctor}(value_head(MODEL))`")
+        for reward, service in judging(program, nodes).items() if service.name == step.target
+    ]  # fmt: skip
 
 
 def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[Diagnostic]:

@@ -181,7 +181,8 @@ class FlowResolver:
             return False
         if method == "score":
             message = f"`{path.text}` is a reward that is not declared"
-            said = f"`reward NAME = {path.text}(prompt = ...)`, and call `NAME` here"
+            given = "" if kind_of(owner).trains else "prompt = ..."
+            said = f"`reward NAME = {path.text}({given})`, and call `NAME` here"
             self.ctx.error("F119", message, call.span, help=said)
             return False
         if method == "step":

@@ -2,7 +2,8 @@
 
 The prompt is a template. Its holes are `{prompt}`, `{response}`, `{target}` and `{row.COLUMN}`;
 `{{` and `}}` are braces. A judge becomes the `Constructor` NAME, whose arguments are those of
-`score` and its `service`.
+`score` and its `service`. A reward model, `reward liked = scorer.score()`, becomes SCORER: what the
+value head of a frozen service says where the last token of an answer is to come.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from forgedsl.schema.constructors import JUDGE
 from forgedsl.services.registry import kind_of
 from forgedsl.syntax import ast
 
-NAME = "judge"
+NAME, SCORER = "judge", "scorer"
 HOLES = ("prompt", "response", "target")
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """a name of an environment variable; published forms of keys have hyphens, or are longer"""
@@ -44,6 +45,8 @@ def judged(
             ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), methods)
         return None
     args = value.args if isinstance(value, ast.Call) else ()
+    if kind.trains:
+        return _scorer(resolver, declared, args, value)
     bound = resolver.coercer.bind(JUDGE, args, value.span, resolver.scope)
     if bound is ERROR:
         return None
@@ -80,6 +83,22 @@ def _reachable(resolver: File, declared: Declared) -> bool:
     return not bad
 
 
+def _scorer(
+    resolver: File, declared: Declared, args: tuple[ast.Arg, ...], value: ast.Expr
+) -> Constructor | None:
+    """A reward model, which reads the whole answer and is told nothing else."""
+    if not declared.head:
+        message = f"`{declared.name}` has no value head"
+        said = f"`service {declared.name} : {declared.ctor}(value_head(MODEL))`"
+        resolver.ctx.error("F119", message, value.span, help=said)
+        return None
+    if args:
+        message = f"`{declared.name}.score` takes no arguments: it reads prompt and answer"
+        resolver.ctx.error("F114", message, args[0].span)
+        return None
+    return Constructor(name=SCORER, args={"service": declared.name}, span=value.span)
+
+
 def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | bool:
     """What is wrong with a template; True if that has been reported."""
     try:
@@ -110,8 +129,14 @@ def judge_of(reward: RewardDecl | None) -> Constructor | None:
     return body if isinstance(body, Constructor) and body.name == NAME else None
 
 
+def scorer_of(reward: RewardDecl | None) -> Constructor | None:
+    """The reward model behind a reward."""
+    body = reward.body if reward is not None else None
+    return body if isinstance(body, Constructor) and body.name == SCORER else None
+
+
 def judges(program: Program, rewards: Iterable[str]) -> dict[str, Decl]:
-    """The services that judge, by reward, among these rewards and the monitors."""
+    """The services that judge or score, by reward, among these rewards and the monitors."""
     names = {*rewards, *(n for n, r in program.rewards.items() if r.settings["monitor"].value)}
-    found = {n: judge_of(r) for n, r in program.rewards.items() if n in names}
+    found = {n: judge_of(r) or scorer_of(r) for n, r in program.rewards.items() if n in names}
     return {n: program.services[j.args["service"]] for n, j in found.items() if j is not None}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.hir.judges import NAME as JUDGE
+from forgedsl.hir.judges import SCORER
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
@@ -49,6 +50,8 @@ def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
             return point(0.0) if never else interval(-1.0, 0.0)
         if body.name == JUDGE:
             return interval(*map(float, body.args["range"]))
+        if body.name == SCORER:
+            return None
         return STANDARD[body.name]
     if isinstance(body, PythonFunction):
         return None

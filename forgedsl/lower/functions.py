@@ -18,7 +18,7 @@ from forgedsl.hir.ir import (
     model_of,
     rewards_of,
 )
-from forgedsl.hir.judges import holes, judge_of
+from forgedsl.hir.judges import holes, judge_of, scorer_of
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
@@ -67,6 +67,9 @@ def _reward(program: Program, decl: RewardDecl, files: InputFiles) -> job.Reward
     }
     if (judge := judge_of(decl)) is not None:
         return _judge(judge, program.services[judge.args["service"]], settings, common)
+    if (scorer := scorer_of(decl)) is not None:
+        service = scorer.args["service"]
+        return job.Reward(kind="scorer", function="score", service=service, **common)
     if isinstance(decl.body, Constructor):
         return job.Reward(kind="std", function=decl.body.name, args=dict(decl.body.args), **common)
     if isinstance(decl.body, PythonFunction):

@@ -68,9 +68,10 @@ class Reward(Spec):
     response, target, rollout, row, or `column NAME`; `lists` that all come as lists of one (TRL).
     kind "judge": `service` grades the prompt whose holes `inputs` name; `args` are of `score`.
     kind "endpoint": so does what is at `args["url"]`.
+    kind "scorer": the value head of `service` says it of the last token.
     """
 
-    kind: Literal["std", "program", "python", "judge", "endpoint"]
+    kind: Literal["std", "program", "python", "judge", "endpoint", "scorer"]
     function: str
     args: dict[str, Any] = Field(default_factory=dict)
     service: str | None = None

@@ -20,7 +20,7 @@ from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
-from forgedsl.runtime.services.judge import Judge
+from forgedsl.runtime.services.judge import Judge, Scorer
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 
@@ -55,7 +55,7 @@ async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLo
         await asyncio.to_thread(reader.check, maker(job, name, reader), SECONDS)
         readers[name] = reader
     judges = {}
-    for service in {reward.service for reward in job.rewards.values()} - {None}:
+    for service in {reward.service for reward in job.rewards.values() if reward.kind == "judge"}:
         model = job.services[str(service)].model
         judges[str(service)] = await asyncio.to_thread(load_tokenizer, job, model, job_dir, run_dir)
     return Data(program=program, readers=readers, judges=judges)
@@ -65,12 +65,13 @@ async def build_endpoints(
     job: spec.Job, fleet: Fleet, run_dir: Path, data: Data, events: EventLog, record_batches: int
 ) -> MonarchEndpoints:
     """Connect a client to every mesh."""
+    titans = {name: TitanClient(mesh) for name, mesh in fleet.titans.items()}
     endpoints = MonarchEndpoints(
         job,
         run_dir,
         datasets=data.readers,
         generators={},
-        titans={name: TitanClient(mesh) for name, mesh in fleet.titans.items()},
+        titans=titans,
         rewards=RewardClient(job, fleet.rewards, data.program, events),
         program=data.program,
         record_batches=record_batches,
@@ -82,7 +83,9 @@ async def build_endpoints(
         await client.start()
         endpoints.generators[name] = client
     for name, reward in job.rewards.items():
-        if reward.service is not None:
+        if reward.service is not None and reward.kind == "scorer":
+            endpoints.rewards.judge(name, Scorer(name, job, titans[reward.service]))
+        elif reward.service is not None:
             client = endpoints.generators[reward.service]
             endpoints.rewards.judge(name, Judge(name, job, client, data.judges[reward.service]))
     await _environments(job, fleet, data, events, endpoints)

@@ -1,9 +1,11 @@
-"""A judge that is an engine of the run: the grade expected of its next token.
+"""What a service of the run says of an answer. A judge: the grade expected of its next token.
 
     rollout --template--> prompt --engine--> log-probs of the grades --> sum of p(g) g / sum of p(g)
 
 Nothing is sampled, so that equal texts have equal grades. Texts in holes cannot end the turn that
 they stand in: special tokens of the judge in them are broken up.
+
+    rollout --reward model--> values of its tokens --> that of the last
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from abc import ABC, abstractmethod
 from typing import Any
 
 from forgedsl.errors import LaunchError
@@ -20,31 +23,20 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.rewards.given import filled, on_range
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.titan import TitanClient
 
+AT_ONCE = 1024
+"""calls of a reward model that wait together for its next pass"""
 LEAST_MASS = 0.01
 """probability of all grades together below which the judge says something else"""
 
 
-class Judge:
-    """The calls of one reward; a pool for RewardClient."""
+class Asked(ABC):
+    """The calls of one reward that a service of the run gives; a pool for RewardClient."""
 
-    def __init__(
-        self, name: str, job: spec.Job, client: GeneratorClient, tokenizer: ChatTokenizer
-    ) -> None:
-        reward = job.rewards[name]
-        least, most = reward.args["scale"]
-        self._reward, self._client, self._tokenizer = reward, client, tokenizer
-        self._slots = asyncio.Semaphore(reward.places)
-        self._grades: dict[int, int] = {}
-        """by token"""
-        for grade in range(least, most + 1):
-            tokens = tokenizer.tokenizer(str(grade), add_special_tokens=False)["input_ids"]
-            if len(tokens) != 1:
-                raise LaunchError(
-                    f"{job.origins.get(name, '')}: the grade {grade} of {name} is {len(tokens)} "
-                    f"tokens of the judge {reward.service}; it has to be one: choose another scale"
-                )
-            self._grades[tokens[0]] = grade
+    def __init__(self, reward: spec.Reward, places: int) -> None:
+        self._reward = reward
+        self._slots = asyncio.Semaphore(places)
 
     async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
         """The value of an item's one reward."""
@@ -60,6 +52,53 @@ class Judge:
                 outcome = Outcome(error=f"ValueError: {error}")
             outcome.seconds = time.monotonic() - began
             return [outcome]
+
+    @abstractmethod
+    async def _outcome(self, rollout: Any, target: Any) -> Outcome:
+        """What the service says of a rollout."""
+
+
+class Scorer(Asked):
+    """A reward model: the value of the last token that the policy wrote."""
+
+    def __init__(self, name: str, job: spec.Job, client: TitanClient) -> None:
+        reward = job.rewards[name]
+        super().__init__(reward, AT_ONCE)
+        service = job.services[str(reward.service)]
+        assert isinstance(service, spec.TitanService)
+        self._client, self._longest = client, service.batch.seq_len
+
+    async def _outcome(self, rollout: Any, target: Any) -> Outcome:
+        tokens = len(rollout.prompt.token_ids) + len(rollout.token_ids)
+        if tokens > self._longest:
+            return Outcome(error=f"{tokens} tokens are over `batch.seq_len` of the reward model, "
+                           f"{self._longest}")  # fmt: skip
+        if not any(rollout.mask):
+            return Outcome(error="the policy wrote no token of it")
+        (values,) = await self._client.values([rollout])
+        return Outcome(value=[v for v, own in zip(values, rollout.mask, strict=True) if own][-1])
+
+
+class Judge(Asked):
+    """A model that is asked for a grade."""
+
+    def __init__(
+        self, name: str, job: spec.Job, client: GeneratorClient, tokenizer: ChatTokenizer
+    ) -> None:
+        reward = job.rewards[name]
+        least, most = reward.args["scale"]
+        super().__init__(reward, reward.places)
+        self._client, self._tokenizer = client, tokenizer
+        self._grades: dict[int, int] = {}
+        """by token"""
+        for grade in range(least, most + 1):
+            tokens = tokenizer.tokenizer(str(grade), add_special_tokens=False)["input_ids"]
+            if len(tokens) != 1:
+                raise LaunchError(
+                    f"{job.origins.get(name, '')}: the grade {grade} of {name} is {len(tokens)} "
+                    f"tokens of the judge {reward.service}; it has to be one: choose another scale"
+                )
+            self._grades[tokens[0]] = grade
 
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:
         text = filled(self._reward, rollout, target, self._clean)

@@ -26,7 +26,7 @@ from forgedsl.runtime.guards import Late, RewardGuard, deadline
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.worker import Item, Outcome
-from forgedsl.runtime.services.judge import Judge
+from forgedsl.runtime.services.judge import Asked
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
@@ -157,7 +157,7 @@ class RewardClient:
         }
         self._cached: dict[tuple[Any, ...], float] = {}
         pools = {id(mesh): self._pool(name, mesh) for name, mesh in mesh_by_reward.items()}
-        self._pools: dict[str, RewardPool | Judge] = {
+        self._pools: dict[str, RewardPool | Asked] = {
             name: pools[id(mesh)] for name, mesh in mesh_by_reward.items()
         }
 
@@ -166,8 +166,8 @@ class RewardClient:
         pools = (pool for pool in self._pools.values() if isinstance(pool, RewardPool))
         return next((pool for pool in pools if pool.mesh is mesh), None)
 
-    def judge(self, name: str, judge: Judge) -> None:
-        """Let an engine of the run give reward `name`."""
+    def judge(self, name: str, judge: Asked) -> None:
+        """Let a service of the run give reward `name`."""
         self._pools[name] = judge
 
     async def score(

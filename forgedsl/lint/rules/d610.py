@@ -1,7 +1,7 @@
 """D610 tokenizer-mismatch: log-probs of models that do not share a vocabulary are compared.
 
-A reference or judge scores the tokens that the policy sampled; with another tokenizer, token 1234
-is another word and its log-prob means nothing. See TRL #4562.
+A reference or a reward model scores the tokens that the policy sampled; with another tokenizer,
+token 1234 is another word and its log-prob means nothing. See TRL #4562.
 
     model policy  { source = hf("Qwen/Qwen3-4B"), arch = qwen3("4B") }
     model teacher { source = hf("meta-llama/Llama-3.1-8B"), arch = llama3("8B") }
@@ -16,7 +16,8 @@ from typing import Any
 from forgedsl.diagnostics import Label
 from forgedsl.families.base import Unsupported
 from forgedsl.families.registry import by_hub_name, family
-from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.hir.ir import Constructor, Decl, model_of
+from forgedsl.hir.judges import scorer_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
@@ -29,15 +30,16 @@ def check(view: View) -> Findings:
     if sampler is None:
         return
     ours = program.models[sampler.ctor_args[0].name]
-    for step in program.flow:
-        if step.op != "logprobs":
-            continue
-        theirs = program.models[program.services[step.receiver].ctor_args[0].name]
+    asked = [(s.receiver, s.span) for s in program.flow if s.op in ("logprobs", "values")]
+    scorers = [scorer for r in program.rewards.values() if (scorer := scorer_of(r)) is not None]
+    asked += [(scorer.args["service"], scorer.span) for scorer in scorers]
+    for service, span in asked:
+        theirs = program.models[model_of(program.services[service])]
         why = _difference(ours, theirs)
         if theirs.name != ours.name and why:
             yield finding(
-                f"`{step.receiver}` reads tokens of another vocabulary: {why}",
-                step.span,
+                f"`{service}` reads tokens of another vocabulary: {why}",
+                span,
                 related=(
                     Label(text="samples the tokens", span=ours.name_span),
                     Label(text="scores them", span=theirs.name_span),

@@ -12,7 +12,7 @@ A judge that is synced, so that its grades would move with the policy, is F108.
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.ir import model_of
-from forgedsl.hir.judges import judge_of
+from forgedsl.hir.judges import judge_of, scorer_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.services.registry import kind_of
@@ -24,7 +24,7 @@ def check(view: View) -> Findings:
     services = view.program.services
     trained = {model_of(services[step.receiver]): step for step in view.steps}
     for reward in view.program.rewards.values():
-        judge = judge_of(reward)
+        judge = judge_of(reward) or scorer_of(reward)
         service = services[judge.args["service"]] if judge is not None else None
         if judge is None or service is None or kind_of(service.ctor).remote:
             continue
