@@ -130,3 +130,35 @@ def test_tensor_parallel_beside_a_head_is_refused():
     overrides = ("trainer.parallel.tp=2", "trainer.procs=2")
     _, problems = lowered(profile="none", host=BIG, overrides=overrides)
     assert [code for code, _ in problems] == ["P216"]
+
+
+PAIRS = (FOLDER / "reward_math.forge").read_text()
+MEASURED = """
+eval held_out {
+  dataset = preferences, source = jsonl("data/curriculum_pairs.jsonl")
+  loss = LOSS, every = 10
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("loss", "head", "codes"),
+    [
+        ("rl.bradley_terry", True, []),
+        ("rl.ipo", True, ["F111"]),
+        ("flat", False, ["F111"]),
+    ],
+)
+def test_an_eval_measures_a_value_head_that_is_there(loss, head, codes):
+    text = PAIRS + MEASURED.replace("LOSS", loss)
+    if not head:
+        text = text.replace("titan(value_head(scorer))", "titan(scorer)")
+        text = text.replace("loss = rl.bradley_terry)", "loss = prefer)")
+        text += "loss prefer(logprob: diff [P, T] f32, mask: [P, T] bool) {\n"
+        text += "  chosen = sum(logprob.chosen, T, mask.chosen)\n"
+        text += "  rejected = sum(logprob.rejected, T, mask.rejected)\n"
+        text += "  minimize pair_mean(-log_sigmoid(chosen - rejected))\n}\n"
+        text += "loss flat(value: diff [P, T] f32, mask: [P, T] bool) {\n"
+        text += "  minimize pair_mean(sum(value.chosen, T, mask.chosen) ** 2)\n}\n"
+    found = lint_source(SourceFile("p.forge", text), FOLDER, profile="cpu").diagnostics
+    assert [d.code for d in found if d.severity == "error"] == codes

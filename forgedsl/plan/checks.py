@@ -15,7 +15,7 @@ from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
 from forgedsl.losses.infer import infer
-from forgedsl.losses.tree import Tree
+from forgedsl.losses.tree import VALUE, Tree
 from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens
 from forgedsl.plan.environments import longest_text
@@ -389,7 +389,7 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
         if _is_hidden(decl.settings["split"], decl.settings["source"])
     ]
     losses = {name: decl for name, decl in program.evals.items() if decl.settings["loss"].value}
-    found += [d for decl in losses.values() for d in _check_loss(program, decl)]
+    found += [d for decl in losses.values() for d in _check_loss(program, graph, decl)]
     if graph.syncs or graph.of("sample"):
         return found
     return found + [
@@ -406,7 +406,7 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
     ]
 
 
-def _check_loss(program: Program, decl: Decl) -> Iterator[Diagnostic]:
+def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnostic]:
     """F111: held-out rows give a loss nothing but their tokens. F110: and they must be there."""
     setting = decl.settings["loss"]
     loss = program.functions[setting.value.name]
@@ -414,7 +414,10 @@ def _check_loss(program: Program, decl: Decl) -> Iterator[Diagnostic]:
     tree = infer(loss, Reporter())
     if tree is None:  # its mistakes are reported where it is lowered
         return
-    foreign = [f.name for f in tree.fields if f.name not in (*builtins.TRAINER_FIELDS, "mask")]
+    given = {*builtins.TRAINER_FIELDS, "mask", "last"}
+    if not program.services[graph.trainer].head:
+        given.remove(VALUE)
+    foreign = [f.name for f in tree.fields if f.name not in given]
     if foreign:
         listed = ", ".join(f"`{name}`" for name in foreign)
         yield error(
