@@ -73,7 +73,7 @@ WRONG = [
     ("[1, 5]", "[0, 10]", "F113", "a grade is one token of the judge, 0 to 9"),
     ("[1, 5])", "[1, 5], range = [1.0, 0.0])", "F113", "a range goes up"),
     ("judge.score(", "judge.sample(", "F119", "a reward asks a judge"),
-    ("judge.score(", "trainer.score(", "F101", "titan `trainer` has no method `score`"),
+    ("judge.score(", "trainer.score(", "F119", "`trainer` has no value head"),
     ("score   = total(rollout, prompt.target)", "score = judge.score(rollout)", "F119",
      "`judge.score` is a reward that is not declared"),
     ("vllm(grader)", 'vllm("m")', "F119", "titan(MODEL)"),

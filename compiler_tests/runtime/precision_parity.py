@@ -134,7 +134,7 @@ def again(
     more = titan.build_optimizer(other, opt, STEPS, parts)
     managers = [
         titan.build_checkpointer(
-            each, folder=folder / f"{case} checkpoints", source=None, keep=2, optimizers=opts,
+            each, folder=folder / f"{case} checkpoints", source=None, optimizers=opts,
             schedulers=more[1], states={}, parts=parts,
         )
         for each, opts in ((model, optimizers), (other, more[0]))

@@ -14,6 +14,8 @@ Decided by evaluating each exponential that reads the policy and older weights w
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
+from forgedsl.losses.fields import KNOWN
+from forgedsl.losses.tree import ROW_STATISTICS
 
 finding = rule(__doc__, "D")
 
@@ -21,7 +23,7 @@ finding = rule(__doc__, "D")
 def check(view: View) -> Findings:
     for loss in view.losses:
         node = loss.once(_off_one)
-        if node is not None:
+        if node is not None and not _unfed(loss, node):
             yield finding(
                 "this ratio is not 1 where both policies are the same",
                 loss.spot(node),
@@ -45,6 +47,12 @@ def _off_one(loss: LossView) -> int | None:
         if any(abs(value - 1.0) > 1e-9 for value in at):
             return node
     return None
+
+
+def _unfed(loss: LossView, node: int) -> bool:
+    """Whether it reads what the batch does not have, which F111 tells."""
+    given = {*loss.bound, *KNOWN, *ROW_STATISTICS}
+    return loss.step is not None and not _inside(loss, node) <= given
 
 
 def _moves(loss: LossView, side: str) -> bool:
