@@ -12,11 +12,15 @@ from torch import Tensor
 import forgedsl
 from forgedsl.runtime.losses import LossFunction
 
-# Triton decides once, when it is imported, whether its own library is interpreted. Child processes
-# of other tests must not inherit the decision; tests of kernels set the variable for themselves.
+# Triton decides once, when it is imported, whether its own library is interpreted, and so do our
+# kernels that are no template, whoever imports them first. Child processes of other tests must not
+# inherit the decision; tests of kernels set the variable for themselves.
 with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRITON_INTERPRET", "1")
     import triton.language  # noqa: F401
+
+    import forgedsl.runtime.losses.product_kernels
+    import forgedsl.runtime.losses.rescale
 
 PARAMS = {"dr_grpo": {"horizon": 7.0}}
 VARIANTS = {
