@@ -16,8 +16,8 @@ def test_most_harmful_edits_are_told_and_few_harmless_ones(first):
     verdicts = [verdict(number) for number in range(first, first + PART)]
     _, harmful, caught, harmless, false = rates(verdicts)
     print(f"{caught} of {harmful} harmful edits are told, {false} of {harmless} harmless ones")
-    assert caught >= 0.8 * harmful
-    assert false <= 0.1 * harmless + 2
+    assert caught >= 0.85 * harmful
+    assert false <= 0.1 * harmless + 1
 
 
 def test_there_are_a_thousand_edits_each_once():

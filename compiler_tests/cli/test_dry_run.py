@@ -66,15 +66,12 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("import os\nos._exit(3)\n", r"grading\.py:2 ends the process while it is imported "),
-        (
-            "import time\ntime.sleep(99)\n",
-            r"(grading\.py:2 did not end while it was|not loaded wi)",
-        ),
+        ("import os\nos._exit(3)\n", "grading.py:2 ends the process while it is imported "),
+        ("import time\ntime.sleep(99)\n", "grading.py:2 did not end while it was imported: "),
     ],
 )
 def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypatch, body, said):
-    monkeypatch.setattr(outside, "SECONDS", 16.0)
+    monkeypatch.setattr(outside, "SECONDS", 10.0)
     (folder / "grading.py").write_text(f"{body}def f(response): ...\n")
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
@@ -83,7 +80,7 @@ def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypa
     (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert "rewards      FAILED  reward correct (f of grading.py, t.forge:" in done.stdout
-    assert re.search(rf"\): {said}", done.stdout), done.stdout
+    assert f"): {said}" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -100,8 +100,7 @@ def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     (tmp_path / "p.py").write_text(text)
     (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")
     said = "p.py:2 did not end while it was imported: it was interrupted after 4 s (a run waits 540"
-    slow = "not loaded within 8 s; what runs on import must end"  # where Python starts in over 4 s
-    assert said in found.message or slow in found.message
+    assert said in found.message
 
 
 def test_a_reward_that_imports_is_silent(deep, tmp_path):

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -62,3 +66,18 @@ def make_job() -> Any:
 @pytest.fixture
 def make_titan() -> Any:
     return titan
+
+
+@pytest.fixture
+def interpreted() -> Callable[[str], None]:
+    """Runs a program whose Triton kernels are interpreted, in a process of its own: Triton decides
+    at its import."""
+
+    def run(program: str) -> None:
+        env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    return run

@@ -1,9 +1,5 @@
 """Log-probs of sampled tokens in one reading of the logits, interpreted, against float64."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 KERNELS = """
@@ -47,9 +43,5 @@ assert len(seen) == 4
 
 
 @pytest.mark.parametrize("program", [KERNELS, HANDED_ON], ids=["kernels", "handed_on"])
-def test_logprobs_of_sampled_tokens(program: str) -> None:
-    env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+def test_logprobs_of_sampled_tokens(interpreted, program: str) -> None:
+    interpreted(program)

@@ -51,7 +51,7 @@ def command(
 
 
 def row_of(run: Path) -> dict[str, Any]:
-    """How a run stands: from the ends of its files, whatever their length."""
+    """How a run stands, by its metrics and the ends of its events, which may be long."""
     from forgedsl.runs.data import is_running, jsonl
 
     job = json.loads((run / "job.json").read_text("utf-8"))
@@ -64,14 +64,14 @@ def row_of(run: Path) -> dict[str, Any]:
         state = "not started"
     else:
         state = str(last.get("status")) if last.get("kind") == "run.end" else "killed"
-    higher = [
-        {"eval": key.removeprefix("eval/"), "value": row[key], "step": row["step"]}
+    shown = next((key for row in rows for key in row if key.startswith("eval/")), "")
+    values = [
+        {"eval": shown.removeprefix("eval/"), "value": row[shown], "step": row["step"]}
         for row in rows
-        for key in list(dict.fromkeys(k for r in rows for k in r if k.startswith("eval/")))[:1]
-        if row.get(key) is not None
+        if row.get(shown) is not None
     ]
     loss = any(e.get("loss") for e in job["evals"].values())
-    best = (min if loss else max)(higher, key=lambda each: each["value"], default=None)
+    best = (min if loss else max)(values, key=lambda each: each["value"], default=None)
     began = next(jsonl(events, []), None)
     return {
         "run": run.name, "state": state, "step": rows[-1]["step"] if rows else 0,

@@ -272,13 +272,10 @@ class TitanTrainer(TitanActor):
             sums["tokens"] += sum(micro.num_tokens for micro in micros)
             if len(terms) > 1:
                 again = any(name == other for other, _ in terms[:index])
-                found = (
-                    _named(found, f"{name}_{index + 1}" if again else name)
-                    | {
-                        "loss": sums["loss"] + found["loss"].cpu(),
-                    }
-                    | {k: each[k] for each in (found, sums) for k in ("entropy",) if k in each}
-                )
+                whole = {"loss": sums["loss"] + found["loss"].cpu()}
+                if "entropy" in found:  # a loss of values alone has none
+                    whole["entropy"] = sums.get("entropy", found["entropy"])
+                found = _named(found, f"{name}_{index + 1}" if again else name) | whole
             sums |= found
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
