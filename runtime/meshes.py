@@ -149,7 +149,11 @@ async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     """Start a generator replica or a pool anew and set it up."""
     sampler = "token" in dead.recipe["kwargs"]
     fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
-    await set_up(fresh, (run_key,) if sampler else (), tell)
+    try:
+        await set_up(fresh, (run_key,) if sampler else (), tell)
+    except RunError:
+        await fresh.abandon()
+        raise
     return fresh
 
 

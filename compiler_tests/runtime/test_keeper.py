@@ -6,9 +6,13 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from forgedsl.errors import RunError
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.services import keeper as module
 from forgedsl.runtime.services.keeper import DEATHS, Keeper
 
 FAILURE = ServiceFailure(service="correct", origin="x.forge:3:1", message="killed")
@@ -17,7 +21,8 @@ FAILURE = ServiceFailure(service="correct", origin="x.forge:3:1", message="kille
 class FakeMesh:
     """Dies at once, but for the last."""
 
-    service, name, members, on, on_gpus = "correct", "reward_correct", (), range(1), False
+    service, name, origin, members = "correct", "reward_correct", "x.forge:3:1", ()
+    on, on_gpus = range(1), False
 
     def __init__(self, deaths: int, lives: int) -> None:
         self.deaths, self.lives = deaths, lives
@@ -26,6 +31,22 @@ class FakeMesh:
         await asyncio.sleep(0)
         if self.deaths < self.lives:
             raise ServiceError(FAILURE, died=True)
+
+
+class Stopped(FakeMesh):
+    """Its second rank gives no answer, nor ends."""
+
+    members = ({"pid": 7}, {"pid": 8})
+
+    async def call(self, endpoint: str) -> None:
+        await asyncio.Event().wait()
+
+    async def quiet(self, seconds: float) -> list[int]:
+        await asyncio.sleep(seconds)
+        return [1]
+
+    def who(self, ranks: list[int]) -> str:
+        return f"ranks {ranks}"
 
 
 class FakePool:
@@ -42,13 +63,16 @@ class FakePool:
         self.calls.append(f"restore {mesh.deaths}")
 
 
-def kept(lives: int) -> tuple[FakePool, Fleet, Any, list[Any]]:
-    """A pool after so many deaths, its fleet, the endpoints, and the events."""
+def kept(lives: int, *, starts: int = 0) -> tuple[FakePool, Fleet, Any, list[Any]]:
+    """A pool after so many deaths and `starts` that failed, its fleet, endpoints, and events."""
+    failing = iter(range(starts))
     pool, seen = FakePool(), []
     first: Any = FakeMesh(0, lives)
     fleet = Fleet(generators={}, titans={}, rewards={"correct": first})
 
     async def restart(dead: Any) -> Any:
+        if next(failing, None) is not None:
+            raise RunError("it was killed too")
         return FakeMesh(dead.deaths + 1, lives)
 
     async def main() -> Any:
@@ -75,6 +99,40 @@ def test_a_pool_that_dies_for_ever_ends_the_run() -> None:
     pool, _, endpoints, _ = kept(DEATHS + 1)
     assert pool.calls.count("lost") == DEATHS
     assert endpoints.failures.get_nowait() == FAILURE
+
+
+def test_a_pool_that_dies_while_it_starts_is_started_once_more() -> None:
+    pool, fleet, endpoints, seen = kept(1, starts=1)
+    assert pool.calls == ["lost", "lost", "restore 2"]
+    assert fleet.rewards["correct"].deaths == 2
+    assert endpoints.failures.empty()
+    said = [event["text"] for event in seen if event["kind"] == "warning"]
+    assert said[1].startswith(
+        "reward_correct died and could not be started again: it was killed too; it is started again"
+    )
+
+
+def test_a_pool_that_never_starts_ends_the_run() -> None:
+    _, _, endpoints, _ = kept(1, starts=DEATHS)
+    failure = endpoints.failures.get_nowait()
+    assert failure.message.endswith("could not be started again: it was killed too")
+
+
+def test_a_rank_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped keeps its connection, and its peers wait for it."""
+    monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.01)
+    trainer: Any = Stopped(0, 0)
+    fleet = Fleet(generators={}, titans={"trainer": trainer}, rewards={})
+
+    async def main() -> str:
+        endpoints: Any = SimpleNamespace(
+            generators={}, pool=lambda mesh: None, failures=asyncio.Queue()
+        )
+        await Keeper(fleet, endpoints, EventLog(), None)._keep(trainer)  # type: ignore[arg-type]
+        return endpoints.failures.get_nowait().message
+
+    assert asyncio.run(main()) == "reward_correct: ranks [1] has not answered for 0 s"
 
 
 class Lasting:

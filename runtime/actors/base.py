@@ -93,6 +93,10 @@ class ForgeActor(Actor):
         """Returns on `leave`; a pending call fails as soon as Monarch sees this process die."""
         await self._released.wait()
 
+    @concurrent_endpoint
+    async def beat(self) -> None:
+        """Answers as long as the process runs."""
+
     def release(self) -> None:
         """End what would outlive the process."""
 

@@ -1,7 +1,8 @@
 """Watches every mesh; a generator replica or a pool of rewards that dies is started again.
 
-    watch fails, host is gone -> client.lost (its requests go elsewhere)
+    watch fails, host is gone, a rank is silent -> client.lost (its requests go elsewhere)
         |-> spawn, on another host if its own is gone -> set up -> client.restore
+        |       `-> it died over that: once more, as after any death
         |-> no host has room: the run goes on with the other replicas
         `-> failures (the run ends): another service, the last replica, or too many deaths
 
@@ -28,6 +29,9 @@ DEATHS = 3
 """of one replica; one more ends the run: what kills it is no accident"""
 
 HOSTS_SECONDS = 1.0
+BEAT_SECONDS, SILENT_SECONDS = 10.0, 120.0
+"""between two times that a rank is asked, and how long it may take to answer: only its event loop
+has to, whatever it computes"""
 
 Restart = Callable[[Mesh], Awaitable[Mesh]]
 
@@ -74,10 +78,12 @@ class Keeper:
         """Why a mesh ended; None where it was asked to."""
         end = self._ends[id(mesh)] = asyncio.get_running_loop().create_future()
         watch = asyncio.ensure_future(mesh.call("watch"))
+        silence = asyncio.create_task(self._silence(mesh))
         try:
-            await asyncio.wait((watch, end), return_when=asyncio.FIRST_COMPLETED)
-            if end.done():
-                message = f"{mesh.name}: {end.result()}"
+            await asyncio.wait((watch, end, silence), return_when=asyncio.FIRST_COMPLETED)
+            if end.done() or silence.done():
+                why = end.result() if end.done() else silence.result()
+                message = f"{mesh.name}: {why}"
                 failure = ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
                 return ServiceError(failure, died=True)
             error = watch.exception()
@@ -86,23 +92,38 @@ class Keeper:
             return error
         finally:
             watch.cancel()
+            silence.cancel()
             del self._ends[id(mesh)]
+
+    @staticmethod
+    async def _silence(mesh: Mesh) -> str:
+        """Returns when a rank has not answered: it is stopped, or so busy that nothing can come of
+        it, and its peers wait for it without a word. One that ended is for `watch` to tell."""
+        while True:
+            await asyncio.sleep(BEAT_SECONDS)
+            start = asyncio.get_running_loop().time()
+            quiet = await mesh.quiet(SILENT_SECONDS)
+            if quiet and asyncio.get_running_loop().time() - start >= SILENT_SECONDS:
+                return f"{mesh.who(quiet)} has not answered for {SILENT_SECONDS:.0f} s"
 
     async def _keep(self, mesh: Mesh) -> None:
         while (error := await self._watched(mesh)) is not None:
-            pool = self._endpoints.pool(mesh)
-            known = mesh.service in self._endpoints.generators or pool is not None
-            if not known or not error.died or mesh.deaths >= DEATHS:
-                self._endpoints.failures.put_nowait(error.failure)
-                return
-            try:
-                if not self._fleet.rehouse(mesh):
-                    self._go_on_without(mesh, error.failure)
+            failure, fresh = error.failure, None
+            while fresh is None:
+                pool = self._endpoints.pool(mesh)
+                known = mesh.service in self._endpoints.generators or pool is not None
+                if not known or not error.died or mesh.deaths >= DEATHS:
+                    self._endpoints.failures.put_nowait(failure)
                     return
-                mesh = await self._replace(mesh, error.failure.message, pool)
-            except (RunError, ServiceError) as problem:
-                self._endpoints.failures.put_nowait(_hopeless(mesh, problem))
-                return
+                if not self._fleet.rehouse(mesh):
+                    self._go_on_without(mesh, failure)
+                    return
+                try:
+                    fresh = await self._replace(mesh, failure.message, pool)
+                except (RunError, ServiceError) as problem:  # its host may have gone meanwhile
+                    failure = _again(mesh, problem)
+                    mesh.deaths += 1
+            mesh = fresh
 
     def _go_on_without(self, dead: Mesh, failure: ServiceFailure) -> None:
         """Nothing can be started in the place of a replica: the others take what it owed."""
@@ -143,7 +164,7 @@ class Keeper:
         return fresh
 
 
-def _hopeless(mesh: Mesh, error: RunError | ServiceError) -> ServiceFailure:
+def _again(mesh: Mesh, error: RunError | ServiceError) -> ServiceFailure:
     reason = str(error) if isinstance(error, RunError) else error.failure.message
     return ServiceFailure(
         service=mesh.service,

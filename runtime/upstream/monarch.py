@@ -13,8 +13,8 @@ import gc
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ SETUP_GC = (100_000, 20, 100)
 """while thousands of modules are imported, nearly nothing that is made is garbage"""
 STOP_SECONDS = 8.0
 LEFT_SECONDS = 0.5
+GONE_SECONDS = 2.0
+"""for those that live to say so, where some rank is gone"""
 END_SECONDS, FLUSH_SECONDS = 5.0, 0.3
 """for the end of Monarch's client in all, and for each of the two flushes of its messages"""
 
@@ -184,7 +186,7 @@ class Mesh:
         Raises:
             ServiceError: an actor raised, or its process is gone.
         """
-        with self._named():
+        async with self._named():
             mesh = await getattr(self.actor, endpoint).call(*args)
         return [value for _, value in mesh.items()]
 
@@ -194,24 +196,45 @@ class Mesh:
 
     async def one(self, rank: int, endpoint: str, *args: Any) -> Any:
         """Call an endpoint on one rank."""
+        async with self._named():
+            return await self._call(rank, endpoint, *args)
+
+    async def quiet(self, seconds: float) -> list[int]:
+        """Ranks that do not answer within so long, or are gone."""
+        asked = [
+            asyncio.ensure_future(self._call(rank, "beat")) for rank in range(len(self.members))
+        ]
+        if not asked:
+            return []
+        _, late = await asyncio.wait(asked, timeout=seconds)
+        for each in late:
+            each.cancel()
+        return [r for r, each in enumerate(asked) if each in late or each.exception() is not None]
+
+    def who(self, ranks: Sequence[int]) -> str:
+        """These ranks, as messages name them."""
+        return "; ".join(
+            f"rank {rank} on host {self.on.start + rank // self.size}, "
+            f"pid {self.members[rank]['pid']}"
+            for rank in ranks
+        )
+
+    async def _call(self, rank: int, endpoint: str, *args: Any) -> Any:
         host, proc = divmod(rank, self.size)
         at = {"hosts": host} if "hosts" in self.actor.extent else {}
-        with self._named():
-            return await getattr(self.actor.slice(**at, procs=proc), endpoint).call_one(*args)
+        return await getattr(self.actor.slice(**at, procs=proc), endpoint).call_one(*args)
 
-    @contextmanager
-    def _named(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _named(self) -> AsyncIterator[None]:
         """Turn Monarch's errors into ones that say which service failed, and where it stands."""
         try:
             yield
         except (ActorError, SupervisionError) as error:
-            message = f"process of mesh {self.name}{self._pids()}: {cause_of(error)}"
+            died, ranks = isinstance(error, SupervisionError), range(len(self.members))
+            who = self.who((died and await self.quiet(GONE_SECONDS)) or ranks)
+            message = f"process of mesh {self.name}{who and f' ({who})'}: {cause_of(error)}"
             failure = ServiceFailure(service=self.service, origin=self.origin, message=message)
-            raise ServiceError(failure, died=isinstance(error, SupervisionError)) from error
-
-    def _pids(self) -> str:
-        pids = ", ".join(str(member["pid"]) for member in self.members)
-        return f" (pid {pids})" if pids else ""
+            raise ServiceError(failure, died=died) from error
 
     async def stop(self) -> None:
         """Stop the processes.
@@ -224,6 +247,12 @@ class Mesh:
             await self.call("leave")
             await asyncio.sleep(LEFT_SECONDS)  # a stop that overtakes the exit waits in vain
             await self.procs.stop("end of run")
+
+    async def abandon(self) -> None:
+        """End what is left of processes of which one died before it said who they are."""
+        with suppress(Exception):  # what is gone cannot be stopped
+            async with asyncio.timeout(STOP_SECONDS):
+                await self.procs.stop("one of them died")
 
     def last_words(self, lines: int = 12) -> str:
         """The last lines its processes wrote, for error messages; "" if there are none."""
