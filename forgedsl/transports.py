@@ -1,7 +1,7 @@
 """Weight transports: what each connects and how fast it is, best first.
 
 One row for each; what carries it out is `runtime/transports/NAME.py`. The plan gives a `sync` the
-first that serves it and needs nothing that a plan cannot know, unless the program names one.
+first that serves it and that the GPUs are known to carry, unless the program names one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Spot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """`bytes_per_s` as measured, loading included; `where` completes "works between ..."; `asked`
-    is only taken where the program names it."""
+    """`bytes_per_s` as measured, loading included; `where` completes "works between ..."; a plan
+    takes what is `linked` only where NVLink joins the GPUs of a host: others may reach none."""
 
     name: str
     where: str
@@ -32,13 +32,13 @@ class Transport:
     far: bool = False
     """also between hosts"""
     gpus: bool = False
-    asked: bool = False
+    linked: bool = False
 
     def serves(self, sender: Spot, receivers: Sequence[Spot]) -> bool:
         """Whether it gets weights from a trainer to all replicas of a generator."""
         if self.same_gpu:
             alone = [s for s in (sender, *receivers) if s.procs == 1 and len(s.gpus) == 1]
-            return len(alone) == 1 + len(receivers) == 2 and alone[0].gpus == alone[1].gpus
+            return len(alone) == 1 + len(receivers) == 2 and alone[0] == alone[1]
         if self.gpus and not all(spot.gpus for spot in (sender, *receivers)):
             return False
         return self.far or all(spot.host == sender.host for spot in receivers)
@@ -56,7 +56,7 @@ TRANSPORTS = (
         where="GPUs of one host that reach each other's memory",
         bytes_per_s=20e9,
         gpus=True,
-        asked=True,
+        linked=True,
     ),
     Transport(name="shm", where="processes of one host", bytes_per_s=1e9),
     Transport(name="tcp", where="processes of any hosts", bytes_per_s=0.7e9, far=True),
@@ -65,6 +65,11 @@ NAMES = tuple(transport.name for transport in TRANSPORTS)
 RATES = {transport.name: transport.bytes_per_s for transport in TRANSPORTS}
 
 
-def choose(sender: Spot, receivers: Sequence[Spot]) -> str:
-    """The fastest transport that serves, of those that need not be asked for."""
-    return next(t.name for t in TRANSPORTS if not t.asked and t.serves(sender, receivers))
+def offered(*, linked: bool) -> tuple[Transport, ...]:
+    """What a plan may take, where GPUs of a host are joined by NVLink or not."""
+    return tuple(t for t in TRANSPORTS if linked or not t.linked)
+
+
+def choose(sender: Spot, receivers: Sequence[Spot], *, linked: bool) -> str:
+    """The fastest transport that serves."""
+    return next(t.name for t in offered(linked=linked) if t.serves(sender, receivers))

@@ -1,5 +1,8 @@
 """Which weight transport a plan gives a sync, and which it takes when asked."""
 
+import pytest
+
+from forgedsl.plan.devices import linked
 from forgedsl.transports import TRANSPORTS, Spot, choose
 
 TRAINER, BESIDE, REMOTE = (Spot(host=h, gpus=(g,), procs=1) for h, g in ((0, 0), (0, 1), (1, 0)))
@@ -7,12 +10,34 @@ CPU = Spot(host=0, gpus=(), procs=1)
 PEER = next(each for each in TRANSPORTS if each.name == "peer")
 
 
-def test_a_plan_takes_what_it_knows_to_connect() -> None:
-    assert choose(TRAINER, [TRAINER]) == "ipc"
-    assert choose(TRAINER, [BESIDE]) == "shm"
+@pytest.mark.parametrize("nvlink", [True, False])
+def test_one_gpu_shares_its_memory(nvlink: bool) -> None:
+    assert choose(TRAINER, [TRAINER], linked=nvlink) == "ipc"
+
+
+def test_gpus_of_a_host_read_each_other_where_they_are_known_to_reach() -> None:
+    assert choose(TRAINER, [BESIDE, BESIDE], linked=True) == "peer"
+    assert choose(TRAINER, [BESIDE, BESIDE], linked=False) == "shm"
+
+
+def test_other_hosts_and_processors_reach_no_gpu() -> None:
+    assert choose(TRAINER, [REMOTE], linked=True) == "tcp"
+    assert choose(CPU, [CPU], linked=True) == "shm"
 
 
 def test_gpus_of_a_host_may_be_asked_to_read_each_other() -> None:
     assert PEER.serves(TRAINER, [BESIDE, BESIDE])
     assert not PEER.serves(TRAINER, [REMOTE])
     assert not PEER.serves(TRAINER, [CPU])
+
+
+@pytest.mark.parametrize("name", ["H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "B200"])
+def test_modules_are_joined_by_nvlink(name: str) -> None:
+    assert linked(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["NVIDIA A100-PCIE-40GB", "NVIDIA H100 PCIe", "NVIDIA H100 NVL", "L40S", "MI300X", None]
+)
+def test_cards_and_unknown_gpus_are_not(name: str | None) -> None:
+    assert not linked(name)

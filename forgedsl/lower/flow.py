@@ -68,7 +68,7 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         every=settings.get("every", 1),
         overlap=settings.get("overlap", True),
         on_swap=settings.get("on_swap", "recompute"),
-        transport=transport_of(plan.meshes, node) if node.op == "sync" else "shm",
+        transport=transport_of(plan.host, plan.meshes, node) if node.op == "sync" else "shm",
         timeout=_timeout(program, node),
         at_step=node.at_step,
         values=node.values,

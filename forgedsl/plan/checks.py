@@ -18,6 +18,7 @@ from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
 from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens
+from forgedsl.plan.devices import linked
 from forgedsl.plan.environments import longest_text
 from forgedsl.plan.host import launcher_of
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots, value
@@ -273,16 +274,14 @@ def taking_turns(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
     return tuple(name for name in services if name == graph.trainer or name in sampling)
 
 
-def check_transports(
-    program: Program, graph: Graph, meshes: Sequence[MeshPlan]
-) -> list[Diagnostic]:
+def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
     """P214: a transport that is written down must connect the two ends."""
-    by_name = {mesh.service: mesh for mesh in meshes}
+    by_name = {mesh.service: mesh for mesh in request.meshes}
     found = []
     for sync in graph.syncs:
         written = sync.settings.get("transport", "auto")
         ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
-        if launcher_of(program).one_machine:
+        if launcher_of(request.program).one_machine:
             ends = replace(ends[0], host=0), tuple(replace(spot, host=0) for spot in ends[1])
         way = next((each for each in TRANSPORTS if each.name == written), None)
         if way is None or way.serves(*ends):
@@ -294,7 +293,8 @@ def check_transports(
                 f"transport {way.name} connects {way.where}, which "
                 f"`{sync.target}` and `{sync.settings['target']}` are not",
                 sync.span,
-                help=f"`transport = {choose(*ends)}`, or leave it to the plan",
+                help=f"`transport = {choose(*ends, linked=linked(request.host.gpu))}`, or leave it "
+                "to the plan",
             )
         )
     return found

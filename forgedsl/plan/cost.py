@@ -356,7 +356,7 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     assert dims is not None
     size = itemsize(request.program, request.program.services[target]) * num_params(dims)
     every = schedule.every or 1
-    way = transport_of(request.meshes, node)
+    way = transport_of(request.host, request.meshes, node)
     return Stage(
         node=node.name, service=target, device=request.mesh(target).device, tokens=0, flops=0.0,
         bytes=float(size) / every, seconds=sync_seconds(request, schedule, node, way),

@@ -28,6 +28,8 @@ PEAKS = {
     "4090": (165e12, 1.0e12), "5090": (210e12, 1.8e12), "MI300X": (1307e12, 5.3e12),
 }  # fmt: skip
 DEFAULT = "A100"
+LINKED = frozenset({"B300", "B200", "GB200", "H200", "H100", "H20", "A100"})
+"""modules on a board whose NVLink reaches all others of the host, unless their name says else"""
 CORE_FLOPS = 80e9
 CORE_BANDWIDTH = 8e9
 HOST_BANDWIDTH = 60e9
@@ -37,6 +39,13 @@ REDUCE = 12e-6
 """seconds of an all-reduce of a few tokens between GPUs of a host"""
 LINK = 300e9
 """bytes/s that a large one moves"""
+
+
+def linked(model: str | None) -> bool:
+    """Whether GPUs of a host reach each other's memory over NVLink, by their marketing name: cards
+    (PCIe) do not, and NVL cards in pairs only."""
+    words = set((model or "").upper().replace("-", " ").split())
+    return bool(words & LINKED) and not words & {"PCIE", "NVL"}
 
 
 def gpu_rates(model: str | None, *, graphs: bool) -> Rates:

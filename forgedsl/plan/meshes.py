@@ -15,6 +15,7 @@ from math import prod
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, counted, error
 from forgedsl.graph.ir import Node
 from forgedsl.hir.ir import Decl, Value
+from forgedsl.plan.devices import linked
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
@@ -80,12 +81,14 @@ def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
     return tuple(placed) or (Spot(host=0, gpus=(), procs=mesh.procs),) * mesh.replicas
 
 
-def transport_of(meshes: Sequence[MeshPlan], sync: Node) -> str:
+def transport_of(host: Host, meshes: Sequence[MeshPlan], sync: Node) -> str:
     """How the weights of a sync travel: as written, else by the fastest way that serves."""
     written = str(sync.settings.get("transport", "auto"))
     by_name = {mesh.service: mesh for mesh in meshes}
     sender, receivers = by_name[sync.target], by_name[str(sync.settings["target"])]
-    return choose(spots(sender)[0], spots(receivers)) if written == "auto" else written
+    if written != "auto":
+        return written
+    return choose(spots(sender)[0], spots(receivers), linked=linked(host.gpu))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -229,7 +229,7 @@ def _checks(
     found += checks.check_support(program, graph) + checks.check_learning(program, graph)
     found += checks.check_launcher(program, request.meshes)
     found += checks.check_evals(program, graph)
-    found += checks.check_transports(program, graph, request.meshes)
+    found += checks.check_transports(request, graph)
     found += checks.check_context(program, graph, contexts, seq_len)
     found += checks.check_judges(request, graph)
     found += check_environments(program, graph, contexts, seq_len)

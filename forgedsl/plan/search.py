@@ -23,12 +23,13 @@ from forgedsl.hir.ir import Decl, Program, Ref, model_of
 from forgedsl.plan import capacity, checks, cost, meshes
 from forgedsl.plan.capacity import RankMemory, Request, Store
 from forgedsl.plan.cost import Cost
+from forgedsl.plan.devices import linked
 from forgedsl.plan.meshes import CHOSEN, MeshPlan, number
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto
-from forgedsl.transports import TRANSPORTS
+from forgedsl.transports import TRANSPORTS, offered
 
 SIZES = ("procs", "replicas", "parallel.tp", "parallel.dp_shard")
 ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.gpu_memory"
@@ -351,7 +352,9 @@ class _Search:
         """Sender, receiver, and the seconds that weights travel at best: in general, and between
         two processes that share a GPU."""
         written = str(sync.settings.get("transport", "auto"))
-        ways = [t for t in TRANSPORTS if t.name == written or (written == "auto" and not t.asked)]
+        ways = [t for t in TRANSPORTS if t.name == written] or [
+            *offered(linked=linked(self.base.host.gpu))
+        ]
 
         def best(close: bool) -> float:
             serving = [t.name for t in ways if close or not t.same_gpu] or [ways[0].name]

@@ -40,7 +40,7 @@ def estimate_of(lowered: Lowered) -> dict[str, Any]:
     request = replace(plan.request, host=replace(plan.host, calibration=None))
     cost = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
     ops = {s.node: "judge" for s in cost.stages} | {node.name: node.op for node in graph.nodes}
-    ways = {node.name: f"sync {transport_of(plan.meshes, node)}" for node in graph.syncs}
+    ways = {node.name: f"sync {transport_of(plan.host, plan.meshes, node)}" for node in graph.syncs}
     stages = [{"node": s.node, "op": ops[s.node], "service": s.service,
                "lane": cost.lane(s.service), "tokens": s.tokens, "seconds": s.seconds,
                "kind": device_kind(plan.host.gpu, s.device),
