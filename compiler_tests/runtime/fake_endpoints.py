@@ -307,7 +307,7 @@ class FakeEndpoints:
         assert version == rollout.version_min, "the version is not pinned"
         return Score(value=version)
 
-    async def save(self, step: int, controller_state: dict[str, Any]) -> str:
+    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
         await self._work("save", step=step)
         self.saved.append(controller_state)
         return f"checkpoints/step-{step}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
@@ -133,6 +132,9 @@ class Trainer:
     async def save(self, step: int) -> None:
         (self._run_dir / f"checkpoints/step-{step}").mkdir()
 
+    async def saved(self) -> None:
+        pass
+
 
 def test_so_many_checkpoints_stay_as_are_to_be_kept(
     tmp_path: Path, make_job: Any, make_titan: Any
@@ -144,7 +146,7 @@ def test_so_many_checkpoints_stay_as_are_to_be_kept(
         job, tmp_path, datasets={}, generators={}, titans={"trainer": Trainer(tmp_path)},
         rewards=None, program=None, record_batches=0,
     )  # fmt: skip
-    asyncio.run(endpoints.save(4, {}))
+    asyncio.run(endpoints.save(4, {}, asyncio.Event()))
     assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["step-3", "step-4"]
 
 
@@ -161,10 +163,12 @@ class FullTrainer:
     def __init__(self, run_dir: Path) -> None:
         self._run_dir = run_dir
 
-    async def save(self, step: int) -> str:
+    async def save(self, step: int) -> None:
         folder = self._run_dir / f"checkpoints/step-{step}"
         folder.mkdir(parents=True)
         (folder / "half").write_text("x")
+
+    async def saved(self) -> None:
         failure = ServiceFailure(service="trainer", origin="", message="No space left on device")
         raise ServiceError(failure)
 
@@ -178,7 +182,7 @@ def test_a_full_disk_is_named_with_what_is_safe(
     )  # fmt: skip
     whole(tmp_path, 2)
     with pytest.raises(CheckpointError) as caught:
-        asyncio.run(endpoints.save(5, {}))
+        asyncio.run(endpoints.save(5, {}, asyncio.Event()))
     text = f"{caught.value} {caught.value.remedy}"
     assert f"checkpoint of step 5 cannot be written to {tmp_path}/checkpoints/step-5" in text
     assert "No space left on device" in text
@@ -195,16 +199,14 @@ def test_a_run_folder_that_was_moved_is_not_made_anew(
         titans={"trainer": FullTrainer(gone)}, rewards=None, program=None, record_batches=0,
     )  # fmt: skip
     with pytest.raises(CheckpointError, match="run has been moved or removed"):
-        asyncio.run(endpoints.save(5, {}))
+        asyncio.run(endpoints.save(5, {}, asyncio.Event()))
     assert not gone.exists()
 
 
 class SlowTrainer(FullTrainer):
     """A trainer that has written half of it when the process ends."""
 
-    async def save(self, step: int) -> str:
-        with contextlib.suppress(ServiceError):
-            await super().save(step)
+    async def saved(self) -> None:
         await asyncio.Event().wait()
         raise AssertionError
 
@@ -218,7 +220,7 @@ def test_a_stop_while_a_checkpoint_is_written_leaves_the_one_before(
     )  # fmt: skip
     whole(tmp_path, 2)
     with pytest.raises(TimeoutError):
-        asyncio.run(asyncio.wait_for(endpoints.save(5, {}), 0.05))
+        asyncio.run(asyncio.wait_for(endpoints.save(5, {}, asyncio.Event()), 0.05))
     assert (tmp_path / "checkpoints/step-5/half").exists()
     assert (last_step(tmp_path), resume_command(tmp_path)) == (2, f"forgec run --resume {tmp_path}")
     drop_partial(tmp_path)

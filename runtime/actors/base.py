@@ -12,7 +12,7 @@ import importlib.metadata
 import os
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -61,8 +61,13 @@ class ForgeActor(Actor):
         Raises:
             RunError: generated code failed; it names the .forge line.
         """
+        loop = asyncio.get_running_loop()
+        return await self.answer(loop.run_in_executor(self._worker, work, *args))
+
+    async def answer(self, result: Awaitable[R]) -> R:
+        """Await it; an error is made one that can be sent, as of `run`."""
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._worker, work, *args)
+            return await result
         except Exception as error:
             if places := places_of(error):
                 raise RunError(described(error), origin=places[0]) from error

@@ -9,6 +9,7 @@ the weights for the generators; `save` and `export` write checkpoints.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import random
 from collections.abc import Callable, Sequence
@@ -32,6 +33,7 @@ from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.updates import parts, summary
 from forgedsl.runtime.upstream import titan, value_head
 from forgedsl.runtime.upstream.titan_attention import Stretches
+from forgedsl.runtime.upstream.titan_saving import Saver
 
 PROBED = range(3)
 """publications that carry a probe: the start, and the first two that a step has changed"""
@@ -180,9 +182,14 @@ class TitanTrainer(TitanActor):
         return await self.run(self._publish)
 
     @concurrent_endpoint
-    async def save(self, step: int) -> str:
-        """Write model, optimizer and scheduler through torchtitan's checkpoint manager."""
-        return await self.run(self._save, step)
+    async def save(self, step: int) -> None:
+        """Take model, optimizer and scheduler for a checkpoint: they may change when it returns."""
+        await self.run(self._save, step)
+
+    @concurrent_endpoint
+    async def saved(self) -> None:
+        """Return when the checkpoint is written."""
+        await self.answer(asyncio.wrap_future(self._saved))
 
     @concurrent_endpoint
     async def export(self, target: str, dtype: str) -> str | None:
@@ -214,6 +221,7 @@ class TitanTrainer(TitanActor):
             states={"train_state": self},
             parts=self.parts,
         )
+        self.saver = Saver(self.checkpointer, self.titan.device)
         value_head.load(self.titan.model, self.folder)
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         # a checkpoint brings the settings that it was trained with
@@ -379,9 +387,8 @@ class TitanTrainer(TitanActor):
         (logprobs,) = self._logprobs([sample], temperature=1.0)
         return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs))
 
-    def _save(self, step: int) -> str:
-        self.checkpointer.save(step, last_step=True)
-        return f"checkpoints/step-{step}"
+    def _save(self, step: int) -> None:
+        self._saved = self.saver.save(step)
 
     def _export(self, target: Path, dtype: str) -> str | None:
         kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]

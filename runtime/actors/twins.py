@@ -107,13 +107,16 @@ class StubTitan(ForgeActor):
         return StubManifest(version=self._version)
 
     @concurrent_endpoint
-    async def save(self, step: int) -> str:
+    async def save(self, step: int) -> None:
         """A folder where a checkpoint would be, that says that it is none."""
         await self._work(self._titan.save)
         folder = self._run_dir / f"checkpoints/step-{step}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "rehearsal.json").write_text(json.dumps({"weights": None, "step": step}))
-        return f"checkpoints/step-{step}"
+
+    @concurrent_endpoint
+    async def saved(self) -> None:
+        pass
 
     @concurrent_endpoint
     async def close(self) -> None:

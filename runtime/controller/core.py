@@ -25,11 +25,12 @@ from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Job, Node, TitanService
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
 from forgedsl.runtime.controller.context import Context
-from forgedsl.runtime.controller.firing import Firing, bounded, demand
+from forgedsl.runtime.controller.firing import Firing, demand
 from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.controller.intake import Intake, Pool
 from forgedsl.runtime.controller.lanes import Lanes
 from forgedsl.runtime.controller.records import Records
+from forgedsl.runtime.controller.saving import Saving
 from forgedsl.runtime.controller.unit import Unit
 from forgedsl.runtime.endpoints import CheckpointError, Endpoints, seed_of
 from forgedsl.runtime.events import EventLog
@@ -79,9 +80,6 @@ class Controller:
         outcome = await controller.run()
     """
 
-    _saved_at = 0.0
-    """when the last checkpoint was written, or training began"""
-
     def __init__(
         self,
         job: Job,
@@ -98,10 +96,10 @@ class Controller:
         self._interrupt_seconds = interrupt_seconds
         self._flow = flow = analyse(job)
         self._state = ControllerState.from_json(state) if state else ControllerState()
-        self._saved_step = self._state.step if state else None
         self._wall_before = self._state.wall_s
         trained = {node.target: self._state.versions.get(node.target, 0) for node in flow.steps}
         self._versions = Versions(trained, served={sync.to or "": 0 for sync in flow.syncs})
+        self._saving = Saving(endpoints, events, flow.steps[0], self._state.step if state else None)
         self._context = context = Context(
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
             versions=self._versions, changed_data=changed_data, meter=Meter(self._now),
@@ -124,7 +122,6 @@ class Controller:
         self._interrupted = asyncio.Event()
         self._uncut: asyncio.Task[None] | None = None
         self._stepping = False
-        self._checkpoint: str | None = None
         self._ended: Literal["steps", "data", "interrupted"] | None = None
         self._began = self._now()
 
@@ -146,7 +143,7 @@ class Controller:
             "controller.start",
             step=self._state.step,
             recorded=self._records.recorded,
-            resumed=self._saved_step is not None,
+            resumed=self._saving.step is not None,
             first=self._state.first,
         )
         try:
@@ -157,14 +154,15 @@ class Controller:
         except BaseExceptionGroup as group:
             await self._close(group)
         finally:
-            if self._uncut is not None:
-                self._uncut.cancel()
+            for task in (self._uncut, self._saving.drop()):
+                if task is not None:
+                    task.cancel()
         assert self._ended is not None, "the trainer ends with an outcome"
         outcome = Outcome(
             ended=self._ended,
             step=self._state.step,
             versions=dict(self._versions.trained),
-            checkpoint=self._checkpoint,
+            checkpoint=None if self._stepping else self._saving.path,
         )
         self._events.emit("controller.end", ended=outcome.ended, step=outcome.step)
         return outcome
@@ -179,7 +177,7 @@ class Controller:
             wanted = partial(self._wanted, intake)
             self._tasks.create_task(intake.run(self._tasks, wanted), name=intake.source.node.name)
         self._meter.turn()
-        self._saved_at = self._now()
+        self._saving.at = self._now()
         while steps is None or self._state.step < steps:
             with self._meter.idling():
                 units = await self._pool.next_batch(self._state.step)
@@ -191,6 +189,7 @@ class Controller:
 
     async def _iterate(self, units: Sequence[Unit]) -> None:
         """One optimizer step and what follows from it."""
+        await self._saving.check()
         ages = {unit.group: self._pool.ages(unit) for unit in units}
         await self._firing.batch(units)
         batches = {node.name: assemble(self._flow, node, units, ages) for node in self._flow.steps}
@@ -203,7 +202,7 @@ class Controller:
         steps, seconds = self._job.checkpoint.every, self._job.checkpoint.every_s
         if steps is not None:
             return self._state.step % steps == 0
-        return seconds is not None and self._now() - self._saved_at >= seconds
+        return seconds is not None and self._now() - self._saving.at >= seconds
 
     async def _commit(self, units: Sequence[Unit], batches: dict[str, Assembled]) -> None:
         """The step and its entries in the books."""
@@ -287,7 +286,7 @@ class Controller:
         return record
 
     async def _finish(self) -> None:
-        """The last checkpoint, then what is still running, then the last evaluation."""
+        """The last checkpoint, beside it what is still running, then the last evaluation."""
         step, steps = self._state.step, self._job.schedule.steps
         self._ended = "data" if steps is None or step < steps else "steps"
         if step == 0:
@@ -296,9 +295,10 @@ class Controller:
                 origin=self._flow.sources[0].node.origin,
                 remedy="check the dataset, its filters and rewards",
             )
-        if self._saved_step != step:
+        if self._saving.asked != step:
             await self._whole(self._save(SAVE_SECONDS))
         await self._lanes.last()
+        await self._saving.end()
         self._records.flush()
         if self._job.evals:  # whoever goes on from here has these results, and measures no more
             await self._endpoints.amend(step, self._snapshot().to_json())
@@ -334,17 +334,16 @@ class Controller:
         for error in errors:  # said while everything was being cancelled
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
         if self._ended == "interrupted":
-            await self._settle(self._interrupt_seconds)
+            await self._settle(self._uncut, self._interrupt_seconds)
+            await self._settle(self._saving.drop(), self._interrupt_seconds)
             self._records.flush()
-            if self._stepping:
-                self._checkpoint = None
-            elif self._saved_step != self._state.step:
+            if not self._stepping and self._saving.step != self._state.step:
                 await self._save(SAVE_SECONDS)
+                await self._saving.end()
 
-    async def _settle(self, seconds: float) -> None:
+    async def _settle(self, task: asyncio.Task[None] | None, seconds: float) -> None:
         """Let the step or checkpoint in progress end, or give it up after `seconds`."""
-        task = self._uncut
-        if task is None or task.done():
+        if task is None or (task is self._uncut and task.done()):
             return
         try:
             async with deadline("the step or checkpoint in progress", seconds):
@@ -359,7 +358,8 @@ class Controller:
     async def _fail(self, errors: list[BaseException]) -> NoReturn:
         cause = next((error for error in errors if isinstance(error, RunError)), errors[0])
         dead_trainer = getattr(cause, "service", "") in self._versions.trained
-        await self._settle(0.0 if dead_trainer else FAILURE_SECONDS)
+        for task in (self._uncut, self._saving.drop()):
+            await self._settle(task, 0.0 if dead_trainer else FAILURE_SECONDS)
         self._records.flush()
         self._events.emit(
             "failure",
@@ -370,9 +370,10 @@ class Controller:
         # what could not be written a moment ago cannot be written now
         hopeless = isinstance(cause, NonFiniteError | CheckpointError)
         spoiled = self._stepping or dead_trainer or hopeless
-        if not spoiled and self._saved_step != self._state.step:
+        if not spoiled and self._saving.step != self._state.step:
             try:
                 await self._save(LAST_SAVE_SECONDS)
+                await self._saving.end()
             except RunError as error:
                 cause.add_note(f"no checkpoint of step {self._state.step}: {error}")
                 self._events.emit("warning", message=f"no last checkpoint: {error}")
@@ -380,18 +381,7 @@ class Controller:
         raise cause
 
     async def _save(self, seconds: float) -> None:
-        step = self._state.step
-        start = self._now()
-        call = self._endpoints.save(step, self._snapshot().to_json())
-        node = self._flow.steps[0]
-        try:
-            path = await bounded(
-                call, what=f"the checkpoint of step {step}", node=node, seconds=seconds
-            )
-        except Late as late:
-            raise RunError(str(late), origin=node.origin, service=node.target) from late
-        self._checkpoint, self._saved_step, self._saved_at = path, step, self._now()
-        self._events.emit("checkpoint.saved", step=step, path=path, seconds=self._now() - start)
+        await self._saving.begin(self._state.step, self._snapshot().to_json(), seconds)
 
     def _snapshot(self) -> ControllerState:
         return ControllerState(

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -173,7 +173,7 @@ class MonarchEndpoints:
 
     # ---- the run
 
-    async def save(self, step: int, controller_state: dict[str, Any]) -> str:
+    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
         trained = [c for n, c in self._titans.items() if self._is_trained(n)]
         path = f"checkpoints/step-{step}"
         if not self.run_dir.is_dir():  # a folder made anew would hold half of the run
@@ -184,10 +184,9 @@ class MonarchEndpoints:
                 "`forgec run --resume` goes on from its last checkpoint",
             )
         try:
-            done = await asyncio.gather(*(c.save(step) for c in trained), return_exceptions=True)
-            for error in done:
-                if isinstance(error, BaseException):
-                    raise error
+            await _all(c.save(step) for c in trained)
+            taken.set()
+            await _all(c.saved() for c in trained)
             await self.amend(step, controller_state)
         except (OSError, ServiceError) as error:
             if isinstance(error, ServiceError) and error.died:
@@ -341,3 +340,10 @@ def _tensor(value: Any, whole: bool) -> Any:
 def _ragged(value: Any) -> bool:
     """Whether it has a list of numbers for each sequence."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], list)
+
+
+async def _all(calls: Iterable[Awaitable[object]]) -> None:
+    """Return when all have ended; raises the first error."""
+    for done in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(done, BaseException):
+            raise done

@@ -47,10 +47,13 @@ class TitanClient:
         manifest: Manifest = await self.mesh.first("publish")
         return manifest
 
-    async def save(self, step: int) -> str:
-        """Write a checkpoint; its path in the run folder."""
-        path: str = await self.mesh.first("save", step)
-        return path
+    async def save(self, step: int) -> None:
+        """Begin a checkpoint of the state of now; it may change when this returns."""
+        await self.mesh.first("save", step)
+
+    async def saved(self) -> None:
+        """Return when the checkpoint is written."""
+        await self.mesh.first("saved")
 
     async def export(self, target: str, dtype: str) -> str:
         """Write a Hugging Face export; its path."""

@@ -259,7 +259,7 @@ class SimEndpoints:
 
     # ---- the run
 
-    async def save(self, step: int, controller_state: dict[str, Any]) -> str:
+    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
         titans = self._latencies.titans
         await asyncio.gather(*(self.titans[n].work(titans[n].save) for n in self.trained))
         return ""
