@@ -151,6 +151,9 @@ class Endpoints(Protocol):
         Returns plain Python: a list with one entry per sibling, or one value for the group.
         """
 
+    async def weight(self, node: Node, results: dict[str, float]) -> float:
+        """What `node.weight` of the program says of a row, from the results of its like."""
+
     async def step(self, node: Node, batch: Batch) -> StepResult:
         """One optimizer step of `node.target` with `node.loss`."""
 

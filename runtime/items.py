@@ -23,6 +23,8 @@ class Prompt:
     """what `text` was made of, where the prompt is a chat"""
     columns: dict[str, Any] = field(default_factory=dict)
     """of the row, those that a reward asks for"""
+    level: str | None = None
+    """what a weighted draw counts its results by"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -192,7 +192,7 @@ class FakeEndpoints:
             return None
         return Prompt(
             group=-1, row=row, text=f"row {row}", token_ids=[row % 97, 1], target=row % 2,
-            cursor=row + 1,
+            cursor=row + 1, level="even" if row % 2 == 0 else None,
         )  # fmt: skip
 
     async def batches(self, node: Node) -> Batch | None:
@@ -251,6 +251,9 @@ class FakeEndpoints:
         if node.level == "batch":
             self.groups.append(args.pop(GROUP))
         return FUNCTIONS[node.target](*args.values())
+
+    async def weight(self, node: Node, results: dict[str, float]) -> float:
+        return float(FUNCTIONS[str(node.weight)](**results))
 
     # -- trainer
 

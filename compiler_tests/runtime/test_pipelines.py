@@ -23,11 +23,12 @@ from forgedsl.plan.plan import advice
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
-    "cispo_math", "dapo_code", "dapo_math", "distill_math", "dpo_math", "grpo_math", "gspo_math",
-    "guess_math", "ppo_critic", "reinforce_math", "reward_math", "rloo_math", "sapo_math",
-    "sft_math", "smollm_dpo", "smollm_math", "smollm_sft",
+    "cispo_math", "curriculum_math", "dapo_code", "dapo_math", "distill_math", "dpo_math",
+    "grpo_math", "gspo_math", "guess_math", "ppo_critic", "reinforce_math", "reward_math",
+    "rloo_math", "sapo_math", "sft_math", "smollm_dpo", "smollm_math", "smollm_sft",
 )  # fmt: skip
 PROFILES = {
+    "curriculum_math": ("none",),
     "dapo_code": ("none",),
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "guess_math": ("none",),
@@ -42,7 +43,7 @@ RUNS = (
     if DEEP
     else ("distill_math", "dpo_math")
 )
-ONLY_CPU = ("guess_math", "sft_math")
+ONLY_CPU = ("curriculum_math", "guess_math", "sft_math")
 STEPS = 20 if DEEP else 3
 
 

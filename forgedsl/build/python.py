@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from forgedsl.build.code import Call, Raw, documented, given, statement
+from forgedsl.emit.python import COLUMNS
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
 
@@ -177,13 +178,12 @@ class _Main:
             yield statement(f"{self.variable('model', name)} = ", Call("program.model", args))
 
     def datasets(self) -> Iterator[str]:
-        columns = ("prompt", "target", "chat", "chosen", "rejected")
         for name, dataset in self.job.datasets.items():
             args = [
                 (None, name), (None, self.source(dataset.source)),
                 ("tokenizer", self.raw("model", dataset.tokenizer)),
-                *((c, self.function(f)) for c in columns if (f := getattr(dataset, c))),
-                *((k, v) for k, v in self.fields(dataset, "source", "tokenizer", *columns)
+                *((c, self.function(f)) for c in COLUMNS if (f := getattr(dataset, c))),
+                *((k, v) for k, v in self.fields(dataset, "source", "tokenizer", *COLUMNS)
                   if v is not None),
                 *self.at(name),
             ]  # fmt: skip
@@ -288,6 +288,8 @@ class _Main:
             found.append(("to", self.raw("service", node.to)))
         if node.count is not None:
             found.append((None, node.count))
+        if node.weight is not None:
+            found.append(("weight", self.function(node.weight)))
         if node.env is not None:
             found.append(("env", self.raw("env", node.env)))
         return found
@@ -298,8 +300,8 @@ class _Main:
 
     def extra(self, node: spec.Node) -> list[tuple[str | None, Any]]:
         """Settings that have a default, then identity and place."""
-        but = ("id", "name", "op", "target", "inputs", "level", "count", "loss", "to", "at_step",
-               "env", "origin")  # fmt: skip
+        but = ("id", "name", "op", "target", "inputs", "level", "count", "weight", "loss", "to",
+               "at_step", "env", "origin")  # fmt: skip
         place = [("at", node.origin)] if node.origin else []
         if self.job.origins.get(node.name) == node.origin:
             self.placed.add(node.name)

@@ -78,10 +78,12 @@ MEANINGS = {
     "prompt, over `[B]` for the whole step, over `[B, T]` for each of its tokens",
     "filter": "whether a group of siblings is kept: `kept = rollout.keep(mixed(score))`; a dropped "
     "group is replaced by another from the dataset",
-    "fn": "a part of losses and advantages, with a name",
+    "fn": "a part of losses and advantages, with a name; or the weight of a draw",
 }
 STATEMENTS = {
-    "draw": "so many prompts for one optimizer step",
+    "draw": "so many prompts for one optimizer step; `weight` names a `fn` of `mean` and `count`, "
+    "what a row's `level` scored lately and how often: the chance that the row is taken",
+    "observe": "the score whose results the weight of a draw is given",
     "batches": "batches of the dataset's conversations, for supervised training",
     "pairs": "so many pairs of a chosen and a rejected answer",
     "step": "`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "

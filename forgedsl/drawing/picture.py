@@ -120,7 +120,8 @@ def call_text(node: Node) -> str:
     """The node as a call, e.g. "generator.sample(n = 8)"."""
     settings = node.settings
     if node.op in ("draw", "pairs"):
-        return f"{node.target}.{node.op}({settings['count']})"
+        weight = f", weight = {settings['weight']}" if "weight" in settings else ""
+        return f"{node.target}.{node.op}({settings['count']}{weight})"
     if node.op == "sample":
         return f"{node.target}.sample(n = {settings['n']})"
     if node.op == "step":

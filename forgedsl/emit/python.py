@@ -35,7 +35,7 @@ from forgedsl.syntax import ast
 from forgedsl.types.ops import BY_NAME
 from forgedsl.types.tensors import axes_of
 
-COLUMNS = ("prompt", "target", "chat", "chosen", "rejected")
+COLUMNS = ("prompt", "target", "chat", "chosen", "rejected", "level")
 TENSOR_KINDS = ("advantage", "filter")
 HELPERS = sorted((
     "after", "before", "chat", "clamp", "env", "first", "item", "lower", "matches", "paragraphs",
@@ -100,6 +100,8 @@ class ProgramWriter:
                 for constants in self._constants(name):
                     called = call_name(function.kind, name, constants)
                     self._tensor_function(called, function, constants)
+            elif any(weight_of(step) == name for step in self.program.flow):
+                self._called(function)
         body = "\n\n\n".join(self.functions)
         used = [name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", body)]
         imports = ["import torch"] if "torch." in body else []
@@ -154,8 +156,7 @@ class ProgramWriter:
         """Emit a function of the language once; its Python name."""
         key = (function.module, function.name)
         if key not in self.names:
-            module = re.sub(r"\W", "_", function.module)
-            self.names[key] = function_name("fn", *filter(None, (module, function.name)))
+            self.names[key] = scalar_name(function)
             self._scalar_function(self.names[key], function)
         return self.names[key]
 
@@ -229,6 +230,18 @@ class ProgramWriter:
         lines.append(self._line(f"return {code}", function.statements[-1].span))
         doc = summary(function)
         self._define(f"{name}({', '.join(params)})", docstring(doc), lines)
+
+
+def weight_of(step: ir.FlowStep) -> str | None:
+    """The function that a draw weighs its rows by, by flow name."""
+    weight = step.settings.get("weight")
+    return None if weight is None else str(weight.value.name)
+
+
+def scalar_name(function: ir.Function) -> str:
+    """The Python name of a function over numbers and text."""
+    module = re.sub(r"\W", "_", function.module)
+    return function_name("fn", *filter(None, (module, function.name)))
 
 
 def returned(tree: Tree, end: int, text: Text, first: str) -> str:

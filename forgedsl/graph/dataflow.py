@@ -144,14 +144,15 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
     )
 
 
+NAMED = ("loss", "loss_2", "target", "env", "values", "weight", "observe")
+
+
 def _content(
     op: str, name: str, target: str, inputs: tuple[Input, ...], settings: Mapping[str, Any]
 ) -> str:
     """What a node is, as text: names only, so that a change of a size changes no id."""
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
-    names = ",".join(
-        f"{k}={settings[k]}" for k in ("loss", "loss_2", "target", "env", "values") if k in settings
-    )
+    names = ",".join(f"{k}={settings[k]}" for k in NAMED if k in settings)
     return f"{name}:{op}:{target}:{reads}:{names}"
 
 

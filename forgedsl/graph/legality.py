@@ -148,6 +148,7 @@ def check(
         for node in nodes:
             found += _check_join(node, by_name)
             found += _check_keep(node, by_name)
+            found += _check_observed(node, by_name)
         found += _check_terms(nodes, by_name)
         trainer = program.services[next(node.target for node in nodes if node.op == "step")]
         for batch, (loss, live) in reads.items():
@@ -205,6 +206,16 @@ def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
             ]
         pending += [by_name[i.edge] for i in source.inputs]
     return []
+
+
+def _check_observed(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
+    """A draw is weighed by scores of what was drawn there."""
+    score = by_name.get(str(node.settings.get("observe")))
+    if node.op != "draw" or score is None or score.root == node.name:
+        return []
+    message = f"`{node.name}` is weighed by `{score.name}`, which scores `{score.root}`"
+    help = f"observe a score of what is sampled for `{node.name}`"
+    return [error("F112", "unrelated-join", message, score.span, help=help)]
 
 
 def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diagnostic]:

@@ -5,9 +5,9 @@ defined would be a data cycle (F105). A call inside a call becomes a step of its
 `<statement>.<argument>`. What streams carry, and whether they may meet, is checked on the graph
 (forgedsl.graph).
 
-FlowStep.settings: draw and pairs {count}, sample {n, env: Ref, max_turns}, step {loss: Ref, epochs,
-minibatches}, sync {target: Ref, every, overlap, on_swap, transport, timeout}, call
-{constant arguments by name}.
+FlowStep.settings: draw {count, weight: Ref, observe: Ref}, pairs {count}, sample {n, env: Ref,
+max_turns}, step {loss: Ref, epochs, minibatches}, sync {target: Ref, every, overlap, on_swap,
+transport, timeout}, call {constant arguments by name}.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir import imports
+from forgedsl.hir import curricula, imports
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
@@ -50,6 +50,8 @@ class FlowResolver:
         self.read: set[str] = set()
         """of those, what is put into a step"""
         self.steps: list[FlowStep] = []
+        self.observed: dict[str, Value] = {}
+        """by draw, the score whose results it is weighed by"""
 
     def block(self, block: ast.Block) -> tuple[FlowStep, ...]:
         for assign in (i for i in block.items if isinstance(i, ast.Assign)):
@@ -70,7 +72,7 @@ class FlowResolver:
         for name in self.merged.keys() - self.read:
             message = f"no step reads `{name}`"
             self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
-        return tuple(self.steps)
+        return tuple(curricula.joined(self, self.observed))
 
     # ---- statements
 
@@ -105,13 +107,16 @@ class FlowResolver:
             if declared is not None and declared.kind.name in ("rubric", "reward"):
                 takes = ("rollout", "prompt.target")
             elif declared is not None and len(value.parts) == depth + 1:
-                takes = tuple(EXAMPLES.get(p, p) for p in PARAMETERS.get(value.parts[-1], ("...",)))
+                params = (p for p in PARAMETERS.get(value.parts[-1], ("...",)) if p != "weight")
+                takes = tuple(EXAMPLES.get(p, p) for p in params)
             return f"call it: `{name} = {value.text}({', '.join(takes)})`"
         return "compute in a rubric: `rubric grade { score = 0.5 * correct }`"
 
     def _effect(self, call: ast.Call) -> None:
         before = len(self.steps)
-        if self._call(None, call, call.span) and self.steps[before:][-1].op != "step":
+        good = self._call(None, call, call.span)
+        added = self.steps[before:]  # nothing, where results are observed
+        if good and added and added[-1].op != "step":
             message = f"the result of `{call.function.text}` is not used"
             self.ctx.error("F119", message, call.span, help="give it a name: `name = ...`")
 
@@ -187,6 +192,8 @@ class FlowResolver:
             return False
         if method == "step":
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)
+        if method == "observe":
+            return curricula.observe(self, name, call, declared)
         for column in COLUMNS.get(method, ()):
             self.resolver.need(declared.name, column, f"`{method}` reads it")
         for needed, setting, why in kind_of(owner).needs if declared.ctor else ():
@@ -194,7 +201,21 @@ class FlowResolver:
                 self.resolver.need(declared.name, setting, why)
         if method == "play":
             return self._play(name, call, declared, span)
+        if method == "draw":
+            return self._draw(name, call, declared, span)
         return self._simple(name, method, declared.name, call, PARAMETERS[method], span)
+
+    def _draw(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
+        """A draw; its `weight` names a function."""
+        by = next((arg for arg in call.args if arg.name == "weight"), None)
+        rest = replace(call, args=tuple(arg for arg in call.args if arg is not by))
+        weight = None if by is None else curricula.weight(self, by.value)
+        if not self._simple(name, "draw", declared.name, rest, ("count",), span):
+            return False
+        if weight is not None:
+            settings = {**self.steps[-1].settings, "weight": weight}
+            self.steps[-1] = replace(self.steps[-1], settings=settings)
+        return by is None or weight is not None
 
     def _play(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
         """A sampling in an environment; `env` names a declaration, all else is as of `sample`."""

@@ -141,7 +141,16 @@ def _same_content(before: Any, after: Any) -> bool:
 
 def _names_function(path: str, before: Any, after: Any) -> bool:
     """Fields that only name a generated function: its body is compared, not its name."""
-    named = path in ("prompt", "target", "chat", "chosen", "rejected", "function")
+    named = path in (
+        "prompt",
+        "target",
+        "chat",
+        "chosen",
+        "rejected",
+        "level",
+        "weight",
+        "function",
+    )
     return named and before is not None and after is not None
 
 

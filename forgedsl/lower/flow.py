@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from forgedsl.emit.python import call_name
+from forgedsl.emit.python import call_name, scalar_name
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, Program, Ref, model_of, rewards_of
 from forgedsl.lower import job
@@ -54,6 +54,8 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         level=node.level.value,
         slots=plan.slots[node.name],
         count=settings["count"] if node.op in ("draw", "pairs") else None,
+        weight=scalar_name(program.functions[settings["weight"]]) if "weight" in settings else None,
+        observe=settings.get("observe"),
         n=settings["n"] if node.op == "sample" else None,
         env=settings.get("env"),
         max_turns=settings.get("max_turns"),

@@ -212,6 +212,10 @@ class Node(Spec):
     """groups (or batches) this node works on at once"""
     count: int | None = None
     """draw: groups per optimizer step"""
+    weight: str | None = None
+    """draw: the function that says how likely a row is taken, from the results of its like"""
+    observe: str | None = None
+    """draw: the score whose values these results are"""
     n: int | None = None
     """sample: completions per prompt"""
     env: str | None = None

@@ -90,7 +90,7 @@ class Model(Spec):
 class Dataset(Spec):
     """Rows and the functions that turn a row into what the flow draws.
 
-    `prompt`, `target`, `chat`, `chosen`, `rejected` name functions `f(row) -> value` of
+    `prompt`, `target`, `chat`, `chosen`, `rejected`, `level` name functions `f(row) -> value` of
     `Job.program`. A prompt is a list of chat messages `{"role", "content"}` or a string.
     """
 
@@ -103,6 +103,8 @@ class Dataset(Spec):
     learn: Literal["assistant_turns", "last_turn", "all"] | None = None
     chosen: str | None = None
     rejected: str | None = None
+    level: str | None = None
+    """what results of a weighted draw are counted by; None: each row by itself"""
     shuffle: int | None
     streaming: bool = False
     max_prompt_tokens: int | None = None

@@ -7,13 +7,14 @@ from forgedsl.settings import Live
 
 METHODS: Live[tuple[str, ...]] = Live(
     lambda: {
-        "dataset": ("draw", "batches", "pairs"),
+        "dataset": ("draw", "batches", "pairs", "observe"),
         **{kind.name: kind.methods for kind in registry.KINDS},
     }
 )
 COLUMNS = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejected")}
 PARAMETERS = {
-    "draw": ("count",),
+    "draw": ("count", "weight"),
+    "observe": ("prompt", "score"),
     "pairs": ("count",),
     "batches": (),
     "sample": ("prompt", "n"),

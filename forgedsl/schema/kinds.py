@@ -126,6 +126,8 @@ DATASET = Kind(
         ("shuffle", Type(base="ctor", ctors=c.SEED, optional=True), Derived("seed(run.seed)"), NUM,
          "order of the rows"),
         ("streaming", replace(BOOL, auto=True), AUTO, OBS, "read rows as they are needed"),
+        ("level", _COLUMN, None, NUM,
+         "what a weighted draw counts results by; without it, each row by itself"),
         ("max_prompt_tokens", _COUNT, None, NUM,
          "longest prompt; without it, what the context and a row leave beside `max_tokens`"),
         ("on_long", word("drop", "truncate", "error"), "drop", NUM, "what to do with longer ones"),

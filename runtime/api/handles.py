@@ -6,7 +6,7 @@ titan.logprobs, titan.step, titan.sync              edge.target reads an attribu
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,6 +29,9 @@ class Nodes(Protocol):
         **given: Any,
     ) -> Edge:
         """Add a node; its edge."""
+
+    def function(self, function: Callable[..., Any]) -> str:
+        """The name of a function of the program's module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,10 @@ class Dataset:
     name: str
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:
-        """Prompt groups, `count` for each optimizer step."""
+        """Prompt groups, `count` for each optimizer step; with `weight`, a function of the
+        program's module, and `observe`, the name of the score whose results it is given."""
+        if "weight" in node:
+            node["weight"] = self.program.function(node["weight"])
         return self.program.node(name, "draw", self.name, level="group", count=count, **node)
 
     def pairs(self, name: str, count: int, **node: Any) -> Edge:

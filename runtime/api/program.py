@@ -78,7 +78,7 @@ class Program:
     ) -> Dataset:
         """Rows, and the functions that turn a row into what a node draws."""
         columns: dict[str, Any] = {"shuffle": None}
-        columns |= {k: self._function(v) if callable(v) else v for k, v in given.items()}
+        columns |= {k: self.function(v) if callable(v) else v for k, v in given.items()}
         dataset = spec.Dataset(source=self._hashed(source), tokenizer=tokenizer.name, **columns)
         self._declare("datasets", name, dataset, at)
         return Dataset(self, name)
@@ -116,7 +116,7 @@ class Program:
         `inputs` says what each parameter is given; a judge with its `kind`."""
         file = given.pop("file", None)
         if callable(function):
-            reward = spec.Reward(kind="program", function=self._function(function), **given)
+            reward = spec.Reward(kind="program", function=self.function(function), **given)
         elif file is not None:
             sha256 = digest(self._file(file))
             if "inputs" not in given:
@@ -140,7 +140,7 @@ class Program:
     ) -> Scorer:
         """One score from several rewards."""
         rubric = spec.Rubric(
-            function=self._function(function),
+            function=self.function(function),
             rewards=tuple(reward.name for reward in rewards),
             **({"on_truncated": None} | given),
         )
@@ -249,14 +249,14 @@ class Program:
         self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
     ) -> Edge:
         """A pure function of a group, such as its advantages; of a batch with `level="batch"`."""
-        function_name = self._function(function)
+        function_name = self.function(function)
         return self.node(name, "call", function_name, inputs, **({"level": "group"} | node))
 
     def mask(
         self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
     ) -> Edge:
         """Whether a group is kept."""
-        function_name = self._function(function)
+        function_name = self.function(function)
         return self.node(name, "mask", function_name, inputs, **({"level": "group"} | node))
 
     def keep(self, name: str, edge: Edge, mask: Edge, **node: Any) -> Edge:
@@ -292,7 +292,7 @@ class Program:
         if at:
             self._parts["origins"][name] = at
 
-    def _function(self, function: Callable[..., Any]) -> str:
+    def function(self, function: Callable[..., Any]) -> str:
         """The name of a function of the program's module."""
         name: str = function.__name__
         if getattr(self._functions, name, None) is not function:

@@ -386,7 +386,7 @@ class Controller:
     def _snapshot(self) -> ControllerState:
         return ControllerState(
             step=self._state.step, versions=dict(self._versions.trained),
-            ledgers={i.source.node.name: i.ledger.state_dict() for i in self._intakes},
+            ledgers={i.source.node.name: i.state_dict() for i in self._intakes},
             evaluated=dict(self._state.evaluated), first=dict(self._state.first),
             recorded=self._records.recorded, records=self._records.held, wall_s=self._wall(),
         )  # fmt: skip

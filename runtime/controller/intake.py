@@ -18,6 +18,7 @@ from typing import Any
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
+from forgedsl.runtime.controller.choice import Choice
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
 from forgedsl.runtime.controller.flow import Source
@@ -40,6 +41,7 @@ class Intake:
         self.in_flight: dict[int, Unit] = {}
         self.fresh: dict[int, Unit] = {}
         """of those that wait, the ones whose age nobody has looked at"""
+        self._choice = Choice(context, source) if source.node.weight is not None else None
         self._pulled = {sync.name: 0 for sync in source.syncs}
         self._flow = context.flow
         self._endpoints = context.endpoints
@@ -63,17 +65,27 @@ class Intake:
         while True:
             while self.credits.alive >= self.credits.credits or wanted() <= self.ledger.num_open:
                 await self._pulse.wait()
-            item = await self._draw()
+            before, item = await self._chosen()
             if item is None:
                 break
             local = self.credits.admit()
             assert local is not None, "only this task admits"
-            before, after = self.ledger.position, _cursor(item)
-            self._meter.rows_dropped += after - before - _num_rows(item)
-            self.ledger.drawn(Entry(local=local, before=before, row=_row(item)), after)
+            self.ledger.drawn(Entry(local=local, before=before, row=_row(item)), _cursor(item))
             self._begin(tasks, local, item)
         self.ended = True
         self._pulse.fire()
+
+    async def _chosen(self) -> tuple[int, Any]:
+        """The next item that its weight lets through, and the position in front of it."""
+        before = self.ledger.position
+        while True:
+            item = await self._draw()
+            if item is None:
+                return before, None
+            self._meter.rows_dropped += _cursor(item) - before - _num_rows(item)
+            if self._choice is None or await self._choice.takes(item):
+                return before, item
+            before = _cursor(item)
 
     async def _reopen(self, tasks: asyncio.TaskGroup) -> None:
         """Draw the groups again that were in flight at the checkpoint, then go to its position."""
@@ -104,6 +116,7 @@ class Intake:
 
     def drop(self, unit: Unit, reason: str) -> None:
         """Give up a group that is not in a batch; its credit returns."""
+        self._observe([unit])
         self.in_flight.pop(unit.local, None)
         self.waiting.pop(unit.local, None)
         self.credits.drop(unit.local)
@@ -124,6 +137,7 @@ class Intake:
 
     def consume(self, units: list[Unit], step: int) -> None:
         """The step on `units` is done; credits return here or when `step` was pulled."""
+        self._observe(units)
         for unit in units:
             self.ledger.consume(unit.local)
         held = set(self.credits.groups(TRAINING))
@@ -137,8 +151,20 @@ class Intake:
             self.credits.pulled(min(self._pulled.values()))
             self._pulse.fire()
 
+    def _observe(self, units: list[Unit]) -> None:
+        if self._choice is not None:
+            for unit in units:
+                self._choice.observe(unit)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The books, and the results that weights are given."""
+        results = {} if self._choice is None else {"results": self._choice.state_dict()}
+        return self.ledger.state_dict() | results
+
     def load(self, state: dict[str, Any], step: int) -> None:
         """Continue the books; groups that were open are drawn again, first."""
+        if self._choice is not None:
+            self._choice.load_state_dict(state.get("results", {}))
         self.ledger.load_state_dict(state)
         self.credits.load_state_dict(
             {

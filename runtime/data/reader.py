@@ -320,7 +320,10 @@ class DatasetReader:
 
     def prompt(self, row_id: int, row: Row) -> Prompt:
         """The prompt of a row."""
-        return self._prompt_item(row_id, row, *self.question(row_id, row))
+        item = self._prompt_item(row_id, row, *self.question(row_id, row))
+        if self.dataset.level is not None:
+            item.level = str(self._column("level", row))
+        return item
 
     def question(self, row_id: int, row: Row) -> tuple[Any, Any, dict[str, Any]]:
         """What is asked, what rewards compare with, and the columns they take."""

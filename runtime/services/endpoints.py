@@ -7,6 +7,7 @@ rewards run in their meshes.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import shutil
@@ -137,6 +138,12 @@ class MonarchEndpoints:
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
         return trimmed(getattr(self._program, node.target), args)
+
+    async def weight(self, node: spec.Node, results: dict[str, float]) -> float:
+        assert node.weight is not None
+        function = getattr(self._program, node.weight)
+        takes = inspect.signature(function).parameters
+        return float(function(**{name: results[name] for name in results if name in takes}))
 
     # ---- evaluation
 

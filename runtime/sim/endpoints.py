@@ -197,6 +197,10 @@ class SimEndpoints:
         lists = [value for value in args.values() if isinstance(value, list)]
         return [0.0] * len(lists[0]) if lists else 0.0
 
+    async def weight(self, node: Node, results: dict[str, float]) -> float:
+        """Rows are all alike."""
+        return 1.0
+
     # ---- models
 
     async def logprobs(self, node: Node, rollouts: Sequence[Rollout | Sample]) -> list[list[float]]:

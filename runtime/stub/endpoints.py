@@ -106,6 +106,10 @@ class StubEndpoints(MonarchEndpoints):
         lists = [value for value in args.values() if isinstance(value, list)]
         return [0.0] * len(lists[0]) if lists else 0.0
 
+    async def weight(self, node: spec.Node, results: dict[str, float]) -> float:
+        """Rows are all alike."""
+        return 1.0
+
     async def export(self, target: str) -> str:
         """There are no weights to export."""
         return ""

@@ -1,0 +1,87 @@
+"""Which rows a weighted draw takes: each as it comes in the dataset's order, by its own chance.
+
+    row of the source -> results of its level -> weight of the program -> taken, or passed over
+
+A row of weight 1 is taken whenever it comes, one of weight 0.05 once in twenty times. Rows passed
+over are read on, so that positions, epochs and resuming are those of any draw. Which chance a row
+has is decided by (run seed, position), and results count when a group is trained on or dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any
+
+from forgedsl.errors import RunError
+from forgedsl.runtime.controller.context import Context
+from forgedsl.runtime.controller.firing import demand
+from forgedsl.runtime.controller.flow import Source
+from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.endpoints import seed_of
+
+RECENT = 16
+"""groups of a level whose scores make its mean"""
+PATIENCE = 20_000
+"""rows passed over, one behind the other, before weights count as 0"""
+
+
+class Choice:
+    """The results of one weighted draw, by level."""
+
+    def __init__(self, context: Context, source: Source) -> None:
+        self._node = source.node
+        self._seed = context.job.seed
+        self._endpoints = context.endpoints
+        self._recent: dict[str, deque[float]] = {}
+        self._counts: dict[str, int] = {}
+        self._passed = 0
+
+    async def takes(self, prompt: Any) -> bool:
+        """Whether a row is worked on, by the weight of its level.
+
+        Raises:
+            RunError: the weight is no chance, or nothing is taken any more.
+        """
+        level = _level(prompt)
+        recent = self._recent.get(level, ())
+        mean = sum(recent) / len(recent) if recent else 0.0
+        results = {"mean": mean, "count": float(self._counts.get(level, 0))}
+        weight = await demand(self._node, self._endpoints.weight(self._node, results))
+        if not weight >= 0.0 or math.isinf(weight):
+            raise self._error(f"is {weight} at mean {mean:.3g} and count {results['count']:g}")
+        chance = seed_of(self._seed, self._node.name, prompt.cursor) / 2**31
+        taken = chance < weight
+        self._passed = 0 if taken else self._passed + 1
+        if self._passed > PATIENCE:
+            raise self._error(f"took none of {PATIENCE:,} rows, so they are all but 0")
+        return taken
+
+    def observe(self, unit: Unit) -> None:
+        """Count the scores of a group that is done with, if it has any."""
+        scores = unit.scores.get(str(self._node.observe), {})
+        if scores:
+            level = _level(unit.item)
+            mean = sum(score.value for score in scores.values()) / len(scores)
+            self._recent.setdefault(level, deque(maxlen=RECENT)).append(mean)
+            self._counts[level] = self._counts.get(level, 0) + 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {k: [self._counts[k], list(recent)] for k, recent in self._recent.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._counts = {level: count for level, (count, _) in state.items()}
+        self._recent = {k: deque(recent, maxlen=RECENT) for k, (_, recent) in state.items()}
+
+    def _error(self, what: str) -> RunError:
+        return RunError(
+            f"draw {self._node.name}: its weight {what}",
+            origin=self._node.origin,
+            remedy="a weight is the chance that a row is taken when it comes: 0 to 1, with a floor "
+            "such as `max(0.05, ...)` so that no row is lost for ever",
+        )
+
+
+def _level(prompt: Any) -> str:
+    """What results are counted by: the level of a row, else the row."""
+    return str(prompt.row) if prompt.level is None else str(prompt.level)
