@@ -86,6 +86,8 @@ class Rollout:
     """of a trajectory in an environment: done, turns, tokens, time or error"""
     rewards: dict[str, float] = field(default_factory=dict)
     """what its environment gave, by part, summed over the turns"""
+    turn_rewards: tuple[tuple[int, dict[str, float]], ...] = ()
+    """the same by turn: the place of the policy's last token in it, and what the turn was given"""
     observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
     versions: tuple[tuple[int, int], ...] = ()
@@ -104,6 +106,13 @@ class Rollout:
     @property
     def target(self) -> Any:
         return self.prompt.target
+
+    def part(self, name: str) -> list[float]:
+        """A part of the reward by token: at the last one of each turn what the turn was given."""
+        found = [0.0] * len(self.token_ids)
+        for place, given in self.turn_rewards:
+            found[place] += given.get(name, 0.0)
+        return found
 
     @property
     def play(self) -> dict[str, Any]:

@@ -91,6 +91,33 @@ def test_whitened_over_the_tokens_of_the_step():
     torch.testing.assert_close(doubles(kept), want, rtol=1e-6, atol=1e-6)
 
 
+def test_gae_of_rewards_of_turns_skips_what_the_policy_did_not_write():
+    mask = [bool(own) for own in MASKS[0]]
+    rest = len(MASKS) - 1
+    given = {
+        "reward": [[0.0, 0.1, 0.0, 0.0, 0.0, 1.0], *[[0.0]] * rest],
+        "values": [[0.5, 0.4, 9.0, 9.0, 0.3, 0.6], *[[0.0]] * rest],
+        "mask": [mask, *[[True]] * rest],
+    }
+    call = "turn_gae(values, values, rollout.mask, gamma = 0.99, lam = 0.95)"
+    got = [value for value, own in zip(called(call, **given)[0], mask, strict=True) if own]
+    want = [0.485997, 0.627323, 0.670200, 0.400000]
+    torch.testing.assert_close(doubles(got), doubles(want), rtol=0, atol=1e-6)
+
+
+def test_returns_of_turns_are_what_is_still_to_come_whitened_over_the_step():
+    given = {
+        "reward": [[0.0, 1.0, 0.0, 0.0, 0.0, 2.0], *([0.0] * len(m) for m in MASKS[1:])],
+        "mask": batch()["mask"],
+    }
+    got = called("turn_returns(values, rollout.mask, gamma = 1.0)", **given)
+    left = [3.0, 3.0, 2.0, 2.0] + [0.0] * sum(map(sum, MASKS[1:]))
+    want = (doubles(left) - doubles(left).mean()) / torch.sqrt(doubles(left).var() + 1e-8)
+    kept = [value for row, mask in zip(got, given["mask"], strict=True)
+            for value, real in zip(row, mask, strict=True) if real]  # fmt: skip
+    torch.testing.assert_close(doubles(kept), want, **EXACT)
+
+
 def test_the_value_loss_is_half_the_larger_of_two_squares():
     rng = torch.Generator().manual_seed(4)
     value, old, ret = (torch.randn(5, 7, generator=rng).double() for _ in range(3))

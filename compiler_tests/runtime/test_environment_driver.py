@@ -281,6 +281,14 @@ def test_rewards_add_up_over_the_turns() -> None:
     assert play(Engine(["3"]), Session(steps)).rewards == {"found": 0.75}
 
 
+def test_a_reward_of_a_turn_stands_at_the_last_token_that_the_policy_wrote_in_it() -> None:
+    steps = [Step("?", {"found": 0.25}), Step("?"), Step(rewards={"found": 0.5}, done=True)]
+    rollout = play(Engine(["34", "5", "6"]), Session(steps))
+    said = [tokenizer().decode([token]) for token in rollout.token_ids]
+    assert said == ["3", "4", "<eos>", "?", "5", "<eos>", "?", "6", "<eos>"]
+    assert rollout.part("found") == [0, 0, 0.25, 0, 0, 0, 0, 0, 0.5]
+
+
 # ---- failures
 
 

@@ -70,6 +70,7 @@ def check_streams(
                     break  # `grade(prompt, rollout)`: the first argument says it
             elif read.attribute is not None:
                 found += _part(program, read, source, by_name)
+                found += _too_long(program, node, read)
         found += _without_target(program, node)
     return found
 
@@ -172,7 +173,7 @@ def _part(
     program: Program, read: Input, source: Node, by_name: Mapping[str, Node]
 ) -> Iterator[Diagnostic]:
     """A part that items of the stream do not have, or that the dataset does not give them."""
-    parts = PARTS.get(source.stream, ())
+    parts = (*PARTS.get(source.stream, ()), *_of_turns(program, source, by_name))
     if read.attribute not in parts:
         close = did_you_mean(nearest(str(read.attribute), parts))
         length = len(str(read.attribute))
@@ -196,6 +197,37 @@ def _part(
                 related=(Label(text="read here", span=read.span),),
                 help="`target = row.COLUMN`: what rewards compare with",
             )
+
+
+def _of_turns(program: Program, source: Node, by_name: Mapping[str, Node]) -> Iterator[str]:
+    """What rollouts that were played have besides: rewards of their turns, `[B, T]`."""
+    played = [by_name[name].settings.get("env") for name in sorted(source.samplers)]
+    for name in [str(env) for env in played if env is not None and source.stream is Stream.ROLLOUT]:
+        if name in program.environments:
+            yield from (f"rewards.{part}" for part in program.environments[name].body.parts)
+
+
+def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]:
+    """A reward of turns, a number for each token, where one for the sequence is declared."""
+    if not str(read.attribute).startswith("rewards.") or node.op not in ("call", "mask", "replay"):
+        return
+    losses = [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
+    readers = losses if node.op == "replay" else [node.target]
+    for field in (f for name in readers for f in program.functions[name].fields):
+        if field.name != read.argument or not isinstance(field.type, ast.TensorType):
+            continue
+        axes = [axis.text for axis in field.type.axes if isinstance(axis, ast.Path)]
+        if "T" not in axes:
+            yield Diagnostic(
+                code="T701",
+                name="axis",
+                severity=Severity.ERROR,
+                message=f"`{field.name}` is declared [{', '.join(axes)}], `{read.text}` is [B, T]",
+                span=read.span,
+                related=(Label(text="declared here", span=field.span),),
+                help="an advantage over tokens takes it: `rl.turn_returns(..., rollout.mask)`",
+            )
+            return
 
 
 # ---- targets

@@ -10,23 +10,34 @@ node that data flow through, and says only which score the weight is given the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from forgedsl.hir.context import Context
+from forgedsl.hir.file import File
 from forgedsl.hir.ir import FlowStep, Function, Origin, Ref, Value
 from forgedsl.hir.table import Declared
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
-if TYPE_CHECKING:
-    from forgedsl.hir.flow import FlowResolver
-
 GIVEN = ("mean", "count")
 """what a weight may ask for: the mean score of a level's last groups, and how many there were"""
 EXAMPLE = "`fn frontier(mean: float, count: float) -> float = max(0.05, 4 * mean * (1 - mean))`"
 
 
-def weight(flow: FlowResolver, value: ast.Expr) -> Value | None:
+class Statements(Protocol):
+    """What is known of a flow while its statements are read (flow.FlowResolver)."""
+
+    resolver: File
+    ctx: Context
+    functions: dict[str, Function]
+    edges: dict[str, Span]
+    failed: set[str]
+    steps: list[FlowStep]
+    observed: dict[str, Value]
+
+
+def weight(flow: Statements, value: ast.Expr) -> Value | None:
     """The function that weighs rows; None if it is none, which is reported."""
     ctx, scope = flow.ctx, flow.resolver.scope
     found = scope.lookup(value.parts) if isinstance(value, ast.Path) else None
@@ -46,7 +57,7 @@ def weight(flow: FlowResolver, value: ast.Expr) -> Value | None:
     return _written(value.text, value.span)
 
 
-def observe(flow: FlowResolver, name: str | None, call: ast.Call, dataset: Declared) -> bool:
+def observe(flow: Statements, name: str | None, call: ast.Call, dataset: Declared) -> bool:
     """Note the score whose results a draw is weighed by; whether that can be."""
     callee, ctx = call.function.text, flow.ctx
     shown = f"`{callee}(prompt, score)`"
@@ -79,7 +90,7 @@ def observe(flow: FlowResolver, name: str | None, call: ast.Call, dataset: Decla
     return True
 
 
-def joined(flow: FlowResolver, observed: Mapping[str, Value]) -> list[FlowStep]:
+def joined(flow: Statements, observed: Mapping[str, Value]) -> list[FlowStep]:
     """The steps, each weighted draw with its score; one without the other is reported."""
     found = []
     for step in flow.steps:

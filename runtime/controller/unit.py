@@ -187,4 +187,5 @@ class Unit:
 def _attribute(value: Any, given: Input) -> Any:
     if given.attribute is None or isinstance(value, Dead):
         return value
-    return getattr(value, given.attribute)
+    head, _, part = given.attribute.partition(".")
+    return getattr(value, head) if head != "rewards" else value.part(part)

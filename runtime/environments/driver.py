@@ -13,7 +13,7 @@ of the trajectory is in an engine, so new weights find nothing to keep.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
@@ -91,6 +91,7 @@ class Trajectory:
     texts: list[str] = field(default_factory=list)
     versions: list[tuple[int, int]] = field(default_factory=list)
     rewards: dict[str, float] = field(default_factory=dict)
+    turn_rewards: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     turns: int = 0
     observed: int = 0
     started: float = 0.0
@@ -117,6 +118,16 @@ class Trajectory:
         self.finished = done.finished
         self.turns += 1
 
+    def gave(self, rewards: Mapping[str, float]) -> None:
+        """The environment judged the turn that was written last: it counts where the policy wrote
+        its last token that can be learned from."""
+        given = {name: float(value) for name, value in rewards.items()}
+        for name, value in given.items():
+            self.rewards[name] += value
+        if given:
+            learned = (i for i in reversed(range(len(self.mask))) if self.mask[i])
+            self.turn_rewards.append((next(learned, len(self.mask) - 1), given))
+
     def saw(self, tokens: list[int], text: str) -> None:
         """The environment said something: no token of it is the policy's."""
         self.tokens += tokens
@@ -132,8 +143,8 @@ class Trajectory:
             logprobs=self.logprobs, mask=self.mask, text="".join(self.texts),
             truncated=ended == "tokens", version_min=min(versions), version_max=max(versions),
             started=self.started, finished=self.finished, running=self.running, turns=self.turns,
-            ended=ended, rewards=self.rewards, observed=self.observed,
-            versions=tuple(self.versions), fixed=fixed,
+            ended=ended, rewards=self.rewards, turn_rewards=tuple(self.turn_rewards),
+            observed=self.observed, versions=tuple(self.versions), fixed=fixed,
         )  # fmt: skip
 
 
@@ -242,8 +253,7 @@ class _Play:
             if done.truncated:
                 return "tokens"
             step = await self._step(Turn(text=done.text, calls=calls_in(done.text), number=number))
-            for name, value in step.rewards.items():
-                made.rewards[name] += float(value)
+            made.gave(step.rewards)
             if step.done:
                 return "done"
             if number + 1 == self._limits.turns:
