@@ -332,7 +332,7 @@ def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, tmp_path: P
         ("generator.sampling.seed=3", "here that is `run.seed`"),
         ("trainer.memory.logits=chunked", "known are `activation_checkpoint`, `offload`"),
         ("cluster.rdma=true", "known are `cpus`, `gpu`"),
-        ('launcher=ssh(["a"])', "known are `kubernetes`, `local`, `process`, `slurm`"),
+        ('launcher=pbs("a")', "known are `kubernetes`, `local`, `process`, `slurm`, `ssh`"),
     ],
 )
 def test_what_the_language_has_no_longer_is_named_with_what_it_has(written: str, said: str) -> None:

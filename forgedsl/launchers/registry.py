@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgedsl.launchers import kubernetes, local, process, slurm
+from forgedsl.launchers import kubernetes, local, process, slurm, ssh
 from forgedsl.launchers.base import Launcher
 from forgedsl.settings import Live, Signature
 
@@ -10,6 +10,7 @@ LAUNCHERS: tuple[Launcher, ...] = (
     local.LAUNCHER,
     process.LAUNCHER,
     slurm.LAUNCHER,
+    ssh.LAUNCHER,
     kubernetes.LAUNCHER,
 )
 SIGNATURES: Live[Signature] = Live(lambda: {each.name: each.signature for each in LAUNCHERS})

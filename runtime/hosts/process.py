@@ -34,6 +34,8 @@ class ProcessHosts(Hosts):
     """Each host is a process."""
 
     workers: Sequence[subprocess.Popen[bytes]] = ()
+    stdin = subprocess.DEVNULL
+    """of what starts a worker"""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         logs.mkdir(exist_ok=True)
@@ -45,12 +47,12 @@ class ProcessHosts(Hosts):
         ]
         self._all = attach_hosts(addresses)
 
-    @staticmethod
-    def begin(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    @classmethod
+    def begin(cls, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """Start what is a host as long as it lives; it ends with this process."""
         with log.open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-c", TIED, *command], stdin=subprocess.DEVNULL, stdout=file,
+                [sys.executable, "-c", TIED, *command], stdin=cls.stdin, stdout=file,
                 stderr=file, start_new_session=True,
             )  # fmt: skip
 

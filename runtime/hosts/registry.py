@@ -9,11 +9,13 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.hosts.process import ProcessHosts
 from forgedsl.runtime.hosts.slurm import SlurmHosts
+from forgedsl.runtime.hosts.ssh import SshHosts
 
 HOSTS: tuple[tuple[str, type[Hosts]], ...] = (
     ("local", Hosts),
     ("process", ProcessHosts),
     ("slurm", SlurmHosts),
+    ("ssh", SshHosts),
     ("kubernetes", Hosts),  # it has started us on the host
 )
 

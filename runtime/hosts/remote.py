@@ -1,0 +1,119 @@
+"""Hosts on other machines: a worker on each says where it listens, and is reached there.
+
+begin_on(nodes) --command(node), through the launcher's program--> workers --> attach, lost, stop
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from abc import abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.runtime.hosts.addresses import ADDRESS, LOOPBACK, towards
+from forgedsl.runtime.hosts.process import ProcessHosts
+from forgedsl.runtime.upstream.monarch import attach_hosts, this_host
+
+START_SECONDS = 180.0
+STOP_SECONDS = 10.0
+LISTENS = re.compile(r"^listens at (tcp://\S+)$", re.MULTILINE)
+WORKER = f"""
+import os, socket, sys
+absent = [path for path in sys.argv[1:] if not os.path.exists(path)]
+if absent:
+    sys.exit("not on this host: " + ", ".join(absent) + " (the run folder, models and data have to "
+             "be on a file system that all hosts see)")
+from monarch.actor import run_worker_loop_forever
+with socket.socket() as free:
+    free.bind((os.environ["{ADDRESS}"], 0))
+    address = "tcp://%s:%d" % free.getsockname()
+print("listens at", address, flush=True)
+run_worker_loop_forever(address=address, ca="trust_all_connections")
+"""
+
+
+class RemoteHosts(ProcessHosts):
+    """Each host is a node that a program starts processes on; a run may need none of them."""
+
+    nodes: Sequence[tuple[str, str]] = ()
+    """(name, address) of each"""
+    _towards = LOOPBACK
+
+    @abstractmethod
+    def worker(self, name: str, address: str, path: Path) -> list[str]:
+        """What starts WORKER on a node, told to look for `path`, and lasts as long as it."""
+
+    @abstractmethod
+    def beside(self, name: str) -> list[str]:
+        """What comes before a command that is to run on a node."""
+
+    def begin_on(self, nodes: Sequence[tuple[str, str]], logs: Path) -> None:
+        """Have a worker on each node.
+
+        Raises:
+            LaunchError: one does not start; with what it said.
+        """
+        logs.mkdir(exist_ok=True)
+        self.nodes, self.count = nodes, len(nodes)
+        files = [logs / f"host{index}.log" for index in range(self.count)]
+        begins = [file.stat().st_size if file.exists() else 0 for file in files]
+        self.workers = [
+            self.begin(self.worker(name, address, logs), file)
+            for (name, address), file in zip(nodes, files, strict=True)
+        ]
+        addresses = self._listening(files, begins)
+        self._towards = towards(nodes[0][1])
+        self._all = attach_hosts(addresses, at=self._towards)
+
+    def address(self) -> str:
+        return self._towards
+
+    def attach(self, which: range) -> Any:
+        return super().attach(which) if self.workers else this_host()
+
+    def kill(self, on: range, pids: Sequence[int]) -> None:
+        if not self.workers:
+            super(ProcessHosts, self).kill(on, pids)
+            return
+        for index in set(on) - set(self.lost()):  # elsewhere a number may be another's
+            words = ("kill", "-9", *map(str, pids))
+            with suppress(subprocess.TimeoutExpired):
+                subprocess.run(
+                    [*self.beside(self.nodes[index][0]), *words], capture_output=True, check=False,
+                    stdin=subprocess.DEVNULL, timeout=STOP_SECONDS,
+                )  # fmt: skip
+
+    def stop(self) -> None:
+        for worker in self.workers:
+            worker.terminate()  # the program passes it on
+        for worker in self.workers:
+            try:
+                worker.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                worker.kill()
+
+    def _listening(self, files: Sequence[Path], begins: Sequence[int]) -> list[str]:
+        """Where each worker listens, as soon as all have said so."""
+        end = time.monotonic() + START_SECONDS
+        while True:
+            texts = [f.read_text(errors="replace")[b:] for f, b in zip(files, begins, strict=True)]
+            found = [LISTENS.search(text) for text in texts]
+            if all(found):
+                return [match[1] for match in found if match is not None]
+            ended = self.lost()
+            if ended or time.monotonic() > end:
+                late = next((i for i, match in enumerate(found) if match is None), 0)
+                index = next(iter(ended), late)
+                why = ended.get(index, f"nothing listens there after {START_SECONDS:.0f} s")
+                self.stop()
+                said = files[index].read_text(errors="replace")[begins[index] :]
+                raise LaunchError(
+                    f"host {index} ({self.nodes[index][0]}) did not start: {why}\n{files[index]} "
+                    f"ends with:\n{said[-2000:]}"
+                )
+            time.sleep(0.1)
