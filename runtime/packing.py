@@ -28,6 +28,9 @@ from forgedsl.runtime.items import Sample
 
 FLAT_STEP = 128
 """a flat row is filled up to a multiple of it, and its longest stretch counted in powers of two"""
+LANES = 16
+"""sums over keys are taken in so many parts: a sequence that begins at a multiple of it is computed
+to the last bit alike, whatever shares its row"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,11 +76,12 @@ def pack(
     pairs: bool = False,
     flat: bool = False,
     share: bool = True,
+    step: int = 1,
 ) -> list[Microbatch]:
     """This rank's microbatches, each of at most `rows` rows, or as many tokens in one.
 
-    Samples `share` rows, or each has its own. With `pairs`, samples 2p and 2p + 1 are in the same
-    microbatch, as its sequences 2q and 2q + 1.
+    Samples `share` rows, each from a multiple of `step`, or each has its own row. With `pairs`,
+    samples 2p and 2p + 1 are in the same microbatch, as its sequences 2q and 2q + 1.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -97,13 +101,13 @@ def pack(
         paired = [_paired(samples, own, seq_len, rows, share) for own in mine]
         cuts = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
         return [_microbatch(samples, cut, sorted(_flat(cut))) for cut in cuts]
-    bins = _first_fit(samples, range(len(samples)), seq_len, share)
+    bins = _first_fit(samples, range(len(samples)), seq_len, share, step)
     per_rank = -(-len(bins) // world)
     count = max(1, -(-per_rank // rows))
     own = bins[rank::world]
     size = -(-per_rank // count)
     cuts = [own[i * size : (i + 1) * size] for i in range(count)]
-    return [_microbatch(samples, cut, _flat(cut)) for cut in cuts]
+    return [_microbatch(samples, cut, _flat(cut), step, step) for cut in cuts]
 
 
 def _balanced(
@@ -168,7 +172,7 @@ def _flat(bins: list[list[int]]) -> list[int]:
 
 
 def _first_fit(
-    samples: Sequence[Sample], members: Sequence[int], seq_len: int, share: bool
+    samples: Sequence[Sample], members: Sequence[int], seq_len: int, share: bool, step: int = 1
 ) -> list[list[int]]:
     """Indices per row, one in each unless they `share` rows. Longest first; stable, so that packing
     is deterministic."""
@@ -177,7 +181,7 @@ def _first_fit(
     room: list[int] = []
     first_open = 0
     for i in order:
-        length = len(samples[i].token_ids)
+        length = _up(len(samples[i].token_ids), step)
         while first_open < len(room) and room[first_open] < 2:
             first_open += 1
         for k in range(first_open, len(bins)):
@@ -191,12 +195,21 @@ def _first_fit(
     return bins
 
 
+def _up(length: int, step: int) -> int:
+    return -(-length // step) * step
+
+
 def _microbatch(
-    samples: Sequence[Sample], bins: list[list[int]], members: list[int], step: int = 1
+    samples: Sequence[Sample],
+    bins: list[list[int]],
+    members: list[int],
+    step: int = 1,
+    each: int = 1,
 ) -> Microbatch:
-    """The rows of `bins`, filled up to a multiple of `step`; samples numbered as in `members`."""
-    used = max((sum(len(samples[i].token_ids) for i in row) for row in bins), default=0)
-    length = max(-(-used // step) * step, step)
+    """The rows of `bins`, filled up to a multiple of `step`, and to one of `each` between samples;
+    these are numbered as in `members`."""
+    used = max((sum(_up(len(samples[i].token_ids), each) for i in row) for row in bins), default=0)
+    length = max(_up(used, step), step)
     num_rows = max(len(bins), 1)
     tokens = np.zeros(num_rows * length, dtype=np.int64)
     begins: dict[int, int] = {}
@@ -208,7 +221,9 @@ def _microbatch(
             bounds.append(start)
             end = start + len(samples[i].token_ids)
             tokens[start:end] = samples[i].token_ids
-            start = end
+            start = _up(end, each)
+            if end < start:
+                bounds.append(end)
         if start < (r + 1) * length:
             bounds.append(start)
     edges = np.array([*bounds, num_rows * length])

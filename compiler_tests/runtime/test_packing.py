@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forgedsl.runtime.items import Sample
-from forgedsl.runtime.packing import pack
+from forgedsl.runtime.packing import LANES, pack
 
 
 @st.composite
@@ -77,6 +78,26 @@ def test_sequences_do_not_see_each_other() -> None:
     assert allowed[:3, :3].equal(allowed[3:6, 3:6])
     assert not allowed[3:6, :3].any()
     assert micro.positions[0].tolist()[:6] == [0, 1, 2, 0, 1, 2]
+
+
+def attended(items: list[Sample], of: int) -> torch.Tensor:
+    """What attention makes of a sample among the others of its microbatch."""
+    (micro,) = pack(items, seq_len=128, rows=8, rank=0, world=1, step=LANES)
+    table = torch.randn(200, 2, 3, 32, generator=torch.Generator().manual_seed(3))
+    q, k, v = table[micro.tokens + micro.positions].permute(3, 0, 2, 1, 4)
+    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=micro.mask())
+    at = micro.index[micro.seq_id == micro.members.index(of)]
+    return out.transpose(1, 2).flatten(0, 1)[at]
+
+
+def test_who_shares_a_row_changes_no_bit_where_sequences_begin_at_lanes() -> None:
+    first, *others = [
+        Sample(token_ids=list(range(length)), num_prompt=1, mask=[True] * (length - 1))
+        for length in (45, 50, 61, 70, 47)
+    ]
+    alone = attended([first], 0)
+    for count in (1, 2, 3, 4):
+        assert attended([*others[:count], first], count).equal(alone)
 
 
 def test_too_long_is_refused() -> None:

@@ -27,7 +27,7 @@ from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.packing import Microbatch, pack
+from forgedsl.runtime.packing import LANES, Microbatch, pack
 from forgedsl.runtime.transports.base import Manifest, Probe, Sender
 from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.updates import parts, summary
@@ -98,7 +98,9 @@ class TitanActor(ForgeActor):
         self.titan = titan.build_model(self.model_spec, self.service, self.folder, self.parts)
         self.classes = self.titan.classes
 
-    def _pack(self, samples: Sequence[Sample], *, pairs: bool = False) -> list[Microbatch]:
+    def _pack(
+        self, samples: Sequence[Sample], *, pairs: bool = False, step: int = 1
+    ) -> list[Microbatch]:
         shape = self.service.batch
         return pack(
             samples,
@@ -109,6 +111,7 @@ class TitanActor(ForgeActor):
             pairs=pairs,
             flat=self.titan.flat,
             share=shape.pack,
+            step=step,
         )
 
     def _logprobs(
@@ -132,7 +135,7 @@ class TitanActor(ForgeActor):
         ]
         found: dict[int, list[float]] = {}
         with torch.no_grad():
-            for micro in self._pack(plain):
+            for micro in self._pack(plain, step=LANES):  # who is asked together is chance
                 micro = micro.to(self.titan.device)
                 values = self._run(micro, lambda h, w, shared, m=micro: of_rows(h, w, shared, m))
                 for i, value in zip(
