@@ -58,7 +58,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests on real meshes run one after the other, also where others run side by side (-n 2)."""
     for item in items:
-        if item.path.parent.name == "runtime":
+        if item.path.parent.name in ("runtime", "deep"):
             item.add_marker(pytest.mark.xdist_group("meshes"))
 
 
