@@ -90,6 +90,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "learn": (SFT, "last_turn"), "chosen": (PAIRS, "row.other"),
         "rejected": (PAIRS, "row.other"), "shuffle": "none", "streaming": "true",
         "max_prompt_tokens": "256", "on_long": "truncate", "max_bad_rows": "0.1",
+        "level": "row.other",
     },
     "reward": {
         "procs": "2", "concurrency": (CODE, "3"), "timeout": "5s", "retries": "3",
