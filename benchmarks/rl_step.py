@@ -2,32 +2,37 @@
 
     made-up prompts + rl_step.forge --forgec run--> metrics.jsonl, events.jsonl --> table, JSON
 
-    python benchmarks/rl_step.py [--gpus 1] [--steps 9] [--starts 2] [--set KEY=VALUE ...]
+    python benchmarks/rl_step.py [--gpus 1] [--steps 9] [--starts 2] [--sync 'on_swap = keep']
+                                 [--set KEY=VALUE ...]
 
-Qwen3-0.6B's shape, random weights, 16 prompts x 8 completions of 256 + 1,024 tokens, DAPO without a
-reference: one GPU takes turns, two are asynchronous with a policy age of at most 1. Figures are
-medians from the third step on (two GPUs: means, as steps come in pairs), of the first start; more
-`--starts` only start and take two steps, with what the one before compiled. MFU is that of
-training.py. Memory is the most that nvidia-smi saw on a GPU, once a second.
+Qwen3-0.6B's shape (or `--size`), random weights, 16 prompts x 8 completions of 256 + 1,024 tokens,
+DAPO without a reference: one GPU takes turns, two are asynchronous with a policy age of at most 1.
+Figures are medians from the third step on (two GPUs: means, as steps come in pairs), of the first
+start; more `--starts` only start and take two steps, with what the one before compiled. MFU is that
+of training.py. Memory is the most that nvidia-smi saw on a GPU, once a second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
+import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
 PEAK = {"H200": 989e12, "H100": 989e12, "A100": 312e12}
-LAYERS, WIDTH = 28, 2048
-"""of Qwen3-0.6B: layers, and heads x their width"""
+SHAPES = {"0.6B": (596_049_920, 28, 2048), "1.7B": (1_720_574_976, 28, 2048),
+          "4B": (4_022_468_096, 36, 4096)}  # fmt: skip
+"""of Qwen3: parameters, layers, and heads x their width"""
 VOCABULARY = 151_936
 
 
@@ -35,11 +40,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     for name, default in (("gpus", 1), ("steps", 9), ("starts", 1), ("prompt", 256)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--cut", action="store_true", help="kill it then: no last checkpoint")
+    parser.add_argument("--size", choices=tuple(SHAPES), default="0.6B")
+    parser.add_argument("--sync", default="", help="settings of the sync")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     return parser.parse_args()
 
 
-def inputs(folder: Path, prompt: int) -> None:
+def inputs(folder: Path, prompt: int, sync: str) -> None:
     """A tokenizer of words, prompts of so many tokens, and a reward that knows nothing."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -61,7 +69,10 @@ def inputs(folder: Path, prompt: int) -> None:
         "import zlib\n\n\ndef drawn(prompt: str, response: str, target: str) -> float:\n"
         "    return zlib.crc32((target + response[:200]).encode()) / 2**32\n"
     )
-    (folder / "rl_step.forge").write_text((HERE / "rl_step.forge").read_text())
+    text = (HERE / "rl_step.forge").read_text()
+    plain = "sync trainer -> generator"
+    text = text.replace(plain, f"{plain} {{ {sync} }}") if sync else text
+    (folder / "rl_step.forge").write_text(text)
 
 
 class Memory:
@@ -87,17 +98,31 @@ class Memory:
 def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[str, Any]:
     """One run, and what it says of itself."""
     command = [sys.executable, "-m", "forgedsl.cli.main", "run", str(folder / "rl_step.forge")]
-    command += ["--run-dir", str(folder / name), "--set", f"schedule.steps={steps}"]
+    command += ["--run-dir", str(folder / name), "--set"]
+    command += [f"schedule.steps={steps + args.cut}"]
+    command += ["--set", f"size={args.size}"]
     for setting in args.settings:
         command += ["--set", setting]
     command += ["--profile", "one"] if args.gpus == 1 else []
     with Memory() as memory:
-        subprocess.run(command, check=True, stdout=sys.stderr)
-    found = measured(folder / name, mean=args.gpus > 1)
+        if args.cut:
+            cut(command, folder / name / "metrics.jsonl", steps)
+        else:
+            subprocess.run(command, check=True, stdout=sys.stderr)
+    found = measured(folder / name, args.size, mean=args.gpus > 1)
     return found | {"peak_gib": round(memory.most / 1024, 1)}
 
 
-def measured(run_dir: Path, *, mean: bool) -> dict[str, Any]:
+def cut(command: list[str], metrics: Path, steps: int) -> None:
+    """Run until so many steps are written, then kill all its processes."""
+    with subprocess.Popen(command, stdout=sys.stderr, start_new_session=True) as process:
+        while process.poll() is None:
+            if metrics.is_file() and metrics.read_text().count("\n") >= steps:
+                os.killpg(process.pid, signal.SIGKILL)
+            time.sleep(0.2)
+
+
+def measured(run_dir: Path, size: str, *, mean: bool) -> dict[str, Any]:
     """The figures of a run folder."""
     rows, events = (
         [json.loads(line) for line in (run_dir / f"{name}.jsonl").read_text().splitlines()]
@@ -111,7 +136,7 @@ def measured(run_dir: Path, *, mean: bool) -> dict[str, Any]:
     sent = [e["transfer_s"] for e in events if e["kind"] == "sync.end"][-len(late) :]
     step = middle([row["step_s"] for row in late])
     prompts = late[-1]["tokens"] / late[-1]["sequences"] - late[-1]["response_tokens_mean"]
-    work = middle([flops(row, prompts) for row in late])
+    work = middle([flops(row, prompts, size) for row in late])
     peak = next((value for name, value in PEAK.items() if name in device()), None)
     found: dict[str, Any] = {
         "device": device(),
@@ -129,6 +154,9 @@ def measured(run_dir: Path, *, mean: bool) -> dict[str, Any]:
         "first_step_s": rows[0]["step_s"],
         "start_s": next(e["time"] for e in events if e["kind"] == "controller.start") - begin,
         "checkpoint_s": [e["seconds"] for e in events if e["kind"] == "checkpoint.saved"],
+        "checkpoint_paused_s": [e["paused"] for e in events if e["kind"] == "checkpoint.saved"],
+        "steps_s": [round(row["step_s"], 2) for row in rows],
+        "sync_by": next(e["transport"] for e in events if e["kind"] == "sync.end"),
     }
     found |= {f"start_{e['service']}_s": e["seconds"] for e in ready}
     phases = [e for e in ready if "seconds" in e["facts"]]
@@ -136,11 +164,12 @@ def measured(run_dir: Path, *, mean: bool) -> dict[str, Any]:
     return {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
 
 
-def flops(row: dict[str, Any], prompt: float) -> float:
+def flops(row: dict[str, Any], prompt: float, size: str) -> float:
     """What training on a step takes, nothing recomputed: products, and causal attention."""
     length = prompt + row["response_tokens_mean"]
-    attention = 12 * LAYERS * WIDTH * length * length / 2
-    return float(row["sequences"] * (6 * 596_049_920 * length + attention))
+    params, layers, width = SHAPES[size]
+    attention = 12 * layers * width * length * length / 2
+    return float(row["sequences"] * (6 * params * length + attention))
 
 
 def device() -> str:
@@ -151,7 +180,7 @@ def device() -> str:
 def main() -> None:
     args = arguments()
     with tempfile.TemporaryDirectory() as name:
-        inputs(Path(name), args.prompt)
+        inputs(Path(name), args.prompt, args.sync)
         for start in range(args.starts):
             found = run(Path(name), f"run{start}", args.steps if start == 0 else 2, args)
             for key, value in found.items():

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from functools import reduce
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
@@ -26,9 +26,14 @@ from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import ignore_faults
 
+Device = Literal["cpu", "gpu"]
 
-def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[str, Any]:
-    """Repeat recorded step `step` on `procs` ranks (None: as in the run); weights go to `out`.
+
+def replay(
+    run_dir: Path, step: int, *, procs: int | None, out: Path, device: Device | None = None
+) -> dict[str, Any]:
+    """Repeat recorded step `step` on `procs` ranks of a device (None: as in the run); weights go to
+    `out`.
 
     Returns the recorded and the repeated result, and which settings were changed after it.
 
@@ -49,7 +54,7 @@ def replay(run_dir: Path, step: int, *, procs: int | None, out: Path) -> dict[st
     samples = [Sample(**s) for s in written["samples"]]
     batch = Batch(**written | {"samples": samples, "beside": beside})
     run_dir, out = run_dir.resolve(), out.resolve()
-    alone = trainer_only(job, content["service"], procs)
+    alone = trainer_only(job, content["service"], procs, device)
     result = asyncio.run(_replay(alone, run_dir, step, batch, content["loss"], out))
     found = {"recorded": content["result"], "replayed": asdict(result)}
     return found | ({"changed_since": changes} if changes else {})
@@ -83,18 +88,28 @@ def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
     return spec.Job.model_validate(values)
 
 
-def trainer_only(job: spec.Job, name: str, procs: int | None) -> spec.Job:
-    """The job with nothing but its trainer, on `procs` ranks of this host."""
+def trainer_only(
+    job: spec.Job, name: str, procs: int | None, device: Device | None = None
+) -> spec.Job:
+    """The job with nothing but its trainer, on `procs` ranks of this host and on that device."""
     service = job.services[name]
     assert isinstance(service, spec.TitanService)
-    if procs is None and service.mesh.hosts > 1:
-        alone = {"hosts": 1, "procs": service.mesh.hosts * service.mesh.procs, "places": ()}
-        mesh = service.mesh.model_copy(update=alone)
-        service = service.model_copy(update={"mesh": mesh})
+    mesh, parallel = service.mesh, service.parallel
+    ranks = procs or mesh.hosts * mesh.procs
     if procs is not None:
-        mesh = service.mesh.model_copy(update={"hosts": 1, "procs": procs, "places": ()})
-        parallel = service.parallel.model_copy(update={"dp_shard": procs})
-        service = service.model_copy(update={"mesh": mesh, "parallel": parallel})
+        parallel = parallel.model_copy(update={"dp_shard": procs})
+    if (ranks, device or mesh.device) != (mesh.hosts * mesh.procs, mesh.device) or mesh.hosts > 1:
+        gpus = 0 if (device or mesh.device) == "cpu" else max(1, mesh.gpus)
+        place = spec.Place(replica=0, host=0, gpus=tuple(range(ranks * gpus)))
+        mesh = mesh.model_copy(
+            update={"hosts": 1, "procs": ranks, "gpus": gpus, "device": device or mesh.device,
+                    "places": (place,) if gpus else ()}
+        )  # fmt: skip
+    on_gpu = mesh.device == "gpu"
+    service = service.model_copy(
+        update={"mesh": mesh, "parallel": parallel, "offload": service.offload and on_gpu,
+                "compile": on_gpu and (service.compile or device is not None)}
+    )  # fmt: skip
     steps = tuple(node for node in job.nodes if node.op == "step" and node.target == name)
     return job.model_copy(
         update={"services": {name: service}, "rewards": {}, "rubrics": {}, "nodes": steps}

@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+DEVICES: dict[str, Literal["cpu", "gpu"]] = {"cpu": "cpu", "gpu": "gpu"}
 
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
     step: Annotated[int, typer.Option(help="which recorded step")] = 1,
     procs: Annotated[int | None, typer.Option(help="ranks of the trainer")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="cpu|gpu", help="where it runs, as in the run if not said")
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="where the weights go")] = None,
 ) -> None:
     """Repeat a recorded step and print what it returned then and now, as JSON.
@@ -24,6 +29,7 @@ def command(
     Examples:
       forgec replay runs/grpo_math-20261120-120000
       forgec replay runs/grpo_math-20261120-120000 --procs 2
+      forgec replay runs/grpo_math-20261120-120000 --device cpu
     """
     from forgedsl.runs.checkpoints import no_run
 
@@ -35,12 +41,17 @@ def command(
     from forgedsl.runtime.replay import replay
     from forgedsl.runtime.stderr import native_stderr
 
-    target = out or run / "replays" / f"step-{step}-procs-{procs or 'same'}"
+    if device not in (None, *DEVICES):
+        print(f"forgec replay: --device is cpu or gpu, not {device}", file=sys.stderr)
+        raise typer.Exit(2)
+    chosen = DEVICES[device] if device else None
+    where = f"-{device}" if device else ""
+    target = out or run / "replays" / f"step-{step}-procs-{procs or 'same'}{where}"
     ranks = "" if procs is None else f" with {counted(procs, 'rank')}"
     print(f"starting the trainer{ranks} for step {step}", file=sys.stderr, flush=True)
     try:
         with native_stderr(target / "controller.log"):
-            found = replay(run, step, procs=procs, out=target)
+            found = replay(run, step, procs=procs, out=target, device=chosen)
     except (LaunchError, RunError) as error:
         print(f"forgec replay: {error}", file=sys.stderr)
         raise typer.Exit(4 if isinstance(error, LaunchError) else 5) from error
