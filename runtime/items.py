@@ -90,6 +90,8 @@ class Rollout:
     """the same by turn: the place of the policy's last token in it, and what the turn was given"""
     observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
+    others: tuple[str, ...] = ()
+    """answers of its siblings, where a judge compares them"""
     versions: tuple[tuple[int, int], ...] = ()
     """(version, how many of the policy's tokens), in order"""
     fixed: float | None = None

@@ -365,3 +365,21 @@ def test_no_algorithm_is_named_in_the_executor():
     text = "".join(path.read_text().lower() for path in sorted(folder.glob("*.py")))
     names = "grpo|dapo|ppo|gspo|cispo|sapo|reinforce|rloo|dpo"
     assert re.findall(rf"\b({names})\b", text) == []
+
+
+def test_a_judge_that_compares_is_asked_when_all_siblings_are_there():
+    nodes = [n.model_copy(update={"compares": n.op == "score"}) for n in math_nodes(n=4)]
+    the_job = job(nodes, steps=2)
+    endpoints, seen = FakeEndpoints(the_job, jitter=1), {}
+
+    async def score(node, rollout, target):
+        assert endpoints.calls["sample"] >= 4
+        seen.setdefault(rollout.group, {})[rollout.sibling] = (rollout.text, rollout.others)
+        return Score(value=float(rollout.sibling))
+
+    endpoints.score = score
+    drive(the_job, endpoints)
+    group = seen[0]
+    texts = [group[sibling][0] for sibling in range(4)]
+    for sibling, (_, others) in group.items():
+        assert list(others) == [text for i, text in enumerate(texts) if i != sibling]

@@ -94,6 +94,58 @@ def test_a_judge_reads_equal_texts_once(make_job: Any) -> None:
     assert (first == again, len(engine.asked)) == (True, 2)
 
 
+# ---- siblings
+
+
+def compared(engine: Engine, prompt: str, make_job: Callable[..., spec.Job]) -> list[Outcome]:
+    """What a judge says of three siblings."""
+    texts = ("7", "8", "9")
+    holes = {hole: hole for hole in ("response", "other", "others") if f"{{{hole}}}" in prompt}
+    job = make_job(rewards={"style": reward(args={"prompt": prompt}, inputs=holes)})
+    judge = Judge("style", job, engine, MODEL)  # type: ignore[arg-type]
+
+    async def outcomes() -> list[Outcome]:
+        items = [
+            replace(rollout(text), others=tuple(t for t in texts if t != text)) for text in texts
+        ]
+        found = await asyncio.gather(*(judge.submit((("style",), i, None)) for i in items))
+        return [each for (each,) in found]
+
+    return asyncio.run(outcomes())
+
+
+class Larger(Engine):
+    """Prefers the larger digit of two, and what stands first by a third of the scale."""
+
+    async def sample(self, tokens: list[int], *_: Any, grades: tuple[int, ...]) -> Any:
+        self.asked.append(text := MODEL.decode(tokens))
+        first, second = text[0], text[2]
+        mass = (1e-9, 1 / 3, 2 / 3) if first > second else (2 / 3, 1 / 3, 1e-9)
+        return SimpleNamespace(grades=tuple(math.log(p) for p in mass))
+
+
+def test_siblings_are_compared_in_both_orders_and_each_pair_is_asked_once(make_job: Any) -> None:
+    engine = Larger()
+    found = compared(engine, "{response}|{other}:", make_job)
+    assert sorted(engine.asked) == ["7|8:", "7|9:", "8|7:", "8|9:", "9|7:", "9|8:"]
+    assert [each.value for each in found] == pytest.approx([1 / 6, 0.5, 5 / 6], abs=1e-6)
+
+
+def test_all_siblings_are_in_one_prompt(make_job: Any) -> None:
+    engine = Engine(0.5, 0.3, 0.2)
+    found = compared(engine, "{response}|{others}:", make_job)
+    assert engine.asked == ["7|1. 8\n\n2. 9:", "8|1. 7\n\n2. 9:", "9|1. 7\n\n2. 8:"]
+    assert len({each.value for each in found}) == 1
+
+
+def test_one_that_is_left_alone_has_no_score(make_job: Any) -> None:
+    inputs = {"response": "response", "other": "other"}
+    found = judged(
+        Engine(1.0), "7", make_job, args={"prompt": "{response}|{other}:"}, inputs=inputs
+    )
+    assert "no sibling is left to compare with" in found.error
+
+
 # ---- an endpoint
 
 

@@ -16,7 +16,7 @@ from forgedsl.graph.fields import check_fields
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
 from forgedsl.hir.ir import Decl, Function, Program, Ref, model_of, rewards_of
-from forgedsl.hir.judges import judges
+from forgedsl.hir.judges import compared, compares, judge_of, judges
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 
@@ -155,6 +155,7 @@ def check(
             found += check_fields(by_name[batch], loss, live, trainer)
     found += _check_minibatches(nodes)
     found += _check_scorers(program, nodes)
+    found += _check_compared(program, nodes, by_name)
     syncs = [d for node in nodes for d in _check_sync(program, node, nodes)]
     found += syncs or _check_updated(program, nodes)
     for diagnostic in found:
@@ -296,6 +297,28 @@ def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> 
 
 
 # ---- weights
+
+
+def _check_compared(
+    program: Program, nodes: tuple[Node, ...], by_name: dict[str, Node]
+) -> list[Diagnostic]:
+    """A judge that compares siblings is given some: two completions of a prompt, and no eval."""
+    found = []
+    for node in (node for node in nodes if node.op == "score"):
+        reward = compared(program, rewards_of(program, node.target))
+        alone = [s for s in sorted(node.samplers) if int(by_name[s].settings["n"]) < 2]
+        if reward and alone:
+            message = f"`{reward}` compares siblings, and `{alone[0]}` has one for each prompt"
+            help = "`n = 8` there, or a judge's prompt without `{other}`"
+            found.append(error("F112", "unrelated-join", message, node.span, help=help))
+    for decl in program.evals.values():
+        score = getattr(decl.settings["score"].value, "name", None)
+        own = (reward for reward in rewards_of(program, score)) if score is not None else ()
+        if reward := next((r for r in own if compares(judge_of(program.rewards.get(r)))), ""):
+            message = f"`{decl.name}` scores by `{reward}`, which compares siblings"
+            help = "an eval's completions are scored one by one: score by another reward"
+            found.append(error("F112", "unrelated-join", message, decl.name_span, help=help))
+    return found
 
 
 def _check_scorers(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:

@@ -1,9 +1,10 @@
 """`reward style = judge.score(prompt = "... {response} ...", scale = [1, 5])`: a model as judge.
 
-The prompt is a template. Its holes are `{prompt}`, `{response}`, `{target}` and `{row.COLUMN}`;
-`{{` and `}}` are braces. A judge becomes the `Constructor` NAME, whose arguments are those of
-`score` and its `service`. A reward model, `reward liked = scorer.score()`, becomes SCORER: what the
-value head of a frozen service says where the last token of an answer is to come.
+The prompt is a template. Its holes are `{prompt}`, `{response}`, `{target}` and `{row.COLUMN}`, and
+`{other}` or `{others}` for answers of siblings, which the judge compares; `{{` and `}}` are braces.
+A judge becomes the `Constructor` NAME, whose arguments are those of `score` and its `service`. A
+reward model, `reward liked = scorer.score()`, becomes SCORER: what the value head of a frozen
+service says where the last token of an answer is to come.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from forgedsl.services.registry import kind_of
 from forgedsl.syntax import ast
 
 NAME, SCORER = "judge", "scorer"
-HOLES = ("prompt", "response", "target")
+HOLES = ("prompt", "response", "target", "other", "others")
+SIBLINGS = ("other", "others")
+"""of these, answers to the same prompt: one at a time, or all in a list"""
 VARIABLE = r"[A-Za-z_][A-Za-z0-9_]{0,63}"
 """a name of an environment variable; published forms of keys have hyphens, or are longer"""
 DIGITS = 9
@@ -110,6 +113,8 @@ def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | boo
         what = "the judge's prompt has no hole"
         resolver.ctx.unknown("F101", what, unknown[0], value.span, (*HOLES, "row.COLUMN"))
         return True
+    if all(hole in found for hole in SIBLINGS):
+        return "a judge compares with one answer, `{other}`, or with all, `{others}`"
     return "" if "response" in found else "the judge is not shown the answer: no hole `{response}`"
 
 
@@ -121,6 +126,17 @@ def holes(prompt: str) -> tuple[str, ...]:
             raise ValueError(f"`{{{name}}}` takes no format")
         found += [name] if name is not None else []
     return tuple(dict.fromkeys(found))
+
+
+def compares(judge: Constructor | None) -> bool:
+    """Whether a judge sees answers of siblings beside the one that it grades."""
+    return judge is not None and any(hole in holes(judge.args["prompt"]) for hole in SIBLINGS)
+
+
+def compared(program: Program, rewards: Iterable[str]) -> str:
+    """A reward among these, and the monitors, whose judge compares siblings; empty: none does."""
+    names = {*rewards, *(n for n, r in program.rewards.items() if r.settings["monitor"].value)}
+    return min((n for n in names if compares(judge_of(program.rewards.get(n)))), default="")
 
 
 def judge_of(reward: RewardDecl | None) -> Constructor | None:

@@ -8,6 +8,7 @@ from typing import Any
 from forgedsl.emit.python import call_name, scalar_name
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, Program, Ref, model_of, rewards_of
+from forgedsl.hir.judges import compared
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
@@ -56,6 +57,7 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         count=settings["count"] if node.op in ("draw", "pairs") else None,
         weight=scalar_name(program.functions[settings["weight"]]) if "weight" in settings else None,
         observe=settings.get("observe"),
+        compares=node.op == "score" and bool(compared(program, rewards_of(program, target))),
         n=settings["n"] if node.op == "sample" else None,
         env=settings.get("env"),
         max_turns=settings.get("max_turns"),

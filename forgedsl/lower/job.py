@@ -216,6 +216,8 @@ class Node(Spec):
     """draw: the function that says how likely a row is taken, from the results of its like"""
     observe: str | None = None
     """draw: the score whose values these results are"""
+    compares: bool = False
+    """score: a judge compares the completions of a group, so it waits for all of them"""
     n: int | None = None
     """sample: completions per prompt"""
     env: str | None = None

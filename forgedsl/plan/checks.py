@@ -17,7 +17,7 @@ from forgedsl.hir.table import RANK
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
 from forgedsl.plan.capacity import Request
-from forgedsl.plan.cost import engine_judges, judge_tokens
+from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
 from forgedsl.plan.devices import linked
 from forgedsl.plan.environments import longest_text
 from forgedsl.plan.host import launcher_of
@@ -473,7 +473,7 @@ def check_judges(request: Request, graph: Graph) -> list[Diagnostic]:
         for name, judge in engine_judges(program, node).items():
             service = judge.args["service"]
             context = request.contexts[service]
-            tokens = judge_tokens(judge, sampled)
+            tokens = judge_tokens(judge, sampled, most_siblings(samples))
             if context is not None and tokens >= context:
                 model = model_of(program.services[service])
                 found.append(

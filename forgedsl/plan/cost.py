@@ -170,11 +170,19 @@ def engine_judges(program: Program, node: Node) -> dict[str, Constructor]:
     return {name: judge for name in here if (judge := judge_of(program.rewards[name]))}
 
 
-def judge_tokens(judge: Constructor, sampled: Iterable[tuple[int, int]]) -> int:
+def judge_tokens(judge: Constructor, sampled: Iterable[tuple[int, int]], siblings: int) -> int:
     """Tokens of a judge's prompt, at most: its template, and what (prompt, completion) have."""
     text = judge.args["prompt"]
-    asked = "prompt" in holes(text)
-    return len(text) // CHARACTERS + max(new + (prompt if asked else 0) for prompt, new in sampled)
+    found = holes(text)
+    seen = siblings if "others" in found else 2 if "other" in found else 1
+    asked = "prompt" in found
+    most = max(seen * new + (prompt if asked else 0) for prompt, new in sampled)
+    return len(text) // CHARACTERS + most
+
+
+def most_siblings(samples: Iterable[Node]) -> int:
+    """Completions of a prompt, at most."""
+    return max(int(sample.settings["n"]) for sample in samples)
 
 
 def judge_stages(request: Request, graph: Graph) -> list[Stage]:
@@ -193,8 +201,10 @@ def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constru
     mesh, dims = request.mesh(service), request.dims[service]
     assert dims is not None
     samples = [graph.node(sampler) for sampler in sorted(node.samplers)]
-    each = judge_tokens(judge, (lengths(request, graph, sample) for sample in samples))
-    count = sum(completions(graph, sample) for sample in samples)
+    siblings = most_siblings(samples)
+    each = judge_tokens(judge, (lengths(request, graph, sample) for sample in samples), siblings)
+    rivals = siblings - 1 if "other" in holes(judge.args["prompt"]) else 1
+    count = sum(completions(graph, sample) for sample in samples) * rivals
     flops, rates = count * each * forward_flops(dims, each), rates_of(request, mesh)
     size = itemsize(request.program, request.program.services[service])
     return Stage(

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from forgedsl.errors import ForgeError, RunError
@@ -179,6 +180,10 @@ class Firing:
             return await self._sample(unit, node, sibling, args[0])
         if node.op in ("call", "mask"):
             return await demand(node, self._endpoints.call(node, _named(node, args)))
+        if node.compares:
+            rivals = unit.live(node.inputs[0].edge).items()
+            others = tuple(other.text for s, other in rivals if s != sibling)
+            args[0] = replace(args[0], others=others)
         number = self._flow.offsets.get(self._flow.edges[node.name].lineage or "", 0) + sibling
         with self._events.span("score", node=node.name, group=unit.group, sibling=number) as end:
             call = self._endpoints.score(node, args[0], args[1] if len(args) > 1 else None)

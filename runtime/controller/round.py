@@ -41,6 +41,10 @@ class Place:
     queue: list[int] | None = field(default_factory=list)
     """completions that are ready before the group has its place; None: it has it"""
 
+    def compares(self, edge: str) -> bool:
+        """Whether this fires for a completion when all of them are there."""
+        return self.node.compares and edge == self.node.inputs[0].edge
+
     def judged_by(self, edge: str) -> bool:
         """Whether this is a filter, and the edge its verdict."""
         return self.node.op == "keep" and edge == self.node.inputs[1].edge
@@ -110,7 +114,7 @@ class Round:
         if self._unit.flow.edges[edge].width is None:
             return
         for place in self._readers.get(edge, ()):
-            if place.each and not place.judged_by(edge):
+            if place.each and not place.judged_by(edge) and not place.compares(edge):
                 self._less(place, sibling)
 
     def _note_all(self, edge: str) -> None:
@@ -121,7 +125,7 @@ class Round:
                 self._judge(place)
             elif not place.each:
                 self._less(place, 0)
-            elif not wide:
+            elif not wide or place.compares(edge):
                 for sibling in range(len(place.need)):
                     self._less(place, sibling)
 

@@ -254,7 +254,9 @@ class DatasetReader:
         prompt = next(iter(self.prompts(1)), None)
         if prompt is None:
             return None
-        return self._answer(prompt, 0, prompt.messages or prompt.text, text)
+        rollout = self._answer(prompt, 0, prompt.messages or prompt.text, text)
+        rollout.others = (text,)
+        return rollout
 
     def held_out(self, limit: int | None, seq_len: int, *, paired: bool) -> list[Sample | Rollout]:
         """The chats of the first epoch, or both sides of its pairs; for the loss of an eval."""

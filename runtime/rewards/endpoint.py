@@ -16,7 +16,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.rewards.given import filled, on_range
+from forgedsl.runtime.rewards.given import Once, expected, questions
 
 SHOWN = 80
 
@@ -43,10 +43,14 @@ class Endpoint:
         )
         least, most = args["scale"]
         self._grades = range(least, most + 1)
+        self._once = Once(self._asked) if "other" in reward.inputs.values() else self._asked
 
     async def __call__(self, rollout: Rollout, target: Any) -> float:
-        text = await self._answer(filled(self._reward, rollout, target))
-        return on_range(self._reward, self._grade(text))
+        asked = questions(self._reward, rollout, target)
+        return await expected(self._reward, asked, self._once)
+
+    async def _asked(self, question: str) -> float:
+        return self._grade(await self._answer(question))
 
     async def _answer(self, question: str) -> str:
         """What the endpoint says at last; its errors name it, and what was the matter."""

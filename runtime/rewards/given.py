@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from string import Formatter
 from typing import Any
 
 from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
+
+KNOWN = 4096
+"""grades that are kept while siblings are compared"""
 
 
 def source_of(source: str, rollout: Rollout, target: Any) -> Any:
@@ -25,6 +30,10 @@ def source_of(source: str, rollout: Rollout, target: Any) -> Any:
             return rollout.response
         case "target":
             return target
+        case "other":
+            return rollout.others[0]
+        case "others":
+            return "\n\n".join(f"{i}. {text}" for i, text in enumerate(rollout.others, 1))
         case "rollout":
             return rollout
         case "row":
@@ -44,6 +53,62 @@ def filled(
         value: Any = "" if hole is None else source_of(reward.inputs[hole], rollout, target)
         parts += [text, clean(_conversation(value) if hole == "prompt" else str(value))]
     return "".join(parts)
+
+
+def questions(
+    reward: job.Reward, rollout: Rollout, target: Any, clean: Callable[[str], str] = str
+) -> list[tuple[str, bool]]:
+    """The prompts of a judge about this rollout. Compared with one sibling at a time it is asked
+    in both orders, since a judge may prefer what stands first: True where a grade counts for the
+    other.
+
+    Raises:
+        ValueError: there is no sibling to compare with, or a hole that the row does not fill.
+    """
+    holes = reward.inputs.values()
+    if not rollout.others and ("other" in holes or "others" in holes):
+        raise ValueError("no sibling is left to compare with")
+    if "other" not in holes:
+        return [(filled(reward, rollout, target, clean), False)]
+    found = []
+    for other in rollout.others:
+        ours, theirs = replace(rollout, others=(other,)), (rollout.text,)
+        turned = replace(rollout, text=other, others=theirs)
+        found.append((filled(reward, ours, target, clean), False))
+        found.append((filled(reward, turned, target, clean), True))
+    return found
+
+
+async def expected(
+    reward: job.Reward, asked: Sequence[tuple[str, bool]], grade: Callable[[str], Awaitable[float]]
+) -> float:
+    """The mean of what a judge says to all its prompts, on the range of the reward."""
+    least, most = reward.args["scale"]
+    grades = await asyncio.gather(*(grade(text) for text, _ in asked))
+    fair = (least + most - g if turned else g for g, (_, turned) in zip(grades, asked, strict=True))
+    return on_range(reward, sum(fair) / len(grades))
+
+
+class Once:
+    """Asks for equal texts once, as siblings that are compared with each other do."""
+
+    def __init__(self, ask: Callable[[str], Awaitable[float]]) -> None:
+        self._ask = ask
+        self._known: dict[str, asyncio.Future[float]] = {}
+
+    async def __call__(self, text: str) -> float:
+        found = self._known.get(text)
+        if found is None:
+            if len(self._known) >= KNOWN:
+                del self._known[next(iter(self._known))]
+            found = self._known[text] = asyncio.ensure_future(self._ask(text))
+            found.add_done_callback(lambda done: self._ended(text, done))
+        return await asyncio.shield(found)
+
+    def _ended(self, text: str, done: asyncio.Future[float]) -> None:
+        """A failure is asked again."""
+        if (done.cancelled() or done.exception() is not None) and self._known.get(text) is done:
+            del self._known[text]
 
 
 def _conversation(messages: list[dict[str, Any]]) -> str:

@@ -20,7 +20,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.child import late
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.rewards.given import filled, on_range
+from forgedsl.runtime.rewards.given import Once, expected, questions
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.titan import TitanClient
@@ -29,6 +29,10 @@ AT_ONCE = 1024
 """calls of a reward model that wait together for its next pass"""
 LEAST_MASS = 0.01
 """probability of all grades together below which the judge says something else"""
+
+
+class NoGrade(Exception):
+    """A judge gave no grade for a prompt."""
 
 
 class Asked(ABC):
@@ -48,6 +52,8 @@ class Asked(ABC):
                     outcome = await self._outcome(rollout, target)
             except TimeoutError:
                 outcome = Outcome(error=late(self._reward.timeout))
+            except NoGrade as error:
+                outcome = Outcome(error=str(error))
             except ValueError as error:  # a hole that the row does not fill
                 outcome = Outcome(error=f"ValueError: {error}")
             outcome.seconds = time.monotonic() - began
@@ -91,6 +97,7 @@ class Judge(Asked):
         self._client, self._tokenizer = client, tokenizer
         self._grades: dict[int, int] = {}
         """by token"""
+        self._once = Once(self._grade) if "other" in reward.inputs.values() else self._grade
         for grade in range(least, most + 1):
             tokens = tokenizer.tokenizer(str(grade), add_special_tokens=False)["input_ids"]
             if len(tokens) != 1:
@@ -101,7 +108,15 @@ class Judge(Asked):
             self._grades[tokens[0]] = grade
 
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:
-        text = filled(self._reward, rollout, target, self._clean)
+        asked = questions(self._reward, rollout, target, self._clean)
+        return Outcome(value=await expected(self._reward, asked, self._once))
+
+    async def _grade(self, text: str) -> float:
+        """The grade expected of the judge's next token.
+
+        Raises:
+            NoGrade: it would say something else, or cannot read so much.
+        """
         chat = bool(self._tokenizer.tokenizer.chat_template)
         tokens = self._tokenizer.prompt_tokens(
             [{"role": "user", "content": text}] if chat else text
@@ -110,15 +125,14 @@ class Judge(Asked):
             tokens, spec.Sampling(max_tokens=1), 0, grades=tuple(self._grades)
         )
         if not done.grades:
-            return Outcome(error=f"a prompt of {len(tokens)} tokens is over the judge's context")
+            raise NoGrade(f"a prompt of {len(tokens)} tokens is over the judge's context")
         mass = [math.exp(logprob) for logprob in done.grades]
         if sum(mass) < LEAST_MASS:
-            return Outcome(
-                error=f"the grades have {sum(mass):.2%} of the judge's next token: its prompt has "
-                "to ask for one, and to end where it stands"
+            raise NoGrade(
+                f"the grades have {sum(mass):.2%} of the judge's next token: its prompt has to ask "
+                "for one, and to end where it stands"
             )
-        expected = sum(g * p for g, p in zip(self._grades.values(), mass, strict=True)) / sum(mass)
-        return Outcome(value=on_range(self._reward, expected))
+        return sum(g * p for g, p in zip(self._grades.values(), mass, strict=True)) / sum(mass)
 
     def _clean(self, text: str) -> str:
         for token in self._tokenizer.specials:

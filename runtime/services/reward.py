@@ -253,7 +253,14 @@ class RewardClient:
         """All that a reward can see of a rollout, but for its versions and times; a judge sees
         text alone."""
         rollout, prompt = call.rollout, call.rollout.prompt
-        seen = (name, prompt.text, rollout.text, repr(call.target), repr(prompt.columns))
+        seen = (
+            name,
+            prompt.text,
+            rollout.text,
+            repr(call.target),
+            repr(prompt.columns),
+            rollout.others,
+        )
         if self._job.rewards[name].kind in ("judge", "endpoint"):
             return seen
         return *seen, rollout.truncated, rollout.num_tokens
