@@ -25,6 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+import psutil
+
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.scratch import own_semaphores
 
@@ -125,8 +127,14 @@ class Child:
         """End the process and all that it has started."""
         self.alive = False
         self._killed = reason
+        started: list[psutil.Process] = []
+        with suppress(psutil.NoSuchProcess):  # also those in sessions of their own
+            started = psutil.Process(self._process.pid).children(recursive=True)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        for each in started:
+            with suppress(psutil.NoSuchProcess):
+                each.kill()
 
     async def _listen(self) -> None:
         """Hand out answers until the process has ended."""

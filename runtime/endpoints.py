@@ -43,12 +43,13 @@ class DropRollout(Exception):
 
 class RewardError(DropRollout):
     """A reward failed after its retries, and its `on_error` is drop. `failed` names all rewards
-    that failed on this rollout, `seconds` is as in `Score`."""
+    that failed on this rollout, `seconds` and `retried` are as in `Score`."""
 
     def __init__(self, reward: str, message: str) -> None:
         super().__init__(f"reward {reward}")
         self.message = message
         self.failed: tuple[str, ...] = (reward,)
+        self.retried: tuple[str, ...] = ()
         self.seconds: dict[str, float] = {}
 
     def __str__(self) -> str:
@@ -81,12 +82,14 @@ class CheckpointError(RunError):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The score of a rollout; `parts` holds the value of each reward behind it, by name,
-    `seconds` how long its call took, `failed` the rewards that gave no value."""
+    `seconds` how long its call took, `failed` the rewards that gave no value, `retried` those that
+    were asked again, once for each time."""
 
     value: float
     parts: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
+    retried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

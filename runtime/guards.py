@@ -149,6 +149,8 @@ class RewardGuard:
     """below FailureGuard's: the better text comes first"""
     KILLS = 4
     """processes that its calls may end before one of them has done anything else"""
+    BROKEN = 0.1
+    """part of its calls that fail, above which they are why others wait"""
 
     def __init__(
         self,
@@ -166,15 +168,24 @@ class RewardGuard:
         self._origin = origin
         self._last: deque[tuple[str, str]] = deque(maxlen=self.WINDOW)
         """error and example of a call that failed, ("", "") of one that did not"""
-        self._answered = self._kills = 0
+        self._answered = self._kills = self._tried = self._broken = 0
+        self._error = ""
 
     @property
-    def kills(self) -> str:
-        """What to say where most of its calls end its process; else nothing."""
-        if self._kills <= self._answered:
+    def trouble(self) -> str:
+        """What to say where many of its calls come to nothing; else nothing."""
+        if self._kills > self._answered:
+            count = f"{self._kills} of its {self._kills + self._answered} calls so far"
+            return f"{count} ended its process, which then starts again"
+        if self._broken <= self.BROKEN * self._tried:
             return ""
-        count = f"{self._kills} of its {self._kills + self._answered} calls so far"
-        return f"{count} ended its process, which then starts again"
+        return f"{self._broken} of its {self._tried} calls so far failed, the last: {self._error}"
+
+    def called(self, error: str) -> None:
+        """A call, also one that is made again, had a value or this error."""
+        self._tried += 1
+        self._broken += bool(error)
+        self._error = error or self._error
 
     def answered(self) -> None:
         """A call left its process alive."""

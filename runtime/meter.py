@@ -6,9 +6,9 @@ Fields without meaning in a graph (rewards in supervised training, ages without 
 None. `loss/<name>` holds the reports of the loss, with several updates a step their means and in
 `loss/<name>_last` those of the last one, `reward/<name>` the mean of each reward behind
 the score, `dropped/<reason>` the groups given up since the step before, `scores_failed` the scores
-of rewards that failed after their retries (`failed/<name>` by reward), `groups_dead` the groups of
-the batch whose completions all have one score. Times are seconds: `reward_s/<name>` is the longest
-call of a reward since the step before, `step_s`
+of rewards that failed after their retries (`failed/<name>` by reward, `retried/<name>` the calls
+that were made again), `groups_dead` the groups of the batch whose completions all have one score.
+Times are seconds: `reward_s/<name>` is the longest call of a reward since the step before, `step_s`
 is the wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight
 transfer, `sampler_idle_s` the time in which no completion was in the making.
 """
@@ -19,10 +19,11 @@ import math
 import statistics
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from forgedsl.runtime.endpoints import RewardError, Score
 from forgedsl.runtime.items import Batch, StepResult
 
 Record = dict[str, Any]
@@ -44,6 +45,7 @@ class Meter:
         self.rows_dropped = 0
         """rows of datasets passed over because they cannot be used, in every epoch anew"""
         self.scores_failed: Counter[str] = Counter()
+        self.scores_retried: Counter[str] = Counter()
         self.reward_s: dict[str, float] = {}
         self._sampler_idle_s = 0.0
         self._idle_since: float | None = self._clock()
@@ -52,10 +54,11 @@ class Meter:
     def group_dropped(self, reason: str) -> None:
         self.groups_dropped[reason] += 1
 
-    def scored(self, failed: Sequence[str], seconds: Mapping[str, float]) -> None:
+    def scored(self, score: Score | RewardError) -> None:
         """What the rewards of one rollout came to."""
-        self.scores_failed.update(failed)
-        for name, longest in seconds.items():
+        self.scores_failed.update(score.failed)
+        self.scores_retried.update(score.retried)
+        for name, longest in score.seconds.items():
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
     def __enter__(self) -> None:
@@ -96,12 +99,14 @@ class Meter:
         }
         found.update({f"dropped/{k}": n for k, n in sorted(self.groups_dropped.items())})
         found.update({f"failed/{k}": n for k, n in sorted(self.scores_failed.items())})
+        found.update({f"retried/{k}": n for k, n in sorted(self.scores_retried.items())})
         found.update({f"reward_s/{k}": s for k, s in sorted(self.reward_s.items())})
         self._turned = now
         self.trainer_idle_s = self._sampler_idle_s = 0.0
         self.rollouts_dropped = self.rows_dropped = 0
         self.groups_dropped.clear()
         self.scores_failed.clear()
+        self.scores_retried.clear()
         self.reward_s.clear()
         return found
 

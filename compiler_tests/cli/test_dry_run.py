@@ -33,6 +33,14 @@ def test_a_job_that_would_start(folder):
     assert "grpo_math (profile cpu) would start; nothing was launched" in done.stdout
 
 
+@pytest.mark.parametrize("words", [("--dry-run",), ()])
+def test_what_lint_refuses_does_not_run(folder, words):
+    file = [GRPO, "--profile", "cpu", "generator.sampling.temperature=0.7"]
+    done = CliRunner().invoke(app, ["run", *file, *words])
+    assert (done.exit_code, list(folder.iterdir())) == (1, [])
+    assert "error[L411]: log-probabilities come from different measures" in done.stderr
+
+
 def test_every_obstacle_is_named(folder):
     (folder / "rows.jsonl").write_text("no JSON\n" * 200)
     (folder / "taken").mkdir()

@@ -73,6 +73,12 @@ def test_a_line_that_is_no_row_stands_for_itself(tmp_path: Path, content: bytes,
     assert source.place(row_id) == "rows.jsonl:3"
 
 
+def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"n": 1, "m": 2}\n{"n": 1, "m": 2}\n')
+    assert opened(file_source(path), tmp_path).at(0) == (0, {"n": 1, "m": 2})
+
+
 def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_bytes(b'[\n {"n": 1},\n {"n": 2}\n]\n')
@@ -87,6 +93,7 @@ def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
         (b"PAR1....PAR1", r'is a parquet file: write `parquet\("rows\.jsonl"\)`'),
         ('{"n":1}\n'.encode("utf-16"), "is UTF-16: `iconv -f UTF-16 -t UTF-8"),
         (b"question,answer\n1+1,2\n", "looks like CSV: .*csv.DictReader"),
+        (b'{"n":1}\r{"n":2}\r', r"has lines that end with CR alone: `tr '\\r' '\\n' < rows"),
     ],
 )
 def test_a_file_of_another_form_is_told_what_to_do(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
+from forgedsl.runtime.meter import Meter
 from forgedsl.runtime.rewards.worker import Outcome
 from forgedsl.runtime.services import reward as module
 from forgedsl.runtime.services.reward import RewardClient
@@ -193,6 +195,35 @@ def test_a_retry_does_not_wait_behind_all_others(make_job: Any) -> None:
 async def _at_once(client: RewardClient, texts: list[str], name: str = "correct") -> None:
     calls = [client.score(name, rollout(text), "yes", monitored=False) for text in texts]
     await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_calls_that_are_made_again_are_told_and_counted(make_job: Any) -> None:
+    class Flaky(FakeMesh):
+        """Gives no number at each first call."""
+
+        async def one(self, rank: int, endpoint: str, items: list[Any]) -> list[list[Outcome]]:
+            found = await super().one(rank, endpoint, items)
+            return found if len(self.asked) % 2 == 0 else [[Outcome(value=math.nan)]]
+
+    client, seen = client_of(make_job, Flaky(), retries=1, max_failed=1.0)
+    score = asyncio.run(client.score("correct", rollout("yes"), "yes", monitored=False))
+    assert (score.value, score.failed, score.retried) == (1.0, (), ("correct",))
+    assert seen[0]["text"] == "reward correct (x.forge:3:1) is asked again: returned nan"
+    meter = Meter()
+    meter.scored(score)
+    assert meter.turn()["retried/correct"] == 1
+
+
+def test_more_processes_are_no_advice_where_calls_fail(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, seen = client_of(make_job, FakeMesh())
+    for pool in client._guards:
+        client._guards[pool].called("TimeoutError: late")
+    monkeypatch.setattr(module, "QUEUE_SECONDS", 0.0)
+    asyncio.run(_at_once(client, ["yes"] * 8))
+    told = [event["text"] for event in seen if "is the bottleneck" in event["text"]]
+    assert told[0].endswith("wait; 1 of its 1 calls so far failed, the last: TimeoutError: late")
 
 
 def test_a_cached_reward_is_asked_once_for_the_same_arguments(make_job: Any) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from forgedsl.errors import LaunchError
@@ -207,3 +209,14 @@ def test_a_process_that_ends_while_loading_says_so(tmp_path: Path) -> None:
     said = r"\(f of rewards.py\): the process ended .* loading: its process was ended by SIGKILL"
     with pytest.raises(LaunchError, match=said):
         asyncio.run(process.start())
+
+
+def test_what_a_reward_starts_in_a_session_of_its_own_ends_with_it(tmp_path: Path) -> None:
+    source = (
+        "import subprocess\ndef f(prompt, response, target):\n"
+        "    return subprocess.Popen(['sleep', '600'], start_new_session=True).pid\n"
+    )
+    (found,) = outcomes(recipe(tmp_path, "f", source), ["no"])
+    assert found.value
+    with suppress(psutil.NoSuchProcess):  # init takes a moment to collect it
+        psutil.Process(int(found.value)).wait(30)

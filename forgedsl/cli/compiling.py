@@ -1,6 +1,6 @@
 """From a .forge file to a sealed job on this host, for `forgec run`; what all commands print.
 
-    FILE.forge, profile, overrides --load--> Program --lower--> Job + files to copy beside it
+    FILE.forge, profile, overrides --load, lint, plan, lower--> Job + files to copy beside it
 
 Diagnostics go to stderr. A profile that was chosen because of the host is said first of all.
 """
@@ -34,23 +34,19 @@ def compile_file(
     print_after: tuple[str, ...] = (),
     timings: bool = False,
 ) -> Lowered | int:
-    """The lowered program, or the exit code after its errors were printed."""
+    """The lowered program, or the exit code after its errors were printed: what `lint` refuses is
+    not run either."""
     from forgedsl.cli.host import HERE, host_of
-    from forgedsl.passes import Request, compile_program
+    from forgedsl.cli.planning import plan_file
 
     host = host_of(HERE, "run")
-    compiled = compile_program(
-        Request(path=file, profile=profile, overrides=overrides, set_files=set_files, host=host),
-        print_after=print_after,
-        timings=timings,
-    )
-    loaded = compiled.loaded
-    say_profile(loaded, profile, host)
-    print_diagnostics(loaded)
-    lowered = compiled.state.job if compiled.state is not None else None
-    if lowered is None or loaded.reporter.has_errors:
-        return exit_code(loaded)
-    return lowered
+    planned = plan_file(
+        file, profile=profile, overrides=overrides, set_files=set_files, host=host,
+        print_after=print_after, timings=timings,
+    )  # fmt: skip
+    say_profile(planned.loaded, profile, host)
+    print_diagnostics(planned.loaded)
+    return planned.code if planned.lowered is None else planned.lowered
 
 
 def exit_code(loaded: Loaded) -> int:

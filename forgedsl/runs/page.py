@@ -93,6 +93,7 @@ def grid(data: RunData) -> list[Chart]:
         if found and not (flat and title in ("Learning rate", "Signal")):
             made.append(chart(title, found, note=note, floor=floor))
     made += each(data, "failed/", "failed scores of a step")
+    made += each(data, "retried/", "calls of a step that were made again")
     return (
         made
         + each(data, "reward_s/", "longest call of a step, seconds")

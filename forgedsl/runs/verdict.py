@@ -251,6 +251,12 @@ def _scores(data: RunData) -> Iterator[Finding]:
         why = f"; {error[:160]}" if error else ""
         text = f"{sum(failed.values())} scores of {answers:.0f} answers: {ranked(failed)}{why}"
         yield Finding(label="failed", style=style, text=text)
+    if again := named(data, "retried"):
+        told = (str(each.get("text", "")).partition(" is asked again") for each in data.messages)
+        error = next((rest.partition(": ")[2] for _, found, rest in told if found), "")
+        why = f"; {error[:160]}" if error else ""
+        text = f"{counted(sum(again.values()), 'call')} made again, as `retries` says: "
+        yield Finding(label="retried", style="open", text=text + ranked(again) + why)
     if lost:
         count = sum(lost.values())
         style = "bad" if count > FAILED * answers else "open"

@@ -194,10 +194,10 @@ class Firing:
                 self._failures.failed(node, error)
                 raise DropRollout(f"{node.op} {node.target}") from error
             except RewardError as error:
-                self._meter.scored(error.failed, error.seconds)
+                self._meter.scored(error)
                 self._failures.failed(node, error)
                 raise
-            self._meter.scored(score.failed, score.seconds)
+            self._meter.scored(score)
             self._failures.succeeded(node)
             end["value"] = score.value
         unit.scores.setdefault(node.name, {})[sibling] = score

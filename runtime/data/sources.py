@@ -206,6 +206,7 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
 
 def _another_form(content: bytes, name: str) -> str:
     """What a file is that holds no lines of JSON, and how to make them of it; or nothing."""
+    content = content.removeprefix(b"\xef\xbb\xbf")
     starts = ((b"\x1f\x8b", f"is compressed: `gunzip -c {name} > rows.jsonl`"),
               (b"\x28\xb5\x2f\xfd", f"is compressed: `zstd -dc {name} > rows.jsonl`"),
               (b"PK\x03\x04", f"is an archive: `unzip {name}`"),
@@ -221,7 +222,9 @@ def _another_form(content: bytes, name: str) -> str:
     ):
         reads = "is one JSON list, and `jsonl` reads an object on each line"
         return f"{reads}: jq -c '.[]' {name} > rows.jsonl"
-    columns = first.removeprefix(b"\xef\xbb\xbf").count(b",")
+    if not rest and b"\r" in first.strip():
+        return f"has lines that end with CR alone: `tr '\\r' '\\n' < {name} > rows.jsonl`"
+    columns = first.count(b",")
     if (
         columns
         and first.strip()[:1] not in b"{["
@@ -234,6 +237,8 @@ def _another_form(content: bytes, name: str) -> str:
 
 def _as_written(path: str) -> str:
     """The name of a file of the job as the .forge file has it: copies of `../x` lie in `up/x`."""
+    if path == "inputs":
+        return "."
     parts = path.removeprefix("inputs/").split("/")
     climbs = next((i for i, part in enumerate(parts) if part != "up"), 0)
     return "/".join([".."] * climbs + parts[climbs:])

@@ -50,6 +50,7 @@ class _Call:
     target: Any
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
+    retried: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         shown = {"prompt": self.rollout.prompt.text, "response": self.rollout.text}
@@ -190,8 +191,10 @@ class RewardClient:
         call = _Call(rollout, target)
         values = await self._all([*names, *beside], call)
         parts = {n: v for n, v in values.items() if not isinstance(v, RewardError)}
-        failed = tuple(call.failed)
-        common: dict[str, Any] = {"parts": parts, "seconds": call.seconds, "failed": failed}
+        failed, retried = tuple(call.failed), tuple(call.retried)
+        common: dict[str, Any] = {
+            "parts": parts, "seconds": call.seconds, "failed": failed, "retried": retried,
+        }  # fmt: skip
         if fixed is not None:
             return Score(value=fixed, **common)
         error = next((v for n in names if isinstance(v := values[n], RewardError)), None)
@@ -202,7 +205,7 @@ class RewardClient:
             return Score(value=float(getattr(self._program, rubric.function)(mine)), **common)
         if rubric is not None and rubric.on_error != "drop":
             return Score(value=float(rubric.on_error), **common)
-        error.failed, error.seconds = failed, call.seconds
+        error.failed, error.seconds, error.retried = failed, call.seconds, retried
         raise error
 
     async def _all(self, names: Sequence[str], call: _Call) -> dict[str, float | RewardError]:
@@ -236,13 +239,18 @@ class RewardClient:
                     self._guards[name].ended(outcome.error, str(call), reward.concurrency or 1)
                 else:
                     self._guards[name].answered()
-                if outcome.value is not None and math.isfinite(outcome.value):
+                error = _error(outcome)
+                self._guards[name].called(error)
+                if outcome.value is not None and not error:
                     found[name] = value = float(outcome.value)
                     self._guards[name].succeeded()
                     if name in keys:
                         self._remember(keys[name], value)
                 elif reward.kind == "python" and tried <= reward.retries:
                     again.append(name)
+                    call.retried.append(name)
+                    if not outcome.ended:  # that has been told
+                        self._tell(name, "is asked again", error)
                 else:
                     call.failed.append(name)
                     found[name] = self._failure(name, outcome, call)
@@ -272,7 +280,7 @@ class RewardClient:
 
     def _failure(self, name: str, outcome: Outcome, call: _Call) -> float | RewardError:
         """What stands for a value that could not be computed."""
-        error = outcome.error or f"returned {outcome.value}"
+        error = _error(outcome)
         if not outcome.ended:  # that has been told
             self._tell(name, "failed", error)
         reward = self._job.rewards[name]
@@ -304,11 +312,18 @@ class RewardClient:
         def full(waiting: int) -> None:
             more = "`procs` or `concurrency`" if reward.concurrency else "`procs`"
             text = f"a call waited {QUEUE_SECONDS:g} s for its turn, {waiting} wait; "
-            advice = self._guards[name].kills or f"give it more {more}"
+            advice = self._guards[name].trouble or f"give it more {more}"
             self._tell(name, "is the bottleneck", text + advice)
 
         depth = reward.concurrency or DEPTH
         return RewardPool(mesh, depth=depth, limit=1, seconds=seconds, slow=slow, full=full)
+
+
+def _error(outcome: Outcome) -> str:
+    """Why there is no value; nothing where there is one."""
+    if outcome.value is not None and math.isfinite(outcome.value):
+        return ""
+    return outcome.error or f"returned {outcome.value}"
 
 
 def _short(value: Any) -> str:
