@@ -90,7 +90,11 @@ def line_of(error: BaseException, file: str) -> str:
 
 def placed(error: BaseException) -> str:
     """What the error says, with its place."""
-    places, text = places_of(error), str(error)
+    places = places_of(error)
+    try:
+        text = str(error)
+    except Exception as other:  # its own code: what it says is not worth a process
+        text = f"(its text cannot be made: {type(other).__name__})"
     if len(text) > LONGEST:
         text = f"{text[:LONGEST]}... ({len(text):,} characters)"
     return f"{text} (at {places[0]})" if places else text

@@ -70,6 +70,20 @@ def test_a_name_of_another_library() -> None:
     assert (code, help_text) == ("F103", "here that is `optimizer.lr` of the trainer")
 
 
+@pytest.mark.parametrize(
+    ("text", "help_text"),
+    [
+        ("std/rl as rl", '`import "std/rl" as rl`'),
+        ("std/rl.forge as rl", '`import "std/rl" as rl`'),
+        ("own/grading.py", '`import python "own/grading.py" as grading`'),
+        ("grading", '`import python "grading.py" as grading`, or `import "grading" as grading` of'),
+    ],
+)
+def test_an_import_without_quotes(text: str, help_text: str) -> None:
+    (found,) = api.load_text(f"forge 1\nimport {text}\n").reporter.diagnostics
+    assert found.help.startswith(help_text)
+
+
 def known_words() -> set[str]:
     kinds = (*KINDS.values(), *SERVICES.values(), SYNC)
     words = {setting.name for kind in kinds for setting in kind.settings}

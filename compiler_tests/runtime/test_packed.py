@@ -87,6 +87,12 @@ def test_spans_of_a_batch_and_of_a_dropped_group_are_kept() -> None:
     assert records[-1] == {"time": BEGIN + 4, "kind": "step.end", "id": 9, "rewards": [0.333333]}
 
 
+def test_nothing_stands_behind_the_end_of_a_run() -> None:
+    end = {"time": BEGIN + 9, "kind": "run.end", "code": 75}
+    records = packed([*of_a_group(3)[:-1], end])
+    assert [record["kind"] for record in records] == ["group", "run.end"]
+
+
 def test_the_log_of_a_run_that_ends_early_keeps_what_it_held_back(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     with EventLog(path) as log, log.span("sample", group=1, sibling=0) as end:

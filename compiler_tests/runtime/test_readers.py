@@ -224,6 +224,20 @@ def test_a_panel_counts_from_when_it_was_opened(monkeypatch: pytest.MonkeyPatch)
     assert re.fullmatch(r"starting \.\.\. \d+ s", str(spinner.text))
 
 
+def test_a_run_that_is_read_later_has_its_own_times(capfd: pytest.CaptureFixture[str]) -> None:
+    reader = progress.open_progress(make_job(steps=3), began=0.0)
+    reader.on_event({"time": 1e9, "kind": "run.start"})
+    reader.on_event({"time": 1e9 + 7, "kind": "note", "text": "here"})
+    reader.close()
+    assert capfd.readouterr().err == "[    7.0 s] note: here\n"
+
+
+def test_the_rate_is_that_of_all_tokens_in_all_seconds() -> None:
+    view = View("example", 25)
+    view.recent += [{"tokens_per_s": 4.0, "step_s": 100.0}, {"tokens_per_s": 4000.0, "step_s": 0.1}]
+    assert view.rate == pytest.approx(800 / 100.1)
+
+
 def test_what_is_going_on_counts_what_has_begun_and_not_ended() -> None:
     view = View("example", 25)
     begun = ["eval", "sample", "sample", "logprobs", "sample"]
@@ -301,6 +315,7 @@ def test_live_progress_shows_the_figures_and_gives_the_terminal_back() -> None:
     [
         (None, "-"), (0.0, "0.000"), (0.5713, "0.571"), (0.01321, "0.0132"), (16204.3, "16,204"),
         (2, "2"), (1.2e-7, "1.2e-07"), (12.34, "12.3"), (345.6, "346"), (-0.25, "-0.250"),
+        (1.5625e298, "1.56e+298"),
     ],
 )  # fmt: skip
 def test_numbers_are_short(value: float | None, text: str) -> None:

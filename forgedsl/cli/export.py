@@ -110,4 +110,6 @@ def chosen(run: Path, step: int | None, best: str | None = None) -> int:
         raise UsageError("--step and --best name a checkpoint each: give one of them")
     if best is not None:
         return best_step(run, best, steps)
+    if step is None and steps[-1] == 0:
+        raise UsageError(f"{run} has trained nothing; `--step 0` exports the weights it began with")
     return steps[-1] if step is None else step

@@ -27,7 +27,7 @@ def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
     from forgedsl.runs.summary import summary
     from forgedsl.runtime.readers.progress import open_progress
 
-    reader = open_progress(read_job(run))
+    reader = open_progress(read_job(run), began=0.0)
     path = run / "events.jsonl"
     try:
         code = follow(path, reader.on_event, lambda: not is_running(run), since=last_start(path))

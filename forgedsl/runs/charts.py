@@ -150,7 +150,7 @@ def axis_number(value: float) -> str:
 
 def draw(series: Series, frame: Frame) -> list[str]:
     """The marks of one series."""
-    if series.dots:
+    if series.dots or len(series.points) == 1:
         line = f'<path class="line {series.color}" d="{frame.path(series.points)}"/>'
         return [line] + [
             f'<circle class="{series.color}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.5"/>'

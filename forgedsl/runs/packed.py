@@ -53,6 +53,8 @@ class Packer:
                 return [*self._group(event["name"], event["time"], {}), event]
             case "step.end":
                 return [*self._late(), _short(event)]
+            case "run.end":  # the last line of a session
+                return [*self.rest(), event]
         return [event]
 
     def rest(self) -> list[Event]:

@@ -127,9 +127,11 @@ def tiles(data: RunData) -> list[dict[str, str]]:
     done = data.rows[-1]["step"] if data.rows else 0
     shown.append({"label": "Steps", "value": number(done), "note": steps})
     shown.append({"label": "Time", "value": clock(data.seconds), "note": startup(data)})
-    rates = edges(points(data, "tokens_per_s"))
-    if rates:
-        shown.append({"label": "Tokens/s", "value": number(rates[1]), "note": "trained"})
+    timed = [row for row in data.rows[1:] or data.rows if row.get("tokens_per_s") is not None]
+    if seconds := sum(row["step_s"] for row in timed):
+        rate = sum(row["tokens_per_s"] * row["step_s"] for row in timed) / seconds
+        note = "trained" if len(data.rows) == 1 else "trained, after the first step"
+        shown.append({"label": "Tokens/s", "value": number(rate), "note": note})
     shared = overlap(data)
     if shared is not None:
         title = "steps during which completions were being sampled"

@@ -18,6 +18,8 @@ def number(value: float | int | str | None, digits: int = 3) -> str:
     if isinstance(value, str):
         return value
     size = abs(value)
+    if isinstance(value, float) and size >= 1e15:
+        return f"{value:.{digits - 1}e}"
     if isinstance(value, int) or size >= 1000:
         return f"{value:,.0f}"
     if size != 0 and size < 1e-4:

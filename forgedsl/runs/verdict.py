@@ -380,6 +380,9 @@ def _speed(data: RunData) -> Iterator[Finding]:
     start, whole = (steps[0].start - data.begin, data.seconds) if steps else (0.0, 0.0)
     if start > whole / 3:
         text = f"{duration(start)} of {duration(whole)} went by before the first step"
+        first = [e["time"] for e in data.ready if e["time"] < steps[0].start]
+        if (made := steps[0].start - max(first, default=data.begin)) > start / 2:
+            text += f", {duration(made)} of it on its samples and scores, with all services ready"
         yield Finding(label="start-up", style="note", text=text)
 
 

@@ -182,13 +182,18 @@ def _list_without_brackets(place: Place) -> Diagnostic | None:
 
 
 def _import_without_quotes(place: Place) -> Diagnostic | None:
-    """`import rew`, `import python rew`."""
+    """`import rew`, `import python rew`, `import std/rl`."""
     match = re.match(r"\s*import\s+(python\s+)?$", place.before)
     if match is None or place.kind != "NAME":
         return None
-    name = place.text
+    path = re.match(r"[\w./-]+", place.source.text[place.start : place.start + WINDOW])
+    target = path[0] if path is not None else place.text
+    name = re.split(r"[./]", target.removesuffix(".forge").removesuffix(".py"))[-1] or place.text
     help_text = f'`import python "{name}.py" as {name}`'
-    if not match[1]:
+    if "/" in target:
+        kind = "python " if target.endswith(".py") else ""
+        help_text = f'`import {kind}"{target.removesuffix(".forge")}" as {name}`'
+    elif not match[1]:
         help_text += f', or `import "{name}" as {name}` of a .forge file'
     return place.error("S001", "unexpected-token", "a file is imported by its path", help=help_text)
 

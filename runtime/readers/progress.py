@@ -31,15 +31,18 @@ FIELDS = (
 )
 
 
-def open_progress(job: Job, notices: Sequence[str] = ()) -> Plain | Live:
-    """The reader that fits stderr, with the notices already said."""
+def open_progress(
+    job: Job, notices: Sequence[str] = (), *, began: float | None = None
+) -> Plain | Live:
+    """The reader that fits stderr, with the notices already said. Times are since `began`, now
+    unless given; 0: since the run that is read was started."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
     for notice in notices:
         console.print(f"note: {notice}", style="dim", markup=False)
     opened = time.time()
-    view = View(job.name, job.schedule.steps, began=opened, now=opened)
+    view = View(job.name, job.schedule.steps, began=opened if began is None else began, now=opened)
     if console.is_terminal:
         return Live(view, console)
     plain = Plain(view)
@@ -98,7 +101,7 @@ def figures(view: View) -> list[tuple[str, str]]:
     reports = sorted(name for name in view.row if "loss/" in name)  # also of a second step
     shown += [(name.replace("loss/", ""), view.smooth(name)) for name in reports]
     pairs = [(label, number(value)) for label, value in shown if value is not None]
-    rate, age = view.smooth("tokens_per_s"), view.smooth("age_mean")
+    rate, age = view.rate, view.smooth("age_mean")
     if rate is not None:
         pairs.append(("tok/s", number(rate)))
     if age is not None:

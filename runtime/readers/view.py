@@ -126,6 +126,14 @@ class View:
         values = [row[name] for row in self.recent if row.get(name) is not None]
         return sum(values) / len(values) if values else None
 
+    @property
+    def rate(self) -> float | None:
+        """Tokens trained a second over the last steps: batches that lie ready make steps short."""
+        rows = [row for row in self.recent if row.get("tokens_per_s") is not None]
+        seconds = sum(row["step_s"] for row in rows)
+        tokens = sum(row["tokens_per_s"] * row["step_s"] for row in rows)
+        return tokens / seconds if seconds else None
+
     def change(self, name: str) -> tuple[Eval, Eval] | None:
         """The first and the last evaluation of this name, if there are two."""
         mine = [e for e in self.evals if e.name == name]
