@@ -42,7 +42,8 @@ def load_file(path: str, sha256: str, job_dir: Path) -> types.ModuleType:
     if digest != sha256:
         raise LaunchError(
             f"{path} is not the file the job was built with "
-            f"(sha256 {digest[:12]}, expected {sha256[:12] or 'none'}); build the job again"
+            f"(sha256 {digest[:12]}, expected {sha256[:12] or 'none'}); restore it or build "
+            "the job again"
         )
     name = f"forge_file_{digest[:16]}"
     if name in sys.modules:
