@@ -72,14 +72,16 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "seconds", "said"),
     [
-        ("import os\nos._exit(3)\n", "grading.py:2 ends the process while it is imported "),
-        ("import time\ntime.sleep(99)\n", "grading.py:2 did not end while it was imported: "),
+        ("import os\nos._exit(3)\n", 60.0, "grading.py:2 ends the process while it is imported "),
+        ("import time\ntime.sleep(99)\n", 14.0, "grading.py:2 did not end while it was imported: "),
     ],
 )
-def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(folder, monkeypatch, body, said):
-    monkeypatch.setattr(outside, "SECONDS", 10.0)
+def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
+    folder, monkeypatch, body, seconds, said
+):
+    monkeypatch.setattr(outside, "SECONDS", seconds)
     (folder / "grading.py").write_text(f"{body}def f(response): ...\n")
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(

@@ -1,6 +1,4 @@
-"""From a .forge file to a sealed job on this host, for `forgec run`; what all commands print.
-
-    FILE.forge, profile, overrides --load, lint, plan, lower--> Job + files to copy beside it
+"""What commands that compile a file print, and the exit code of its errors.
 
 Diagnostics go to stderr. A profile that was chosen because of the host is said first of all.
 """
@@ -8,7 +6,6 @@ Diagnostics go to stderr. A profile that was chosen because of the host is said 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Severity
@@ -16,37 +13,12 @@ from forgedsl.diagnostics import Severity
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
     from forgedsl.hir.context import Host
-    from forgedsl.lower.build import Lowered
 
 
 UNREADABLE = "S016"
 """the file cannot be read: bad usage, not an error in the file"""
 TOO_SMALL = frozenset({"P203", "P205"})
 """the plan asks for more GPUs or memory than this host has"""
-
-
-def compile_file(
-    file: Path,
-    *,
-    profile: str,
-    overrides: tuple[str, ...],
-    set_files: tuple[Path, ...] = (),
-    print_after: tuple[str, ...] = (),
-    timings: bool = False,
-) -> Lowered | int:
-    """The lowered program, or the exit code after its errors were printed: what `lint` refuses is
-    not run either."""
-    from forgedsl.cli.host import HERE, host_of
-    from forgedsl.cli.planning import plan_file
-
-    host = host_of(HERE, "run")
-    planned = plan_file(
-        file, profile=profile, overrides=overrides, set_files=set_files, host=host,
-        print_after=print_after, timings=timings,
-    )  # fmt: skip
-    say_profile(planned.loaded, profile, host)
-    print_diagnostics(planned.loaded)
-    return planned.code if planned.lowered is None else planned.lowered
 
 
 def exit_code(loaded: Loaded) -> int:

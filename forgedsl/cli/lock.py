@@ -43,7 +43,7 @@ def command(
       forgec lock pipelines/grpo_math.forge --profile cluster --check
       forgec lock x.forge schedule.steps=50 -o short.lock && forgec run x.forge --lock short.lock
     """
-    from forgedsl.cli.compiling import compile_file
+    from forgedsl.cli.planning import compile_file
     from forgedsl.lower.lock import lock_text
 
     lowered = compile_file(

@@ -1,6 +1,7 @@
-"""From a .forge file to its plan on a host, for the commands that run nothing.
+"""From a .forge file to its plan on a host.
 
     FILE.forge, profile, overrides -> Planned (diagnostics, Lowered or None, exit code)
+    FILE.forge, profile, overrides -> Lowered on this host, for `forgec run`
     FILE.forge | plan.json | job.json | RUN | git:REV[:PATH] -> Side (label, Job), for diffs
 
 Errors of lint rules count as errors of the file. The host is given; without one, it is assumed.
@@ -42,6 +43,30 @@ class Side:
 
     label: str
     job: Job
+
+
+def compile_file(
+    file: Path,
+    *,
+    profile: str,
+    overrides: tuple[str, ...],
+    set_files: tuple[Path, ...] = (),
+    print_after: tuple[str, ...] = (),
+    timings: bool = False,
+) -> Lowered | int:
+    """The lowered program, or the exit code after its errors were printed: what `lint` refuses is
+    not run either."""
+    from forgedsl.cli.compiling import print_diagnostics, say_profile
+    from forgedsl.cli.host import HERE, host_of
+
+    host = host_of(HERE, "run")
+    planned = plan_file(
+        file, profile=profile, overrides=overrides, set_files=set_files, host=host,
+        print_after=print_after, timings=timings,
+    )  # fmt: skip
+    say_profile(planned.loaded, profile, host)
+    print_diagnostics(planned.loaded)
+    return planned.code if planned.lowered is None else planned.lowered
 
 
 def plan_file(

@@ -156,7 +156,7 @@ def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepa
     is `auto` in the file is as `chosen`, or as the lock has it."""
     if file.suffix == ".json":
         return _from_json(request, file)
-    from forgedsl.cli.compiling import compile_file
+    from forgedsl.cli.planning import compile_file
 
     if request.lock is not None:
         from forgedsl.cli.lock import read
