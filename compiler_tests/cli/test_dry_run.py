@@ -75,7 +75,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
     ("body", "seconds", "said"),
     [
         ("import os\nos._exit(3)\n", 60.0, "grading.py:2 ends the process while it is imported "),
-        ("import time\ntime.sleep(99)\n", 14.0, "grading.py:2 did not end while it was imported: "),
+        ("import time\ntime.sleep(99)\n", 10.0, "grading.py:2 did not end while it was imported: "),
     ],
 )
 def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(

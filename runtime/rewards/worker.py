@@ -92,6 +92,8 @@ class Recipe:
 
 def main(number: int) -> None:
     """Serve over the inherited socket until it is closed."""
+    import forgedsl.runtime.rewards.loading  # noqa: F401 before the time of the rewards begins
+
     recipe: Recipe
     stream, recipe = begin(number)
     if recipe.memory is not None:
