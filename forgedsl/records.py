@@ -5,8 +5,8 @@ whose module alone takes 10 ms to load).
 Same interface as `dataclasses` for what is used here: `frozen`, `slots`, `kw_only`, `eq`,
 `weakref_slot`, defaults and default factories, `__post_init__`, `match`, pickle; its `replace` and
 `fields` work too. The difference is when the work is done: equality, hash and repr are shared
-functions, `__init__` is compiled when the first instance is made, field objects when someone asks
-for them. A class that needs anything else is handed to the standard library.
+functions, `__init__` is compiled after the first FEW instances, field objects are made when someone
+asks for them. A class that needs anything else is handed to the standard library.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ else:
 _MISSING: Any = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
 _KNOWN = {"frozen", "slots", "kw_only", "eq", "weakref_slot"}
 _OPTIONS = {"default", "default_factory"}
+FEW = 8
 
 
 class _Options:
@@ -230,11 +231,37 @@ def _setters(cls: Any) -> tuple[Any, ...]:
 
 
 def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
-    """`__init__` of a class that has no instance yet: compiles the real one."""
-    home = next(c for c in type(self).__mro__ if c.__dict__.get("__init__") is _first_init)
+    """`__init__` of a class that has few instances yet: from some number on it pays to compile."""
+    home: Any = next(c for c in type(self).__mro__ if c.__dict__.get("__init__") is _first_init)
+    made = home.__dict__.get("_made", 0)
+    type.__setattr__(home, "_made", made + 1)
+    if made < FEW and _filled(home, self, args, kwargs):
+        return
     init = _compiled_init(home)
     type.__setattr__(home, "__init__", init)
     init(self, *args, **kwargs)
+
+
+def _filled(home: Any, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether the arguments are as they should be, and then they are in the record."""
+    given = dict(zip(home.__match_args__, args, strict=False)) | kwargs
+    for (name, spec), setter in zip(home._record.items(), _setters(home), strict=True):
+        if name in given:
+            setter(record, given.pop(name))
+        elif spec.default_factory is not _MISSING:
+            setter(record, spec.default_factory())
+        elif spec.default is not _MISSING:
+            setter(record, spec.default)
+        else:
+            return False
+    clash = len(args) > len(home.__match_args__) or any(
+        n in kwargs for n in home.__match_args__[: len(args)]
+    )
+    if given or clash:
+        return False
+    if hasattr(home, "__post_init__"):
+        record.__post_init__()
+    return True
 
 
 def _compiled_init(cls: Any) -> Any:

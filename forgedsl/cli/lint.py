@@ -156,9 +156,8 @@ def _tell_sandbox(sources: dict[str, SourceFile]) -> None:
 
 def _config(path: Path, options: argparse.Namespace) -> Config:
     """The configuration of a file; the command line wins."""
-    from dataclasses import replace
-
     from forgedsl.lint.config import checked, load
+    from forgedsl.records import replace
 
     config = load(path)
     if options.select is not None:

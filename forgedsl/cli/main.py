@@ -12,6 +12,7 @@ environment cannot satisfy the plan; 5 run failed; 6 stopped by a guard; 70 inte
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib
 import os
 import signal
@@ -31,6 +32,7 @@ def main() -> None:
     code = _ended(_call)
     code = _ended(_flush) or code
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is said and written
+    gc.freeze()  # what is left need not be searched for cycles, only to be given back
     sys.exit(code)
 
 

@@ -7,6 +7,7 @@ Parser.parse(arguments) -> Namespace; `--help` exits with 0, misuse with 2
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -14,6 +15,17 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """argparse makes one to look at each option, and to know the width loads what packs files."""
+
+    def __init__(self, prog: str) -> None:
+        try:
+            columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
+        except (OSError, ValueError):
+            columns = 80
+        super().__init__(prog, width=max(columns, 11) - 2)
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +38,7 @@ class Parser(argparse.ArgumentParser):
             prog=f"forgec {name}",
             description=about,
             epilog="\n".join(["examples:", *examples]),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
             allow_abbrev=False,
         )
 

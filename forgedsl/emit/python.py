@@ -17,7 +17,7 @@ Functions of a library are named after their path: `rl.mean_baseline` is
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, Severity
@@ -86,8 +86,8 @@ class ProgramWriter:
         self.texts: dict[str, str] = {}
         self.names: dict[tuple[str, str], str] = {}
 
-    def module(self) -> str:
-        """The whole text."""
+    def bodies(self, sound: Collection[str] = ()) -> None:
+        """Write all functions; those that are known to be sound only where calls change them."""
         for name, dataset in sorted(self.program.datasets.items()):
             self._dataset(name, dataset)
         for name, reward in sorted(self.program.rewards.items()):
@@ -98,10 +98,15 @@ class ProgramWriter:
         for name, function in sorted(self.program.functions.items()):
             if function.kind in TENSOR_KINDS:
                 for constants in self._constants(name):
-                    called = call_name(function.kind, name, constants)
-                    self._tensor_function(called, function, constants)
+                    if constants or name not in sound:
+                        called = call_name(function.kind, name, constants)
+                        self._tensor_function(called, function, constants)
             elif any(weight_of(step) == name for step in self.program.flow):
                 self._called(function)
+
+    def module(self) -> str:
+        """The whole text."""
+        self.bodies()
         body = "\n\n\n".join(self.functions)
         used = [name for name in HELPERS if re.search(rf"(?<![.\w]){name}\(", body)]
         imports = ["import torch"] if "torch." in body else []

@@ -62,8 +62,11 @@ def live_fields(loss: Function, reporter: Reporter) -> frozenset[str]:
     return frozenset(field.name for field in (loss.fields if tree is None else tree.fields))
 
 
-def build(program: Program, *, reporter: Reporter) -> Graph | None:
-    """The pruned dataflow graph of `program`, or None after reporting what is wrong."""
+def build(
+    program: Program, *, reporter: Reporter, live: Mapping[str, frozenset[str]] | None = None
+) -> Graph | None:
+    """The pruned dataflow graph of `program`, or None after reporting what is wrong. `live` are the
+    live fields of losses that are known to be sound."""
     nodes = _nodes(program)
     if not legality.check_shape(program, nodes, reporter):
         return None
@@ -76,8 +79,9 @@ def build(program: Program, *, reporter: Reporter) -> Graph | None:
     reads: dict[str, tuple[Function, frozenset[str]]] = {}
     for name, batches in step.terms:
         loss = program.functions[name]
-        live = live_fields(loss, reporter)
-        reads |= {batch.edge: (loss, live) for batch in batches}
+        fields = (live or {}).get(name)
+        fields = live_fields(loss, reporter) if fields is None else fields
+        reads |= {batch.edge: (loss, fields) for batch in batches}
     if not legality.check(program, typed, reads, reporter):
         return None
     kept, removed = prune(program, typed, reads)

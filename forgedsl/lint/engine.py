@@ -9,7 +9,7 @@ error, so that one mistake gives one message. A finding of several views is repo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -184,12 +184,13 @@ def _check(view: View, reporter: Reporter, config: Config, deep: Deep | None) ->
     """Run the rules, and the checks of later stages if all losses are sound."""
     legal, planned = True, None
     if not reporter.has_errors and not is_module(view.file):
-        graph, made = _plan(view.program, view.folder, reporter)
+        live = {n: frozenset(f.name for f in v.tree.fields) for n, v in view.located.items()}
+        graph, made = _plan(view.program, view.folder, reporter, live=live)
         legal = graph is not None
         planned = (graph, made) if graph is not None and made is not None else None
     view.planned = planned
     if legal and not reporter.has_errors:
-        _check_bodies(view.program, reporter)
+        _check_bodies(view, reporter)
     sound = None if reporter.has_errors else planned  # rules may be suppressed
     for rule in RULES:
         if rule.finding.code in (f104.finding.code, a303.finding.code) and not legal:
@@ -204,11 +205,11 @@ def _check(view: View, reporter: Reporter, config: Config, deep: Deep | None) ->
             reporter.report(diagnostic)
 
 
-def _check_bodies(program: Program, reporter: Reporter) -> None:
+def _check_bodies(view: View, reporter: Reporter) -> None:
     """What only writing the bodies finds: dtypes of rewards, rubrics and columns of data."""
     from forgedsl.emit.python import ProgramWriter
 
-    ProgramWriter(program, {}, reporter).module()
+    ProgramWriter(view.program, {}, reporter).bodies(sound=view.located)
 
 
 def _check_host(
@@ -226,14 +227,18 @@ def _check_host(
 
 
 def _plan(
-    program: Program, folder: Path | None, reporter: Reporter, host: Host | None = None
+    program: Program,
+    folder: Path | None,
+    reporter: Reporter,
+    host: Host | None = None,
+    live: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Graph | None, Plan | None]:
     """The checks of the later stages: what they make, the graph if it is legal and the plan."""
     from forgedsl.graph.dataflow import build
     from forgedsl.plan.cost import check_bottleneck
     from forgedsl.plan.plan import plan
 
-    made, graph = None, build(program, reporter=reporter)
+    made, graph = None, build(program, reporter=reporter, live=live)
     if graph is not None:
         made = plan(program, graph, reporter=reporter, host=host, base_dir=folder)
         for diagnostic in check_bottleneck(program, made.cost) if made is not None else ():

@@ -3,6 +3,8 @@
 GroupView -> Probe: scores of a group -> advantages of its siblings, or whether it is kept
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 
 from forgedsl.hir.ir import FlowStep

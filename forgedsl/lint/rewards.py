@@ -41,7 +41,15 @@ MOST = 6
 
 
 def reward_interval(reward: RewardDecl, view: View) -> Interval | None:
-    """The values a reward can have."""
+    """The values a reward can have, found once."""
+    key = ("interval", reward.name)
+    if key not in view.answers:
+        view.answers[key] = _reward_interval(reward, view)
+    found: Interval | None = view.answers[key]
+    return found
+
+
+def _reward_interval(reward: RewardDecl, view: View) -> Interval | None:
     longest = float(view.max_tokens) * view.turns.hi if view.max_tokens is not None else INF
     body = reward.body
     if isinstance(body, Constructor):

@@ -106,7 +106,7 @@ def _memory(plan: Plan) -> dict[str, Any]:
             rank.service: {
                 "ranks": rank.ranks,
                 "gpu_fraction": rank.fraction,
-                "largest_rows": memory.fitting_rows.get(rank.service),
+                "largest_rows": memory.fitting_rows(rank.service),
                 "phases": {
                     phase.name: {
                         "bytes": phase.bytes,

@@ -88,11 +88,16 @@ class MemoryPlan:
     ranks: tuple[RankMemory, ...]
     stores: tuple[Store, ...]
     unknown: tuple[str, ...]
-    fitting_rows: Mapping[str, int]
-    """the most rows of a microbatch that fit, by trained service"""
+    request: Request
 
     def rank(self, service: str) -> RankMemory | None:
         return next((rank for rank in self.ranks if rank.service == service), None)
+
+    def fitting_rows(self, service: str) -> int | None:
+        """The most rows of a microbatch that fit, where the service is trained."""
+        shape = rank.shape if (rank := self.rank(service)) is not None else None
+        trained = isinstance(shape, TitanShape) and shape.trained
+        return _fitting_rows(self.request, service) if trained else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,17 +124,11 @@ def plan_memory(request: Request) -> MemoryPlan:
     """Every rank, every shared memory."""
     known = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
     ranks = ranks_of(request)
-    shapes = {rank.service: rank.shape for rank in ranks}
-    fitting = {
-        name: _fitting_rows(request, name)
-        for name, shape in shapes.items()
-        if isinstance(shape, TitanShape) and shape.trained
-    }
     return MemoryPlan(
         ranks=ranks,
         stores=stores(request, ranks),
         unknown=tuple(m.service for m in request.meshes if m not in known),
-        fitting_rows=fitting,
+        request=request,
     )
 
 

@@ -72,7 +72,7 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
         name="memory",
         severity=Severity.ERROR if over else Severity.WARNING,
         message=message,
-        span=_span(decl, rows=bool(plan.fitting_rows.get(largest))),
+        span=_span(decl, rows=bool(plan.fitting_rows(largest))),
         label=place,
         related=tuple(
             Label(text=f"`{name}` is here too", span=services[name].name_span)
@@ -126,7 +126,7 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
     yield from smaller
     for name in store.services if not smaller else ():
         rank = plan.rank(name)
-        rows = plan.fitting_rows.get(name, 0)
+        rows = plan.fitting_rows(name) or 0
         if rank is None or not isinstance(rank.shape, TitanShape):
             continue
         if 0 < rows < rank.shape.rows:

@@ -148,7 +148,7 @@ def _rank(plan: Plan, rank: RankMemory) -> Iterator[str]:
     notes = []
     if rank.fraction is not None:
         notes.append(f"takes {rank.fraction:g} of its GPU")
-    rows = plan.memory.fitting_rows.get(rank.service)
+    rows = plan.memory.fitting_rows(rank.service)
     if rows is not None:
         shape = plan.rows[rank.service]
         notes.append(

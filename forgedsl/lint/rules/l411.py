@@ -14,6 +14,8 @@ the flow (`behavior` from the sampler, `logprob` and recomputed log-probs from t
 from the reference) through the whole expression.
 """
 
+from __future__ import annotations
+
 from pathlib import PurePath
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
