@@ -191,7 +191,6 @@ APART = {
              lambda f: linted(GUESS)),
     "D622": (tools("mistral", "7B"), tools("qwen3", "0.6B")),
     "D611": (columns("quest"), columns("question")),
-    "D612": (columns("question"), columns("quest")),
     "D613": (rows(lambda i: f"{i} + 1 is {i + 1}"), rows(lambda i: f"it is = {i + 1}")),
     "D614": (rows(lambda i: "= nobody knows what that is"), rows(lambda i: f"= {i + 1}")),
     "D615": (repeated(3), repeated(30)),

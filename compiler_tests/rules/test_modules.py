@@ -199,7 +199,8 @@ def test_paths_are_relative_to_the_file_that_says_them(tmp_path):
     shared, own = tmp_path / "shared", tmp_path / "own"
     (shared / "data").mkdir(parents=True)
     own.mkdir()
-    (shared / "data" / "rows.jsonl").write_text('{"question": "1", "answer": "#### 1"}\n')
+    row = '{"question": "1", "answer": "#### 1"}\n'
+    (shared / "data" / "rows.jsonl").write_text(64 * row)
     (shared / "ask.txt").write_text("Be brief.")
     (shared / "grade.py").write_text(
         "def short(prompt, response, target) -> float:\n    return 1.0\n"

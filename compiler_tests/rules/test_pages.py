@@ -66,7 +66,7 @@ def check(code, body, folder):
     source = SourceFile("t.forge", apply(BASE, blocks(body, "edit")[""]))
     extra = frozenset({code} & PEDANTIC)
     config = Config(extra=extra)
-    return lint_source(source, folder, config=config, on_disk=code == "P210")
+    return lint_source(source, folder, config=config, on_disk="```file test.jsonl" in body)
 
 
 @pytest.mark.parametrize(("code", "title", "body"), cases("fires"))

@@ -33,7 +33,7 @@ from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Decl, Deferred, Program
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.lint.rewards import place_of, python_rewards
-from forgedsl.lint.rules import d607
+from forgedsl.lint.rules import d607, d612
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
 from forgedsl.lower.job import Dataset, Job
@@ -119,12 +119,12 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
     seen = {r.reward.name for r in python_rewards(view) if {u.effect for u in r.uses} - {"random"}}
     looks, problems, failures = outside(lowered, frozenset(declared | seen))
     columns: set[Span] = set()
+    told = {d.span for d in d612.check(view)}
     for name, look in looks.items():
         _say(view, lowered.job.datasets[name], name, look)
-        if look.few:
-            at = _source(view, name)[1]
-            text, help_text = f"dataset {name}: {look.few}", "draw fewer, or add rows"
-            yield warning("D612", "few-rows", text, at, help=help_text)
+        at = _source(view, name)[1]
+        if look.few and at not in told:
+            yield d612.finding(f"dataset {name}: {look.few}", at, help="draw fewer, or add rows")
         yield from _sense(view, name, look)
         found = _rows(view, name, look)
         if found is not None and found.span not in columns:  # a dataset and its eval share columns

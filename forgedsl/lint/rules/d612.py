@@ -1,0 +1,118 @@
+"""D612 few-rows: fewer rows than a step draws, or than the steps need.
+
+    dataset aime { source = hf("HuggingFaceH4/aime_2024", split = "train"), ... }    # 30 problems
+    prompt = aime.draw(64)                               # fires: some come three times in a step
+    schedule sync { steps = 500 }                        # fires with draw(8): each comes 133 times
+    schedule sync { steps = 500, epochs = 134 }          # silent: that is said
+    schedule sync { steps = 500, epochs = 1 }            # fires: the rows are used up after 3 steps
+
+Rows that come again and again are learned by heart (tinker-cookbook #336), and a run that ends
+with its rows never gets to the evaluations and the learning rate of its last steps. Lines of local
+.jsonl files are counted, and what a slice of a split can hold; `--deep` counts what else is here,
+without the rows that cannot be used. Without `epochs`, so many passes are said that nobody means
+them: more than 50 where the policy samples new answers, more than 20 where it learns the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import islice
+from typing import Any
+
+from forgedsl.hir.ir import Constructor
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rules.d604 import SLICE
+from forgedsl.lint.view import View, place
+from forgedsl.shipped import locate
+
+finding = rule(__doc__, "W")
+PASSES = {"draw": 50, "pairs": 20}
+PUBLISHED = {
+    "openai/gsm8k train": 7473, "openai/gsm8k test": 1319, "HuggingFaceH4/MATH-500 test": 500,
+    "HuggingFaceH4/aime_2024 train": 30, "openai/openai_humaneval test": 164,
+}  # fmt: skip
+"""rows of a split, by their cards on the hub"""
+
+
+def check(view: View) -> Findings:
+    schedule = view.program.schedule
+    if schedule is None:
+        return
+    steps, epochs = (schedule.settings[key].value for key in ("steps", "epochs"))
+    drawn = [s for s in view.program.flow if s.op in PASSES]
+    for name in dict.fromkeys(s.receiver for s in drawn):
+        mine = [s for s in drawn if s.receiver == name]
+        count = sum(s.settings["count"].value for s in mine)
+        most = min(PASSES[s.op] for s in mine)
+        need = max(count, math.ceil(count * (steps or 0) / (epochs or most)))
+        dataset = view.program.datasets[name]
+        source = dataset.settings["source"]
+        rows = rows_of(view, source.value, need)
+        if rows is None or rows >= need:
+            continue
+        if rows < count:
+            yield finding(
+                f"dataset {name}: {few(count, rows)}",
+                place(source, dataset),
+                help="draw fewer, or add rows",
+            )
+        elif epochs is not None:
+            last = int(epochs * rows) // count
+            yield finding(
+                f"the {rows:,} rows of `{name}` are used up after {last:,} of {steps:,} steps",
+                place(schedule.settings["steps"], schedule),
+                help=f"`epochs = {math.ceil(steps * count / rows)}`, or fewer steps",
+            )
+        else:
+            passes = steps * count / rows
+            yield finding(
+                f"{steps:,} steps need {steps * count:,} rows, and `{name}` has {rows:,}: each "
+                f"comes {passes:.0f} times",
+                place(source, dataset),
+                help=f"`epochs = {math.ceil(passes)}` in the schedule says that it is meant",
+            )
+
+
+def few(count: int, rows: int) -> str:
+    return f"a step draws {count} rows of {rows}, which come several times in it"
+
+
+def rows_of(view: View, source: Any, need: int) -> int | None:
+    """The rows of a source, counted no further than `need`; None where that is not known here."""
+    if not isinstance(source, Constructor):
+        return None
+    args = source.args
+    if "sources" in args:
+        parts = [rows_of(view, part, need) for part in args["sources"]]
+        return None if None in parts else sum(part or 0 for part in parts)
+    if source.name == "jsonl":
+        return _lines(view, str(args["path"]), need)
+    if "id" not in args:
+        return None
+    split = str(args.get("split") or "train")
+    known = PUBLISHED.get(f"{args['id']} {split.partition('[')[0]}")
+    found = SLICE.search(split)
+    if found is None:
+        return known
+    first, percent, last, other = found.groups()
+    if percent or other:
+        part = (float(last or 100) - float(first or 0)) / 100
+        return None if known is None else round(part * known)
+    ends = [end for end in (known, int(last) if last else None) if end is not None]
+    return max(0, min(ends) - int(first or 0)) if ends else None
+
+
+def _lines(view: View, path: str, need: int) -> int | None:
+    """The lines of a file that are not empty, for all views that ask for as many."""
+    if view.folder is None or not view.shared.on_disk:
+        return None
+    key = ("lines", path, need)
+    if key not in view.shared.answers:
+        try:
+            with locate(path, view.folder).open("rb") as file:
+                lines = sum(1 for _ in islice(filter(bytes.strip, file), need))
+        except OSError:
+            lines = None  # P210
+        view.shared.answers[key] = lines
+    found: int | None = view.shared.answers[key]
+    return found
