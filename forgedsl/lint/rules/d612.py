@@ -24,6 +24,7 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rules.d604 import SLICE
 from forgedsl.lint.view import View, place
 from forgedsl.shipped import locate
+from forgedsl.source import Span
 
 finding = rule(__doc__, "W")
 PASSES = {"draw": 50, "pairs": 20}
@@ -57,6 +58,9 @@ def check(view: View) -> Findings:
                 help="draw fewer, or add rows",
             )
         elif epochs is not None:
+            written = [schedule.settings[key].origin.span for key in ("steps", "epochs")]
+            if not all(span is not None and _within(span, schedule.span) for span in written):
+                continue  # one of them is of a profile: what comes first is the end
             last = int(epochs * rows) // count
             yield finding(
                 f"the {rows:,} rows of `{name}` are used up after {last:,} of {steps:,} steps",
@@ -71,6 +75,10 @@ def check(view: View) -> Findings:
                 place(source, dataset),
                 help=f"`epochs = {math.ceil(passes)}` in the schedule says that it is meant",
             )
+
+
+def _within(span: Span, whole: Span) -> bool:
+    return span.file == whole.file and whole.start <= span.start and span.end <= whole.end
 
 
 def few(count: int, rows: int) -> str:

@@ -10,6 +10,7 @@ metric looks plausible until it does not (OPTIMATE #250).
     minimize token_mean(-ratio * min(adv, 0.0), mask) # silent: bad answers alone (2506.01347)
     minimize token_mean(logprob, mask)                # fires: supervised, upside down
     minimize pair_mean(-log_sigmoid(margin) - log_sigmoid(-margin))      # fires: prefers neither
+    minimize pair_mean(-log_sigmoid(beta * chosen))   # fires: the rejected answer does nothing
 
 Decided on the derivative of the loss for a token. Unlearning by ascent is written with a reason:
 `# forge: allow[L410] unlearning`.
@@ -23,6 +24,7 @@ from forgedsl.lint.view import View
 finding = rule(__doc__, "D")
 ELSEWHERE = 0.25, 4.0
 """other ratios"""
+FAR = 0.0, 1.5, -1.5
 
 
 def check(view: View) -> Findings:
@@ -34,11 +36,11 @@ def check(view: View) -> Findings:
         if not loss.is_pairs and loss.fields("weight"):
             sign = "positive" if advantage > 0 else "negative"
             what, at = f"a token with a {sign} advantage", f" and advantage {advantage:g}"
-        flat = advantage > 0 and abs(loss.gain()) <= 1e-9
+        flat = abs(_gain(loss, advantage)) <= 1e-9
         if loss.is_pairs and advantage < 0:
             what = "a rejected token"
         verb, slope = (
-            ("does not fall", "0")
+            (f"does not {'fall' if advantage > 0 else 'grow'}", "0")
             if flat
             else ("grows", "positive")
             if advantage > 0
@@ -54,6 +56,12 @@ def check(view: View) -> Findings:
         )
 
 
+def _gain(loss: LossView, advantage: float) -> float:
+    if loss.is_pairs:
+        return loss.slope(side="chosen" if advantage > 0 else "rejected")
+    return loss.gain(weight=advantage)
+
+
 def wrong_at(loss: LossView) -> float | None:
     """The advantage, 1 or -1, at which the gradient points the wrong way."""
     if "logprob" not in loss.read:
@@ -62,13 +70,16 @@ def wrong_at(loss: LossView) -> float | None:
     if gain > 1e-9 or (loss.is_pairs and gain > -1e-9 and loss.slope(side="rejected") < 1e-9):
         return 1.0
     if loss.is_pairs:
-        return -1.0 if loss.slope(side="rejected") < -1e-9 else None
+        at = [loss.slope(side="rejected", distance=distance) for distance in FAR]
+        alone = bool(loss.fields("reference")) and max(map(abs, at)) < 1e-9
+        return -1.0 if alone or loss.slope(side="rejected") < -1e-9 else None
     if not any(name in loss.read for name in loss.fields("weight")):
         return None
     bad = loss.gain(weight=-1.0)
-    learns = any(abs(loss.gain(ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
-    if abs(gain) < 1e-12 and bad > 1e-9 and learns:
-        return 1.0  # where the policy is its sampler, it learns from bad answers alone
+    for adv, here in ((1.0, gain), (-1.0, bad)):
+        learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
+        if max(abs(here), abs(loss.gain(weight=adv, level=-0.5))) < 1e-12 and learns:
+            return adv  # nothing where the policy is its sampler, and something elsewhere
     if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
         return -1.0  # all are pushed up alike, and the advantage changes no more than how far
     return -1.0 if bad < -1e-9 else None

@@ -9,6 +9,12 @@ of 2. A sampler that truncates at the right temperature is D601.
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # fires
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))                 # silent at one temperature
 
+Without a ratio the gradient of the log-probs has to be taken at the temperature at which the
+answers were sampled: elsewhere it is that of another policy, and nothing corrects it.
+
+    service generator : vllm(policy)  { sampling { temperature = 0.6 } }
+    trainer.step(batch, loss = rl.reinforce)                            # fires: learned at 1.0
+
 The measure of a log-prob is (model, temperature, support). It follows the fields of the loss from
 the flow (`behavior` from the sampler, `logprob` and recomputed log-probs from the trainer, `ref`
 from the reference) through the whole expression.
@@ -22,7 +28,7 @@ from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.hir.ir import Decl, Value
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.view import View
+from forgedsl.lint.view import View, place
 from forgedsl.losses.measures import Mismatch, forms_of, mismatches
 from forgedsl.records import dataclass
 from forgedsl.services.registry import kind_of
@@ -61,6 +67,35 @@ def check(view: View) -> Findings:
                 if (found.left, found.right) not in seen:
                     seen |= {(found.left, found.right), (found.right, found.left)}
                     yield _report(view, loss, found, sources, fields)
+        yield from _unweighted(view, loss, samplers)
+
+
+def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:
+    """A policy gradient without a ratio at another temperature than its samples."""
+    assert loss.step is not None
+    trainer = view.program.services[loss.step.receiver]
+    ours = trainer.settings["temperature"]
+    for sampler in samplers if not loss.older and loss.once(_is_gradient) else ():
+        theirs = sampler.settings["sampling.temperature"]
+        same = theirs.value in (0, ours.value)  # 0 is D602
+        if not same and sampler.ctor_args[0].name == trainer.ctor_args[0].name:
+            yield finding(
+                f"answers are sampled at temperature {theirs.value:g}, and `{loss.name}` learns "
+                f"them at {ours.value:g}",
+                place(theirs, sampler),
+                related=(Label(text="is minimized", span=loss.place),),
+                help=f"use one temperature, or set `{trainer.name}.temperature`",
+            )
+
+
+def _is_gradient(loss: LossView) -> bool:
+    """Whether good answers are made likelier, and bad ones less likely."""
+    return (
+        not loss.is_pairs
+        and "logprob" in loss.read
+        and any(name in loss.read for name in loss.fields("weight"))
+        and loss.gain(weight=1.0) < -1e-9 < 1e-9 < loss.gain(weight=-1.0)
+    )
 
 
 # ---- measures of fields

@@ -9,6 +9,7 @@ exponentially instead of ending (NeMo-RL #2506, Marin #1708).
     minimize token_mean(pg + beta * rl.k3(ref, logprob), mask)               # fires
     minimize token_mean(pg + 0.001 * entropy, mask)                          # fires
     minimize token_mean(-ratio * (ref + stop(logprob)), mask)                # fires: a sum of both
+    minimize token_mean(pg - beta * (logprob - behavior) ** 2, mask)       # fires: away from both
     minimize token_mean(pg + beta * ratio * rl.k3(logprob, ref) - 0.001 * entropy, mask)   # silent
 
 Each term is probed on its own: the derivative for a token at advantage 0, as its distance to the
@@ -33,6 +34,14 @@ def check(view: View) -> Findings:
                 loss.spot(loss.once(_charges)),  # type: ignore[arg-type]
                 notes=("d loss / d entropy is positive",),
                 help="a bonus is subtracted: `- 0.001 * entropy`",
+            )
+        away = loss.once(_leaves)
+        if away is not None:
+            yield finding(
+                "this loss falls as the policy leaves its sampler",
+                loss.spot(away),
+                notes=("at advantage 0 it pulls away from the weights that sampled",),
+                help="a distance is charged: add it with a positive weight",
             )
         shifted = loss.once(_shifted)
         if shifted is not None:
@@ -90,6 +99,18 @@ def reversed_kl(loss: LossView) -> tuple[int, bool] | None:
         if test(loss, loss.tree.output("loss")):
             return loss.first(references, lambda n: test(loss, n)), swapped  # noqa: B023
     return None
+
+
+def _leaves(loss: LossView) -> int | None:
+    """The term that pushes the policy away from its sampler, whatever the advantage."""
+    if loss.is_pairs or not loss.older or "logprob" not in loss.read:
+        return None
+
+    def away(node: int) -> bool:
+        slopes = [loss.point(weight=0.0, ratio=ratio)(node).slope for ratio in (0.6, 0.8, 1.2, 1.5)]
+        return min(slopes[:2]) > 1e-9 and max(slopes[2:]) < -1e-9
+
+    return loss.first(loss.older, away) if away(loss.tree.output("loss")) else None
 
 
 def _shifted(loss: LossView) -> int | None:

@@ -23,6 +23,7 @@ from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
+ENTROPIES = 0.1, 0.5, 2.0
 
 
 def check(view: View) -> Findings:
@@ -60,10 +61,20 @@ def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
     references = [name for name in loss.fields("reference") if name in loss.read]
     if references and not loss.is_pairs and _is_dead(loss, "logprob", "distance", (-1.0, 0.5, 2.0)):
         found.append(("KL", loss.first(references, lambda n: not loss.tree.values[n].type.diff)))
-    if "entropy" in loss.read and _is_dead(loss, "entropy", "entropy", (0.1, 0.5, 2.0)):
+    dead = "entropy" in loss.read and _is_dead(loss, "entropy", "entropy", ENTROPIES)
+    if dead and not _chooses(loss):
         stopped = loss.first(["entropy"], lambda n: not loss.tree.values[n].type.diff)
         found.append(("entropy", stopped))
     return tuple(found)
+
+
+def _chooses(loss: LossView) -> bool:
+    """Whether the entropy says which tokens learn, and how much (2506.01939)."""
+    for weight in (1.0, -1.0):
+        slopes = [loss.slope(weight=weight, entropy=entropy) for entropy in ENTROPIES]
+        if max(slopes) - min(slopes) > 1e-12:
+            return True
+    return False
 
 
 def _is_dead(loss: LossView, wrt: str, name: str, values: tuple[float, ...]) -> bool:

@@ -18,6 +18,7 @@ from itertools import product
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
+from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
 from forgedsl.losses.tree import reachable
@@ -30,7 +31,7 @@ def check(view: View) -> Findings:
         made = {name: step for name, step in loss.bound.items() if step.op == "call"}
         if not made and _learns_from_itself(view, loss):
             made = {name: step for name, step in loss.bound.items() if step.op == "logprobs"}
-        if not made or loss.once(_depends):
+        if not made or loss.once(_depends) or loss.once(l410.wrong_at) is not None:
             continue
         name, step = next(iter(made.items()))
         yield finding(

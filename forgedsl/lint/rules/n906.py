@@ -2,17 +2,37 @@
 
     optimizer { lr = 2 }                  # fires: the largest that is usual is 0.1
     sampling { temperature = 50 }         # fires
+    loss = rl.ppo(entropy_coef = 1.0)     # fires: it drowns the advantage
     optimizer { lr = 1e-6 }               # silent
 
-What is usual stands beside the type of a setting, in the schema. A value without any meaning,
+What is usual stands beside the type of a setting, in the schema, and for the parameters of the
+standard library in the table of this rule. A value without any meaning,
 as a temperature below zero, is an error (F113).
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from forgedsl.hir.ir import Function
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View, place
 from forgedsl.schema import KINDS, SERVICES
+from forgedsl.source import Span
 
 finding = rule(__doc__, "W")
+INF = float("inf")
+USUAL = {
+    "entropy_coef": (-INF, 0.1), "dual_clip": (1.5, 20.0), "max_weight": (1.0, 100.0),
+    "min_weight": (0.0, 1.0), "grpo.beta": (-INF, 1.0), "dppo.beta": (-INF, 0.1),
+    "dpo.beta": (-INF, 10.0), "ipo.beta": (-INF, 10.0), "sft.label_smoothing": (0.0, 0.5),
+    "z_loss": (0.0, 0.01), "value_coef": (0.0, 2.0), "value_clip": (0.01, 10.0),
+    "tau_pos": (0.1, 20.0), "tau_neg": (0.1, 20.0),
+    "horizon": (16.0, 1e6),
+}  # fmt: skip
+"""of parameters of the library; ranges of ratios are L424, what turns a term over L420"""
 
 
 def check(view: View) -> Findings:
@@ -27,9 +47,30 @@ def check(view: View) -> Findings:
             usual = known.type.usual if known is not None else None
             if usual is None or isinstance(value, bool) or not isinstance(value, int | float):
                 continue
-            if not usual[0] <= value <= usual[1]:
-                yield finding(
-                    f"`{name} = {value:g}` is unusual",
-                    place(setting, decl),
-                    help=f"usual is {usual[0]:g} to {usual[1]:g}",
-                )
+            yield from _unusual(name, value, *usual, place(setting, decl))
+    for function, name, value, span in _given(view):
+        low, high = USUAL.get(f"{function}.{name}") or USUAL.get(name) or (-INF, INF)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            yield from _unusual(name, value, low, high, span)
+
+
+def _unusual(name: str, value: float, low: float, high: float, span: Span) -> Findings:
+    if not low <= value <= high:
+        usual = f"{low:g} to {high:g}" if low > -INF else f"up to {high:g}"
+        yield finding(f"`{name} = {value:g}` is unusual", span, help=f"usual is {usual}")
+
+
+def _given(view: View) -> Iterator[tuple[str, str, Any, Span]]:
+    """(function, parameter, value, place) of what functions of the library are given."""
+    for name, function in view.program.functions.items():
+        if not function.module.startswith("std/"):
+            continue
+        known = (f for f in function.scope.names.values() if isinstance(f, Function))
+        word = next((f.name for f in known if f.span == function.span), function.name)
+        for field in function.fields:
+            default = field.default
+            if default is not None and not default.span.file.startswith(STANDARD):
+                yield word, field.name, getattr(default, "value", None), default.span
+        for step in view.program.flow:
+            for key, setting in step.settings.items() if step.receiver == name else ():
+                yield word, key, setting.value, setting.origin.span or step.span
