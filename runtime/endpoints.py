@@ -64,6 +64,8 @@ class ServiceFailure:
     origin: str
     """where it was declared: file:line:column"""
     message: str
+    died: bool = False
+    """a process of it is gone"""
 
 
 class ServiceError(Exception):

@@ -36,15 +36,22 @@ def trained(tmp_path: Path, *words: str) -> Hurt:
     return run
 
 
+def rank(run: Hurt, number: int) -> int:
+    """The process of a rank of the trainer, which has one on each host."""
+    started = [e for e in run.events("process.start") if e["mesh"] == "trainer"]
+    run.tree()
+    return next(int(e["pid"]) for e in started if e["rank"] == number)
+
+
 def test_a_trainer_rank_that_is_killed_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     run = trained(tmp_path, *TWO_RANKS)
-    _, second = run.pids("trainer")
+    second = rank(run, 1)
     hard(second)
     start = time.monotonic()
     assert run.end(60) == 5, run.said()
     assert time.monotonic() - start < 30
     assert "service trainer failed" in run.said()
-    assert f"on host 1, pid {second}" in run.said()
+    assert f"rank 1 on host 1, pid {second}" in run.said()
     assert re.search(PLACE, run.said())
     assert run.left(1) == []
 
@@ -53,10 +60,10 @@ def test_a_trainer_rank_that_stops_is_named_after_a_deadline_and_the_run_resumes
     tmp_path: Path,
 ) -> None:
     run = trained(tmp_path, *TWO_RANKS)
-    _, second = run.pids("trainer")
+    second = rank(run, 1)
     os.kill(second, signal.SIGSTOP)
     assert run.end(300) == 5, run.said()
-    assert f"rank 1 on host 1, pid {second} has not answered for 120 s" in run.said()
+    assert f"rank 1 on host 1, pid {second}" in run.said()
     assert re.search(PLACE, run.said())
     assert run.left(1) == []
     step = len(run.history())
@@ -116,6 +123,23 @@ def test_sigterm_to_the_worker_of_a_host_is_the_loss_of_that_host(tmp_path: Path
     run.ran.send_signal(signal.SIGTERM)
     assert run.end(120) == 75, run.said()
     assert run.left(5) == []
+
+
+def test_a_host_that_stalls_for_twenty_seconds_is_waited_for(tmp_path: Path) -> None:
+    """As a busy machine does, on which nothing of ours gets a turn."""
+    run = trained(tmp_path, *WIDE)
+    worker = run.host(0)
+    stalled = (worker, *worker.children(recursive=True))
+    for process in stalled:
+        process.suspend()
+    time.sleep(20)
+    step = max(run.history())
+    for process in stalled:
+        process.resume()
+    run.step(step + 5)
+    assert run.events("service.lost", "host.lost", "failure") == []
+    run.ran.send_signal(signal.SIGTERM)
+    assert run.end(120) == 75, run.said()
 
 
 def test_a_host_that_hangs_is_left_and_its_services_go_on_elsewhere(tmp_path: Path) -> None:

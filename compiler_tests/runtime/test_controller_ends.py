@@ -60,6 +60,22 @@ def test_a_service_that_dies_ends_the_run_with_its_name_and_origin():
     assert endpoints.saved[-1]["step"] == len(endpoints.trained) > 0, "the trainer still answers"
 
 
+def test_a_death_that_is_told_after_what_it_broke_is_the_cause():
+    """A generator that fetches weights from a trainer which is killed is the first to complain."""
+    the_job = job(steps=50)
+    endpoints = FakeEndpoints(the_job, latency=lambda op: 1.0)
+    reset = ServiceFailure(service="generator", origin="a.forge:9:3", message="reset by peer")
+    gone = ServiceFailure(service="trainer", origin="a.forge:1:1", message="killed", died=True)
+
+    def die(controller):
+        endpoints.failures.put_nowait(reset)
+        asyncio.get_running_loop().call_later(2.0, endpoints.failures.put_nowait, gone)
+
+    with pytest.raises(RunError, match="service trainer failed: killed") as caught:
+        drive(the_job, endpoints, prepare=later(21.5, die))
+    assert (caught.value.service, caught.value.origin) == ("trainer", "a.forge:1:1")
+
+
 def test_a_failure_elsewhere_lets_the_step_in_progress_end():
     the_job = job(steps=50)
     times = {"step": 9.0, "save": 1.0}

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -32,7 +33,13 @@ from forgedsl.runtime.controller.lanes import Lanes
 from forgedsl.runtime.controller.records import Records
 from forgedsl.runtime.controller.saving import Saving
 from forgedsl.runtime.controller.unit import Unit
-from forgedsl.runtime.endpoints import CheckpointError, Endpoints, seed_of
+from forgedsl.runtime.endpoints import (
+    CheckpointError,
+    Endpoints,
+    ServiceError,
+    ServiceFailure,
+    seed_of,
+)
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import (
     FAILURE_SECONDS,
@@ -51,6 +58,8 @@ from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.versions import Versions
 
 MIN_FAILURES_IN_A_ROW = 16
+CAUSE_SECONDS = 5.0
+"""in which the death of another service may turn out to be why one failed"""
 COLLECT = (100_000, 100, 100)
 """Python's collector during a run: what is in flight lives long and is in no circle, and to look at
 all of it as often as Python does by itself took half of the controller's time"""
@@ -313,12 +322,7 @@ class Controller:
         return (steps - self._state.step) * intake.source.quota
 
     async def _watch_failures(self) -> NoReturn:
-        failure = await self._endpoints.failures.get()
-        raise RunError(
-            f"service {failure.service} failed: {failure.message}",
-            origin=failure.origin,
-            service=failure.service,
-        )
+        raise _failed(await self._endpoints.failures.get())
 
     async def _watch_interrupt(self) -> NoReturn:
         await self._interrupted.wait()
@@ -356,7 +360,7 @@ class Controller:
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
 
     async def _fail(self, errors: list[BaseException]) -> NoReturn:
-        cause = next((error for error in errors if isinstance(error, RunError)), errors[0])
+        cause = await self._cause(errors)
         dead_trainer = getattr(cause, "service", "") in self._versions.trained
         for task in (self._uncut, self._saving.drop()):
             await self._settle(task, 0.0 if dead_trainer else FAILURE_SECONDS)
@@ -380,6 +384,21 @@ class Controller:
         self._events.emit("controller.end", ended="failed", step=self._state.step)
         raise cause
 
+    async def _cause(self, errors: list[BaseException]) -> BaseException:
+        """What came first. Where a process is gone, services that talked to it fail too, and may be
+        sooner to say so than who watches it."""
+        found = [error for error in errors if isinstance(error, RunError)]
+        for error in found:
+            if isinstance(error, GuardError) or _is_death(error):
+                return error
+        if found and found[0].service:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CAUSE_SECONDS):
+                    while not (failure := await self._endpoints.failures.get()).died:
+                        pass
+                return _failed(failure)
+        return found[0] if found else errors[0]
+
     async def _save(self, seconds: float) -> None:
         await self._saving.begin(self._state.step, self._snapshot().to_json(), seconds)
 
@@ -397,6 +416,20 @@ class Controller:
 
     def _wall(self) -> float:
         return self._wall_before + self._now() - self._began
+
+
+def _failed(failure: ServiceFailure) -> RunError:
+    error = RunError(
+        f"service {failure.service} failed: {failure.message}",
+        origin=failure.origin,
+        service=failure.service,
+    )
+    error.__cause__ = ServiceError(failure, died=failure.died)
+    return error
+
+
+def _is_death(error: RunError) -> bool:
+    return isinstance(error.__cause__, ServiceError) and error.__cause__.died
 
 
 def _leaves(group: BaseExceptionGroup) -> list[BaseException]:

@@ -84,7 +84,9 @@ class Keeper:
             if end.done() or silence.done():
                 why = end.result() if end.done() else silence.result()
                 message = f"{mesh.name}: {why}"
-                failure = ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
+                failure = ServiceFailure(
+                    service=mesh.service, origin=mesh.origin, message=message, died=True
+                )
                 return ServiceError(failure, died=True)
             error = watch.exception()
             if error is not None and not isinstance(error, ServiceError):
@@ -170,4 +172,5 @@ def _again(mesh: Mesh, error: RunError | ServiceError) -> ServiceFailure:
         service=mesh.service,
         origin=mesh.origin,
         message=f"{mesh.name} died and could not be started again: {reason}",
+        died=True,
     )

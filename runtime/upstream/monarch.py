@@ -29,7 +29,6 @@ from monarch.actor import (
     attach_to_workers,
     enable_transport,
 )
-from monarch.config import configure
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.scratch import own_semaphores
@@ -83,7 +82,6 @@ def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
     if at:
         enable_transport(f"tcp://{at}:0")
     this_host()  # the client begins
-    configure(get_proc_state_max_idle="5s")  # a host that hangs is seen after this and 10 s more
     return attach_to_workers(name="hosts", ca="trust_all_connections", workers=addresses)
 
 
@@ -206,6 +204,8 @@ class Mesh:
         ]
         if not asked:
             return []
+        for each in asked:  # whoever asks may be cancelled
+            each.add_done_callback(lambda done: done.cancelled() or done.exception())
         _, late = await asyncio.wait(asked, timeout=seconds)
         for each in late:
             each.cancel()
@@ -233,7 +233,9 @@ class Mesh:
             died, ranks = isinstance(error, SupervisionError), range(len(self.members))
             who = self.who((died and await self.quiet(GONE_SECONDS)) or ranks)
             message = f"process of mesh {self.name}{who and f' ({who})'}: {cause_of(error)}"
-            failure = ServiceFailure(service=self.service, origin=self.origin, message=message)
+            failure = ServiceFailure(
+                service=self.service, origin=self.origin, message=message, died=died
+            )
             raise ServiceError(failure, died=died) from error
 
     async def stop(self) -> None:
