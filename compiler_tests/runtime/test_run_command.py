@@ -1,5 +1,6 @@
 """`forgec run`: command line, run folder, job.json, resume. Nothing is launched here."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -143,6 +144,21 @@ def test_a_model_that_changed_or_went_away_is_told(
     shutil.rmtree(model)
     with pytest.raises(LaunchError, match=r"\(a link to .*model\) is not there"):
         inputs.check_inputs(job, tmp_path / "run")
+
+
+def test_a_python_file_that_changed_is_told_before_anything_starts(tmp_path: Path) -> None:
+    sha256 = hashlib.sha256(b"as it was").hexdigest()
+    reward = spec.Reward(kind="python", function="f", path="inputs/r.py", sha256=sha256)
+    job = make_job().model_copy(update={"rewards": {"right": reward, "same": reward}})
+    path = tmp_path / "inputs/r.py"
+    path.parent.mkdir()
+    path.write_bytes(b"as it was")
+    inputs.check_inputs(job, tmp_path)
+    path.write_bytes(b"as it is")
+    with pytest.raises(
+        LaunchError, match=r"inputs/r\.py has changed since .*; restore it, or start"
+    ):
+        inputs.check_inputs(job, tmp_path)
 
 
 def test_a_compiled_job_takes_no_overrides(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from forgedsl.cli.words import UsageError
-from forgedsl.errors import LaunchError
+from forgedsl.errors import REFUSED, CannotWriteError, LaunchError
 
 
 def command(
@@ -66,6 +66,11 @@ def _write(run: Path, step: int, target: Path, name: str | None) -> None:
                 push(target, name)
     except LaunchError:
         raise
+    except OSError as error:
+        if error.errno not in REFUSED:
+            raise
+        why = f"cannot write {error.filename or target}: {error.strerror}"
+        raise CannotWriteError(f"{why}; --to FOLDER names another place") from error
     except BaseException:
         print(said.getvalue(), file=sys.stderr)
         raise

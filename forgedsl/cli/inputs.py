@@ -56,7 +56,8 @@ def inputs_beside(folder: Path) -> dict[str, Path]:
 
 
 def check_inputs(job: Job, folder: Path) -> None:
-    """Compare the models of a job, and whatever is a link, with what it was compiled with.
+    """Compare models and Python files of a job, and whatever is a link, with what it was compiled
+    with.
 
     Raises:
         LaunchError: something is not there any more, or has another content.
@@ -64,9 +65,9 @@ def check_inputs(job: Job, folder: Path) -> None:
     from forgedsl.lower.paths import digest
     from forgedsl.shipped import SHIPPED
 
-    for name, sha256, model in _files(job):
+    for name, sha256, always in _files(job):
         path = folder / name
-        if name.startswith(SHIPPED) or not sha256 or not (model or path.is_symlink()):
+        if name.startswith(SHIPPED) or not sha256 or not (always or path.is_symlink()):
             continue
         where = f"{path} (a link to {os.readlink(path)})" if path.is_symlink() else str(path)
         if not path.exists():
@@ -79,7 +80,10 @@ def check_inputs(job: Job, folder: Path) -> None:
 
 
 def _files(job: Job) -> Iterator[tuple[str, str, bool]]:
-    """(path, sha256, is a model) of the local sources of a job."""
+    """(path, sha256, whether a copy is looked at before a run) of the local sources of a job."""
+    codes = {(e.path, e.sha256) for e in job.environments.values()}
+    codes |= {(r.path, r.sha256 or "") for r in job.rewards.values() if r.path is not None}
+    yield from ((path, sha256, True) for path, sha256 in sorted(codes))
     for model in job.models.values():
         for source in (model.source, model.tokenizer):
             if source is not None and source.kind == "local":

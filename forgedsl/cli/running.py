@@ -96,7 +96,8 @@ def _make(folder: Path, *, exist_ok: bool = True) -> None:
             raise
         raise UsageError(f"the run folder {folder} is a file") from error
     except OSError as error:
-        raise UsageError(f"cannot make the run folder {folder}: {error.strerror}") from error
+        why = f"cannot make the run folder {folder}: {error.strerror}"
+        raise UsageError(f"{why}; --run-dir DIR names another place") from error
 
 
 def write_run_dir(run_dir: Path, prepared: Prepared) -> None:

@@ -115,6 +115,7 @@ HABITS = {
     "save_total_limit": "`checkpoint.keep`",
     "split": '`source = hf(id, split = "train")` of the dataset',
     "torch_dtype": "`dtype`, `dtype = bf16`",
+    "temp": "`sampling.temperature` of the generator",
     "tensor_parallel_degree": "`parallel.tp`",
     "tensor_parallel_size": "`parallel.tp`",
     "vllm_tensor_parallel_size": "`parallel.tp` of the generator",
