@@ -22,7 +22,7 @@ HOLE = re.compile(r"\{[\w.]+\}")
 
 def check(view: View) -> Findings:
     program = view.program
-    if any(step.op == "play" for step in program.flow):
+    if any("env" in step.settings for step in program.flow):
         return
     for dataset in program.datasets.values():
         value = dataset.settings["prompt"].value

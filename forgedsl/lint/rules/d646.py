@@ -1,0 +1,70 @@
+"""D646 lost-rows: the weight of a draw is 0 for some levels, whose rows never come again.
+
+    fn frontier(mean: float, count: float) -> float = 4 * mean * (1 - mean)              # fires
+    fn frontier(mean: float, count: float) -> float = max(0.05, 4 * mean * (1 - mean))   # silent
+
+What fails at first is then never tried by the model that has learned, and what is solved is not
+seen to be forgotten. Where levels that are new weigh 0, nothing is drawn at all. Decided by
+evaluating the function for a level that is new, never right, half right and always right.
+"""
+
+from forgedsl.diagnostics import Reporter
+from forgedsl.hir.context import ERROR, Context
+from forgedsl.hir.evaluate import evaluate
+from forgedsl.hir.ir import Constant, Function
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+from forgedsl.syntax import ast
+
+finding = rule(__doc__, "W")
+LEVELS = {"is new": (0.0, 0.0), "was never right": (0.0, 16.0), "was right half of the time":
+          (0.5, 16.0), "was always right": (1.0, 16.0)}  # fmt: skip
+
+
+class Given:
+    """The names of a weight while it is evaluated."""
+
+    def __init__(self, function: Function, values: dict[str, object]) -> None:
+        self.function = function
+        self.values = values
+
+    def value_of(self, path: ast.Path) -> object:
+        found = self.function.scope.lookup(path.parts)
+        known = found.value.value if isinstance(found, Constant) else ERROR
+        return self.values.get(path.text, known)
+
+    def knows(self, name: str) -> bool:
+        return name in self.values
+
+    def constants(self) -> tuple[str, ...]:
+        return tuple(self.values)
+
+
+def check(view: View) -> Findings:
+    for step in view.program.flow:
+        weight = step.settings.get("weight")
+        if weight is None:
+            continue
+        function = view.program.functions[weight.value.name]
+        lost = [what for what, level in LEVELS.items() if not _positive(function, *level)]
+        if lost:
+            yield finding(
+                f"`{weight.value.name}` gives a level that {lost[0]} no chance to be drawn",
+                weight.origin.span or step.span,
+                help="keep a floor: `max(0.05, ...)`",
+            )
+
+
+def _positive(function: Function, mean: float, count: float) -> bool:
+    """Whether a level has a chance; also where that cannot be told."""
+    names = Given(function, {"mean": mean, "count": count})
+    context = Context(Reporter())
+    for field in function.fields:
+        if field.default is not None:
+            names.values[field.name] = evaluate(field.default, names, context)
+    found: object = ERROR
+    for statement in function.statements:
+        found = evaluate(statement.value, names, context)
+        if isinstance(statement, ast.Assign):
+            names.values[statement.path.text] = found
+    return not isinstance(found, int | float) or found > 0
