@@ -79,7 +79,11 @@ async def build_endpoints(
     for name, meshes in fleet.generators.items():
         service = job.services[name]
         assert isinstance(service, spec.Sampler)
-        client = GeneratorClient(service, meshes, endpoints.report_failure)
+
+        def slow(text: str, name: str = name) -> None:
+            events.emit("warning", service=name, text=text)
+
+        client = GeneratorClient(service, meshes, endpoints.report_failure, slow)
         await client.start()
         endpoints.generators[name] = client
     for name, reward in job.rewards.items():

@@ -23,6 +23,7 @@ from forgedsl.runtime.actors.generator import Request
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.items import Completion, Message
+from forgedsl.runtime.services.pace import Pace
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 
@@ -54,14 +55,19 @@ class Replica:
 
 
 class GeneratorClient:
-    """All replicas of one vllm service."""
+    """All replicas of one vllm service; `tell` hears of one that is slow."""
 
     def __init__(
-        self, service: spec.Sampler, meshes: Sequence[Mesh], on_failure: Callable[[Mesh, str], None]
+        self,
+        service: spec.Sampler,
+        meshes: Sequence[Mesh],
+        on_failure: Callable[[Mesh, str], None],
+        tell: Callable[[str], object] = lambda text: None,
     ) -> None:
         self.service = service
         self.replicas = [Replica(mesh) for mesh in meshes]
         self._on_failure = on_failure
+        self._pace = Pace(tell)
         self._ids = itertools.count()
         self._turn = itertools.count()
         self._nobody: list[Owed] = []
@@ -208,6 +214,7 @@ class GeneratorClient:
                 self._on_failure(replica.mesh, message.error.strip().splitlines()[-1])
                 return
             for completion in message.completions:
+                self._pace.took(replica.mesh, completion)
                 owed = replica.outstanding.get(completion.id)
                 if owed is not None and not owed.future.done():
                     owed.future.set_result(completion)
