@@ -1,0 +1,43 @@
+"""Calls of single ranks of a mesh, without processes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from forgedsl.runtime.upstream.monarch import Mesh
+
+
+class Actor:
+    """Two hosts of two processes; counts what is cut out of it."""
+
+    extent = ("hosts", "procs")
+
+    def __init__(self) -> None:
+        self.slices: list[dict[str, int]] = []
+        self.at: dict[str, int] = {}
+
+    def slice(self, **at: int) -> Actor:
+        self.slices.append(at)
+        part = Actor()
+        part.at = at
+        return part
+
+    @property
+    def where(self) -> Any:
+        class Endpoint:
+            @staticmethod
+            async def call(word: str) -> dict[Any, Any]:
+                return {"point": (word, self.at)}
+
+        return Endpoint
+
+
+def test_a_rank_is_cut_out_once_however_often_it_is_called() -> None:
+    """Monarch keeps what it made of each slice for good."""
+    actor = Actor()
+    mesh = Mesh(service="s", origin="", name="m", size=2, procs=None, actor=actor, logs=Path("m"))
+    said = [asyncio.run(mesh.one(3, "where", word)) for word in "ab"]
+    assert said == [("a", {"hosts": 1, "procs": 1}), ("b", {"hosts": 1, "procs": 1})]
+    assert actor.slices == [{"hosts": 1, "procs": 1}]
