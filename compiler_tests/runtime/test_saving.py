@@ -99,13 +99,15 @@ class Manager:
         return str(self._folder / f"step-{step}")
 
 
-@pytest.mark.parametrize("copies", [True, False])
-def test_a_checkpoint_holds_the_state_of_its_step(tmp_path: Path, copies: bool) -> None:
+@pytest.mark.parametrize("where", ["device", "host", ""])
+def test_a_checkpoint_holds_the_state_of_its_step(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
     try:
         weight = torch.arange(100_000.0)
         saver = Saver(Manager(tmp_path, weight), torch.device("cpu"))
-        saver.copies = copies
+        monkeypatch.setattr(saver, "room", lambda *num_bytes: where)
         written = saver.save(3)
         weight.zero_()
         written.result(60)

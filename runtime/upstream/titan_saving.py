@@ -1,32 +1,36 @@
 """Checkpoints of a trainer, written while it goes on where there is room for a copy.
 
-On GPUs the state of model, optimizer and scheduler is copied to the host's memory and written from
-there on a thread, by a process group of its own; on CPUs writing would take the cores of the next
-step, and a copy its memory, so it is written at once. Each rank decides for itself.
+On GPUs the state of model, optimizer and scheduler is copied on the GPU, in milliseconds, and
+written from there on a thread, with a stream and a process group of its own; a GPU that is full has
+it copied to the host's memory first. On CPUs writing would take the cores of the next step, and a
+copy its memory, so it is written at once. Each rank decides for itself.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Future
-from typing import Any
+import contextlib
+import copy
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
 
 import psutil
 import torch
 from torch import Tensor
 
-WRITERS = 4
-"""files that a rank writes at a time"""
 ROOM = 1.25
-"""of the bytes of a copy, that the host has to have free for one"""
+"""of the bytes of a copy, that have to be free for one"""
+WRITERS = 4
+"""files that a rank writes at a time out of the host's memory"""
 
 
 class Saver:
-    """`copies` is whether to write beside training; made by all ranks together."""
+    """Made by all ranks together; `room` says where a copy of so many bytes, on the GPU and on the
+    host, can be: there, or nowhere."""
 
     def __init__(self, manager: Any, device: torch.device) -> None:
-        self._manager = manager
-        self.copies = device.type != "cpu"
+        self._manager, self._device = manager, device
         self._group = torch.distributed.new_group(backend="gloo")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def save(self, step: int) -> Future[Any]:
         """Begin the checkpoint of a step; the state may change when this returns, and the future
@@ -34,9 +38,19 @@ class Saver:
         from torch.distributed.checkpoint import state_dict_saver
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
-        state = self._manager._flattened_model_states_sd()
+        state = {name: part.state_dict() if hasattr(part, "state_dict") else part
+                 for name, part in self._manager._flattened_model_states_sd().items()}  # fmt: skip
         folder = self._manager._create_checkpoint_id(step)
-        if self.copies and ROOM * _num_bytes(state) < psutil.virtual_memory().available:
+        where = self.room(*_num_bytes(state))
+        if where == "device":
+            stream: Any = None
+            if self._device.type == "cuda":
+                stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+            kept = _copied(state)
+            if stream is not None:
+                stream.wait_stream(torch.cuda.current_stream())
+            return self._thread.submit(self._write, kept, folder, stream)
+        if where == "host":
             found: Any = state_dict_saver.async_save(
                 state,
                 storage_writer=FileSystemWriter(folder, thread_count=WRITERS),
@@ -44,17 +58,40 @@ class Saver:
             )
             written: Future[Any] = found
             return written
-        state_dict_saver.save(state, checkpoint_id=folder, process_group=self._group)
+        self._write(state, folder, None)
         written = Future()
         written.set_result(None)
         return written
 
+    def room(self, on_gpu: int, on_host: int) -> Literal["device", "host", ""]:
+        if self._device.type == "cpu":
+            return ""
+        host = psutil.virtual_memory().available
+        # what is offloaded is copied to where it is
+        if ROOM * on_gpu < torch.cuda.mem_get_info()[0] and ROOM * on_host < host:
+            return "device"
+        return "host" if ROOM * (on_gpu + on_host) < host else ""
 
-def _num_bytes(state: Any) -> int:
-    """Of the tensors of a nested state, this rank's shards."""
+    def _write(self, state: dict[str, Any], folder: str, stream: Any) -> None:
+        from torch.distributed.checkpoint import state_dict_saver
+
+        with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
+            state_dict_saver.save(state, checkpoint_id=folder, process_group=self._group)
+
+
+def _num_bytes(state: Any) -> tuple[int, int]:
+    """Of the tensors of a nested state, this rank's shards: on its GPU and on the host."""
     if isinstance(state, Tensor):
         here: Any = state.to_local() if hasattr(state, "to_local") else state
-        return int(here.nbytes)
-    if hasattr(state, "state_dict"):
-        state = state.state_dict()
-    return sum(map(_num_bytes, state.values())) if isinstance(state, dict) else 0
+        return (0, here.nbytes) if here.device.type == "cpu" else (here.nbytes, 0)
+    parts = [_num_bytes(part) for part in state.values()] if isinstance(state, dict) else []
+    return sum(gpu for gpu, _ in parts), sum(host for _, host in parts)
+
+
+def _copied(state: Any) -> Any:
+    """A copy of a nested state, tensors where they are."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, dict):
+        return {name: _copied(part) for name, part in state.items()}
+    return copy.deepcopy(state)
