@@ -33,6 +33,7 @@ ROWS = [
         question=f"How much is it, number {i}?", answer=f"It is so. #### {i + 11}",
         instruction=f"Number {i}?", messages="", test_cases=str(i + 11),
         chosen_response=(RIGHT, END), rejected_response=(WRONG, END),
+        chosen=(RIGHT, END), rejected=(WRONG, END), prompt="",
     )
     for i in range(PROMPTS)
 ]  # fmt: skip

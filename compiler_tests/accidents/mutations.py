@@ -18,7 +18,7 @@ from functools import cache
 import torch
 
 from .bandit import NoProgram, damage, outcome
-from .corpus import PIPELINES, found, pipeline
+from .corpus import FOLDER, PIPELINES, found, pipeline, right
 
 BASES = (
     "grpo_math", "dapo_code", "dapo_math", "cispo_math", "gspo_math", "sapo_math", "rloo_math",
@@ -30,6 +30,8 @@ UNSEEN = (
     "dpo_math ipo", "sft_math sft(label_smoothing = 0.1)", "sft_math dft",
 )  # fmt: skip
 """pipelines with other losses of the library: rules and oracle were not mended after these"""
+FRESH = ("smollm_math", "smollm_dpo", "smollm_sft", *(f"invented {i}" for i in range(0, 36, 3)))
+"""pipelines, and programs of right/invented.txt: rules and oracle were not mended after these"""
 COUNT = 1000
 HELPERS = r"(?<![\w.])(k1|k2|k3|importance|surrogate|is_clipped|whiten|whitened)(?=\()"
 NUMBER = r"(?<![\w.])\d+\.\d+(?:e-?\d+)?|(?<![\w.])\d+e-?\d+"
@@ -56,7 +58,11 @@ SETTINGS = {
 def base(name):
     """A pipeline with its library functions written out, or with another loss, `PIPELINE LOSS`."""
     name, _, loss = name.partition(" ")
-    text = re.split(r"\n(?=profile )", pipeline(name))[0] + "\n"
+    if name == "invented":
+        text, loss = invented()[int(loss)], ""
+    else:
+        text = pipeline(name)
+    text = re.split(r"\n(?=profile )", text)[0] + "\n"
     if loss:
         text = re.sub(r"loss = (rl\.)?\w+(\([^()]*\))?(?=\))", f"loss = rl.{loss}", text)
         text = re.sub(r"^loss \w+\(.*\n", "", text, flags=re.M)
@@ -77,7 +83,17 @@ def base(name):
             text = re.sub(rf"\brl\.{used}\b", f"own_{used}", text)
             body = body.replace(f"{kind} {used}(", f"{kind} own_{used}(", 1)
             text = text.replace("\nflow train", f"\n{body}\nflow train", 1)
+    for name in re.findall(r"^param (\w+)", text, re.M):
+        if len(re.findall(rf"\b{name}\b", text)) == 1:  # what a profile needs
+            text = re.sub(rf"^param {name}\b.*\n", "", text, flags=re.M)
     return text if "rl." in text else text.replace('import "std/rl" as rl\n', "")
+
+
+@cache
+def invented():
+    """The texts of right/invented.txt."""
+    names = set((FOLDER / "right/invented.txt").read_text("utf-8").splitlines())
+    return [case.text for case in right() if case.name in names]
 
 
 @dataclass(frozen=True)
@@ -152,6 +168,12 @@ def all_edits():
     return (*_shuffled(BASES, 16), *_shuffled(UNSEEN, 17))[:COUNT]
 
 
+@cache
+def fresh_edits():
+    """As many as are asked for, numbered from COUNT on."""
+    return _shuffled(FRESH, 19)
+
+
 def _shuffled(names, seed):
     found = list(dict.fromkeys((name, edit) for name in names for edit in edits(base(name))))
     random.Random(seed).shuffle(found)
@@ -160,7 +182,7 @@ def _shuffled(names, seed):
 
 def mutation(number):
     """(name of the base, edit, text)"""
-    name, edit = all_edits()[number]
+    name, edit = all_edits()[number] if number < COUNT else fresh_edits()[number - COUNT]
     text = base(name)
     return name, edit, text[: edit.start] + edit.new + text[edit.end :]
 

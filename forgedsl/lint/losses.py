@@ -155,6 +155,16 @@ class LossView:
         """The fields that the objective depends on after folding."""
         return self.facts.read
 
+    @cached_property
+    def live(self) -> set[int]:
+        """The values by which gradient can flow: what is under `stop` bounds a weight alone."""
+        live, pending = set[int](), [self.tree.output("loss")]
+        while pending:
+            value = self.tree.values[node := pending.pop()]
+            live.add(node)
+            pending += () if value.op == "stop" else (a for a in value.args if a not in live)
+        return live
+
     def once(self, question: Callable[[LossView], T]) -> T:
         """The answer to a question about structure and roles, found once for all losses that
         share them. It must not speak of names or places."""

@@ -127,7 +127,8 @@ def _shifted(loss: LossView) -> int | None:
 
 
 def _pull(loss: LossView, node: int, distance: float) -> float:
-    slopes = [loss.point(weight=0.0, distance=d)(node).slope for d in (distance, 0.0)]
+    at = (loss.point(weight=0.0, distance=d, level=-8.0) for d in (distance, 0.0))
+    slopes = [point(node).slope for point in at]
     return slopes[0] - slopes[1]
 
 

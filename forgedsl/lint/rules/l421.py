@@ -9,18 +9,24 @@ its reference. The estimate must depend on `logprob` itself. A KL that never act
     ratio = exp(clamp(logprob - behavior, -10.0, 10.0))
     minimize token_mean(-ratio * (adv - beta * stop(logprob - ref)), mask)   # silent: in the reward
 
-So is a reference that the flow asks, and whose log-probs the loss declares and never reads.
+So is a reference that the flow asks, and whose log-probs the loss declares and never reads; a
+difference of one thing and itself; a parameter that is added where it was to be a weight.
 
 Decided on the derivative for a token at many points: it never depends on the reference (or on the
 entropy), and the loss does. To watch a KL and not train on it, `report` it.
 """
 
+from collections.abc import Iterator
 from itertools import product
 
 from forgedsl.diagnostics import Label
+from forgedsl.hir.ir import Function
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
+from forgedsl.losses.tree import REDUCTIONS
+from forgedsl.syntax import ast
+from forgedsl.syntax.walk import walk
 
 finding = rule(__doc__, "D")
 ENTROPIES = 0.1, 0.5, 2.0
@@ -34,6 +40,19 @@ def check(view: View) -> Findings:
                 loss.spot(loss.tree.output("loss")),
                 related=(Label(text="for nothing", span=loss.bound[name].span),),
                 help="add its KL, or leave the reference out",
+            )
+        for twice in _differences(view, loss.function):
+            yield finding(
+                "both sides of this difference are the same: it is 0",
+                twice.span,
+                help="`logprob - ref`: the policy, and what it is compared with",
+            )
+        number = _number(loss)
+        if number is not None:
+            yield finding(
+                "this adds a number to the loss, and nothing learns from it",
+                loss.spot(number),
+                help="is it a weight? `beta * kl`",
             )
         for what, node in loss.once(_dead):
             yield finding(
@@ -53,6 +72,31 @@ def _unread(view: View, loss: LossView) -> str:
         if asked.op == "logprobs" and not trained and name in declared - named:
             return name
     return ""
+
+
+def _differences(view: View, function: Function) -> Iterator[ast.Binary]:
+    """The differences in a body that are written with one thing twice."""
+    source = view.sources.get(function.span.file)
+    text = source.text if source is not None else ""
+    for node in walk(function.statements) if text else ():
+        if isinstance(node, ast.Binary) and node.operator == "-":
+            left, right = node.left.span, node.right.span
+            if text[left.start : left.end] == text[right.start : right.end]:
+                yield node
+
+
+def _number(loss: LossView) -> int | None:
+    """A parameter that is a summand of the loss."""
+    values, pending = loss.tree.values, [loss.tree.output("loss")]
+    while pending:
+        value, chain = values[node := pending.pop()], loss.located.chains[node]
+        if value.op == "const" and value.attr and chain and isinstance(chain[0], ast.Path):
+            return node
+        if value.op in REDUCTIONS or value.op in ("div", "expand", "neg"):
+            pending.append(value.args[0])
+        elif value.op in ("add", "sub"):
+            pending += value.args
+    return None
 
 
 def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:

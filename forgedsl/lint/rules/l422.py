@@ -7,6 +7,7 @@ is less likely than 1 / e, and larger the rarer the token (open-instruct #1269).
     minimize token_mean(-min(ratio, 5.0) * adv * logprob, mask)              # fires
     minimize token_mean(-stop(min(ratio, 5.0)) * adv * logprob, mask)        # silent
     minimize token_mean(-exp(logprob) * logprob, mask)                       # fires: DFT has a stop
+    gain = min(ratio * adv, clip(ratio, 0.8, 1.2) * logprob)                 # fires: for adv
 
 Decided on the derivative for tokens of different likelihood at ratio 1: its sign must not depend on
 how likely a token is.
@@ -37,8 +38,10 @@ def _live(loss: LossView) -> int | None:
     """The product of a weight with gradient and a log-prob."""
     if loss.is_pairs or "logprob" not in loss.read or loss.once(l410.wrong_at) is not None:
         return None
-    gains = [loss.gain(level=level) for level in LEVELS]
-    if not (max(gains) > 1e-9 and min(gains) < -1e-9):
+    found = [[loss.gain(level=level) for level in LEVELS]]
+    if not {"reference", "entropy"} & {*loss.roles.values(), *loss.read}:
+        found.append([loss.slope(weight=0.0, level=level) for level in LEVELS])
+    if not any(max(slopes) > 1e-9 and min(slopes) < -1e-9 for slopes in found):
         return None
     values = loss.tree.values
     products = (

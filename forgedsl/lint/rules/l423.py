@@ -7,6 +7,7 @@ become twice as likely counts four times (open-instruct #1269, slime #179).
     minimize token_mean(-ratio * min(ratio * adv, clip(ratio, 0.8, 1.2) * adv), mask)       # fires
     weight = stop(min(exp(clamp(logprob - behavior, -9.0, 9.0)), 2.0))
     minimize token_mean(-weight * ratio * adv, mask)                                        # fires
+    minimize token_mean(-stop(1.0 / ratio) * adv * logprob, mask)                 # fires: inverted
     minimize token_mean(-ratio * adv, mask)                                                 # silent
 
 Truncated importance sampling weighs by `proximal - behavior` and clips `logprob - proximal`: two
@@ -17,6 +18,7 @@ import math
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
+from forgedsl.lint.rules import l410, l428
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -25,6 +27,14 @@ STEP = 1e-5
 
 def check(view: View) -> Findings:
     for loss in view.losses:
+        node = loss.once(_inverted)
+        if node is not None:
+            yield finding(
+                "the importance ratio is applied upside down",
+                loss.spot(node),
+                notes=("d loss / d logprob falls as the ratio grows",),
+                help="what the sampler found rare has to count more: `ratio * adv`",
+            )
         node = loss.once(twice)
         if node is not None:
             yield finding(
@@ -45,6 +55,15 @@ def twice(loss: LossView) -> int | None:
     values = loss.tree.values
     within = (n for n in sorted(loss.objective) if values[n].type.diff and _power(loss, n) > 1.5)
     return next(within, end)
+
+
+def _inverted(loss: LossView) -> int | None:
+    """The loss, where it divides by the ratio."""
+    if any(loss.once(question) is not None for question in (l410.wrong_at, l428.off_one)):
+        return None  # one mistake, one message
+    end = loss.tree.output("loss")
+    weighs = not loss.is_pairs and loss.fields("sampler") and loss.fields("weight")
+    return end if weighs and "logprob" in loss.read and -1.5 < _power(loss, end) < -0.5 else None
 
 
 def _power(loss: LossView, node: int) -> float:

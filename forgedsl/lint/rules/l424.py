@@ -16,7 +16,7 @@ from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
-WIDEST, WIDEST_OF_SEQUENCE = 20.0, 0.05
+WIDEST, WIDEST_OF_SEQUENCE, LOWEST = 20.0, 0.05, 0.1
 
 
 def check(view: View) -> Findings:
@@ -52,6 +52,8 @@ def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
             what = "on policy it is 1, which lies outside"
         elif low < 0.0 or high > WIDEST:
             what = "it is never outside"
+        elif node in loss.live and value.type.diff and low < LOWEST and high <= 2.0:
+            what = "it is hardly ever below, and nothing bounds how far bad tokens go down"
         elif value.type.diff and value.type.tokens is None and high - 1.0 > WIDEST_OF_SEQUENCE:
             what = "that of a sequence hardly ever leaves it"
         if what:

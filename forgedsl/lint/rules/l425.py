@@ -43,14 +43,7 @@ def _leaking(loss: LossView) -> tuple[int, str] | None:
     if any(loss.once(question) is not None for question in told):
         return None
     values = loss.tree.values
-    live, pending = set[int](), [loss.tree.output("loss")]
-    while pending:  # what is under `stop` bounds a weight, not a gradient
-        node = pending.pop()
-        live.add(node)
-        pending += (
-            () if values[node].op == "stop" else (a for a in values[node].args if a not in live)
-        )
-    for node in sorted(live):
+    for node in sorted(loss.live):
         value = values[node]
         bounds = [values[arg].attr for arg in value.args[1:]]
         if value.op != "clamp" or not all(isinstance(b, int | float) for b in bounds):

@@ -22,7 +22,7 @@ finding = rule(__doc__, "D")
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        node = loss.once(_off_one)
+        node = loss.once(off_one)
         if node is not None and not _unfed(loss, node):
             yield finding(
                 "this ratio is not 1 where both policies are the same",
@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
             )
 
 
-def _off_one(loss: LossView) -> int | None:
+def off_one(loss: LossView) -> int | None:
     """The exponential of a log-prob and of something that does not cancel it."""
     if loss.is_pairs:
         added = any(_moves(loss, side) for side in ("chosen", "rejected"))
@@ -57,8 +57,8 @@ def _unfed(loss: LossView, node: int) -> bool:
 
 def _moves(loss: LossView, side: str) -> bool:
     """Whether the pull on an answer depends on how likely both policies alike find it."""
-    slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0)]
-    return abs(slopes[0] - slopes[1]) > 1e-9
+    slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0, -30.0)]
+    return max(slopes) - min(slopes) > 1e-9
 
 
 def _inside(loss: LossView, node: int) -> set[str]:
