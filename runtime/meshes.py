@@ -64,19 +64,21 @@ class Fleet:
         replicas = [mesh for meshes in self.generators.values() for mesh in meshes]
         return [*self.titans.values(), *replicas, *pools.values(), *self.environments.values()]
 
-    def rehouse(self, dead: Mesh) -> bool:
-        """Have a mesh start again where it was, or if a host of it is gone on those with the fewest
-        processes; False if there are none. GPUs of other hosts are held by others."""
-        gone, size = self.hosts.gone, len(dead.on)
-        if not gone & set(dead.on):
+    def rehouse(self, dead: Mesh, *, failed: bool = False) -> bool:
+        """Have a mesh start again where it was, or if a host of it is gone (or it `failed` to start
+        there, and there are others) on those with the fewest processes; False if there are none.
+        GPUs of other hosts are held by others."""
+        lost, size = bool(self.hosts.gone & set(dead.on)), len(dead.on)
+        if not (lost or failed):
             return True
+        gone = self.hosts.gone | set(dead.on)
         load = Counter(host for mesh in self.all() if mesh is not dead for host in mesh.on)
         slices = [range(i, i + size) for i in range(self.hosts.count - size + 1)]
         free = [hosts for hosts in slices if not gone & set(hosts) and not dead.on_gpus]
         if free:
             hosts = min(free, key=lambda hosts: sum(load[host] for host in hosts))
             dead.move(self.hosts.attach(hosts), hosts)
-        return bool(free)
+        return bool(free) or not lost
 
     def remove(self, dead: Mesh) -> None:
         """Leave out a replica that is not started again."""
@@ -148,7 +150,11 @@ async def setup(
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     """Start a generator replica or a pool anew and set it up."""
     sampler = "token" in dead.recipe["kwargs"]
-    fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
+    try:
+        fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
+    except ValueError as error:  # Monarch's, where a host gives no answer
+        words = f"service {dead.service} could not start on host {dead.on.start}: {error}"
+        raise RunError(words, origin=dead.origin) from error
     try:
         await set_up(fresh, (run_key,) if sampler else (), tell)
     except RunError:

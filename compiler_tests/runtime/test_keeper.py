@@ -201,6 +201,17 @@ def test_a_generator_whose_host_is_gone_starts_on_the_emptiest_other() -> None:
     assert ended == []
 
 
+@pytest.mark.parametrize(("hosts", "then"), [(3, range(2, 3)), (1, range(1))])
+def test_what_did_not_start_on_a_host_starts_on_another(hosts: int, then: range) -> None:
+    """A host that hangs is not gone, and nothing can be started there."""
+    mesh: Any = Lasting("gen", hosts // 2)
+    fleet = Fleet(generators={"gen": [mesh]}, titans={"t": Lasting("t", 0)}, rewards={})  # type: ignore[dict-item]
+    fleet.hosts.count = hosts
+    fleet.hosts.attach = lambda on: None  # type: ignore[method-assign]
+    assert fleet.rehouse(mesh, failed=True)
+    assert mesh.on == then
+
+
 def test_a_run_goes_on_with_fewer_generators_where_no_host_has_gpus_for_one() -> None:
     engines: list[Any] = [Lasting("gen", host, gpus=True) for host in (1, 2)]
     fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), engines)

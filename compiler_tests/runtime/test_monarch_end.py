@@ -26,3 +26,20 @@ def test_a_client_that_does_not_end_in_time_is_not_told_behind_the_last_lines() 
     done = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "last line\n")
     assert done.stderr.partition("begin|")[2] == ""
+
+
+ABORTS = """
+import atexit, os, sys
+from forgedsl.cli import main
+sys.modules["forgedsl.runtime.upstream.monarch"] = object()
+atexit.register(os.abort)
+main._call = lambda: sys.exit(int(sys.argv[1]))
+print("the report", flush=False)
+main.main()
+"""
+
+
+def test_a_failed_run_ends_with_its_code_whatever_monarch_does_at_the_end() -> None:
+    """Once, after `kill -9` of a trainer's rank, it was that of an abort."""
+    done = subprocess.run([sys.executable, "-c", ABORTS, "5"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (5, "the report\n")

@@ -21,6 +21,8 @@ from collections.abc import Callable
 
 from forgedsl.cli.commands import COMMANDS, PLAIN
 
+EXIT_FAILED = 5
+
 
 def main() -> None:
     """Entry point of `forgec`: run a command and map exceptions to exit codes."""
@@ -32,6 +34,9 @@ def main() -> None:
     code = _ended(_call)
     code = _ended(_flush) or code
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is said and written
+    if code == EXIT_FAILED and "forgedsl.runtime.upstream.monarch" in sys.modules:
+        sys.stderr.flush()
+        os._exit(code)  # with processes of it dead, Monarch's client may abort over its end
     gc.freeze()  # what is left need not be searched for cycles, only to be given back
     sys.exit(code)
 
