@@ -198,6 +198,7 @@ def test_plain_progress_says_what_it_waits_for_then_each_tenth_step() -> None:
     assert said[1].endswith("trainer is ready (3.0 s)")
     steps = [line.split("step ")[1].split("/")[0] for line in said if "] step " in line]
     assert steps == ["1", "10", "20", "25"]
+    assert "] step 25/25 (mean of 20)  reward " in said[-1]
     assert all(word in said[-1] for word in ("reward", "loss", "entropy", "tok/s", "age", "left"))
 
 

@@ -166,7 +166,7 @@ class Plain:
         of = f"/{view.steps}" if view.steps else ""
         body = "  ".join(f"{label} {value}" for label, value in figures(view))
         left = "" if view.left is None else f"  left {clock(view.left)}"
-        self._say(f"step {view.step}{of}  {body}{left}")
+        self._say(f"step {view.step}{of}{view.over}  {body}{left}")
 
     def _say(self, text: str) -> None:
         self._said_time = self._view.now
@@ -226,8 +226,13 @@ class Live:
         left = "" if view.left is None else f", {clock(view.left)} left"
         head.add_row(
             Text(view.name, style="bold"),
-            Text(f"step {view.step}{of}"),
-            ProgressBar(total=view.steps or None, completed=view.step, width=32),
+            Text(f"step {view.step}{of}{view.over}"),
+            ProgressBar(
+                total=view.steps or None,
+                completed=view.step,
+                width=32,
+                finished_style="bar.complete",
+            ),
             Text(f"{clock(view.elapsed)}{left}", style="dim"),
         )
         line = Text()

@@ -127,6 +127,11 @@ class View:
         return sum(values) / len(values) if values else None
 
     @property
+    def over(self) -> str:
+        """How many steps the figures are means of, if of several."""
+        return f" (mean of {len(self.recent)})" if len(self.recent) > 1 else ""
+
+    @property
     def rate(self) -> float | None:
         """Tokens trained a second over the last steps: batches that lie ready make steps short."""
         rows = [row for row in self.recent if row.get("tokens_per_s") is not None]
