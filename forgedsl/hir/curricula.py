@@ -41,6 +41,10 @@ def weight(flow: Statements, value: ast.Expr) -> Value | None:
     """The function that weighs rows; None if it is none, which is reported."""
     ctx, scope = flow.ctx, flow.resolver.scope
     found = scope.lookup(value.parts) if isinstance(value, ast.Path) else None
+    if isinstance(value, ast.Path) and len(value.parts) == 1 and found is None:
+        known = [n for n, f in scope.names.items() if isinstance(f, Function) and f.kind == "fn"]
+        ctx.unknown("F101", "undefined function", value.text, value.span, known)
+        return None
     if not isinstance(value, ast.Path) or not isinstance(found, Function) or found.kind != "fn":
         message = "a weight is a function of what was scored before"
         ctx.error("F109", message, value.span, help=f"name one: {EXAMPLE}")
