@@ -172,7 +172,7 @@ async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
     start = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(SETUP_SECONDS):
-            facts = await mesh.first("setup", *args)
+            facts = await mesh.soonest("setup", *args)
             mesh.members = await mesh.call("describe")
     except TimeoutError:
         raise RunError(

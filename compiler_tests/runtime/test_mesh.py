@@ -6,6 +6,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from forgedsl.runtime.upstream.monarch import Mesh
 
 
@@ -33,6 +35,18 @@ class Actor:
 
         return Endpoint
 
+    @property
+    def setup(self) -> Any:
+        class Endpoint:
+            @staticmethod
+            async def call() -> dict[Any, Any]:
+                if self.at == {"hosts": 1, "procs": 0}:
+                    raise MemoryError("out of memory")
+                await asyncio.Event().wait()  # for the rank that failed
+                raise AssertionError
+
+        return Endpoint
+
 
 def test_a_rank_is_cut_out_once_however_often_it_is_called() -> None:
     """Monarch keeps what it made of each slice for good."""
@@ -41,3 +55,12 @@ def test_a_rank_is_cut_out_once_however_often_it_is_called() -> None:
     said = [asyncio.run(mesh.one(3, "where", word)) for word in "ab"]
     assert said == [("a", {"hosts": 1, "procs": 1}), ("b", {"hosts": 1, "procs": 1})]
     assert actor.slices == [{"hosts": 1, "procs": 1}]
+
+
+def test_a_rank_that_fails_is_heard_while_others_wait_for_it() -> None:
+    mesh = Mesh(
+        service="s", origin="", name="m", size=2, procs=None, actor=Actor(), logs=Path("m"),
+        on=range(2),
+    )  # fmt: skip
+    with pytest.raises(MemoryError, match="out of memory"):
+        asyncio.run(asyncio.wait_for(mesh.soonest("setup"), 10))
