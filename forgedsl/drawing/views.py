@@ -166,9 +166,13 @@ def schedule_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> 
     lanes = [name for name in (*names, SYNC) if any(bar.lane == name for bar in bars)]
     left = LEFT + 20 + max((text_width(name) for name in lanes), default=0.0)
     end = max((bar.end for bar in bars), default=1.0) or 1.0
-    shapes = [
-        _bar(bar, lanes.index(bar.lane), left, CLOCK / end, plan, colour, origins) for bar in bars
-    ]
+    shapes: list[Shape] = []
+    edges: dict[str, float] = {}
+    for bar in bars:  # one that is too short to be seen moves those behind it
+        begin = max(left + CLOCK / end * bar.start, edges.get(bar.lane, 0.0))
+        row = lanes.index(bar.lane)
+        shapes.append(_bar(bar, row, begin, CLOCK / end, plan, colour, origins))
+        edges[bar.lane] = shapes[-1].rect.right
     bottom = TOP + len(lanes) * (BAR + BAR_GAP)
     labels = [
         Label(text=name, rect=Rect(x=LEFT, y=TOP + i * (BAR + BAR_GAP) + 7,
@@ -199,7 +203,7 @@ def schedule_scene(program: Program, graph: Graph, plan: Plan, place: Place) -> 
 def _bar(
     bar: Bar,
     row: int,
-    left: float,
+    begin: float,
     scale: float,
     plan: Plan,
     colour: dict[str, int],
@@ -209,7 +213,7 @@ def _bar(
     y = TOP + row * (BAR + BAR_GAP)
     return Shape(
         id=f"schedule/{bar.node}/{bar.step}",
-        rect=Rect(x=left + scale * bar.start, y=y, width=width, height=BAR),
+        rect=Rect(x=begin, y=y, width=width, height=BAR),
         lines=(str(bar.step) if width >= NARROW else "",),
         colour=colour[bar.lane],
         details=_bar_details(bar, plan),
