@@ -150,16 +150,17 @@ async def setup(
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
     """Start a generator replica or a pool anew and set it up."""
     sampler = "token" in dead.recipe["kwargs"]
+    fresh: Mesh | None = None
     try:
         fresh = dead.again(**({"token": secrets.token_hex(4)} if sampler else {}))
-    except ValueError as error:  # Monarch's, where a host gives no answer
+        await set_up(fresh, (run_key,) if sampler else (), tell)
+    except (RunError, ValueError) as error:  # Monarch's ValueError: a host gives no answer
+        if fresh is not None:
+            await fresh.abandon()
+        if isinstance(error, RunError):
+            raise
         words = f"service {dead.service} could not start on host {dead.on.start}: {error}"
         raise RunError(words, origin=dead.origin) from error
-    try:
-        await set_up(fresh, (run_key,) if sampler else (), tell)
-    except RunError:
-        await fresh.abandon()
-        raise
     return fresh
 
 

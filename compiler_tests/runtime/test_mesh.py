@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from forgedsl.errors import RunError
+from forgedsl.runtime.meshes import restart
 from forgedsl.runtime.upstream.monarch import Mesh
 
 
@@ -46,6 +49,27 @@ class Actor:
                 raise AssertionError
 
         return Endpoint
+
+
+def test_a_host_that_gives_no_answer_is_named_by_a_restart() -> None:
+    class Fresh:
+        service, origin = "gen", "x.forge:3:1"
+        abandoned = 0
+
+        async def soonest(self, endpoint: str, *args: Any) -> None:
+            raise ValueError("error spawning proc mesh: Timeout")  # as Monarch does
+
+        async def abandon(self) -> None:
+            self.abandoned += 1
+
+    fresh = Fresh()
+    dead: Any = SimpleNamespace(
+        service="gen", origin="x.forge:3:1", on=range(2, 3), recipe={"kwargs": {}},
+        again=lambda **_: fresh,
+    )  # fmt: skip
+    with pytest.raises(RunError, match="gen could not start on host 2: error spawning"):
+        asyncio.run(restart(dead, "key", lambda *_: None))
+    assert fresh.abandoned == 1
 
 
 def test_a_rank_is_cut_out_once_however_often_it_is_called() -> None:
