@@ -170,6 +170,8 @@ class RewardGuard:
         """error and example of a call that failed, ("", "") of one that did not"""
         self._answered = self._kills = self._tried = self._broken = 0
         self._error = ""
+        self.ends = 0
+        """calls that ended their process, also by asking for too much memory"""
 
     @property
     def trouble(self) -> str:
@@ -185,6 +187,7 @@ class RewardGuard:
         """A call, also one that is made again, had a value or this error."""
         self._tried += 1
         self._broken += bool(error)
+        self.ends += error.startswith("MemoryError")
         self._error = error or self._error
 
     def answered(self) -> None:
@@ -194,6 +197,7 @@ class RewardGuard:
     def ended(self, error: str, example: str, at_once: int = 1) -> None:
         """A call ended its process, and with it all that were made `at_once`."""
         self._kills += 1
+        self.ends += 1
         if self._answered or self._kills < self.KILLS * at_once or self._limit >= 1.0:
             return
         raise GuardError(

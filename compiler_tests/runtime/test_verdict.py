@@ -106,6 +106,23 @@ def test_a_healthy_run_has_nothing_to_look_at(tmp_path: Path) -> None:
     assert [f.style for f in findings(tmp_path).values() if f.style in ("open", "bad")] == []
 
 
+def test_failed_scores_are_told_with_the_cause_of_each_reward(tmp_path: Path) -> None:
+    fields = {"failed/late": 3, "failed/dead": 1, "retried/late": 4, "sequences": 8}
+    findings(tmp_path, lambda row: fields, steps=30)
+    texts = (
+        "reward late (x.forge:3:1) failed: no answer within 2 s",
+        "reward dead (x.forge:4:1) lost its process, which is started again: exit code 3",
+    )
+    with (tmp_path / "events.jsonl").open("a") as file:
+        for text in texts:
+            file.write(json.dumps({"time": 1.8e9, "kind": "warning", "text": text}) + "\n")
+    said = summary(tmp_path, 0)
+    assert (
+        "120 scores of 240 answers: late (no answer within 2 s) 90, dead (exit code 3) 30" in said
+    )
+    assert "120 calls made again, as `retries` says: late (no answer within 2 s) 120" in said
+
+
 def test_lost_answers_are_told_with_what_the_reward_said(tmp_path: Path) -> None:
     run_folder(tmp_path, make_job(), steps=30)
     lost = {"time": 1.8e9, "kind": "rollout.dropped", "reason": "reward correct",

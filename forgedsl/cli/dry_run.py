@@ -147,5 +147,7 @@ def _run_folder(request: Request, job: Job, folder: Path) -> str:
         raise LaunchError(f"{wanted} holds a run already")
     there = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
-        raise LaunchError(f"{wanted} cannot be made: {there} is not writable")
+        raise LaunchError(
+            f"{wanted} cannot be made: {there} is not writable; --run-dir DIR names another place"
+        )
     return f"{wanted}, {check_room(job, folder, folder, wanted)}"

@@ -9,6 +9,7 @@ Errors of lint rules count as errors of the file. The host is given; without one
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +23,8 @@ if TYPE_CHECKING:
     from forgedsl.lower.job import Job
     from forgedsl.passes.state import State
 
-LINT_FAMILIES = "ADLRTXN"
-"""families whose findings come from lint rules; the others come from loading and planning"""
+OF_RULES = re.compile(r"[ADLRTXN]|F104")
+"""codes whose findings come from lint rules; the others come from loading and planning"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def _lint(
         loaded.sources.setdefault(name, source)
     known = {diagnostic.code for diagnostic in loaded.reporter}
     for diagnostic in linted.diagnostics:
-        if diagnostic.code[0] in LINT_FAMILIES and diagnostic.code not in known:
+        if OF_RULES.match(diagnostic.code) and diagnostic.code not in known:
             loaded.reporter.report(diagnostic)
 
 

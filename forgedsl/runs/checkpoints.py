@@ -53,7 +53,8 @@ def drop_partial(run_dir: Path) -> None:
 def no_run(folder: Path) -> str:
     """Why a folder cannot be taken for a run, and what may be meant."""
     if folder.is_file():
-        return f"{folder} is a file, and a run is a folder: {folder.parent}"
+        named = f": {folder.parent}" if folder.suffix == ".json" else ""
+        return f"{folder} is a file, and a run is a folder{named}"
     if not folder.is_dir():
         runs = [*folder.parent.glob("*/job.json"), *Path("runs").glob("*/job.json")]
         by_name = {path.parent.name: path.parent for path in runs}

@@ -9,6 +9,7 @@ differ by more than their noise.
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections.abc import Iterator
 
@@ -243,20 +244,21 @@ def _scores(data: RunData) -> Iterator[Finding]:
     if not failed:
         failed = {w.removeprefix("reward "): n for w, n in lost.items() if w.startswith("reward ")}
         lost = {why: count for why, count in lost.items() if not why.startswith("reward ")}
-    answers = len(data.spans["score"]) or total(data, "sequences") + sum(data.lost.values())
+    answers = total(data, "sequences") + total(data, "rollouts_dropped")
+    answers = answers or len(data.spans["score"]) or sum(data.lost.values())
+    why = _causes(data)
     if failed:
         share = max(failed.values()) / max(answers, 1)
         style = "bad" if share > FAILED else "open"
         error = next((text for text in data.errors if text), "")
-        why = f"; {error[:160]}" if error else ""
-        text = f"{sum(failed.values())} scores of {answers:.0f} answers: {ranked(failed)}{why}"
+        more = f"; {error[:160]}" if error and not failed.keys() & why.keys() else ""
+        said = ranked({f"{name}{why.get(name, '')}": count for name, count in failed.items()})
+        text = f"{sum(failed.values())} scores of {answers:.0f} answers: {said}{more}"
         yield Finding(label="failed", style=style, text=text)
     if again := named(data, "retried"):
-        told = (str(each.get("text", "")).partition(" is asked again") for each in data.messages)
-        error = next((rest.partition(": ")[2] for _, found, rest in told if found), "")
-        why = f"; {error[:160]}" if error else ""
-        text = f"{counted(sum(again.values()), 'call')} made again, as `retries` says: "
-        yield Finding(label="retried", style="open", text=text + ranked(again) + why)
+        said = ranked({f"{name}{why.get(name, '')}": count for name, count in again.items()})
+        text = f"{counted(sum(again.values()), 'call')} made again, as `retries` says: {said}"
+        yield Finding(label="retried", style="open", text=text)
     if lost:
         count = sum(lost.values())
         style = "bad" if count > FAILED * answers else "open"
@@ -281,6 +283,18 @@ def _unmeasured(data: RunData) -> Iterator[Finding]:
             text = f"{name} at step {fields['step']} is the mean of {scored} of {failed + scored} "
             text += "answers: the others gave no score"
             yield Finding(label="evals", style="bad", text=text)
+
+
+def _causes(data: RunData) -> dict[str, str]:
+    """What was said of each reward that failed: ` (ValueError: ...)` by name."""
+    pattern = re.compile(
+        r"reward (\w+) \(.*?\) (?:failed|is asked again|lost its process)(.*)", re.S
+    )
+    found = {}
+    for each in data.messages:
+        if match := pattern.match(str(each.get("text", ""))):
+            found[match[1]] = f" ({match[2].partition(': ')[2].strip()[:100]})"
+    return found
 
 
 def _of_rewards(failed: dict[str, int]) -> set[str]:

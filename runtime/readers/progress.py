@@ -142,7 +142,8 @@ class Plain:
         """Say what is going on."""
         view = self._view
         view.now = max(view.now, now)
-        self._say(f"step {view.step + 1}: {view.doing}" if view.doing else phase_text(view))
+        waiting = f"still {phase_text(view)}" if view.waiting else phase_text(view)
+        self._say(f"step {view.step + 1}: {view.doing}" if view.doing else waiting)
 
     def on_event(self, event: Event) -> None:
         view = self._view

@@ -281,8 +281,7 @@ class RewardClient:
     def _failure(self, name: str, outcome: Outcome, call: _Call) -> float | RewardError:
         """What stands for a value that could not be computed."""
         error = _error(outcome)
-        if not outcome.ended:  # that has been told
-            self._tell(name, "failed", error)
+        self._tell(name, "failed", error)
         reward = self._job.rewards[name]
         self._guards[name].failed(error, str(call))
         return RewardError(name, error) if reward.on_error == "drop" else float(reward.on_error)
@@ -307,6 +306,8 @@ class RewardClient:
 
         def slow(item: Item) -> None:
             text = f"no answer for {SLOW_SECONDS:g} s (its timeout is {reward.timeout:g} s)"
+            if self._guards[name].ends:
+                text += ", in which a process that ended may be started again,"
             self._tell(name, "is slow", f"{text} to {_Call(item[1], item[2])}")
 
         def full(waiting: int) -> None:
