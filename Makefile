@@ -19,7 +19,7 @@ run: setup
 	@$(FORGEC) run pipelines/grpo_math.forge $(ARGS)
 
 test: setup
-	$(PYTEST) compiler_tests -n 2 --dist loadgroup -p no:cacheprovider --timeout 600 $(ARGS)
+	$(PYTEST) compiler_tests -n 2 --dist loadfile -p no:cacheprovider --timeout 600 $(ARGS)
 
 deep: setup
 	.venv/bin/python compiler_tests/deep.py $(ARGS)

@@ -54,14 +54,6 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests on real meshes run one after the other, also where others run side by side (-n 2)."""
-    for item in items:
-        if item.path.parent.name in ("runtime", "deep"):
-            item.add_marker(pytest.mark.xdist_group("meshes"))
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """What a worker's tests asked for."""

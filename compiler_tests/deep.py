@@ -1,9 +1,9 @@
 """`make deep`: the tests that have long counts, with these, and docs/deep.md with what came out.
 
-    FORGE_DEEP=1 pytest MODULES --junitxml--> totals, folders, slowest --> docs/deep.md
+    FORGE_DEEP=1 pytest MODULES, twice --junitxml--> totals, folders, slowest --> docs/deep.md
 
 MODULES are those that ask for FORGE_DEEP; all others do in `make test` what they can.
-Tests run side by side on all cores, those on real meshes one after the other.
+Files run side by side on all cores, then those on real meshes one after the other.
 Further arguments go to pytest; a run that was narrowed by them leaves docs/deep.md alone.
 """
 
@@ -26,15 +26,21 @@ SLOWEST = 10
 def main() -> int:
     """Run, summarise, return pytest's exit code."""
     extra = sys.argv[1:]
+    on_meshes = [name for name in modules() if name.split("/")[1] in ("deep", "runtime")]
+    others = [name for name in modules() if name not in on_meshes]
+    cores = ["-n", str(os.cpu_count()), "--dist", "loadfile"]
+    codes, suites = [], []
     with tempfile.TemporaryDirectory() as folder:
         junit = Path(folder) / "junit.xml"
-        cores = ["-n", str(os.cpu_count()), "--dist", "loadgroup"]
-        command = [sys.executable, "-m", "pytest", *modules(), f"--junitxml={junit}"]
-        command += [*cores, "-p", "no:cacheprovider", *extra]
-        done = subprocess.run(command, cwd=ROOT, env=os.environ | {"FORGE_DEEP": "1"}, check=False)
-        if not extra and junit.exists():
-            (ROOT / "docs/deep.md").write_text(summary(ET.parse(junit)), encoding="utf-8")
-    return done.returncode
+        for names, how in ((others, cores), (on_meshes, [])):
+            command = [sys.executable, "-m", "pytest", *names, f"--junitxml={junit}", *how]
+            env = os.environ | {"FORGE_DEEP": "1"}
+            command += ["-p", "no:cacheprovider", *extra]
+            codes.append(subprocess.run(command, cwd=ROOT, env=env, check=False).returncode)
+            suites += ET.parse(junit).findall(".//testsuite")
+    if not extra:
+        (ROOT / "docs/deep.md").write_text(summary(suites), encoding="utf-8")
+    return max(codes)
 
 
 def modules() -> list[str]:
@@ -43,13 +49,14 @@ def modules() -> list[str]:
     return [str(p.relative_to(ROOT)) for p in found if "FORGE_DEEP" in p.read_text("utf-8")]
 
 
-def summary(tree: ET.ElementTree) -> str:
+def summary(suites: list[ET.Element]) -> str:
     """The page: totals, then folders, then the slowest tests."""
-    suite = tree.getroot().find("testsuite")
-    assert suite is not None, "pytest writes one testsuite"
-    cases = suite.findall("testcase")
-    bad = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-    skipped = int(suite.get("skipped", 0))
+
+    def total(*names: str) -> float:
+        return sum(float(suite.get(name, 0)) for suite in suites for name in names)
+
+    cases = [case for suite in suites for case in suite.findall("testcase")]
+    bad, skipped = int(total("failures", "errors")), int(total("skipped"))
     folders = Counter(case.get("classname", "").split(".")[1] for case in cases)
     slowest = sorted(cases, key=lambda case: -float(case.get("time", 0)))[:SLOWEST]
     commit = subprocess.run(
@@ -64,7 +71,7 @@ def summary(tree: ET.ElementTree) -> str:
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, commit {commit}, Python {platform.python_version()}, "
         f"{os.cpu_count()} cores: {len(cases) - bad - skipped} passed, {bad} failed, "
-        f"{skipped} skipped in {float(suite.get('time', 0)) / 60:.1f} min.",
+        f"{skipped} skipped in {total('time') / 60:.1f} min.",
         "",
         "| folder | tests |",
         "|---|---|",
