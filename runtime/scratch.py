@@ -2,6 +2,7 @@
 
     Scratch() --key--> /dev/shm/forgedsl-KEY-owner   locked as long as this process lives
                   |--> /dev/shm/forgedsl-KEY-*       weights on their way, meeting points
+                  |--> /dev/shm/forgedsl-KEY-sockets where TMPDIR is too long a path for them
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   `--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
     remove_dead() --owner's lock is free--> all of it is removed
@@ -26,6 +27,8 @@ from forgedsl.syntax import cache
 
 SHM = Path("/dev/shm")
 OWNER = "-owner"
+LONGEST = 64
+"""characters of a TMPDIR in which sockets can be made"""
 
 
 class Scratch:
@@ -84,11 +87,25 @@ def own_semaphores(environment: Mapping[str, str]) -> None:
         config["semprefix"] = f"/{name}"
 
 
+def short_folder(environment: Mapping[str, str]) -> str:
+    """A folder of the run for sockets, whose paths may have 107 characters with names of 37; empty
+    where TMPDIR will do."""
+    temp = Path(environment.get("TMPDIR", ""))
+    if len(str(temp)) <= LONGEST or not temp.name.startswith("forgedsl-"):
+        return ""
+    folder = SHM / f"{temp.name}-sockets"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return str(folder)
+
+
 def remove_buffers(run_key: str) -> None:
     """Unlink the shared memory of a run, whose processes may have died before they could."""
     for pattern in (f"forgedsl-{run_key}-*", f"sem.forgedsl-{run_key}-*"):
         for file in SHM.glob(pattern):
-            file.unlink(missing_ok=True)
+            if file.is_dir():
+                shutil.rmtree(file, ignore_errors=True)
+            else:
+                file.unlink(missing_ok=True)
 
 
 def remove_dead() -> list[str]:

@@ -31,6 +31,7 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other runs of this host are not to be touched."""
     monkeypatch.setattr(scratch, "SHM", tmp_path)
     monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a run sets it
 
 
 def test_a_run_leaves_nothing(tmp_path: Path) -> None:
@@ -39,6 +40,21 @@ def test_a_run_leaves_nothing(tmp_path: Path) -> None:
     (Path(mine.environment()["TMPDIR"]) / "vllm_dist_0").write_text("x")
     mine.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sockets_have_a_short_path_where_tmpdir_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / "jobs" / ("x" * 60)
+    long.mkdir(parents=True)
+    monkeypatch.setattr(scratch.tempfile, "tempdir", str(long))
+    mine = scratch.Scratch()
+    sockets = scratch.short_folder(mine.environment())
+    assert sockets == str(tmp_path / f"forgedsl-{mine.key}-sockets")
+    (Path(sockets) / "one").touch()
+    mine.close()
+    assert not Path(sockets).exists()
+    assert scratch.short_folder({"TMPDIR": "/tmp/forgedsl-1-2"}) == ""
 
 
 def test_full_shared_memory_is_named_with_what_helps(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.scratch import short_folder
 from forgedsl.runtime.upstream.vllm_start import graph_sizes, preload, quick
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ def prepare_environment(device: str) -> None:
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+    if sockets := short_folder(os.environ):
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", sockets)
     if device == "cpu":
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_KV_CACHE_GIB))
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
