@@ -12,6 +12,7 @@ from pyarrow import parquet
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
+from forgedsl.runtime.data import sources
 from forgedsl.runtime.data.sources import Source, Unreadable, open_source
 
 
@@ -71,6 +72,16 @@ def test_a_line_that_is_no_row_stands_for_itself(tmp_path: Path, content: bytes,
     assert isinstance(row, Unreadable)
     assert why in row.why
     assert source.place(row_id) == "rows.jsonl:3"
+
+
+def test_a_line_of_many_megabytes_is_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "LONGEST_ROW", 1 << 20)
+    path = tmp_path / "rows.jsonl"
+    path.write_bytes(b'{"n": "%s"}\n{"n": 1}\n' % (b"x" * (3 << 20)))
+    (_, long), (_, row) = (opened(file_source(path), tmp_path).at(i) for i in range(2))
+    assert (long.why, row) == ("a line of 3 MiB, and a row may have 1 MiB", {"n": 1})
 
 
 def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ class ProgramWriter:
         self.functions: list[str] = []
         self.texts: dict[str, str] = {}
         self.names: dict[tuple[str, str], str] = {}
+        self._scored = {key: (f'scores["{key}"]', "number") for key in program.rewards}
 
     def bodies(self, sound: Collection[str] = ()) -> None:
         """Write all functions; those that are known to be sound only where calls change them."""
@@ -148,10 +149,9 @@ class ProgramWriter:
     def _rubric(self, name: str, rubric: ir.Decl) -> None:
         score = rubric.settings["score"].value
         assert isinstance(score, ir.Deferred)
-        rewards = {key: (f'scores["{key}"]', "number") for key in self.program.rewards}
-        text, type_ = self._scalars(score.scope, rewards).expr(score.expr)
+        text, type_ = self._scalars(score.scope, self._scored).expr(score.expr)
         if type_ not in ("number", "any"):
-            scalars = self._scalars(score.scope, rewards)
+            scalars = self._scalars(score.scope, self._scored)
             scalars.error("T702", "dtype", f"a score is a number, not a {type_}", score.expr.span)
         returned = self._line(f"return {text.code}", score.expr.span)
         doc = "The score of a rollout from the values of its rewards."

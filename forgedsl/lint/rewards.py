@@ -114,8 +114,9 @@ class Score:
 
     def __init__(self, view: View, rubric: Decl) -> None:
         self.score = rubric.settings["score"].value
-        named = {".".join(parts) for parts in names(self.score.expr)}
-        self.rewards = {n: r for n, r in view.program.rewards.items() if n in named}
+        named = dict.fromkeys(".".join(parts) for parts in names(self.score.expr))
+        rewards = view.program.rewards
+        self.rewards = {name: rewards[name] for name in named if name in rewards}
         self.ranges = {name: reward_interval(r, view) for name, r in self.rewards.items()}
         self._known: dict[tuple[float, ...], float] = {}
 

@@ -31,6 +31,8 @@ class Unreadable:
 
 
 Row = Mapping[str, Any] | Unreadable
+LONGEST_ROW = 32 << 20
+"""bytes of a line: tokens of more would take the memory of the host"""
 SHUFFLE_BUFFER = 10_000
 """rows a streamed source is shuffled within"""
 
@@ -260,7 +262,11 @@ class _JsonlRows(Sequence[Row]):
         return len(self._rows)
 
     def __getitem__(self, index: Any) -> Any:
-        return _json_row(self._rows[index])
+        line = self._rows[index]
+        if len(line) > LONGEST_ROW:
+            most = f"a row may have {LONGEST_ROW >> 20} MiB"
+            return Unreadable(f"a line of {len(line) >> 20} MiB, and {most}")
+        return _json_row(line)
 
 
 def _json(line: bytes) -> Any:

@@ -32,9 +32,10 @@ def check(view: View) -> Findings:
         "import": [n for n, found in program.scope.names.items() if isinstance(found, Scope)],
     }
     monitors = {n for n, reward in program.rewards.items() if reward.settings["monitor"].value}
+    used = program.used | monitors
     for what, group in groups.items():
         for name in group:
-            if name not in program.used | monitors and name in program.spans:
+            if name not in used and name in program.spans:
                 kind = program.functions[name].kind if what == "function" else what
                 yield finding(
                     f"{kind} `{name}` is never used",
