@@ -130,8 +130,9 @@ class Child:
         self.alive = False
         self._killed = reason
         started: list[psutil.Process] = []
-        with suppress(psutil.NoSuchProcess):  # also those in sessions of their own
-            started = psutil.Process(self._process.pid).children(recursive=True)
+        if self._process.poll() is None:  # else the number may be another's by now
+            with suppress(psutil.NoSuchProcess):  # also those in sessions of their own
+                started = psutil.Process(self._process.pid).children(recursive=True)
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         for each in started:

@@ -97,6 +97,15 @@ def lower_of(text: str, *overrides: str, folder: Path):
     return result, list(found.reporter)
 
 
+def edited(text: str, *edits: tuple[str, str], folder: Path, **options):
+    """(lowered or None, code and message of each error) of a text that may have errors."""
+    found = load_text(changed(text, *edits), "edited.forge", folder=folder, **options)
+    made = None
+    if found.program is not None and not found.reporter.has_errors:
+        made = lower(found.program, reporter=found.reporter, sources=found.sources, base_dir=folder)
+    return made, [(d.code, d.message) for d in found.reporter if d.severity == "error"]
+
+
 def text_at(text: str, diagnostic) -> str:
     """The source text a diagnostic points at."""
     return text[diagnostic.span.start : diagnostic.span.end]

@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
+from forge_texts import edited
 
 import forgedsl.pipelines
-from forgedsl.api import load_text
-from forgedsl.lower.build import lower
 
 FOLDER = Path(forgedsl.pipelines.__file__).parent
 TEXT = """forge 1
@@ -37,16 +36,7 @@ EVAL = ("schedule sync", "eval held { dataset = sums, score = better, every = 1 
 
 
 def lowered(*changes):
-    text = TEXT
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    loaded = load_text(text, "c.forge", folder=FOLDER)
-    made = None
-    if loaded.program is not None and not loaded.reporter.has_errors:
-        made = lower(loaded.program, reporter=loaded.reporter, sources=loaded.sources,
-                     base_dir=FOLDER)  # fmt: skip
-    return made, [(d.code, d.message) for d in loaded.reporter if d.severity == "error"]
+    return edited(TEXT, *changes, folder=FOLDER)
 
 
 @pytest.mark.parametrize(

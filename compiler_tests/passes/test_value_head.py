@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from forge_texts import edited
 
 import forgedsl.pipelines
 from forgedsl.api import Host, load_text
@@ -17,17 +18,7 @@ BIG = Host(gpus=8, gpu="H200", gpu_memory=141 << 30, cpus=64, memory=512 << 30)
 
 
 def lowered(*changes, profile="cpu", host=None, overrides=()):
-    text = TEXT
-    for old, new in changes:
-        assert old in text
-        text = text.replace(old, new)
-    loaded = load_text(text, "p.forge", folder=FOLDER, profile=profile, host=host,
-                       overrides=overrides)  # fmt: skip
-    made = None
-    if loaded.program is not None and not loaded.reporter.has_errors:
-        made = lower(loaded.program, reporter=loaded.reporter, sources=loaded.sources,
-                     base_dir=FOLDER)  # fmt: skip
-    return made, [(d.code, d.message) for d in loaded.reporter if d.severity == "error"]
+    return edited(TEXT, *changes, folder=FOLDER, profile=profile, host=host, overrides=overrides)
 
 
 def test_the_job_has_the_head_and_asks_it_before_the_step():

@@ -209,6 +209,7 @@ def test_calls_that_are_made_again_are_told_and_counted(make_job: Any) -> None:
     score = asyncio.run(client.score("correct", rollout("yes"), "yes", monitored=False))
     assert (score.value, score.failed, score.retried) == (1.0, (), ("correct",))
     assert seen[0]["text"] == "reward correct (x.forge:3:1) is asked again: returned nan"
+    assert seen[0]["error"] == "returned nan"
     meter = Meter()
     meter.scored(score)
     assert meter.turn()["retried/correct"] == 1

@@ -109,13 +109,10 @@ def test_a_healthy_run_has_nothing_to_look_at(tmp_path: Path) -> None:
 def test_failed_scores_are_told_with_the_cause_of_each_reward(tmp_path: Path) -> None:
     fields = {"failed/late": 3, "failed/dead": 1, "retried/late": 4, "sequences": 8}
     findings(tmp_path, lambda row: fields, steps=30)
-    texts = (
-        "reward late (x.forge:3:1) failed: no answer within 2 s",
-        "reward dead (x.forge:4:1) lost its process, which is started again: exit code 3",
-    )
     with (tmp_path / "events.jsonl").open("a") as file:
-        for text in texts:
-            file.write(json.dumps({"time": 1.8e9, "kind": "warning", "text": text}) + "\n")
+        for name, error in (("late", "no answer within 2 s"), ("dead", "exit code 3")):
+            told = {"time": 1.8e9, "kind": "warning", "reward": name, "error": error}
+            file.write(json.dumps(told) + "\n")
     said = summary(tmp_path, 0)
     assert (
         "120 scores of 240 answers: late (no answer within 2 s) 90, dead (exit code 3) 30" in said

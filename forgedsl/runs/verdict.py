@@ -9,7 +9,6 @@ differ by more than their noise.
 from __future__ import annotations
 
 import itertools
-import re
 import statistics
 from collections.abc import Iterator
 
@@ -286,15 +285,9 @@ def _unmeasured(data: RunData) -> Iterator[Finding]:
 
 
 def _causes(data: RunData) -> dict[str, str]:
-    """What was said of each reward that failed: ` (ValueError: ...)` by name."""
-    pattern = re.compile(
-        r"reward (\w+) \(.*?\) (?:failed|is asked again|lost its process)(.*)", re.S
-    )
-    found = {}
-    for each in data.messages:
-        if match := pattern.match(str(each.get("text", ""))):
-            found[match[1]] = f" ({match[2].partition(': ')[2].strip()[:100]})"
-    return found
+    """What was said last of each reward that failed: ` (ValueError: ...)` by name."""
+    told = [each for each in data.messages if each.get("reward") and each.get("error")]
+    return {each["reward"]: f" ({each['error'][:100]})" for each in told}
 
 
 def _of_rewards(failed: dict[str, int]) -> set[str]:

@@ -235,7 +235,9 @@ class RewardClient:
                 reward = self._job.rewards[name]
                 call.seconds[name] = max(outcome.seconds, call.seconds.get(name, 0.0))
                 if outcome.ended:
-                    self._tell(name, "lost its process, which is started again", outcome.error)
+                    self._tell(
+                        name, "lost its process, which is started again", outcome.error, failed=True
+                    )
                     self._guards[name].ended(outcome.error, str(call), reward.concurrency or 1)
                 else:
                     self._guards[name].answered()
@@ -250,7 +252,7 @@ class RewardClient:
                     again.append(name)
                     call.retried.append(name)
                     if not outcome.ended:  # that has been told
-                        self._tell(name, "is asked again", error)
+                        self._tell(name, "is asked again", error, failed=True)
                 else:
                     call.failed.append(name)
                     found[name] = self._failure(name, outcome, call)
@@ -281,19 +283,21 @@ class RewardClient:
     def _failure(self, name: str, outcome: Outcome, call: _Call) -> float | RewardError:
         """What stands for a value that could not be computed."""
         error = _error(outcome)
-        self._tell(name, "failed", error)
+        self._tell(name, "failed", error, failed=True)
         reward = self._job.rewards[name]
         self._guards[name].failed(error, str(call))
         return RewardError(name, error) if reward.on_error == "drop" else float(reward.on_error)
 
-    def _tell(self, name: str, what: str, text: str) -> None:
-        """Say the first time that something happens to a reward, the tenth, the hundredth, ..."""
+    def _tell(self, name: str, what: str, text: str, *, failed: bool = False) -> None:
+        """Say the first time that something happens to a reward, the tenth, the hundredth, ...;
+        `failed`: the text is why it gave no value."""
         self._told[name, what] += 1
         count = self._told[name, what]
         if str(count).strip("0") == "1":
             times = "" if count == 1 else f" ({count} times by now)"
+            cause = {"error": text} if failed else {}
             text = f"reward {name} ({self._job.origins.get(name, '')}) {what}{times}: {text}"
-            self._events.emit("warning", reward=name, text=text)
+            self._events.emit("warning", reward=name, text=text, **cause)
 
     def _pool(self, name: str, mesh: Mesh) -> RewardPool:
         reward = self._job.rewards[name]
