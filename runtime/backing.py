@@ -97,8 +97,6 @@ def _check_hosts(job: spec.Job) -> None:
             f"the plan uses {hosts} hosts: this version launches on one host only; choose a "
             "profile that fits on one"
         )
-    if why := facts.shares_gpus(hosts, sum(s.mesh.gpus for s in job.services.values())):
-        raise LaunchError(f"{why}; choose `device = cpu` or one host")
     if facts.allocation and not os.environ.get(facts.allocation):
         emit = facts.manifest.emit if facts.manifest is not None else ""
         remedy = f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or "

@@ -198,13 +198,16 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
     """
     services = job.services.values()
     sampled = any(isinstance(service, spec.Sampler) for service in services)
-    here = registry.launcher(job.launcher.kind).one_machine
+    launcher = registry.launcher(job.launcher.kind)
+    here = launcher.one_machine
     busy = sum(
         s.mesh.procs * s.mesh.replicas * (s.mesh.hosts if here else 1)
         for s in services  # beside a generator a frozen model has little to do
         if not (sampled and isinstance(s, spec.TitanService) and s.optimizer is None)
     )
     threads = max(1, (os.cpu_count() or 1) // max(1, busy))
+    width = max((1 + g for s in services for spot in s.mesh.places for g in spot.gpus), default=0)
+    apart = width if launcher.splits else 0
     found: dict[str, list[Placement]] = {}
     for name, service in job.services.items():
         mesh = service.mesh
@@ -212,11 +215,13 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         found[name] = [
             Placement(
                 threads=mesh.cpus or threads,
-                gpus=gpus.get(replica, ()),
-                hosts=hosts_of(mesh, replica),
+                gpus=tuple(host * apart + gpu for host in (hosts if apart else hosts[:1])
+                           for gpu in gpus.get(replica, ())),
+                hosts=hosts,
             )
             for replica in range(mesh.replicas)
-        ]
+            for hosts in (hosts_of(mesh, replica),)
+        ]  # fmt: skip
     needed = {gpu for spots in found.values() for spot in spots for gpu in spot.gpus}
     if needed and (available := _num_gpus()) <= max(needed):
         raise LaunchError(

@@ -175,9 +175,9 @@ def test_hosts_of_one_machine_share_it():
     assert (plan.request.host.cpus, plan.request.host.memory) == (4, 256 << 30)
 
 
-def test_hosts_of_one_machine_have_no_gpus_of_their_own():
+def test_hosts_of_one_machine_divide_its_gpus():
     _, diagnostics = plan_of(GRPO, "launcher=process", "cluster.hosts=2", "trainer.hosts=2")
-    assert only(diagnostics, "P216").severity == "error"
+    assert "the 2 hosts have 8 GPUs" in only(diagnostics, "P203").message
 
 
 def test_several_hosts_need_a_launcher():

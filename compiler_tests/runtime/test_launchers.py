@@ -15,6 +15,8 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.lower.parts import Place
+from forgedsl.runtime import meshes
 from forgedsl.runtime.backing import check_supported
 from forgedsl.runtime.launch import run
 
@@ -149,10 +151,20 @@ def test_a_run_over_three_hosts_lives_through_the_loss_of_one(tmp_path: Path) ->
     assert found["replayed"]["grad_norm"] == pytest.approx(found["recorded"]["grad_norm"], rel=1e-5)
 
 
-def test_hosts_of_one_machine_have_no_gpus_of_their_own(make_job: Any, make_titan: Any) -> None:
-    service = make_titan()
-    mesh = service.mesh.model_copy(update={"hosts": 2, "gpus": 1, "device": "gpu"})
-    wide = service.model_copy(update={"mesh": mesh})
-    job = make_job(services={"t": wide}, launcher=spec.Launcher(kind="process"))
-    with pytest.raises(LaunchError, match="one machine, whose GPUs they share"):
-        check_supported(job)
+def test_hosts_of_one_machine_divide_its_gpus(
+    make_job: Any, make_titan: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def on(*hosts: int, **named: int) -> Any:
+        places = [Place(replica=0, host=host, gpus=(0, 1)) for host in hosts]
+        service = make_titan()
+        mesh = service.mesh.model_copy(update={"gpus": 2, "places": places, **named})
+        return service.model_copy(update={"mesh": mesh})
+
+    services = {"near": on(0), "far": on(1), "wide": on(0, 1, hosts=2)}
+    job = make_job(services=services, launcher=spec.Launcher(kind="process"))
+    monkeypatch.setattr(meshes, "_num_gpus", lambda: 4)
+    found = {name: spots[0].gpus for name, spots in meshes.place(job).items()}
+    assert found == {"near": (0, 1), "far": (2, 3), "wide": (0, 1, 2, 3)}
+    monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
+    with pytest.raises(LaunchError, match="GPUs 0 to 3 of this host, which has 2"):
+        meshes.place(job)

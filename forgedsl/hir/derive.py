@@ -39,9 +39,11 @@ def _host(name: str) -> Callable[[File, Declared], Any]:
         given: dict[str, Any] = {key: resolver.setting(declared, key).value for key in sizes}
         known = {key: found for key, found in given.items() if found is not ERROR}
         launcher = resolver.setting(resolver.table.declared["launcher"], "value").value
+        parts = 1
         if isinstance(launcher, Constructor) and registry.launcher(launcher.name).splits:
-            known.pop("hosts", None)
-        return getattr(under(known, resolver.host), name)
+            parts = known.pop("hosts", 1)
+        found = getattr(under(known, resolver.host), name)
+        return found // parts if name == "gpus" else found
 
     return value
 

@@ -65,14 +65,8 @@ class Launcher:
 
     @property
     def splits(self) -> bool:
-        """Whether its hosts divide this machine's cores and memory among them."""
+        """Whether its hosts divide this machine's cores, memory and GPUs among them."""
         return self.one_machine and self.most is None
-
-    def shares_gpus(self, hosts: int, gpus: int) -> str:
-        """Why so many GPUs on so many hosts are refused, or ""."""
-        if not (self.splits and hosts > 1 and gpus):
-            return ""
-        return f"the hosts of `launcher = {self.name}` are one machine, whose GPUs they share"
 
 
 def signature(name: str, doc: str, *params: Parameter) -> Signature:

@@ -25,7 +25,7 @@ from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots, value
 from forgedsl.records import replace
 from forgedsl.schema import SERVICES, builtins
 from forgedsl.services.registry import kind_of
-from forgedsl.source import NO_SPAN, Span
+from forgedsl.source import Span
 from forgedsl.transports import TRANSPORTS, choose
 
 PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"}
@@ -325,16 +325,11 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
-    """P209: the launcher reaches one host. P216: several pods are not run on yet."""
+    """P209: the launcher reaches one host."""
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
     launcher, facts = program.singletons["launcher"].settings["value"], launcher_of(program)
-    if why := facts.shares_gpus(hosts, sum(mesh.total_gpus for mesh in meshes)):
-        return [
-            error("P216", "not-carried-out", why, launcher.origin.span or NO_SPAN,
-                  help="`device = cpu` for its services, or one host")
-        ]  # fmt: skip
     if facts.most is None or hosts <= facts.most:
         return []
     decl = program.services[(wide or list(meshes))[0].service]

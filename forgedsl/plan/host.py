@@ -68,8 +68,9 @@ def resolve_host(program: Program, detected: Host | None) -> Host:
     found = replace(under(sizes, base), **given, said=f"assumed: {', '.join(sorted(details))}")
     if not splits:
         return found
-    shared = {name: getattr(found, name) // found.hosts for name in ("cpus", "memory")}
-    return replace(found, **{k: max(1, part) for k, part in shared.items() if k not in given})
+    shared = {name: max(1, getattr(found, name) // found.hosts) for name in ("cpus", "memory")}
+    shared["gpus"] = found.gpus // found.hosts
+    return replace(found, **{k: part for k, part in shared.items() if k not in given})
 
 
 def described_host(text: str) -> Host | str:

@@ -90,7 +90,8 @@ class TitanActor(ForgeActor):
         return {"parameters": sum(p.numel() for p in self.titan.model.parameters())}
 
     def _build(self) -> None:
-        local = self.rank % self.service.mesh.procs
+        # hosts that are parts of one machine see the GPUs of all of them
+        local = self.rank % max(self.service.mesh.procs, torch.cuda.device_count())
         self.parts = titan.init_distributed(
             self.service.mesh.device, self.rank, local, self.world, *self._meeting,
             offload=self.service.offload,
