@@ -14,7 +14,7 @@ import torch
 
 from forgedsl.runtime.scratch import SHM
 from forgedsl.runtime.transports import registry
-from forgedsl.runtime.transports.base import Sender, Transport
+from forgedsl.runtime.transports.base import Ranks, Sender, Transport, attached
 from forgedsl.runtime.transports.registry import open_weights, transport
 
 
@@ -24,7 +24,7 @@ def test_round_trip_and_alternation() -> None:
         first = {"a": torch.randn(3, 5), "b": torch.randn(7).bfloat16()}
         second = {"a": torch.randn(3, 5), "b": torch.randn(7).bfloat16()}
         one, two = publisher.publish(first, 1), publisher.publish(second, 2)
-        assert one.buffer != two.buffer
+        assert one.parts[0].buffer != two.parts[0].buffer
         for manifest, state in ((one, first), (two, second)):
             for name, value in open_weights(manifest):
                 assert value.dtype is torch.float32
@@ -32,6 +32,23 @@ def test_round_trip_and_alternation() -> None:
     finally:
         publisher.close()
     assert not list(SHM.glob("forgedsl-test-round-trip-*"))
+
+
+def test_each_rank_may_keep_and_send_a_part_of_the_weights() -> None:
+    state = {f"w{i}": torch.randn(30 + i, 50) for i in range(8)}
+    shared, handles = replace(transport("shm"), shared=True), ["parts-0-0", "parts-1-0"]
+    ranks = [Ranks(rank=i, world=2, together=lambda mine: [*handles]) for i in range(2)]
+    handles = [f"forgedsl-{name}" for name in handles]
+    senders = [Sender(shared, f"parts-{r.rank}", torch.float32, ranks=r) for r in ranks]
+    one, two = (sender.publish(state, 1) for sender in senders)
+    assert one == two
+    first, second = (part.num_bytes for part in one.parts)
+    assert first == pytest.approx(second, rel=0.2)
+    for name, value in open_weights(one):
+        torch.testing.assert_close(value, state.pop(name), rtol=0, atol=0)
+    assert not state
+    for sender in senders:
+        sender.close()
 
 
 RECEIVER = """
@@ -50,9 +67,11 @@ def test_engines_on_other_hosts_take_weights_over_a_connection() -> None:
     manifest = sender.publish(state, 3)
     sums = [value.double().sum().item() for _, value in open_weights(manifest)]
     assert sums == [value.bfloat16().double().sum().item() for value in state.values()]
-    address, secret, turn = manifest.buffer
+    (part,) = manifest.parts
+    address, secret, turn = part.buffer
+    stranger = replace(part, buffer=(address, bytes(len(secret)), turn))
     with pytest.raises(ConnectionError, match="their sender is gone"):  # who does not know it
-        list(open_weights(replace(manifest, buffer=(address, bytes(len(secret)), turn))))
+        list(open_weights(replace(manifest, parts=(stranger,))))
     sender.close()
     with pytest.raises(ConnectionError):
         list(open_weights(manifest))
@@ -101,7 +120,7 @@ def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     def attach(path: str, num_bytes: int) -> torch.Tensor:
         return torch.from_file(path, shared=True, size=num_bytes, dtype=torch.uint8)
 
-    files = Transport(name="files", buffers=Files, attach=attach)
+    files = Transport(name="files", buffers=Files, open=attached(attach))
     monkeypatch.setattr(registry, "TRANSPORTS", (*registry.TRANSPORTS, files))
     sender = Sender(registry.transport("files"), "run", torch.float32)
     manifest = sender.publish({"a": torch.arange(6.0)}, 1)

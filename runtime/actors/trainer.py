@@ -28,7 +28,7 @@ from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.packing import LANES, Microbatch, pack
-from forgedsl.runtime.transports.base import Manifest, Probe, Sender
+from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.updates import parts, summary
 from forgedsl.runtime.upstream import titan, value_head
@@ -232,7 +232,8 @@ class TitanTrainer(TitanActor):
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
-        self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole)
+        ranks = Ranks(rank=self.rank, world=self.world, together=self._together)
+        self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole, ranks)
         self.titan.model.train()
         return {
             "parameters": sum(p.numel() for p in self.titan.model.parameters()),
@@ -252,6 +253,12 @@ class TitanTrainer(TitanActor):
     def _transport(self) -> str:
         chosen = [n.transport for n in self.job.nodes if n.op == "sync" and n.target == self.name]
         return chosen[0] if chosen else "shm"
+
+    def _together(self, mine: Any) -> list[Any]:
+        """What each rank has."""
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, mine)
+        return found
 
     def state_dict(self) -> dict[str, Any]:
         """torchtitan's "train_state"."""
@@ -378,10 +385,8 @@ class TitanTrainer(TitanActor):
         probe = self._probe() if self._publications in PROBED else None
         self._publications += 1
         state = self.titan.hf_state()
-        if self.rank == 0:
-            return self.sender.publish(state, self.version, probe)
-        self.sender.take_part(state)
-        return None
+        manifest = self.sender.publish(state, self.version, probe)
+        return manifest if self.rank == 0 else None
 
     def _probe(self) -> Probe:
         """Log-probs of a fixed text at temperature 1, for the generators to compare with."""

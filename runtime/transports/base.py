@@ -5,13 +5,14 @@
 A sender lays the state dict out in one flat buffer and fills it; what a transport adds is where the
 buffer lies and how another process finds it. Two buffers take turns, so that version v+1 can be
 written while v is still being read; the controller starts no push before the pull before the
-previous one has ended. To add a transport: docs/design/transports.md.
+previous one has ended. Where a transport is `shared`, each rank keeps and sends a part of the
+weights, none all of them. To add a transport: docs/design/transports.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,6 +24,8 @@ from forgedsl.runtime.scratch import SHM
 ALIGN = 64
 Gather = Callable[[Tensor, torch.dtype], Tensor]
 """makes a whole tensor of a sharded one, together with the other ranks"""
+Weights = Iterator[tuple[str, Tensor]]
+"""by their Hugging Face names; what is not kept may make room for the next"""
 
 
 def buffer_path(run_key: str, name: str) -> Path:
@@ -56,15 +59,39 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """A published set of weights. `buffer` is what the transport finds it by."""
+class Part:
+    """What one rank has of the weights. `buffer` is what the transport finds it by."""
 
-    version: int
-    transport: str
     buffer: Any
     num_bytes: int
     entries: tuple[Entry, ...]
+
+
+Layout = tuple[tuple[tuple[Entry, ...], int], ...]
+"""for each rank that keeps a part: its tensors, and the bytes of all of them"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A published set of weights."""
+
+    version: int
+    transport: str
+    parts: tuple[Part, ...]
     probe: Probe | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(part.num_bytes for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process among those that publish; `together` gathers a thing of each, on all."""
+
+    rank: int = 0
+    world: int = 1
+    together: Callable[[Any], list[Any]] = lambda mine: [mine]
 
 
 class Buffers(Protocol):
@@ -80,6 +107,18 @@ class Buffers(Protocol):
         """Give the buffers back; readers that have them open keep them."""
 
 
+def attached(attach: Callable[[Any, int], Tensor]) -> Callable[[Manifest], Weights]:
+    """`Transport.open` by the whole buffer of a part: uint8 [num_bytes] of what it is found by."""
+
+    def opened(manifest: Manifest) -> Weights:
+        for part in manifest.parts:
+            buffer = attach(part.buffer, part.num_bytes)
+            for entry in part.entries:
+                yield entry.name, view(buffer, entry)
+
+    return opened
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
     """One way of weights between processes, as the registry lists it."""
@@ -87,79 +126,98 @@ class Transport:
     name: str
     buffers: Callable[[str], Buffers]
     """the sender's two, for the key of a run"""
-    attach: Callable[[Any, int], Tensor]
-    """on the receiver's side, the buffer of a manifest: uint8 [num_bytes]"""
-
-    def open(self, manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, tensor) of a manifest, as views into its buffer."""
-        buffer = self.attach(manifest.buffer, manifest.num_bytes)
-        for entry in manifest.entries:
-            yield entry.name, _view(buffer, entry)
+    open: Callable[[Manifest], Weights]
+    """on the receiver's side"""
+    shared: bool = False
+    """each rank sends a part"""
 
 
 class Sender:
-    """Publishes successive versions over one transport."""
+    """Publishes successive versions over one transport, on all ranks at once."""
 
     def __init__(
-        self, transport: Transport, run_key: str, dtype: torch.dtype, gather: Gather = Tensor.to
-    ) -> None:
-        self._transport = transport.name
+        self, transport: Transport, run_key: str, dtype: torch.dtype, gather: Gather = Tensor.to,
+        ranks: Ranks | None = None,
+    ) -> None:  # fmt: skip
+        self._transport = transport
         self._buffers = transport.buffers(run_key)
         self._made: dict[int, tuple[Tensor, Any]] = {}
+        self._parts: dict[int, tuple[Part, ...]] = {}
         self._dtype = dtype
         self._gather = gather
+        self._ranks = ranks or Ranks()
         self._turn = 0
-
-    def take_part(self, state: dict[str, Tensor]) -> None:
-        """Send this rank's shards to the rank that publishes."""
-        for value in state.values():
-            self._gather(value, self._dtype)
 
     def publish(
         self, state: dict[str, Tensor], version: int, probe: Probe | None = None
     ) -> Manifest:
-        """Copy `state` (cast to the generator's dtype) into the next buffer.
+        """Copy `state` (cast to the generator's dtype) into the next buffers.
 
-        One tensor after the other is gathered, copied and freed: no more than the largest is whole
-        in memory, and the other ranks must `take_part` meanwhile.
+        One tensor after the other is gathered, copied by the rank that keeps it and freed: no more
+        than the largest is whole in the memory of the others.
         """
-        entries, end = self._layout(state)
-        if self._turn not in self._made:
-            self._made[self._turn] = self._buffers.make(self._turn, end)
-        buffer, handle = self._made[self._turn]
-        self._turn = 1 - self._turn
-        for entry in entries:
-            _view(buffer, entry).copy_(self._gather(state[entry.name], self._dtype))
+        layout, rank = self._layout(state), self._ranks.rank
+        turn, self._turn = self._turn, 1 - self._turn
+        if turn not in self._parts:
+            self._parts[turn] = self._make(turn, layout)
+        for keeper, (entries, _) in enumerate(layout):
+            for entry in entries:
+                whole = self._gather(state[entry.name], self._dtype)
+                if keeper == rank:
+                    view(self._made[turn][0], entry).copy_(whole)
+                del whole
         self._buffers.written()
         return Manifest(
-            version=version, transport=self._transport, buffer=handle, num_bytes=end,
-            entries=entries, probe=probe,
-        )  # fmt: skip
+            version=version, transport=self._transport.name, parts=self._parts[turn], probe=probe
+        )
 
     def close(self) -> None:
         """Give the buffers back."""
         self._made.clear()
         self._buffers.close()
 
-    def _layout(self, state: dict[str, Tensor]) -> tuple[tuple[Entry, ...], int]:
-        entries, end = [], 0
-        for name, value in state.items():
-            dtype = self._dtype if value.is_floating_point() else value.dtype
-            entries.append(
-                Entry(
-                    name=name,
-                    shape=tuple(value.shape),
-                    dtype=str(dtype).removeprefix("torch."),
-                    offset=end,
-                )
-            )
-            size = value.numel() * dtype.itemsize
-            end += (size + ALIGN - 1) // ALIGN * ALIGN
-        return tuple(entries), end
+    def _make(self, turn: int, layout: Layout) -> tuple[Part, ...]:
+        """This rank's buffer, if it keeps anything, and all parts as far as it knows them."""
+        entries, end = layout[self._ranks.rank] if self._ranks.rank < len(layout) else ((), 0)
+        handle = None
+        if entries:
+            self._made[turn] = self._buffers.make(turn, end)
+            handle = self._made[turn][1]
+        handles = self._ranks.together(handle) if len(layout) > 1 else [handle]
+        return tuple(
+            Part(buffer=found, num_bytes=end, entries=entries)
+            for found, (entries, end) in zip(handles, layout, strict=True)
+            if entries
+        )
+
+    def _layout(self, state: dict[str, Tensor]) -> Layout:
+        """What each rank keeps, in pieces of about the same size, the same on all ranks."""
+        entries = [self._entry(name, value) for name, value in state.items()]
+        sizes = [-(-size_of(entry) // ALIGN) * ALIGN for entry in entries]
+        world = self._ranks.world if self._transport.shared else 1
+        kept: list[list[Entry]] = [[] for _ in range(world)]
+        ends, before, total = [0] * world, 0, max(1, sum(sizes))
+        for entry, size in zip(entries, sizes, strict=True):
+            keeper = min(world - 1, (before + size // 2) * world // total)
+            kept[keeper].append(replace(entry, offset=ends[keeper]))
+            ends[keeper] += size
+            before += size
+        return tuple((tuple(some), end) for some, end in zip(kept, ends, strict=True))
+
+    def _entry(self, name: str, value: Tensor) -> Entry:
+        dtype = self._dtype if value.is_floating_point() else value.dtype
+        text = str(dtype).removeprefix("torch.")
+        return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
 
 
-def _view(buffer: Tensor, entry: Entry) -> Tensor:
-    dtype = getattr(torch, entry.dtype)
-    num_bytes = torch.Size(entry.shape).numel() * dtype.itemsize
-    flat = buffer[entry.offset : entry.offset + num_bytes]
-    return flat.view(dtype).view(entry.shape)
+def size_of(entry: Entry) -> int:
+    """How many bytes a tensor takes."""
+    dtype: torch.dtype = getattr(torch, entry.dtype)
+    return torch.Size(entry.shape).numel() * dtype.itemsize
+
+
+def view(buffer: Tensor, entry: Entry, start: int = 0) -> Tensor:
+    """A tensor in a buffer that begins at byte `start` of its part."""
+    begin = entry.offset - start
+    flat = buffer[begin : begin + size_of(entry)]
+    return flat.view(getattr(torch, entry.dtype)).view(entry.shape)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.transports.base import Transport
+from forgedsl.runtime.transports.base import Transport, attached
 
 
 class DeviceMemory:
@@ -56,5 +56,5 @@ def attach(handle: Any, num_bytes: int) -> Tensor:
     return _opened[turn]
 
 
-TRANSPORT = Transport(name="ipc", buffers=DeviceMemory, attach=attach)
-PEER = Transport(name="peer", buffers=DeviceMemory, attach=attach)
+TRANSPORT = Transport(name="ipc", buffers=DeviceMemory, open=attached(attach))
+PEER = Transport(name="peer", buffers=DeviceMemory, open=attached(attach))

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from torch import Tensor
-
 from forgedsl.runtime.transports import ipc, shm, tcp
-from forgedsl.runtime.transports.base import Manifest, Transport
+from forgedsl.runtime.transports.base import Manifest, Transport, Weights
 
 TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT, ipc.PEER, tcp.TRANSPORT)
 
@@ -24,6 +20,6 @@ def transport(name: str) -> Transport:
     raise LookupError(f"no transport {name}; there are {', '.join(t.name for t in TRANSPORTS)}")
 
 
-def open_weights(manifest: Manifest) -> Iterator[tuple[str, Tensor]]:
+def open_weights(manifest: Manifest) -> Weights:
     """(Hugging Face name, tensor) of a published set of weights, over its own transport."""
     return transport(manifest.transport).open(manifest)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.scratch import SHM
-from forgedsl.runtime.transports.base import Transport, buffer_path
+from forgedsl.runtime.transports.base import Transport, attached, buffer_path
 
 
 class SharedMemory:
@@ -62,5 +62,7 @@ def _map(path: Path, num_bytes: int) -> Tensor:
 
 
 TRANSPORT = Transport(
-    name="shm", buffers=SharedMemory, attach=lambda name, size: _map(SHM / name, size)
+    name="shm",
+    buffers=SharedMemory,
+    open=attached(lambda name, size: _map(SHM / name, size)),
 )

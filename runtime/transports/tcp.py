@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.runtime.hosts.addresses import own_address
-from forgedsl.runtime.transports.base import Transport
+from forgedsl.runtime.transports.base import Transport, attached
 
 SECONDS = 60.0
 """without a byte"""
@@ -27,7 +27,9 @@ SECRET = 16
 
 
 class Served:
-    """Two buffers in this process's memory, and the thread that hands them out."""
+    """Two buffers in this process's memory, and the threads that hand them out."""
+
+    device = torch.device("cpu")
 
     def __init__(self, run_key: str) -> None:
         self._buffers: dict[int, Tensor] = {}
@@ -38,7 +40,7 @@ class Served:
         if self._socket is None:
             self._socket = socket.create_server((own_address(), 0))
             threading.Thread(target=self._listen, name="weights", daemon=True).start()
-        self._buffers[turn] = torch.empty(num_bytes, dtype=torch.uint8)
+        self._buffers[turn] = torch.empty(num_bytes, dtype=torch.uint8, device=self.device)
         return self._buffers[turn], (self._socket.getsockname(), self._secret, turn)
 
     def written(self) -> None:
@@ -62,10 +64,12 @@ class Served:
     def _serve(self, stream: socket.socket) -> None:
         with stream, contextlib.suppress(OSError):  # who went away needs nothing any more
             stream.settimeout(SECONDS)
-            asked = bytearray(SECRET + 1)
-            _read(stream, memoryview(asked))
+            asked = read(stream, SECRET + 1)
             if hmac.compare_digest(asked[:SECRET], self._secret):
-                stream.sendall(_bytes(self._buffers[asked[SECRET]]))
+                self._answer(stream, asked[SECRET])
+
+    def _answer(self, stream: socket.socket, turn: int) -> None:
+        stream.sendall(_bytes(self._buffers[turn]))
 
 
 _received: dict[int, Tensor] = {}
@@ -80,7 +84,7 @@ def attach(handle: Any, num_bytes: int) -> Tensor:
     buffer = _received[num_bytes]
     with socket.create_connection(tuple(address), SECONDS) as stream:
         stream.sendall(secret + bytes([turn]))
-        _read(stream, _bytes(buffer))
+        read_into(stream, _bytes(buffer))
     return buffer
 
 
@@ -89,7 +93,14 @@ def _bytes(buffer: Tensor) -> memoryview:
     return memoryview(array)
 
 
-def _read(stream: socket.socket, into: memoryview) -> None:
+def read(stream: socket.socket, count: int) -> bytes:
+    """So many bytes; raises as `read_into`."""
+    found = bytearray(count)
+    read_into(stream, memoryview(found))
+    return bytes(found)
+
+
+def read_into(stream: socket.socket, into: memoryview) -> None:
     """Fill a buffer.
 
     Raises:
@@ -101,4 +112,4 @@ def _read(stream: socket.socket, into: memoryview) -> None:
         into = into[count:]
 
 
-TRANSPORT = Transport(name="tcp", buffers=Served, attach=attach)
+TRANSPORT = Transport(name="tcp", buffers=Served, open=attached(attach))

@@ -277,14 +277,13 @@ class Engine:
         their prompts is another.
         """
         self._salt += 1
-        named = list(weights)
         if self._in_place:
             import torch
 
-            self._engine.apply_model(lambda model: _load(model, named))
+            self._engine.apply_model(lambda model: _load(model, weights))
             torch.accelerator.synchronize()  # the sender may write over its buffer from now on
         else:
-            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": named})
+            self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if self._on_cpu:
             self._engine.apply_model(_repack_tied_head)
         if not keep:
@@ -379,7 +378,7 @@ def _executor_at(seat: Seat) -> type:
     return executor
 
 
-def _load(model: Any, weights: list[tuple[str, Any]]) -> None:
+def _load(model: Any, weights: Iterable[tuple[str, Any]]) -> None:
     model.load_weights(weights)
 
 
