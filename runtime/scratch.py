@@ -4,7 +4,8 @@
                   |--> /dev/shm/forgedsl-KEY-*       weights on their way, meeting points
                   |--> /dev/shm/forgedsl-KEY-sockets where TMPDIR is too long a path for them
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
-                  `--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
+                  |--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
+                  `--> SWEEP, a process that outlives this one: it kills what has RUN=forgedsl-KEY
     remove_dead() --owner's lock is free--> all of it is removed
 
 A process id says nothing here: containers may share memory, and each numbers its processes anew.
@@ -15,9 +16,12 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from io import FileIO
 from multiprocessing import process
 from pathlib import Path
@@ -29,6 +33,29 @@ SHM = Path("/dev/shm")
 OWNER = "-owner"
 LONGEST = 64
 """characters of a TMPDIR in which sockets can be made"""
+RUN = "FORGEDSL_RUN"
+"""in the environment of every process that one of a run starts, whoever that belongs to by now"""
+SWEEP_SECONDS = 10.0
+SWEEP = f"""
+import os, signal, sys, time
+while os.read(0, 4096):
+    pass
+mark, found = b"{RUN}=%s\\0" % sys.argv[1].encode(), True
+while found:
+    found = False
+    for pid in {{*filter(str.isdecimal, os.listdir("/proc"))}} - {{str(os.getpid())}}:
+        try:
+            with open(f"/proc/{{pid}}/environ", "rb") as environ:
+                mine = mark in environ.read() + b"\\0"
+            if mine:
+                os.kill(int(pid), signal.SIGKILL)
+                found = True
+        except OSError:  # it has ended, or is another's
+            pass
+    time.sleep(0.1)
+"""
+"""what ends all that is left of a run on this machine, when its input ends: also what is stopped,
+or was started by a reward and hangs on no process of ours"""
 
 
 class Scratch:
@@ -49,6 +76,10 @@ class Scratch:
                 f"{error.strerror}; TMPDIR names another folder, `df {SHM}` says what is free "
                 "there (a container gets more by --shm-size)"
             ) from error
+        self._sweeper = subprocess.Popen(
+            [sys.executable, "-IS", "-c", SWEEP, self.temp.name],
+            stdin=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
 
     def _claim(self) -> FileIO:
         # it gets its name when it is locked: nobody may find it free before
@@ -70,9 +101,13 @@ class Scratch:
         Triton does beside its own cache, where a second start does not look."""
         names = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
         kept = {key: os.environ.get(key, str(cache.folder() / own)) for key, own in names.items()}
-        return {"TMPDIR": str(self.temp), **kept}
+        return {"TMPDIR": str(self.temp), RUN: self.temp.name, **kept}
 
     def close(self) -> None:
+        assert self._sweeper.stdin is not None
+        self._sweeper.stdin.close()
+        with suppress(subprocess.TimeoutExpired):  # it goes on by itself
+            self._sweeper.wait(SWEEP_SECONDS)
         shutil.rmtree(self.temp, ignore_errors=True)  # a process may be writing its last
         remove_buffers(self.key)
         self._owner.close()

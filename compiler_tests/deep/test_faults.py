@@ -73,10 +73,19 @@ def test_a_trainer_rank_that_stops_is_named_after_a_deadline_and_the_run_resumes
     assert run.end(120) == 75, run.said()
 
 
-@pytest.mark.parametrize("words", [(), WIDE], ids=["local", "three hosts"])
-def test_the_end_of_the_controller_ends_everything(tmp_path: Path, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("words", "stopped"),
+    [((), False), (WIDE, False), (WIDE, True)],
+    ids=["local", "three hosts", "three hosts, one stopped"],
+)
+def test_the_end_of_the_controller_ends_everything(
+    tmp_path: Path, words: tuple[str, ...], stopped: bool
+) -> None:
     run = trained(tmp_path, *words)
     run.tree()
+    if stopped:
+        for process in (run.host(1), *run.host(1).children(recursive=True)):
+            process.suspend()
     before = leftovers(run.ran.pid)
     assert before, "a run has shared memory and a temporary folder"
     hard(run.ran.pid)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ def test_a_run_over_two_machines_by_ssh(tmp_path: Path, machines: str) -> None:
     again = Hurt(tmp_path, PIPELINES / "grpo_math.forge", (*words, "schedule.steps=500"), run="two")
     again.step(3)
     assert on_hosts(again)
+    for pid in on_hosts(again):
+        os.kill(pid, signal.SIGSTOP)
     hard(again.ran.pid)
     end = time.monotonic() + 30
     while (left := on_hosts(again)) and time.monotonic() < end:

@@ -168,3 +168,39 @@ def test_hosts_of_one_machine_divide_its_gpus(
     monkeypatch.setattr(meshes, "_num_gpus", lambda: 2)
     with pytest.raises(LaunchError, match="GPUs 0 to 3 of this host, which has 2"):
         meshes.place(job)
+
+
+TREE = """
+import ctypes, os, subprocess, sys, time
+from pathlib import Path
+from forgedsl.runtime.hosts.process import ProcessHosts
+child = '''
+import ctypes, subprocess, sys, time
+follow = lambda: ctypes.CDLL(None).prctl(1, 9)  # as Monarch does
+print(subprocess.Popen(["sleep", "900"], preexec_fn=follow).pid, flush=True)
+time.sleep(900)
+'''
+worker = ProcessHosts.begin([sys.executable, "-c", child], Path(sys.argv[1]))
+print(worker.pid, flush=True)
+time.sleep(900)
+"""
+
+
+def test_a_host_that_is_stopped_ends_with_the_controller_and_so_does_what_is_on_it(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "host0.log"
+    command = [sys.executable, "-c", TREE, str(log)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as controller:
+        assert controller.stdout is not None
+        worker = psutil.Process(int(controller.stdout.readline()))
+        while not (log.exists() and log.read_text().endswith("\n")):
+            time.sleep(0.05)
+        there = [worker, psutil.Process(int(log.read_text()))]
+        for process in there:
+            process.suspend()
+        controller.kill()
+    left = psutil.wait_procs(there, timeout=20)[1]
+    for process in left:
+        process.kill()
+    assert left == []

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from forgedsl.errors import LaunchError, RunError
@@ -153,3 +156,31 @@ def test_shared_memory_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RunError, match=r"takes 64 MiB, and of /dev/shm .* are free.* --shm-size"):
         SharedMemory(key).make(0, 64 << 20)
     assert list(Path("/dev/shm").glob(f"forgedsl-{key}-*")) == []
+
+
+ORPHAN = """
+import os, signal, subprocess
+from forgedsl.runtime.scratch import Scratch
+own = os.environ | Scratch().environment()
+subprocess.run("setsid sleep 900 >/dev/null 2>&1 & echo $!", shell=True, env=own, check=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_run_left_to_nobody_is_swept() -> None:
+    """As a server that a reward has started, which is no child of any process of the run."""
+    said = subprocess.run([sys.executable, "-c", ORPHAN], capture_output=True, check=False).stdout
+    assert gone(int(said))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within half a minute."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for _ in range(300):
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+            time.sleep(0.1)
+        process.kill()
+        return False
+    return True

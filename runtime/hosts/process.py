@@ -8,19 +8,22 @@ the run, also where the run is killed, and what was spawned on it ends with the 
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.upstream.monarch import attach_hosts
 
 TIED = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-os.execvp(sys.argv[1], sys.argv[1:])
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(1, int(sys.argv[1]))  # PR_SET_PDEATHSIG
+os.getppid() == int(sys.argv[2]) or sys.exit()  # it died before
+os.execvp(sys.argv[3], sys.argv[3:])
 """
 WORKER = """
 import signal, sys
@@ -36,6 +39,9 @@ class ProcessHosts(Hosts):
     workers: Sequence[subprocess.Popen[bytes]] = ()
     stdin = subprocess.DEVNULL
     """of what starts a worker"""
+    last: ClassVar[signal.Signals] = signal.SIGKILL
+    """what the kernel sends that when the thread that started it ends; this one a process also gets
+    that is stopped, and those that Monarch starts get it from their worker's end"""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         logs.mkdir(exist_ok=True)
@@ -52,8 +58,8 @@ class ProcessHosts(Hosts):
         """Start what is a host as long as it lives; it ends with this process."""
         with log.open("ab") as file:
             return subprocess.Popen(
-                [sys.executable, "-c", TIED, *command], stdin=cls.stdin, stdout=file,
-                stderr=file, start_new_session=True,
+                [sys.executable, "-c", TIED, str(int(cls.last)), str(os.getpid()), *command],
+                stdin=cls.stdin, stdout=file, stderr=file, start_new_session=True,
             )  # fmt: skip
 
     def attach(self, which: range) -> Any:

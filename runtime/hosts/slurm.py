@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from forgedsl.runtime.hosts.remote import WORKER, RemoteHosts
 
 class SlurmHosts(RemoteHosts):
     """Each host is a step of the job, on a node of its own; a single one is this node."""
+
+    last = signal.SIGTERM  # srun passes it on
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         if count == 1:

@@ -3,7 +3,7 @@
     start --ssh, one a machine--> a worker that says where it listens (remote.py)
 
 What this process is to a worker is the other end of its input: when that ends, by `stop`, with this
-process or with the network, the worker ends itself and all that it has started.
+process or with the network, what is swept there (scratch.py) is all that is of the run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.hosts.addresses import ADDRESS
 from forgedsl.runtime.hosts.remote import WORKER, RemoteHosts
+from forgedsl.runtime.scratch import RUN, SWEEP
 
-TIED = """
-import os, signal, sys, threading
-os.setpgid(0, 0) if os.getpgrp() != os.getpid() else None
-def last():
-    while os.read(0, 4096):
-        pass
-    os.killpg(0, signal.SIGKILL)
-threading.Thread(target=last, daemon=True).start()
+TIED = f"""
+import ctypes, os, subprocess, sys
+sweep = [sys.executable, "-IS", "-c", {SWEEP!r}, os.environ["{RUN}"]]
+subprocess.Popen(sweep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: also where all of it is stopped
 """
 COMMAND = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=5",
            "-o", "ServerAliveCountMax=3")  # fmt: skip
@@ -40,6 +38,8 @@ class SshHosts(RemoteHosts):
     stdin = subprocess.PIPE
     options: tuple[str, ...] = ()
     python = sys.executable
+    mark = ""
+    """of the processes of this run"""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         names = settings["hosts"]
@@ -49,10 +49,12 @@ class SshHosts(RemoteHosts):
             )
         self.options = tuple(settings.get("options") or ())
         self.python = settings.get("python") or sys.executable
+        self.mark = temp.name
         self.begin_on([(name, self._address(name)) for name in names[:count]], logs)
 
     def worker(self, name: str, address: str, path: Path) -> list[str]:
-        words = ["env", f"{ADDRESS}={address}", self.python, "-c", TIED + WORKER, str(path)]
+        environment = [f"{ADDRESS}={address}", f"{RUN}={self.mark}"]
+        words = ["env", *environment, self.python, "-c", TIED + WORKER, str(path)]
         return [*self.beside(name), shlex.join(words)]
 
     def beside(self, name: str) -> list[str]:
