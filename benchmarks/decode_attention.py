@@ -133,7 +133,8 @@ def main() -> None:
     sweep = parser.parse_args().sweep
     print(torch.cuda.get_device_name(), torch.__version__)
     kinds = [(own, 16, False, SIBLINGS) for own in (64, 256, 512, 1024)]
-    kinds += [(512, 64, False, SIBLINGS), (512, 16, True, SIBLINGS)]
+    kinds += [(512, 64, False, SIBLINGS)]
+    kinds += [(own, 16, True, SIBLINGS) for own in (64, 512, 1024)]
     kinds += [(512, 16, False, 1), (1024, 16, False, 1)]
     for own, page, fp8, siblings in kinds:
         case = Case(own, page, fp8, siblings)

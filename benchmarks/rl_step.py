@@ -144,7 +144,7 @@ def measured(run_dir: Path, size: str, *, mean: bool) -> dict[str, Any]:
         "sampling_s": step - middle([row["sampler_idle_s"] for row in late]),
         "training_s": middle(trained),
         "sync_s": middle(sent),
-        "reward_s": middle([row["reward_s/drawn"] for row in late]),
+        "reward_s": middle([row.get("reward_s/drawn", 0.0) for row in late]),
         "trainer_idle_s": middle([row["trainer_idle_s"] for row in late]),
         "sampler_idle_s": middle([row["sampler_idle_s"] for row in late]),
         "tokens_per_s": middle([row["tokens"] for row in late]) / step,

@@ -1,4 +1,7 @@
-"""Attention of a decode step over shared pages, interpreted, against float64."""
+"""Attention of a decode step over shared pages, interpreted, against float64; its machine code."""
+
+import subprocess
+import sys
 
 import pytest
 
@@ -90,7 +93,45 @@ impl.forward(None, query, None, None, cache, step, out)
 assert len(seen) == 2
 """
 
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from forgedsl.runtime.upstream import attention
+
+NUMBERS = ("q_row", "q_head", "c_page", "c_head", "c_token", "t_row")
+WHOLE = ("table", "lengths", "mates", "captains", "starts")
+
+
+def ptx(pages, **fixed):
+    fixed |= dict(G=2, GP=2, D=128, PAGE=16, MATES=8, TILE=16, BLOCK=64, CHUNK=512, SHARED=8)
+    names = attention._attend.arg_names
+    kinds = dict.fromkeys(NUMBERS, "i32") | dict.fromkeys(WHOLE, "*i32") | {"scale": "fp32"}
+    kinds |= {"queries": "*bf16", "cache": pages} | dict.fromkeys(fixed, "constexpr")
+    even = ("queries", "cache", "table", "sides", *NUMBERS)
+    source = ASTSource(
+        attention._attend, {name: kinds.get(name, "*fp32") for name in names},
+        {(names.index(name),): value for name, value in fixed.items()},
+        {(names.index(name),): [["tt.divisibility", 16]] for name in even},
+    )
+    target = GPUTarget("cuda", 90, 32)
+    return triton.compile(source, target=target, options={"num_warps": 4}).asm["ptx"]
+
+
+for fp8, pages in ((False, "*bf16"), (True, "*i16")):
+    code = ptx(pages, OWN=2, FP8=fp8, STAGES=2)
+    assert code.count("ldmatrix") >= 8 and ".trans" in code, fp8
+    assert "ld.shared.b8" not in code, "fp8 is taken from shared memory byte by byte"
+    assert ("e4m3x2" in code) == fp8
+"""
+
 
 @pytest.mark.parametrize("program", [KERNELS, BACKEND], ids=["kernels", "backend"])
 def test_attention_of_a_decode_step(interpreted, program: str) -> None:
     interpreted(program)
+
+
+def test_it_is_compiled_for_a_gpu() -> None:
+    command = [sys.executable, "-c", COMPILED]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

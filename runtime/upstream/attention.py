@@ -90,37 +90,56 @@ def _parts(length, CHUNK: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-
 
 
 @triton.jit
+def _halves(x, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of pairs of fp8 numbers in int16: the first of each and the second, in fp16."""
+    if FP8:
+        first = x.to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
+        return first, (x >> 8).to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
+    else:  # noqa: RET505  (what is left out is not compiled)
+        return x, x
+
+
+@triton.jit
 def _over(  # type: ignore[no-untyped-def]
-    q, pages, cache, c_page, c_token, low, high, scale,
-    D: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    q, q1, pages, cache, c_page, c_token, low, high, scale,
+    W: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Largest score, sum and weighted values of the tokens from low to high, for each row of q."""
+    """Largest score, sum and weighted values of the tokens from low to high, for each row of q.
+
+    Tensor cores take fp8 from registers in an order that only 16-bit loads from shared memory have.
+    So fp8 comes in pairs along the heads' width, W of them: the first numbers of the pairs have
+    their products, with q and into side, and the second theirs, with q1 and into side1.
+    """
     top = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
-    side = tl.zeros([TILE, D], tl.float32)
-    d = tl.arange(0, D)
+    side = tl.zeros([TILE, W], tl.float32)
+    side1 = tl.zeros([TILE, W if FP8 else 1], tl.float32)
+    w = tl.arange(0, W)
     token = low + tl.arange(0, BLOCK)
     page = tl.load(pages + token // PAGE, mask=token < high, other=0).to(tl.int64)
     for n in tl.range(low, high, BLOCK, num_stages=STAGES):
         token = n + tl.arange(0, BLOCK)
         inside = token < high
         place = cache + page * c_page + (token % PAGE) * c_token
-        k = tl.load(place[:, None] + d[None, :], mask=inside[:, None], other=0.0)
-        v = tl.load(place[:, None] + D + d[None, :], mask=inside[:, None], other=0.0)
+        k, k1 = _halves(tl.load(place[:, None] + w[None, :], mask=inside[:, None], other=0), FP8)
+        v = tl.load(place[:, None] + W + w[None, :], mask=inside[:, None], other=0)
+        s = tl.dot(q, tl.trans(k))
         if FP8:
-            k, v = k.to(tl.float16), v.to(tl.float16)
-        s = tl.dot(q, tl.trans(k)) * scale
-        s = tl.where(inside[None, :], s, float("-inf"))
+            s = tl.dot(q1, tl.trans(k1), s)
+        s = tl.where(inside[None, :], s * scale, float("-inf"))
         above = tl.maximum(top, tl.max(s, 1))
         p = tl.exp2(s - above[:, None])
         fade = tl.exp2(top - above)
         total = total * fade + tl.sum(p, 1)
+        v, v1 = _halves(v, FP8)
         side = tl.dot(p.to(v.dtype), v, side * fade[:, None])
+        if FP8:
+            side1 = tl.dot(p.to(v.dtype), v1, side1 * fade[:, None])
         top = above
         token += BLOCK
         page = tl.load(pages + token // PAGE, mask=token < high, other=0).to(tl.int64)
-    return top, total, side
+    return top, total, side, side1
 
 
 @triton.jit
@@ -151,21 +170,24 @@ def _attend(  # type: ignore[no-untyped-def]
         who = tl.where(shared, team, tl.where(mate == 0, row, -1))
         valid = (who >= 0) & (g < G)
         who = tl.maximum(who, 0).to(tl.int64)
-        d = tl.arange(0, D)
-        q = tl.load(
-            queries + who[:, None] * q_row + (head * G + g)[:, None] * q_head + d[None, :],
-            mask=valid[:, None], other=0.0,
-        )  # fmt: skip
+        step: tl.constexpr = 2 if FP8 else 1
+        d = step * tl.arange(0, D // step)
+        at = queries + who[:, None] * q_row + (head * G + g)[:, None] * q_head + d[None, :]
+        q = tl.load(at, mask=valid[:, None], other=0.0)
+        q1 = q
         if FP8:
             q = q.to(tl.float16)
-        top, total, side = _over(
-            q, table + row.to(tl.int64) * t_row, cache + head * c_head, c_page, c_token, low, high,
-            scale, D, PAGE, TILE, BLOCK, FP8, STAGES,
+            q1 = tl.load(at + 1, mask=valid[:, None], other=0.0).to(tl.float16)
+        top, total, side, side1 = _over(
+            q, q1, table + row.to(tl.int64) * t_row, cache + head * c_head, c_page, c_token,
+            low, high, scale, D // step, PAGE, TILE, BLOCK, FP8, STAGES,
         )  # fmt: skip
         spot = ((who * heads + head) * G + g) * (SHARED + OWN) + part
         tl.store(tops + spot, top, mask=valid)
         tl.store(sums + spot, total, mask=valid)
         tl.store(sides + spot[:, None] * D + d[None, :], side, mask=valid[:, None])
+        if FP8:
+            tl.store(sides + spot[:, None] * D + d[None, :] + 1, side1, mask=valid[:, None])
 
 
 @triton.jit
@@ -224,12 +246,11 @@ class Teams:
         )  # fmt: skip
 
 
-def _chosen(programs: int, fp8: bool) -> dict[str, int]:
+def _chosen(programs: int) -> dict[str, int]:
     """What was fastest on an H200: shape of a program, and parts of a row where rows are few."""
     own = min(MOST_PARTS, max(2, triton.cdiv(PROGRAMS, programs)))
     return {
-        "block": 32 if fp8 else 64, "stages": 2, "warps": 2 if fp8 else 4,
-        "chunk": CHUNK if own == 2 and not fp8 else CHUNK // 2,
+        "block": 64, "stages": 2, "warps": 4, "chunk": CHUNK if own == 2 else CHUNK // 2,
         "own_parts": own, "shared_parts": min(MOST_PARTS, 4 * own),
     }  # fmt: skip
 
@@ -263,7 +284,8 @@ def decode(
     rows, heads, size = queries.shape
     _, kv_heads, page, _ = cache.shape
     fp8 = cache.dtype.itemsize == 1
-    chosen = _chosen(rows * kv_heads, fp8) | how
+    cache = cache.view(torch.int16) if fp8 else cache  # in pairs: see _over
+    chosen = _chosen(rows * kv_heads) | how
     shared_parts, own_parts, chunk = (chosen[k] for k in ("shared_parts", "own_parts", "chunk"))
     parts = shared_parts + own_parts
     bounds = torch.empty((2, rows, heads, parts), dtype=torch.float32, device=queries.device)
