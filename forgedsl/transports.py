@@ -13,11 +13,18 @@ from forgedsl.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Where one process group runs: host index, GPUs (none on CPU) and processes."""
+    """Where one process group runs: index of its (first) host, GPUs (none on CPU) and processes."""
 
     host: int
     gpus: tuple[int, ...]
     procs: int
+    hosts: int = 1
+    """side by side, with the same GPUs and as many processes on each"""
+
+    def shares(self, other: Spot) -> bool:
+        """Whether a GPU is of both."""
+        same = 0 <= other.host - self.host < self.hosts
+        return same and not {*self.gpus}.isdisjoint(other.gpus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +40,8 @@ class Transport:
     """also between hosts"""
     gpus: bool = False
     linked: bool = False
+    apart: bool = False
+    """no GPU of the trainer is an engine's"""
 
     def serves(self, sender: Spot, receivers: Sequence[Spot]) -> bool:
         """Whether it gets weights from a trainer to all replicas of a generator."""
@@ -40,6 +49,8 @@ class Transport:
             alone = [s for s in (sender, *receivers) if s.procs == 1 and len(s.gpus) == 1]
             return len(alone) == 1 + len(receivers) == 2 and alone[0] == alone[1]
         if self.gpus and not all(spot.gpus for spot in (sender, *receivers)):
+            return False
+        if self.apart and any(sender.shares(spot) for spot in receivers):
             return False
         return self.far or all(spot.host == sender.host for spot in receivers)
 
@@ -59,6 +70,15 @@ TRANSPORTS = (
         linked=True,
     ),
     Transport(name="shm", where="processes of one host", bytes_per_s=1e9),
+    # within a host it comes after `shm`: what it reaches there without NVLink has not been measured
+    Transport(
+        name="nccl",
+        where="GPUs of any hosts, of which none is both the trainer's and an engine's",
+        bytes_per_s=2e9,
+        far=True,
+        gpus=True,
+        apart=True,
+    ),
     Transport(name="tcp", where="processes of any hosts", bytes_per_s=0.7e9, far=True),
 )
 NAMES = tuple(transport.name for transport in TRANSPORTS)

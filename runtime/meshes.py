@@ -247,7 +247,10 @@ def _mesh(
     return Mesh.spawn(
         service=service, origin=job.origins.get(service, ""), name=name, size=mesh.procs,
         actor=actor, args=args, kwargs=kwargs,
-        start=bootstrap(_environment(spot) | shared, logs / name, mesh.device), logs=logs / name,
+        start=bootstrap(
+            _environment(spot) | {"FORGEDSL_ACTOR": name} | shared, logs / name, mesh.device
+        ),
+        logs=logs / name,
         hosts=fleet.hosts.attach(spot.hosts), on=spot.hosts, end=fleet.hosts.kill,
         on_gpus=bool(spot.gpus),
     )  # fmt: skip

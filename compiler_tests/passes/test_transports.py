@@ -1,7 +1,11 @@
 """Which weight transport a plan gives a sync, and which it takes when asked."""
 
-import pytest
+from dataclasses import replace
 
+import pytest
+from forge_texts import GRPO, changed, plan_of
+
+from forgedsl.hir.context import Host
 from forgedsl.plan.devices import linked
 from forgedsl.transports import TRANSPORTS, Spot, choose
 
@@ -20,8 +24,18 @@ def test_gpus_of_a_host_read_each_other_where_they_are_known_to_reach() -> None:
     assert choose(TRAINER, [BESIDE, BESIDE], linked=False) == "shm"
 
 
-def test_other_hosts_and_processors_reach_no_gpu() -> None:
-    assert choose(TRAINER, [REMOTE], linked=True) == "tcp"
+def test_gpus_of_other_hosts_are_sent_to() -> None:
+    assert choose(TRAINER, [REMOTE], linked=True) == "nccl"
+    assert choose(TRAINER, [BESIDE, REMOTE], linked=True) == "nccl"
+
+
+def test_a_gpu_sends_itself_nothing() -> None:
+    assert choose(TRAINER, [TRAINER, REMOTE], linked=True) == "tcp"
+    assert choose(replace(TRAINER, hosts=2), [REMOTE], linked=False) == "tcp"
+
+
+def test_processors_reach_no_gpu() -> None:
+    assert choose(TRAINER, [replace(CPU, host=1)], linked=True) == "tcp"
     assert choose(CPU, [CPU], linked=True) == "shm"
 
 
@@ -29,6 +43,17 @@ def test_gpus_of_a_host_may_be_asked_to_read_each_other() -> None:
     assert PEER.serves(TRAINER, [BESIDE, BESIDE])
     assert not PEER.serves(TRAINER, [REMOTE])
     assert not PEER.serves(TRAINER, [CPU])
+
+
+@pytest.mark.parametrize(("way", "codes"), [("auto", []), ("nccl", []), ("ipc", ["P214"])])
+def test_hosts_of_one_machine_have_gpus_of_their_own(way: str, codes: list[str]) -> None:
+    begin = "sync trainer -> generator {"
+    text = changed(GRPO, ("procs = 4,", ""), (begin, f"{begin} transport = {way},"))
+    words = ("launcher=process", "cluster.hosts=2", "generator.replicas=1")
+    host = Host(gpus=2, gpu="H200", gpu_memory=141 << 30, cpus=8, memory=512 << 30)
+    plan, found = plan_of(text, *words, "generator.parallel.tp=1", host=host)
+    assert [d.code for d in found] == codes
+    assert plan is None or plan.cost.stages[-1].detail.endswith("by nccl")
 
 
 @pytest.mark.parametrize("name", ["H200", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "B200"])

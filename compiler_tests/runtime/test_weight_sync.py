@@ -77,7 +77,7 @@ def test_engines_on_other_hosts_take_weights_over_a_connection() -> None:
         list(open_weights(manifest))
 
 
-@pytest.mark.parametrize(("way", "gpu"), [("ipc", 0), ("peer", 1)])
+@pytest.mark.parametrize(("way", "gpu"), [("ipc", 0), ("peer", 1), ("nccl", 1)])
 def test_another_process_reads_device_memory(way: str, gpu: int) -> None:
     if torch.cuda.device_count() <= gpu:
         pytest.skip(f"needs {gpu + 1} GPU")

@@ -26,7 +26,7 @@ from forgedsl.records import replace
 from forgedsl.schema import SERVICES, builtins
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
-from forgedsl.transports import TRANSPORTS, choose
+from forgedsl.transports import TRANSPORTS, Spot, choose
 
 PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"}
 
@@ -281,11 +281,13 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
     for sync in graph.syncs:
         written = sync.settings.get("transport", "auto")
         ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
-        if launcher_of(request.program).one_machine:
-            ends = replace(ends[0], host=0), tuple(replace(spot, host=0) for spot in ends[1])
         way = next((each for each in TRANSPORTS if each.name == written), None)
         if way is None or way.serves(*ends):
             continue
+        if launcher_of(request.program).one_machine:
+            ends = _together(ends[0]), tuple(_together(spot) for spot in ends[1])
+            if way.serves(*ends):
+                continue
         found.append(
             error(
                 "P214",
@@ -298,6 +300,11 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
             )
         )
     return found
+
+
+def _together(spot: Spot) -> Spot:
+    """A spot of several hosts that are one machine: its GPUs have other numbers there."""
+    return replace(spot, host=0, gpus=tuple(spot.host << 10 | gpu for gpu in spot.gpus))
 
 
 def check_support(program: Program, graph: Graph) -> list[Diagnostic]:

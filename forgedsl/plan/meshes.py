@@ -77,7 +77,9 @@ class MeshPlan:
 
 def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
     """Where each replica runs; on host 0 where nothing was placed."""
-    placed = [Spot(host=p.host, gpus=p.gpus, procs=mesh.procs) for p in mesh.places]
+    placed = [
+        Spot(host=p.host, gpus=p.gpus, procs=mesh.procs, hosts=mesh.hosts) for p in mesh.places
+    ]
     return tuple(placed) or (Spot(host=0, gpus=(), procs=mesh.procs),) * mesh.replicas
 
 

@@ -41,6 +41,7 @@ class ForgeActor(Actor):
 
     def __init__(self) -> None:
         self.rank: int = current_rank().rank
+        os.environ["FORGEDSL_RANK"] = str(self.rank)
         self.classes: dict[str, str] = {}
         self._released = asyncio.Event()
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=type(self).__name__)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from forgedsl.runtime.transports import ipc, shm, tcp
+from forgedsl.runtime.transports import ipc, nccl, shm, tcp
 from forgedsl.runtime.transports.base import Manifest, Transport, Weights
 
-TRANSPORTS: tuple[Transport, ...] = (shm.TRANSPORT, ipc.TRANSPORT, ipc.PEER, tcp.TRANSPORT)
+TRANSPORTS: tuple[Transport, ...] = (
+    shm.TRANSPORT, ipc.TRANSPORT, ipc.PEER, nccl.TRANSPORT, tcp.TRANSPORT,
+)  # fmt: skip
 
 
 def transport(name: str) -> Transport:

@@ -1,0 +1,244 @@
+"""Transport `nccl`: from GPUs of the trainer to GPUs of engines on other hosts, past host memory.
+
+    engine: connects, "turn, begin, end" --> a thread of the trainer's rank: sends those bytes
+            posts a receive         <--NCCL, two processes--    of its published buffer
+
+Each engine process has a communicator with each rank of the trainer, and a connection beside it,
+over which it asks for one bucket after the other. So a send is posted only when its receiver is
+there; who dies is seen by the end of its connection, at once, or by `tcp.SECONDS` without a bucket,
+and costs nobody else. docs/design/transports.md says why training goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import chain, zip_longest
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from forgedsl.errors import RunError
+from forgedsl.runtime.hosts.addresses import own_address
+from forgedsl.runtime.transports import tcp
+from forgedsl.runtime.transports.base import (
+    Entry,
+    Manifest,
+    Part,
+    Transport,
+    Weights,
+    size_of,
+    view,
+)
+from forgedsl.runtime.upstream import nccl
+
+BUCKET = 256 << 20
+"""bytes that are asked for at once; a larger tensor is a bucket of its own"""
+AHEAD = 2
+"""buckets under way while one is taken over"""
+ASKED = struct.Struct("!BQQ")
+"""turn, first byte, the byte after the last"""
+GLANCE, NAP = 1000, 2e-4
+"""between two looks at what is under way: ms while nothing is asked, s while it is waited for"""
+
+Arrived = Callable[[], bool]
+
+
+class Sent(tcp.Served):
+    """Two buffers on this rank's device, and a thread for each engine process that asks. `net`
+    moves the bytes: `upstream.nccl`, and in tests a module with the same functions over gloo."""
+
+    def __init__(self, net: Any, run_key: str) -> None:
+        super().__init__(run_key)
+        self._net = net
+        self.device = net.device()
+
+    def _answer(self, stream: socket.socket, length: int) -> None:
+        who = tcp.read(stream, length).decode()
+        try:
+            self._send(stream)
+        except (OSError, RuntimeError, RunError) as error:
+            logging.getLogger(__name__).warning("weights to %s: %s", who, error)
+
+    def _send(self, stream: socket.socket) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # each thread has its own
+        invitation = self._net.invite()
+        stream.sendall(invitation)
+        wire = self._net.Wire(0, invitation, _patience(stream))
+        try:
+            under_way: deque[Arrived] = deque()
+            while asked := _asked(stream, under_way):
+                turn, begin, end = asked
+                part = self._buffers[turn][begin:end]
+                under_way.append(wire.send(part, _patience(stream)))
+        finally:
+            wire.abort()
+
+
+def _asked(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, int] | None:
+    """What the engine asks for next; None if it has gone.
+
+    Raises:
+        RunError: it does not take what is under way.
+    """
+    looked, since = _looked(stream), time.monotonic()
+    while not looked.poll(GLANCE):
+        while under_way and under_way[0]():
+            under_way.popleft()
+            since = time.monotonic()
+        if under_way and time.monotonic() - since > tcp.SECONDS:
+            raise RunError(f"took no bucket for {tcp.SECONDS:.0f} s")
+    if not stream.recv(1, socket.MSG_PEEK):
+        if not all(arrived() for arrived in under_way):
+            raise RunError("it is gone, in the middle of them")
+        return None
+    turn, begin, end = ASKED.unpack(tcp.read(stream, ASKED.size))
+    return turn, begin, end
+
+
+def _looked(stream: socket.socket) -> select.poll:
+    """What tells whether anything has come."""
+    looked = select.poll()
+    looked.register(stream, select.POLLIN)
+    return looked
+
+
+def _patience(stream: socket.socket) -> Callable[[], None]:
+    """Call it while waiting for what the other side takes part in.
+
+    Raises:
+        RunError: there is nothing more to wait for.
+        OSError: as little.
+    """
+    end, looked = time.monotonic() + tcp.SECONDS, _looked(stream)
+
+    def wait() -> None:
+        if looked.poll(0) and not stream.recv(1, socket.MSG_PEEK):
+            raise RunError("the other side is gone")
+        if time.monotonic() > end:
+            raise RunError(f"nothing moved for {tcp.SECONDS:.0f} s")
+        time.sleep(NAP)
+
+    return wait
+
+
+class Taken:
+    """What an engine process has open to one rank of the trainer."""
+
+    def __init__(self, net: Any, address: Sequence[Any], secret: bytes) -> None:
+        self._net = net
+        self._stream = socket.create_connection(tuple(address), tcp.SECONDS)
+        try:
+            who = _who().encode()[:255]
+            self._stream.sendall(secret + bytes([len(who)]) + who)
+            invitation = tcp.read(self._stream, nccl.INVITATION)
+            self._wire = net.Wire(1, invitation, _patience(self._stream))
+        except BaseException:
+            self._stream.close()
+            raise
+
+    def ask(self, turn: int, begin: int, end: int) -> tuple[Tensor, Arrived]:
+        """Have a bucket sent."""
+        into = torch.empty(end - begin, dtype=torch.uint8, device=self._net.device())
+        self._stream.sendall(ASKED.pack(turn, begin, end))
+        return into, self._wire.receive(into, _patience(self._stream))
+
+    def wait(self, arrived: Arrived) -> None:
+        """Return when a bucket is here."""
+        wait = _patience(self._stream)
+        while not arrived():
+            wait()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._stream.close()
+        self._wire.abort()
+
+
+_open: dict[tuple[Any, ...], Taken] = {}
+"""by address: what this process has open"""
+
+
+def receive(net: Any, manifest: Manifest) -> Weights:
+    """The weights of all ranks, bucket by bucket; those to come travel meanwhile."""
+    asked: deque[tuple[Part, Sequence[Entry], Tensor, Arrived]] = deque()
+    buckets = [[(part, bucket) for bucket in _buckets(part)] for part in manifest.parts]
+    try:  # of all ranks in turn: each has a network card of its own
+        for part, bucket in filter(None, chain.from_iterable(zip_longest(*buckets))):
+            if len(asked) > AHEAD:
+                yield from _landed(asked.popleft())
+            asked.append((part, bucket, *_ask(net, part, bucket)))
+        while asked:
+            yield from _landed(asked.popleft())
+    finally:
+        for part, *_ in asked:  # who takes no more leaves nothing under way
+            _close(part)
+
+
+def _ask(net: Any, part: Part, bucket: Sequence[Entry]) -> tuple[Tensor, Arrived]:
+    address, secret, turn = part.buffer
+    with _named(part):
+        if address not in _open:
+            _open[address] = Taken(net, address, secret)
+        return _open[address].ask(turn, bucket[0].offset, bucket[-1].offset + size_of(bucket[-1]))
+
+
+def _landed(asked: tuple[Part, Sequence[Entry], Tensor, Arrived]) -> Iterator[tuple[str, Tensor]]:
+    part, bucket, buffer, arrived = asked
+    with _named(part):
+        _open[part.buffer[0]].wait(arrived)
+    for entry in bucket:
+        yield entry.name, view(buffer, entry, bucket[0].offset)
+
+
+@contextmanager
+def _named(part: Part) -> Iterator[None]:
+    """What fails names the rank's address, and ends what is open to it."""
+    try:
+        yield
+    except (OSError, RuntimeError, RunError) as error:
+        _close(part)
+        (host, port, *_), *_ = part.buffer
+        raise RunError(f"weights from the trainer's rank at {host}:{port}: {error}") from error
+
+
+def _close(part: Part) -> None:
+    if part.buffer[0] in _open:
+        _open.pop(part.buffer[0]).close()
+
+
+def _buckets(part: Part) -> Iterator[list[Entry]]:
+    bucket: list[Entry] = []
+    for entry in part.entries:
+        if bucket and entry.offset - bucket[0].offset >= BUCKET:
+            yield bucket
+            bucket = []
+        bucket.append(entry)
+    yield bucket
+
+
+def _who() -> str:
+    """This process, as the log of the trainer names it."""
+    actor, rank = (
+        os.environ.get("FORGEDSL_ACTOR", "a process"),
+        os.environ.get("FORGEDSL_RANK", "0"),
+    )
+    return f"{actor}, rank {rank}, pid {os.getpid()} on {own_address()}"
+
+
+def over(name: str, net: Any) -> Transport:
+    """The transport over something that moves bytes."""
+    return Transport(name=name, buffers=partial(Sent, net), open=partial(receive, net), shared=True)
+
+
+TRANSPORT = over("nccl", nccl)
