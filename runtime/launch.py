@@ -250,13 +250,9 @@ def _outcome_of(error: BaseException) -> Outcome:
         guard = isinstance(error, GuardError)
         code, status = (EXIT_GUARD, "stopped by a guard") if guard else (EXIT_FAILED, "failed")
         return Outcome(
-            code=code,
-            status=status,
-            message=str(error),
-            origin=error.origin,
-            remedy=error.remedy,
+            code=code, status=status, message=str(error), origin=error.origin, remedy=error.remedy,
             service=error.service,
-        )
+        )  # fmt: skip
     if isinstance(error, OSError) and (words := cannot_write(error)):
         return Outcome(code=EXIT_FAILED, status="failed", message=words)
     raise error

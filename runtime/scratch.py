@@ -17,7 +17,6 @@ import fcntl
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Mapping
@@ -36,24 +35,9 @@ LONGEST = 64
 RUN = "FORGEDSL_RUN"
 """in the environment of every process that one of a run starts, whoever that belongs to by now"""
 SWEEP_SECONDS = 10.0
-SWEEP = f"""
-import os, signal, sys, time
-while os.read(0, 4096):
-    pass
-mark, found = b"{RUN}=%s\\0" % sys.argv[1].encode(), True
-while found:
-    found = False
-    for pid in {{*filter(str.isdecimal, os.listdir("/proc"))}} - {{str(os.getpid())}}:
-        try:
-            with open(f"/proc/{{pid}}/environ", "rb") as environ:
-                mine = mark in environ.read() + b"\\0"
-            if mine:
-                os.kill(int(pid), signal.SIGKILL)
-                found = True
-        except OSError:  # it has ended, or is another's
-            pass
-    time.sleep(0.1)
-"""
+SWEEP = """cat >/dev/null
+while pids=$(grep -lzsxF "$0" /proc/[0-9]*/environ | cut -d/ -f3) && [ "$pids" ]; do
+kill -9 $pids; sleep 0.1; done"""
 """what ends all that is left of a run on this machine, when its input ends: also what is stopped,
 or was started by a reward and hangs on no process of ours"""
 
@@ -77,8 +61,8 @@ class Scratch:
                 "there (a container gets more by --shm-size)"
             ) from error
         self._sweeper = subprocess.Popen(
-            [sys.executable, "-IS", "-c", SWEEP, self.temp.name],
-            stdin=subprocess.PIPE, start_new_session=True,
+            ["sh", "-c", SWEEP, f"{RUN}={self.temp.name}"], stdin=subprocess.PIPE,
+            start_new_session=True,
         )  # fmt: skip
 
     def _claim(self) -> FileIO:

@@ -169,24 +169,33 @@ def parents(pid: int) -> list[psutil.Process]:
     return psutil.Process(pid).parents()
 
 
-def test_a_slow_host_is_named_in_the_report(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("mesh", "words", "sign", "named"),
+    [
+        ("gen1", WIDE, "as long for a token", "gen1 on host 2 takes"),
+        ("trainer", TWO_RANKS, "wait for it in every step", "rank 1 on host 1, pid"),
+    ],
+    ids=["generator", "trainer"],
+)
+def test_a_slow_host_is_named_in_the_report(
+    tmp_path: Path, mesh: str, words: tuple[str, ...], sign: str, named: str
+) -> None:
     """What is on it gets a turn of four."""
-    run = Hurt(tmp_path, GRPO, (*LONG, *WIDE))
+    run = Hurt(tmp_path, GRPO, (*LONG, *words))
     run.step(3)
-    (pid,) = run.pids("gen1")
-    slow = psutil.Process(pid)
+    slow = psutil.Process(rank(run, 1) if mesh == "trainer" else run.pids(mesh)[0])
 
-    def named() -> list[str]:
+    def warned() -> list[str]:
         slow.suspend()
         time.sleep(0.3)
         slow.resume()
         time.sleep(0.1)
-        return [e["text"] for e in run.events("warning") if "as long for a token" in e["text"]]
+        return [e["text"] for e in run.events("warning") if sign in e["text"]]
 
-    run.until(named, 400)
+    run.until(warned, 400)
     run.ran.send_signal(signal.SIGTERM)
     assert run.end(120) == 75, run.said()
-    assert "gen1 on host 2 takes" in (run.dir / "report.html").read_text()
+    assert named in (run.dir / "report.html").read_text()
 
 
 @pytest.mark.skipif(

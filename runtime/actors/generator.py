@@ -258,20 +258,13 @@ class Generator(ForgeActor):
     ) -> Completion:
         mask = [math.isfinite(value) for value in done.logprobs]
         return Completion(
-            id=done.request_id,
-            token_ids=done.token_ids,
+            id=done.request_id, token_ids=done.token_ids,
             logprobs=[v if ok else 0.0 for v, ok in zip(done.logprobs, mask, strict=True)],
-            mask=mask,
-            text=self._engine.text(done),
-            truncated=done.truncated,
-            version_min=entry.version,
-            version_max=version,
-            started=entry.started,
-            finished=now,
-            running=entry.running,
-            versions=entry.versions(version, len(done.token_ids)),
+            mask=mask, text=self._engine.text(done), truncated=done.truncated,
+            version_min=entry.version, version_max=version, started=entry.started, finished=now,
+            running=entry.running, versions=entry.versions(version, len(done.token_ids)),
             grades=done.grades,
-        )
+        )  # fmt: skip
 
 
 def _no_reply(_gap: float | None, _error: str = "") -> None:

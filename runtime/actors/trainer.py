@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -104,16 +105,10 @@ class TitanActor(ForgeActor):
     ) -> list[Microbatch]:
         shape = self.service.batch
         return pack(
-            samples,
-            seq_len=shape.seq_len,
-            rows=shape.rows,
-            rank=self.titan.dp_rank,
-            world=self.titan.dp_size,
-            pairs=pairs,
-            flat=self.titan.flat,
-            share=shape.pack,
+            samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
+            world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
             step=step,
-        )
+        )  # fmt: skip
 
     def _logprobs(
         self, samples: Sequence[Sample], temperature: float | None = None
@@ -181,6 +176,11 @@ class TitanTrainer(TitanActor):
         return await self.run(self._evaluate, samples, loss)
 
     @concurrent_endpoint
+    async def gauge(self) -> float:
+        """Seconds of a piece of work that is the same for all ranks, and no rank waits in."""
+        return await self.run(_gauge, self.titan.device)
+
+    @concurrent_endpoint
     async def publish(self) -> Manifest | None:
         """Snapshot the weights for the generators; rank 0 returns the manifest."""
         return await self.run(self._publish)
@@ -217,14 +217,10 @@ class TitanTrainer(TitanActor):
         )
         has_weights = any(self.folder.glob("*.safetensors"))
         self.checkpointer = titan.build_checkpointer(
-            self.titan,
-            folder=run_dir / "checkpoints",
-            source=self.folder if has_weights else None,
-            optimizers=self.optimizers,
-            schedulers=self.schedulers,
-            states={"train_state": self},
+            self.titan, folder=run_dir / "checkpoints", source=self.folder if has_weights else None,
+            optimizers=self.optimizers, schedulers=self.schedulers, states={"train_state": self},
             parts=self.parts,
-        )
+        )  # fmt: skip
         self.saver = Saver(self.checkpointer, self.titan.device)
         value_head.load(self.titan.model, self.folder)
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
@@ -307,15 +303,9 @@ class TitanTrainer(TitanActor):
             self.schedulers.step()
         self.optimizers.zero_grad()
         return StepResult(
-            version=self.version,
-            loss=total_loss,
-            grad_norm=grad_norm,
-            lr=learning_rate,
-            tokens=total_tokens,
-            metrics=reduced,
-            kernel=kernel,
-            skipped=not finite,
-        )
+            version=self.version, loss=total_loss, grad_norm=grad_norm, lr=learning_rate,
+            tokens=total_tokens, metrics=reduced, kernel=kernel, skipped=not finite,
+        )  # fmt: skip
 
     def _passed(
         self, loss: LossFunction, samples: Sequence[Sample]
@@ -417,6 +407,19 @@ class TitanTrainer(TitanActor):
     def _close(self) -> None:
         self.sender.close()
         self.checkpointer.close()
+
+
+def _gauge(device: torch.device) -> float:
+    on_gpu = device.type != "cpu"
+    size, dtype, times = (4096, torch.bfloat16, 64) if on_gpu else (512, torch.float32, 16)
+    factor = torch.zeros(size, size, dtype=dtype, device=device)
+    wait = torch.cuda.synchronize if on_gpu else int
+    wait()
+    start = time.perf_counter()
+    for _ in range(times):
+        torch.mm(factor, factor)
+    wait()
+    return time.perf_counter() - start
 
 
 def _token_logprobs(

@@ -24,8 +24,8 @@ from forgedsl.runtime.scratch import RUN, SWEEP
 
 TIED = f"""
 import ctypes, os, subprocess, sys
-sweep = [sys.executable, "-IS", "-c", {SWEEP!r}, os.environ["{RUN}"]]
-subprocess.Popen(sweep, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+sweep, no = ["sh", "-c", {SWEEP!r}, "{RUN}=" + os.environ["{RUN}"]], subprocess.DEVNULL
+subprocess.Popen(sweep, stdout=no, stderr=no, env={{"PATH": os.environ["PATH"]}})
 ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG: also where all of it is stopped
 """
 COMMAND = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "ServerAliveInterval=5",

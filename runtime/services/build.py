@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -65,25 +66,20 @@ async def build_endpoints(
     job: spec.Job, fleet: Fleet, run_dir: Path, data: Data, events: EventLog, record_batches: int
 ) -> MonarchEndpoints:
     """Connect a client to every mesh."""
-    titans = {name: TitanClient(mesh) for name, mesh in fleet.titans.items()}
+
+    def slow(name: str) -> Callable[[str], object]:
+        return lambda text: events.emit("warning", service=name, text=text)
+
+    titans = {name: TitanClient(mesh, slow(name)) for name, mesh in fleet.titans.items()}
     endpoints = MonarchEndpoints(
-        job,
-        run_dir,
-        datasets=data.readers,
-        generators={},
-        titans=titans,
-        rewards=RewardClient(job, fleet.rewards, data.program, events),
-        program=data.program,
+        job, run_dir, datasets=data.readers, generators={}, titans=titans,
+        rewards=RewardClient(job, fleet.rewards, data.program, events), program=data.program,
         record_batches=record_batches,
-    )
+    )  # fmt: skip
     for name, meshes in fleet.generators.items():
         service = job.services[name]
         assert isinstance(service, spec.Sampler)
-
-        def slow(text: str, name: str = name) -> None:
-            events.emit("warning", service=name, text=text)
-
-        client = GeneratorClient(service, meshes, endpoints.report_failure, slow)
+        client = GeneratorClient(service, meshes, endpoints.report_failure, slow(name))
         await client.start()
         endpoints.generators[name] = client
     for name, reward in job.rewards.items():

@@ -23,7 +23,7 @@ from forgedsl.runtime.actors.generator import Request
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.items import Completion, Message
-from forgedsl.runtime.services.pace import Pace
+from forgedsl.runtime.services.pace import SLOW, WINDOW, Pace
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 
@@ -67,7 +67,8 @@ class GeneratorClient:
         self.service = service
         self.replicas = [Replica(mesh) for mesh in meshes]
         self._on_failure = on_failure
-        self._pace = Pace(tell)
+        text = "{} takes {:.1f} times as long for a token as the other replicas (median of {})"
+        self._pace = Pace(tell, text, WINDOW, SLOW)
         self._ids = itertools.count()
         self._turn = itertools.count()
         self._nobody: list[Owed] = []
@@ -214,7 +215,9 @@ class GeneratorClient:
                 self._on_failure(replica.mesh, message.error.strip().splitlines()[-1])
                 return
             for completion in message.completions:
-                self._pace.took(replica.mesh, completion)
+                if taken := len(completion.token_ids):
+                    where = f"{replica.mesh.name} on host {replica.mesh.on.start}"
+                    self._pace.took(where, (completion.finished - completion.started) / taken)
                 owed = replica.outstanding.get(completion.id)
                 if owed is not None and not owed.future.done():
                     owed.future.set_result(completion)

@@ -1,4 +1,8 @@
-"""A replica that computes slower than its peers: a host with a fault, or with other work."""
+"""A replica or rank that computes slower than its peers: a host with a fault, or with other work.
+
+Replicas say it by their completions. Ranks of a trainer wait for each other within a step, which
+takes all of them the time of the slowest: they do the same piece of work now and then, each alone.
+"""
 
 from __future__ import annotations
 
@@ -6,43 +10,41 @@ import statistics
 from collections import deque
 from collections.abc import Callable
 
-from forgedsl.runtime.items import Completion
-from forgedsl.runtime.upstream.monarch import Mesh
-
-WINDOW = 128
-"""completions that a replica is judged by"""
-SLOW = 2.0
-"""times the median of the others"""
+WINDOW, SLOW = 128, 2.0
+"""completions that a replica is judged by, and times the median of the others that it may take"""
+PROBES, SLOW_RANK, LEAST = 5, 1.5, 0.004
+"""the same of a rank and its pieces of work, each longer by so many seconds"""
+REMEDY = ": look at what else runs there and at the clocks of its device, or leave the host out"
 
 
 class Pace:
-    """Seconds for a token of each replica of a service; `tell` hears once of each that is slow."""
+    """Seconds of each of several for the same; `tell` hears `text` once of each that is slow: by
+    the medians of `window` times, as soon as there are so many."""
 
-    def __init__(self, tell: Callable[[str], object]) -> None:
-        self._tell = tell
+    def __init__(
+        self, tell: Callable[[str], object], text: str, window: int, slow: float, least: float = 0.0
+    ) -> None:
+        self._tell, self._text = tell, text
+        self._window, self._slow, self._least = window, slow, least
         self._recent: dict[str, deque[float]] = {}
         self._counts: dict[str, int] = {}
         self._told: set[str] = set()
 
-    def took(self, mesh: Mesh, done: Completion) -> None:
-        """A completion came from a replica."""
-        if not done.token_ids or mesh.name in self._told:
+    def took(self, who: str, seconds: float) -> None:
+        """One of them has done it."""
+        if who in self._told:
             return
-        recent = self._recent.setdefault(mesh.name, deque(maxlen=WINDOW))
-        recent.append((done.finished - done.started) / len(done.token_ids))
-        count = self._counts[mesh.name] = self._counts.get(mesh.name, 0) + 1
+        recent = self._recent.setdefault(who, deque(maxlen=self._window))
+        recent.append(seconds)
+        count = self._counts[who] = self._counts.get(who, 0) + 1
         others = [
             statistics.median(times)
             for name, times in self._recent.items()
-            if name != mesh.name and len(times) == WINDOW
+            if name != who and len(times) == self._window
         ]
-        if count % WINDOW or not others:
+        if count % self._window or not others:
             return
-        times = statistics.median(recent) / max(statistics.median(others), 1e-9)
-        if times >= SLOW:
-            self._told.add(mesh.name)
-            self._tell(
-                f"{mesh.name} on host {mesh.on.start} takes {times:.1f} times as long for a token "
-                f"as the other replicas of {mesh.service} (median of {WINDOW} completions): look "
-                "at what else runs there, or leave the host out"
-            )
+        mine, peers = statistics.median(recent), max(statistics.median(others), 1e-9)
+        if mine >= self._slow * peers and mine - peers >= self._least:
+            self._told.add(who)
+            self._tell(self._text.format(who, mine / peers, self._window) + REMEDY)

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.services.pace import LEAST, PROBES, SLOW_RANK, Pace
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Mesh
 
+GAUGE_SECONDS = 10.0
+"""between two times that ranks are compared, which takes a hundredth of it"""
+
 
 class TitanClient:
-    """One mesh of torchtitan ranks."""
+    """One mesh of torchtitan ranks; `tell` hears of one that the others wait for."""
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, tell: Callable[[str], object] | None = None) -> None:
         self.mesh = mesh
+        text = (
+            "{} takes {:.1f} times as long as its peers, who wait for it in every step, for a "
+            "product of matrices (median of {})"
+        )
+        self._pace = tell and Pace(tell, text, PROBES, SLOW_RANK, LEAST)
+        self._gauged = 0.0
         asked = {name: partial(self._ask, name) for name in ("logprobs", "values")}
         self._asked: dict[str, Coalescer[list[Sample], list[list[float]]]] = {
             name: Coalescer(ask) for name, ask in asked.items()
@@ -32,6 +42,11 @@ class TitanClient:
 
     async def step(self, batch: Batch, loss: str) -> StepResult:
         """One optimizer step on all ranks; rank 0's result."""
+        now = asyncio.get_running_loop().time()
+        if self._pace and len(self.mesh.members) > 1 and now - self._gauged >= GAUGE_SECONDS:
+            self._gauged = now
+            for rank, seconds in enumerate(await self.mesh.call("gauge")):
+                self._pace.took(self.mesh.who([rank]), seconds)
         result: StepResult = await self.mesh.first("step", batch, loss)
         return result
 
