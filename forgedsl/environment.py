@@ -35,7 +35,7 @@ JSON_TYPES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """What a trajectory is about: one row of the dataset.
 
@@ -47,14 +47,14 @@ class Task:
     target: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Start:
     """What stands before the first turn, behind the prompt: text, or messages of a chat."""
 
     observation: str | Sequence[Message] = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Call:
     """A tool call that the policy wrote. `status` is ok, invalid_json, unclosed or missing_name."""
 
@@ -63,7 +63,7 @@ class Call:
     status: str = "ok"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Turn:
     """One turn of the policy: its text, the tool calls in it, and which one it is, from 0."""
 
@@ -72,7 +72,7 @@ class Turn:
     number: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """The answer to a turn: what is observed (text, or messages of a chat), parts of the reward,
     and whether the trajectory is over, where the observation is not read any more.
@@ -97,8 +97,8 @@ class Environment:
 
     parts: tuple[str, ...] = ()
 
-    def reset(self, task: Task, rng: Random) -> Start:
-        """Begin a trajectory."""
+    def reset(self, task: Task, rng: Random) -> Any:
+        """Begin a trajectory with a `Start`."""
         return Start()
 
     def step(self, turn: Turn) -> Any:
@@ -115,15 +115,23 @@ class Environment:
     def close(self) -> Any:
         """End a trajectory; called once, whatever happened."""
 
+    async def offered(self) -> dict[str, dict[str, Any]]:
+        """The tools that the policy may call: name -> schema."""
+        return tools_of(type(self))
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """The result of a tool that is offered."""
+        return str(await self.run(getattr(self, name), **arguments))
+
     async def _result(self, call: Call) -> Message:
-        known = tools_of(type(self))
+        known = await self.offered()
         if call.status != "ok":
             text = f"error: this call is not valid ({call.status})"
         elif call.name not in known:
             text = f"error: there is no tool {call.name}; there are {', '.join(known)}"
         else:
             try:
-                text = str(await self.run(getattr(self, call.name), **call.arguments))
+                text = await self.call_tool(call.name, call.arguments)
             except TimeoutError:
                 text = f"error: {call.name} did not answer in time"
             except TypeError as error:

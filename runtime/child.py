@@ -48,20 +48,55 @@ class Ended:
     """it did not react to the end of its time"""
 
 
-class Child:
-    """One process from its start to its end."""
+class Calls:
+    """Numbered calls over streams; answers come as they are ready. What is asked in one turn of the
+    event loop goes together, since each write wakes who reads."""
 
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
-    _listening: asyncio.Task[None]
-
-    def __init__(self, process: subprocess.Popen[bytes], memory: int | None) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.alive = True
-        self._process = process
-        self._memory = memory
+        self._reader, self._writer = reader, writer
+        self._sender = Sender(writer.write)
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._killed = ""
+        self._listening = asyncio.create_task(self._listen())
+
+    async def call(self, value: Any) -> Any:
+        """Raises ConnectionError where the stream ends before the answer."""
+        if self._listening.done():
+            raise ConnectionError("the line has ended")
+        number = next(self._numbers)
+        self._waiting[number] = future = asyncio.get_running_loop().create_future()
+        self._sender.post((number, value))
+        try:
+            return await future
+        finally:
+            del self._waiting[number]
+
+    def close(self) -> None:
+        self._writer.close()
+
+    async def _listen(self) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                number, answer, last = await unpacked(self._reader)
+                self.alive = self.alive and not last
+                if number in self._waiting and not self._waiting[number].done():
+                    self._waiting[number].set_result(answer)
+        self.alive = False
+        self._writer.close()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionError("the line has ended"))
+
+
+class Child(Calls):
+    """One process from its start to its end."""
+
+    def __init__(
+        self, *streams: Any, process: subprocess.Popen[bytes], memory: int | None = None
+    ) -> None:
+        super().__init__(*streams)
+        self._process, self._memory, self._killed = process, memory, ""
 
     @classmethod
     async def begin(
@@ -89,41 +124,38 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        made = cls(process, memory)
-        made._reader, made._writer = await asyncio.open_connection(sock=ours)
+        reader, writer = await asyncio.open_connection(sock=ours)
         try:
             limit = LOADING if seconds is None else seconds
             async with asyncio.timeout(LOADING):
-                await made._read()  # it runs: what it imports itself is no time of theirs
-            made._write((served, max(limit - 5.0, limit / 2)))
+                await unpacked(reader)  # it runs: what it imports itself is no time of theirs
+            writer.write(packed((served, max(limit - 5.0, limit / 2))))
             async with asyncio.timeout(limit):
-                problem = await made._read()
+                problem = await unpacked(reader)
         except TimeoutError:
             problem = f"{names}: not loaded within {limit:g} s; what runs on import must end"
         except (asyncio.IncompleteReadError, ConnectionError):
-            problem = f"{names}: the process ended while it was loading: {await made._cause('')}"
+            why = await asyncio.to_thread(ending, process, "", memory)
+            problem = f"{names}: the process ended while it was loading: {why}"
+        made = cls(reader, writer, process=process, memory=memory)
         if problem:
             made.kill("")
             process.wait()
             raise LaunchError(problem)
-        made._listening = asyncio.create_task(made._listen())
         return made
 
     async def ask(self, value: Any, limit: float) -> Any:
         """The answer, or `Ended`."""
-        number = next(self._numbers)
-        future: asyncio.Future[Any]
-        self._waiting[number] = future = asyncio.get_running_loop().create_future()
         try:
-            self._write((number, value))
             async with asyncio.timeout(limit + GRACE):
-                return await future
+                return await self.call(value)
         except TimeoutError:
             self.kill("another call took too long")
             cause = f"{late(limit)}, nor did it react: the process was killed"
             return Ended(cause, mine=True, late=True)
-        finally:
-            del self._waiting[number]
+        except ConnectionError:
+            why = await asyncio.to_thread(ending, self._process, " in the call", self._memory)
+            return Ended(self._killed or why, mine=not self._killed)
 
     def kill(self, reason: str) -> None:
         """End the process and all that it has started."""
@@ -139,39 +171,38 @@ class Child:
             with suppress(psutil.NoSuchProcess):
                 each.kill()
 
-    async def _listen(self) -> None:
-        """Hand out answers until the process has ended."""
-        try:
-            while True:
-                number, answer, last = await self._read()
-                self.alive = self.alive and not last
-                if number in self._waiting and not self._waiting[number].done():
-                    self._waiting[number].set_result(answer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            self.alive = False
-        cause = await self._cause()
-        self._writer.close()
-        ended = Ended(self._killed or cause, mine=not self._killed)
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_result(ended)
 
-    async def _cause(self, when: str = " in the call") -> str:
-        """How the process ended."""
-        code = await asyncio.to_thread(self._process.wait)
-        if code >= 0:
-            return f"its process ended with exit code {code}{when}"
-        name = signal.Signals(-code).name
-        hint = "" if self._memory is None else f" (`memory` is {self._memory / 2**20:.0f} MiB)"
-        return f"its process was ended by {name}{when}{hint}"
+class Lasting:
+    """A process that is started again where it has ended; `begin` starts one."""
 
-    def _write(self, value: Any) -> None:
-        body = pickle.dumps(value)
-        self._writer.write(HEAD.pack(len(body)) + body)
+    def __init__(self, begin: Callable[..., Awaitable[Child]]) -> None:
+        self._begin = begin
+        self._starting = asyncio.Lock()
+        self._now: Child | None = None
 
-    async def _read(self) -> Any:
-        (size,) = HEAD.unpack(await self._reader.readexactly(HEAD.size))
-        return pickle.loads(await self._reader.readexactly(size))
+    async def start(self, seconds: float | None = None) -> Child:
+        """Wait until it can be called, as long as a run does or so many `seconds`.
+
+        Raises:
+            LaunchError: what it serves cannot be loaded.
+        """
+        async with self._starting:
+            if self._now is None or not self._now.alive:
+                self._now = await self._begin(seconds=seconds)
+            return self._now
+
+    def close(self) -> None:
+        if self._now is not None:
+            self._now.kill("it is closed")
+
+
+def ending(process: subprocess.Popen[bytes], when: str, memory: int | None) -> str:
+    """How a process ended; waits for it."""
+    code = process.wait()
+    if code >= 0:
+        return f"its process ended with exit code {code}{when}"
+    hint = "" if memory is None else f" (`memory` is {memory / 2**20:.0f} MiB)"
+    return f"its process was ended by {signal.Signals(-code).name}{when}{hint}"
 
 
 # ---- in the process
@@ -208,8 +239,7 @@ def loaded(stream: socket.socket) -> None:
 
 
 def send(stream: socket.socket, value: Any) -> None:
-    body = pickle.dumps(value)
-    stream.sendall(HEAD.pack(len(body)) + body)
+    stream.sendall(packed(value))
 
 
 def receive(stream: socket.socket) -> Any:
@@ -224,26 +254,65 @@ async def serve_together(
     """Answer calls side by side as they come, until the stream ends; who sends them bounds their
     number. `answer` gives a reply, and whether the process ends when it is sent."""
     stream.setblocking(False)
-    reader, writer = await asyncio.open_connection(sock=stream)
+    await answer_all(*await asyncio.open_connection(sock=stream), answer)
+
+
+async def answer_all(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    answer: Callable[[Any], Awaitable[tuple[Any, bool]]],
+) -> None:
+    """As `serve_together`, over streams."""
     tasks: set[asyncio.Task[None]] = set()
+    sender = Sender(writer.write)
 
     async def one(number: int, item: Any) -> None:
         reply, last = await answer(item)
-        body = pickle.dumps((number, reply, last))
-        writer.write(HEAD.pack(len(body)) + body)
+        sender.post((number, reply, last))
         if last:
+            sender.flush()
             await writer.drain()
             os._exit(0)
 
     while True:
         try:
-            (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-            number, item = pickle.loads(await reader.readexactly(size))
-        except asyncio.IncompleteReadError:
+            number, item = await unpacked(reader)
+        except (asyncio.IncompleteReadError, ConnectionError):
             return
         task = asyncio.create_task(one(number, item))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+
+
+class Sender:
+    """Values that go over a stream; those of one turn of the event loop go together, since each
+    write wakes who reads."""
+
+    def __init__(self, write: Callable[[bytes], object]) -> None:
+        self._write = write
+        self._parts: list[bytes] = []
+
+    def post(self, value: Any) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._parts.append(packed(value))
+
+    def flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts:
+            self._write(b"".join(parts))
+
+
+def packed(value: Any) -> bytes:
+    """A value as it goes over a stream."""
+    body = pickle.dumps(value)
+    return HEAD.pack(len(body)) + body
+
+
+async def unpacked(reader: asyncio.StreamReader) -> Any:
+    """The next value. Raises IncompleteReadError at the end."""
+    (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
+    return pickle.loads(await reader.readexactly(size))
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:

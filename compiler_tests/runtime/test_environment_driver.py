@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.endpoints import RolloutError
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
+from forgedsl.runtime.environments.line import Address, connect, listen
 from forgedsl.runtime.environments.worker import Reply, Request
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.items import Prompt
@@ -363,26 +364,77 @@ def test_by_default_calls_are_made_in_order_and_a_turn_without_one_is_the_last()
     assert asyncio.run(Desk().step(Turn(text="so"))).done
 
 
-def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
-    class Mesh:
-        origin, size = "game.forge:3:1", 1
+class Mesh:
+    """The process of an environment, which is this one."""
 
-        async def one(self, rank: int, endpoint: str, request: Request) -> Reply:
-            late = request.op == "step"
-            return Reply(late=late, error="no answer within 5 s" * late, value=Start())
+    origin, size = "game.forge:3:1", 1
+
+    def __init__(self, answer: Callable[[Request], Awaitable[Reply]]) -> None:
+        self.answer = answer
+
+    async def one(self, rank: int, endpoint: str) -> Address:
+        async def answer(request: Request) -> tuple[Reply, bool]:
+            return await self.answer(request), False
+
+        assert endpoint == "listen"
+        self.servers, address = await listen(answer)
+        return address
+
+
+def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> None:
+    async def answer(request: Request) -> Reply:
+        if request.op == "step":
+            await asyncio.Event().wait()
+        return Reply(value=Start())
+
+    async def main() -> tuple[Crash, Start]:
+        mesh: Any = Mesh(answer)
+        client = EnvironmentClient("game", environment(), mesh, EventLog())
+        session, other = client.begin(), client.begin()
+        await session.reset(Task(text="1+1="), 5)
+        waiting = asyncio.create_task(session.step(Turn(text="3")))
+        await asyncio.sleep(0.1)
+        client._lines[0].close()
+        with pytest.raises(Crash) as error:
+            await waiting
+        return error.value, await other.reset(Task(text="1+1="), 5)
+
+    crash, start = asyncio.run(main())
+    assert (crash.lost, str(crash)) == (True, "its process is gone: the line has ended")
+    assert start == Start()
+
+
+def test_who_does_not_know_the_secret_is_not_answered() -> None:
+    async def answer(request: Request) -> tuple[Reply, bool]:
+        raise AssertionError("asked")
+
+    async def main() -> None:
+        _servers, (name, host, port, secret) = await listen(answer)
+        line = await connect((name, host, port, bytes(len(secret))))
+        await line.call(Request(key="a", op="reset", seconds=1.0))
+
+    with pytest.raises(ConnectionError):
+        asyncio.run(main())
+
+
+def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
+    async def answer(request: Request) -> Reply:
+        late = request.op == "step"
+        return Reply(late=late, error="no answer within 5 s" * late, value=Start())
 
     events, said = EventLog(), []
     events.subscribe(lambda event: said.append(event["text"]))
-    client = EnvironmentClient("game", environment(), Mesh(), events)  # type: ignore[arg-type]
 
     async def main() -> None:
+        mesh: Any = Mesh(answer)
+        client = EnvironmentClient("game", environment(), mesh, events)
         session = client.begin()
         await session.reset(Task(text="1+1="), 5)
         for _ in range(10):
             with pytest.raises(Late):
                 await session.step(Turn(text="3"))
 
-    run(main())
+    asyncio.run(main())
     words = "no answer within 5 s (`tool_timeout`), which the policy was told"
     assert said == [
         f"environment game (game.forge:3:1) took too long: {words}",

@@ -18,9 +18,12 @@ from forgedsl.runtime.environments.worker import Reply, Request, Served
 DESK = '''
 import asyncio
 import os
+import threading
 import time
 
 from forgedsl.environment import Environment, Start, Step, tool
+
+MEETING = threading.Barrier(64)
 
 
 class Desk(Environment):
@@ -39,6 +42,9 @@ class Desk(Environment):
         time.sleep(30 if key == "slow" else 0)
         return f"{key} costs {len(self.heard)}"
 
+    async def close(self):
+        await asyncio.sleep(0.2)
+
     async def step(self, turn):
         self.heard.append(turn.text)
         match turn.text:
@@ -49,6 +55,8 @@ class Desk(Environment):
             case "sleep":
                 time.sleep(0)
                 await asyncio.sleep(30)
+            case "meet":
+                await asyncio.to_thread(MEETING.wait, 20)
             case "fail":
                 raise ValueError("no such thing")
             case "die":
@@ -143,6 +151,11 @@ def test_a_slow_step_is_late_and_holds_up_nobody(tmp_path: Path) -> None:
     assert quick.value.observation == "a"
 
 
+def test_what_waits_on_a_thread_of_its_own_holds_up_nobody(tmp_path: Path) -> None:
+    found = asked(tmp_path, ("meet",) * 64)
+    assert [reply.error for reply in found] == [""] * 64
+
+
 def test_a_slow_tool_is_told_in_its_result_and_the_others_answer(tmp_path: Path) -> None:
     calls = tuple(Call(name="price", arguments={"key": key}) for key in ("nail",))
     late = (Call(name="price", arguments={"key": "slow"}),)
@@ -157,7 +170,7 @@ def test_a_slow_tool_is_told_in_its_result_and_the_others_answer(tmp_path: Path)
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("fail", "ValueError: no such thing (desk.py:36)"),
+        ("fail", "ValueError: no such thing (desk.py:44)"),
         ("part", "ValueError: step gave ['lost'], which `parts` does not name"),
         ("none", "TypeError: step returned NoneType, expected Step(observation, rewards={...}"),
         ("number", "TypeError: step gave an observation that is int, neither text nor messages"),
@@ -182,6 +195,21 @@ def test_one_trajectory_is_to_blame_for_the_end_of_a_process(tmp_path: Path) -> 
     died, waiting, after = asked(tmp_path, ("die", "sleep"), "a")
     assert sorted(reply.lost for reply in (died, waiting)) == [False, True]
     assert after.value is not None or after.lost
+
+
+def test_a_trajectory_that_is_over_is_not_to_blame(tmp_path: Path) -> None:
+    async def main() -> list[Reply]:
+        process = EnvironmentProcess(served(tmp_path))
+        try:
+            for key in ("a", "b"):
+                await process.ask(reset(key))
+            end = Request(key="a", op="close", seconds=1.0)
+            return await asyncio.gather(process.ask(end), process.ask(step("b", "die")))
+        finally:
+            process.close()
+
+    closed, died = asyncio.run(main())
+    assert (closed.ended, died.ended, died.lost) == (True, True, False)
 
 
 def test_a_call_that_holds_the_interpreter_costs_the_process(tmp_path: Path) -> None:

@@ -8,8 +8,9 @@ from monarch.actor import concurrent_endpoint
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.environments.line import Address, listen
 from forgedsl.runtime.environments.process import EnvironmentProcess
-from forgedsl.runtime.environments.worker import Reply, Request, Served
+from forgedsl.runtime.environments.worker import Served
 
 
 class EnvironmentPool(ForgeActor):
@@ -27,9 +28,10 @@ class EnvironmentPool(ForgeActor):
         return {}
 
     @concurrent_endpoint
-    async def ask(self, request: Request) -> Reply:
-        """Do something with the object of a trajectory, which stays in this process."""
-        return await self._process.ask(request)
+    async def listen(self) -> Address:
+        """Where what is asked of trajectories is answered; each stays in this process."""
+        self._servers, address = await listen(self._process.answer)
+        return address
 
     def release(self) -> None:
         self._process.close()

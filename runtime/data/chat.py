@@ -53,6 +53,14 @@ class ChatTokenizer:
             return prompt
         return self._render(prompt, generate=True, tools=tools)
 
+    def ids(self, text: str) -> list[int]:
+        """Tokens of a text as it is, without those that begin one. Of a fast tokenizer its core is
+        asked: what is around it takes several times as long as a short text."""
+        core = getattr(self.tokenizer, "backend_tokenizer", None)
+        if core is not None:
+            return list(core.encode(text, add_special_tokens=False).ids)
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
     def prompt_tokens(self, prompt: str | Sequence[Message]) -> list[int]:
         text = self.prompt_text(prompt)
         special = isinstance(prompt, str)

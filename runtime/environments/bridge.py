@@ -34,19 +34,20 @@ class Bridge:
         self._chat = tokenizer
         self._tools = [dict(tool) for tool in tools]
         self._proved = False
+        self._endings: dict[str, list[int]] = {}
 
     def first(self, prompt: Prompt, start: Said, limit: int) -> Prompt:
         """The prompt with what the environment says before the first turn."""
         if prompt.messages is None:
             text = self._clean(_plain(start), limit)
-            tokens = [*prompt.token_ids, *self._ids(text)]
+            tokens = [*prompt.token_ids, *self._chat.ids(text)]
             return replace(prompt, text=prompt.text + text, token_ids=tokens)
         self.prove()
         if not start and not self._tools:
             return prompt
         said = [self._short(message, limit) for message in _messages(start)]
         text = self._chat.prompt_text([*prompt.messages, *said], tools=self._tools)
-        return replace(prompt, text=text, token_ids=self._ids(text))
+        return replace(prompt, text=text, token_ids=self._chat.ids(text))
 
     def after(
         self, turn: Sequence[int], said: Said, limit: int, *, chat: bool
@@ -54,13 +55,15 @@ class Bridge:
         """The tokens behind a turn, and their text; an observation has at most `limit`."""
         if not chat:
             text = self._clean(_plain(said), limit)
-            return self._ids(text), text
+            return self._chat.ids(text), text
         text = self._between([self._short(message, limit) for message in _messages(said)])
         ending = next((t for t in self._chat.specials if text.startswith(t)), "")
-        written = self._ids(ending)
+        if ending not in self._endings:
+            self._endings[ending] = self._chat.ids(ending)
+        written = self._endings[ending]
         if ending and list(turn[-len(written) :]) == written:
             text = text.removeprefix(ending)  # the model wrote it, and only once is it there
-        return self._ids(text), text
+        return self._chat.ids(text), text
 
     def prove(self) -> None:
         """That the template appends: a longer conversation begins with the shorter one.
@@ -98,12 +101,8 @@ class Bridge:
             text = text.replace(token, "")
         if len(text) > SHORT:  # megabytes would hold up the controller; a token is no longer
             text = text[: (limit + 1) * max(map(len, self._chat.tokenizer.get_vocab()))]
-        tokens = self._ids(text)
+        tokens = self._chat.ids(text)
         return text if len(tokens) <= limit else self._chat.decode(tokens[:limit])
-
-    def _ids(self, text: str) -> list[int]:
-        encoded = self._chat.tokenizer(text, add_special_tokens=False, verbose=False)
-        return list(encoded["input_ids"])
 
 
 def _messages(said: Said) -> list[Message]:

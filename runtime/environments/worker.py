@@ -28,7 +28,8 @@ from forgedsl.runtime.child import begin, loaded, send, serve_together
 from forgedsl.runtime.modules import load_file
 from forgedsl.runtime.places import described, line_of
 
-THREADS = 256
+THREADS = 1024
+"""calls of plain methods at a time; each has one only while it runs"""
 LEFT_BEHIND = 64
 """threads whose call did not end: with more, the process is replaced"""
 
@@ -42,7 +43,7 @@ class Served:
     job_dir: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Request:
     """What to do with the object of a trajectory: reset (`task`, `seed`), step (`turn`), close; or
     tools, their schemas."""
@@ -55,7 +56,7 @@ class Request:
     turn: Turn | None = None
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Reply:
     """A `Start`, a `Step` or schemas; else why not: late, failed, or its process has ended."""
 
@@ -157,6 +158,8 @@ class _Host:
 
     async def serve(self, stream: socket.socket) -> None:
         """Requests as they come; who sends them keeps the order of a trajectory."""
+        # asyncio.to_thread of an `async def` would have one thread for each core, and four
+        asyncio.get_running_loop().set_default_executor(self._pool)
         await serve_together(stream, self._answer)
         os._exit(0)  # threads that are left behind would keep it
 
@@ -178,7 +181,12 @@ class _Host:
 
     async def _do(self, request: Request) -> Any:
         if request.op == "tools":
-            return tuple(tools_of(type(self._make())).values())
+            made = self._make()
+            try:
+                return tuple((await made.offered()).values())
+            finally:
+                if inspect.isawaitable(closing := made.close()):
+                    await closing
         if request.op == "reset":
             seat = _Seat(self._make(), self._pool, self._served.environment.tool_timeout)
             self._seats[request.key] = seat

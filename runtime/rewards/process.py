@@ -10,38 +10,33 @@ has started, and other calls in it are made again.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.child import GRACE, Child, Ended
+from forgedsl.runtime.child import GRACE, Child, Ended, Lasting
 from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe
 
 __all__ = ["GRACE", "RewardProcess"]
 WORKER = "forgedsl.runtime.rewards.worker"
 
 
-class RewardProcess:
+class RewardProcess(Lasting):
     """Evaluates the rewards of a recipe, in one process at a time."""
 
     def __init__(self, recipe: Recipe) -> None:
+        names = ", ".join(map(recipe.named, recipe.rewards))
+        super().__init__(
+            partial(Child.begin, WORKER, recipe, names=names, memory=recipe.memory)
+        )  # fmt: skip
         self._recipe = recipe
         self._slots = asyncio.Semaphore(recipe.concurrency or 1)
-        self._starting = asyncio.Lock()
-        self._now: Child | None = None
-
-    async def start(self, seconds: float | None = None) -> None:
-        """Wait until it can be called, as long as a run does or so many `seconds`.
-
-        Raises:
-            LaunchError: a reward cannot be loaded.
-        """
-        await self._up(seconds)
 
     async def call(self, item: Item) -> list[Outcome]:
         """The outcomes of an item, in the order of its names."""
         async with self._slots:
             while True:
                 try:
-                    child = await self._up()
+                    child = await self.start()
                 except LaunchError as error:
                     return [Outcome(error=str(error)) for _ in item[0]]
                 limit = self._recipe.limit(item)
@@ -52,17 +47,3 @@ class RewardProcess:
                     seconds = limit if found.late else 0.0
                     outcome = Outcome(error=found.cause, seconds=seconds, ended=True)
                     return [outcome for _ in item[0]]
-
-    def close(self) -> None:
-        if self._now is not None:
-            self._now.kill("it is closed")
-
-    async def _up(self, seconds: float | None = None) -> Child:
-        async with self._starting:
-            if self._now is None or not self._now.alive:
-                recipe = self._recipe
-                names = ", ".join(map(recipe.named, recipe.rewards))
-                self._now = await Child.begin(
-                    WORKER, recipe, names=names, memory=recipe.memory, seconds=seconds
-                )
-            return self._now

@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 from forgedsl.environment import Start, Step, Task, Turn
+from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.child import Calls
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.driver import Crash, Driver, Late
+from forgedsl.runtime.environments.line import connect
 from forgedsl.runtime.environments.worker import Reply, Request
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
@@ -44,15 +46,26 @@ class EnvironmentClient:
         self._held = [0] * mesh.size
         self._alive = asyncio.Event()
         self._alive.set()
+        self._lines: dict[int, Calls] = {}
+        self._opening = asyncio.Lock()
         self._told: Counter[str] = Counter()
         remedy = "mend it: an environment answers every turn, also one that makes no sense"
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
 
     async def driver(self, tokenizer: ChatTokenizer) -> Driver:
-        """What plays trajectories with the tokens of this tokenizer."""
-        reply = await self.call(0, self.mesh, Request(key="", op="tools", seconds=60.0))
-        assert isinstance(reply.value, Sequence)
+        """What plays trajectories with the tokens of this tokenizer.
+
+        Raises:
+            RunError: the environment does not tell its tools.
+        """
+        try:
+            reply = await self.call(0, self.mesh, Request(key="", op="tools", seconds=60.0))
+        except Crash as crash:
+            reply = Reply(error=str(crash))
+        if reply.error:
+            message = f"environment {self.name} does not tell its tools: {reply.error}"
+            raise RunError(message, origin=self.mesh.origin)
         return Driver(self.environment, Bridge(tokenizer, reply.value), self.begin, self.failed)
 
     def begin(self) -> PoolSession:
@@ -64,6 +77,8 @@ class EnvironmentClient:
     def lost(self) -> int:
         """Begin nothing until `restore`; how many trajectories were at the mesh."""
         self._alive.clear()
+        for line in self._lines.values():
+            line.close()
         return sum(self._held)
 
     def restore(self, mesh: Mesh) -> None:
@@ -78,7 +93,12 @@ class EnvironmentClient:
     async def call(self, rank: int, mesh: Mesh, request: Request) -> Reply:
         """Ask a process. Raises Crash where it is gone."""
         try:
-            reply: Reply = await mesh.one(rank, "ask", request)
+            async with self._opening:
+                if rank not in self._lines or not self._lines[rank].alive:
+                    self._lines[rank] = await connect(await mesh.one(rank, "listen"))
+            reply: Reply = await self._lines[rank].call(request)
+        except OSError as error:
+            raise Crash(f"its process is gone: {error}", lost=True) from error
         except ServiceError as error:
             if not error.died:
                 raise
