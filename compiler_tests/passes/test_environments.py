@@ -10,6 +10,7 @@ from forgedsl.lower.build import lower
 
 DESK = '''
 from forgedsl.environment import Environment, Step, tool
+from forgedsl.mcp import MCPTools
 
 
 class Base(Environment):
@@ -23,6 +24,11 @@ class Desk(Base):
     @tool
     def lookup(self, key: str, many: list[str]) -> str:
         """The price of a thing."""
+
+
+class Served(MCPTools):
+    command = ("python", "server.py")
+    parts = ("found", "polite")
 
 
 class Bare(Environment):
@@ -128,3 +134,21 @@ def test_what_is_wrong_is_told(tmp_path: Path, edit, code: str, part: str) -> No
 def test_a_deadline_ends_an_environment_too(tmp_path: Path) -> None:
     edits = (", max_turns = 6", ""), ("procs = 2", "procs = 2, deadline = 60s")
     assert lowered(tmp_path, *edits)[1] == []
+
+
+def test_tools_of_a_server_are_those_of_an_environment(tmp_path: Path) -> None:
+    job, said = lowered(tmp_path, ("desk.Desk(rows = 40)", "desk.Served"))
+    assert said == []
+    assert (job.environments["shop"].type_name, job.environments["shop"].tools) == ("Served", ())
+
+
+def test_a_server_has_tools_that_a_model_has_to_call(tmp_path: Path) -> None:
+    model = 'source = random(1), arch = mistral("7B"), tokenizer = hf("a/b")'
+    (diagnostic,) = lowered(
+        tmp_path,
+        ("desk.Desk(rows = 40)", "desk.Served"),
+        ('source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', model),
+    )[1]
+    assert diagnostic == (
+        "D622", "nothing reads how `mistral` calls tools; `shop` has those of a server"
+    )  # fmt: skip

@@ -114,12 +114,13 @@ class PythonTool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonEnvironment:
     """An environment class of `import python`; `parts` are the names of its reward parts, `args`
-    the given arguments of `init`."""
+    the given arguments of `init`, `served` says that an MCP server has tools for it."""
 
     module: str
     name: str
     init: tuple[PythonParameter, ...]
     tools: tuple[PythonTool, ...]
+    served: bool = False
     parts: tuple[str, ...]
     args: Mapping[str, Any] = field(default_factory=dict)
     span: Span

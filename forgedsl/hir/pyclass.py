@@ -2,7 +2,8 @@
 
     class Desk(Environment):     what its objects are made with (typed), its tools, its reward parts
 
-A class is one if `Environment` is among its bases, in the file or by way of a class of the file.
+A class is one if `Environment` or `MCPTools` is among its bases, in the file or by way of a class
+of the file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from forgedsl.source import Span
 if TYPE_CHECKING:
     import ast as python
 
-BASE = "Environment"
+BASES = ("Environment", "MCPTools")
+SERVED = "MCPTools"
+"""has tools that are known when it runs"""
 MARK = "tool"
 TOOL_TYPES = ("str", "int", "float", "bool", "list", "dict")
 
@@ -29,7 +32,8 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
     found = {}
     for name, node in classes.items():
         chain = list(_lineage(node, classes))
-        if not any(_last(base) == BASE for each in chain for base in each.bases):
+        bases = {_last(base) for each in chain for base in each.bases}
+        if bases.isdisjoint(BASES):
             continue
         items: dict[str, python.stmt] = {}
         for each in reversed(chain):
@@ -40,6 +44,7 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
             name=name,
             init=tuple(_parameters(init)) if isinstance(init, python.FunctionDef) else (),
             tools=tuple(_tools(items)),
+            served=SERVED in bases,
             parts=_parts(items.get("parts")),
             span=span,
         )

@@ -62,9 +62,10 @@ def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[D
     for node in graph.of("sample"):
         shop = environment_of(program, node.settings)
         model = program.models[model_of(program.services[node.target])]
-        known = read_model(model, base_dir) if shop is not None and shop.body.tools else None
+        offers = shop is not None and (shop.body.tools or shop.body.served)
+        known = read_model(model, base_dir) if offers else None
         if shop is not None and known is not None and not known[0].tools:
-            tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools)
+            tools = ", ".join(f"`{tool.name}`" for tool in shop.body.tools) or "those of a server"
             found.append(
                 error(
                     "D622",

@@ -1,0 +1,171 @@
+"""Tools of an MCP server, offered to the policy: an environment over the official package `mcp`.
+
+    from forgedsl.mcp import MCPTools
+
+    class Desk(MCPTools):
+        command = ("python", "/srv/prices.py")    # a server over stdin and stdout
+
+Each trajectory has a server of its own, whose state is that of the trajectory and whose end costs
+no other one. With `shared = True` the trajectories of a process share one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from forgedsl.environment import Environment, Start, Task, tools_of
+
+try:
+    from mcp import ClientSession, MCPError, StdioServerParameters, stdio_client
+    from mcp_types import CONNECTION_CLOSED, PaginatedRequestParams, TextContent
+except ImportError as error:
+    raise ImportError('tools over MCP need its package: pip install "forgedsl[mcp]"') from error
+
+
+class MCPTools(Environment):
+    """Base of environments whose tools an MCP server has; methods marked `@tool` stand beside them.
+
+    A method `reset` or `close` of one's own calls that of its base.
+    """
+
+    command: Sequence[str] = ()
+    """what starts the server, in the folder where the run was started"""
+    variables: Mapping[str, str] = {}
+    """of its environment, beside HOME, PATH and the like"""
+    shared = False
+
+    _listed: ClassVar[dict[tuple[str, ...], dict[str, dict[str, Any]]]] = {}
+    _common: ClassVar[dict[tuple[str, ...], _Server]] = {}
+    _own: _Server | None = None
+
+    async def reset(self, task: Task, rng: Any) -> Start:
+        """Start the server."""
+        await self._server()
+        return Start()
+
+    async def offered(self) -> dict[str, dict[str, Any]]:
+        """The server's tools, and those of the class."""
+        key = tuple(self.command)
+        if key not in self._listed:  # a server does not change its tools in a run
+            self._listed[key] = await (await self._server()).tools()
+        return {**self._listed[key], **tools_of(type(self))}
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> str:
+        """Call a tool: one of the class, or one of the server."""
+        if name in tools_of(type(self)):
+            return await super().call_tool(name, arguments)
+        server = await self._server()
+        return str(await self.run(server.call, name=name, arguments=dict(arguments)))
+
+    async def close(self) -> None:
+        """End the server, where it is of this trajectory alone."""
+        if self._own is not None:
+            await self._own.stop()
+
+    async def _server(self) -> _Server:
+        """The server, started if there is none."""
+        key = tuple(self.command)
+        found = self._common.get(key) if self.shared else self._own
+        if found is None or (self.shared and found.ended):
+            found = _Server(self.command, self.variables)
+            if self.shared:
+                self._common[key] = found
+            else:
+                self._own = found
+        await found.started()
+        return found
+
+
+class _Server:
+    """One server and the session with it, in a task of its own from the start to the end."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._name = " ".join(command)
+        program, *args = command
+        self._given = StdioServerParameters(command=program, args=args, env=dict(variables))
+        loop = asyncio.get_running_loop()
+        self._session: asyncio.Future[ClientSession] = loop.create_future()
+        self._stop = asyncio.Event()
+        self.ended = False
+        self._task = asyncio.create_task(self._serve())
+
+    async def started(self) -> ClientSession:
+        """The session, when there is one.
+
+        Raises:
+            ConnectionError: the server could not be started, or has ended.
+        """
+        session = await asyncio.shield(self._session)
+        if self.ended:
+            raise ConnectionError(f"the MCP server `{self._name}` has ended")
+        return session
+
+    async def tools(self) -> dict[str, dict[str, Any]]:
+        """Its tools by name, in the form of chat templates."""
+        session, found, cursor = await self.started(), [], None
+        while True:
+            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            found += page.tools
+            if not (cursor := page.next_cursor):
+                break
+        return {
+            tool.name: {
+                "type": "function",
+                "function": {
+                    "name": tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
+                },
+            }
+            for tool in found
+        }
+
+    async def call(self, name: str, arguments: dict[str, Any]) -> str:
+        """The text of a result; an error that the server tells is one of the policy's.
+
+        Raises:
+            ConnectionError: the server has ended.
+        """
+        session = await self.started()
+        try:
+            result = await session.call_tool(name, arguments)
+        except MCPError as error:
+            if error.code != CONNECTION_CLOSED:
+                return f"error: {error.message}"
+            self.ended = True
+            raise ConnectionError(f"the MCP server `{self._name}` ended in `{name}`") from None
+        texts = [
+            each.text if isinstance(each, TextContent) else f"[{each.type}]"
+            for each in result.content
+        ]
+        return "error: " * bool(result.is_error) + "\n".join(texts)
+
+    async def stop(self) -> None:
+        """End it, by the end of its input; one that does not mind is killed."""
+        self._stop.set()
+        await asyncio.wait([self._task])
+
+    async def _serve(self) -> None:
+        try:
+            async with (
+                stdio_client(self._given) as (read, write),
+                ClientSession(read, write) as session,
+            ):
+                await session.initialize()
+                self._session.set_result(session)
+                await self._stop.wait()
+        except Exception as error:
+            if not self._session.done():
+                message = f"the MCP server `{self._name}` did not start: {_cause(error)}"
+                self._session.set_exception(ConnectionError(message))
+        finally:
+            self.ended = True
+
+
+def _cause(error: BaseException) -> str:
+    """The error itself, which task groups wrap."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return str(error) or type(error).__name__
