@@ -24,10 +24,12 @@ from pathlib import Path
 import pytest
 
 from forgedsl import api
+from forgedsl.cli.host import host_of
 from forgedsl.cli.main import main
 from forgedsl.diagnostics import Reporter, Severity
 from forgedsl.format.printer import format_source
 from forgedsl.lint.engine import lint_file
+from forgedsl.lower.build import lower
 from forgedsl.schema import ALL_KINDS, KINDS, SERVICES, SINGLETONS, builtins
 from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.schema.kinds import SYNC
@@ -38,6 +40,7 @@ ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "guide"
 PAGES = [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]
 CHAPTERS = [page for page in PAGES if page.name[0].isdigit()]
+HOST = host_of("8xH200", "plan")
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.S | re.M)
 
 
@@ -161,10 +164,21 @@ async def in_a_loop(text: str, cells: dict[str, object]) -> None:
     exec(compile(text, "cell", "exec"), cells)
 
 
+def planned(loaded: api.Loaded, folder: Path) -> list[str]:
+    """What keeps a program from being planned on a large host."""
+    if not loaded.reporter.has_errors:
+        lower(
+            loaded.checked, reporter=loaded.reporter, sources=loaded.sources, base_dir=folder,
+            host=HOST,
+        )  # fmt: skip
+    return [f"{d.code} {d.message}" for d in loaded.reporter if d.severity == "error"]
+
+
 def check_alone(text: str) -> None:
     if "flow " in text:
-        loaded = api.load_text(text, "alone.forge", folder=ROOT / "pipelines", profile="none")
-        assert [f"{d.code} {d.message}" for d in loaded.reporter if d.severity == "error"] == []
+        folder = ROOT / "pipelines"
+        loaded = api.load_text(text, "alone.forge", folder=folder, profile="none", host=HOST)
+        assert planned(loaded, folder) == []
     else:
         api.load_functions(text)
 
@@ -203,9 +217,10 @@ def test_page(page: Path, tmp_path: Path, monkeypatch, capsys, request) -> None:
                 assert language in ("text", "toml", "python", "json", "yaml", "bash"), info
             case _:
                 pytest.fail(f"what is a block `{info}`?")
-    assert {name: project.found(name) for name in project.whole()} == {
-        name: [] for name in project.whole()
-    }
+    none: dict[str, list[str]] = {name: [] for name in project.whole()}
+    assert {name: project.found(name) for name in none} == none
+    loads = {name: api.load(tmp_path / name, host=HOST) for name in none}
+    assert {name: planned(loaded, tmp_path) for name, loaded in loads.items()} == none
 
 
 TRL = (Path(__file__).parent / "trl_1_16_0.txt").read_text(encoding="utf-8")

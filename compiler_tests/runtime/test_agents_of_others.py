@@ -1,8 +1,11 @@
 """The environments of docs/guide/agents.md play as the page says."""
 
 import asyncio
+import json
 import re
 import sqlite3
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
 
@@ -65,6 +68,43 @@ def test_a_search_finds_passages_and_the_answer_is_compared_as_text(tmp_path):
     )
     end = step(env, "<answer> paris! </answer>", 2)
     assert (end.done, end.rewards) == (True, {"exact": 1.0, "found": 1.0})
+
+
+def test_a_search_engine_is_asked_as_that_of_the_recipe():
+    asked = []
+
+    class Retriever(BaseHTTPRequestHandler):
+        def do_POST(self):
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            found = {"result": [[{"contents": "Paris is the capital of France."}]]}
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(found).encode())
+
+        def log_message(self, *words):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Retriever) as server:
+        threading.Thread(target=server.serve_forever).start()
+        url = f"http://127.0.0.1:{server.server_port}/retrieve"
+        env = environment("search.py", "Search", url=url)
+        env.reset(Task(text="", target=["Paris"]), Random(1))
+        seen = step(env, "<search>France</search>")
+        server.shutdown()
+    assert asked == [{"queries": ["France"], "topk": 3, "return_scores": False}]
+    assert "Doc 1: Paris is the capital of France." in seen.observation
+
+
+def test_lines_are_counted_as_the_page_says():
+    text = PAGE.read_text("utf-8")
+    written = {}
+    for section in text.split("\n## ")[1:]:
+        blocks = re.findall(r"^```\w+ \S+\n(.*?)^```$", section, re.S | re.M)
+        rows = [line.strip() for block in blocks for line in block.splitlines()]
+        name = section.partition("\n")[0]
+        written[name] = sum(bool(row) and not row.startswith(("#", "//")) for row in rows)
+    told = re.findall(r"^\| `?(\w+)(?:\.py)?`? .*\| (\d+) \|$", text, re.M)
+    assert {name: int(count) for name, count in told} == written
 
 
 def test_siblings_are_dealt_the_same_cards_and_a_wrong_form_costs_ten():
