@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gloo_wire
@@ -117,6 +118,16 @@ def test_an_engine_that_goes_in_the_middle_is_told_of() -> None:
     assert nccl._asked(here, nccl.deque([lambda: True])) is None
     with pytest.raises(RunError, match="gone, in the middle"):
         nccl._asked(here, nccl.deque([lambda: False]))
+
+
+def test_what_is_written_waits_for_no_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[str] = []
+    stream = SimpleNamespace(synchronize=lambda: waits.append("copies"))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("sends"))
+    nccl.Sent(gloo_wire, "run").written()
+    assert waits == ["copies"]
 
 
 class Library:
