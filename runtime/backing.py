@@ -13,8 +13,8 @@ from forgedsl import transports
 from forgedsl.errors import LaunchError
 from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
+from forgedsl.lower.hosts import num_hosts
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.hosts.registry import num_hosts
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.schema import SERVICES
 
@@ -88,7 +88,7 @@ def check_supported(job: spec.Job) -> None:
 
 def _check_hosts(job: spec.Job) -> None:
     try:
-        facts = registry.launcher(job.launcher.kind)
+        facts = registry.carrier(job.launcher.kind)
     except LookupError as error:
         raise LaunchError(f"{error}") from error
     hosts = num_hosts(job)
@@ -99,8 +99,8 @@ def _check_hosts(job: spec.Job) -> None:
         )
     if facts.allocation and not os.environ.get(facts.allocation):
         emit = facts.manifest.emit if facts.manifest is not None else ""
-        remedy = f"`forgec build FILE -o DIR --emit {emit}` writes what to submit, or "
-        why = "this version starts nothing on other machines by itself"
+        remedy = f"`forgec build FILE -o DIR --emit {emit}` writes that, and how to submit it, or "
+        why = f"a run starts inside of what the scheduler was given ({facts.allocation} is not set)"
         if facts.submit:
             why = f"there is no `{facts.submit}` here to submit with"
         raise LaunchError(

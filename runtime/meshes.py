@@ -20,12 +20,12 @@ from typing import Any
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
+from forgedsl.lower.hosts import hosts_of
 from forgedsl.plan.host import gpu_mask
 from forgedsl.runtime.actors.environment import EnvironmentPool
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
-from forgedsl.runtime.hosts.registry import hosts_of
 from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap

@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 from forgedsl.build.artifacts import EMITS
 from forgedsl.cli.app import app
 from forgedsl.launchers.slurm import clock
+from forgedsl.lower.hosts import num_hosts
+from forgedsl.lower.job import Job
 
 ROOT = Path(__file__).parents[2]
 GRPO = str(ROOT / "pipelines" / "grpo_math.forge")
@@ -127,6 +129,42 @@ def test_manifests_are_one_pod_a_host(everything, golden):
     checked = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
     assert checked.returncode == 0
     golden("grpo_math/cluster/k8s.yaml", text)
+
+
+def test_manifests_are_as_kubernetes_publishes_them(everything, tmp_path):
+    """By its schemas, which name every field; also those of one host, with all settings."""
+    published = pytest.importorskip("kubernetes_validate")  # requirements/dev.txt
+    words = ("build", GRPO, "-o", str(tmp_path), "--host", "1xH200", "--emit", "k8s")
+    sized = ("cluster.cpus=64", "cluster.memory=512GiB")
+    assert forgec(*words, "--set", KUBERNETES, *sized).exit_code == 0
+    texts = [(folder / "k8s.yaml").read_text() for folder in (everything[0], tmp_path)]
+    found = [manifest for text in texts for manifest in yaml.safe_load_all(text)]
+    for manifest in found:
+        for version in (
+            "1.31",
+            published.latest_version(),
+        ):  # successPolicy is on by default since 1.31
+            published.validate(manifest, version, strict=True)
+    assert [manifest["kind"] for manifest in found] == ["Service", "Job", "Job"]
+
+
+def test_both_schedulers_are_asked_for_what_a_run_uses(everything):
+    folder = everything[0]
+    slurm = (folder / "job.sbatch").read_text()
+    _, pods = yaml.safe_load_all((folder / "k8s.yaml").read_text())
+    job = Job.model_validate_json((folder / "job.json").read_text())
+    asked = directives(slurm)
+    assert int(asked["nodes"]) == pods["spec"]["completions"] == num_hosts(job)
+    pod = pods["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    gpus = container["resources"]["limits"]["nvidia.com/gpu"]
+    used = [p.gpus for service in job.services.values() for p in service.mesh.places]
+    assert int(asked["gpus-per-node"]) == gpus == 1 + max(map(max, used))
+    assert asked["signal"] == f"B:TERM@{pod['terminationGracePeriodSeconds']}"
+    for script in (slurm, container["args"][0]):
+        assert "exec forgec run job.json --run-dir" in script
+    workers = next(e["value"] for e in container["env"] if e["name"] == "FORGE_WORKERS")
+    assert len(workers.split(",")) == num_hosts(job)
 
 
 KUBERNETES = 'launcher=kubernetes("rl", image="registry.example/forge:1", labels=["team=rl"])'

@@ -186,15 +186,12 @@ def test_several_hosts_need_a_launcher():
     assert "slurm" in found.help
 
 
-def test_a_plan_over_several_hosts_is_made_and_said_not_to_run():
+def test_pods_may_be_several_hosts():
     text = changed(GRPO, ("schedule async", "cluster { hosts = 2 }\nschedule async"))
     launcher = 'launcher=kubernetes("rl", image="forge:1")'
     made, diagnostics = plan_of(text, "trainer.hosts=2", launcher)
     assert made is not None
-    found = only(diagnostics, "P216")
-    assert (found.severity, found.message) == (
-        "info", "the plan uses 2 hosts, and this version runs on one",
-    )  # fmt: skip
+    assert [d.code for d in diagnostics] == []
 
 
 def test_prompt_and_completion_over_context():

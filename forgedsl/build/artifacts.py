@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.launchers.base import Allocation, Manifest
 from forgedsl.launchers.registry import LAUNCHERS
+from forgedsl.lower.hosts import num_hosts
 from forgedsl.passes import PASSES
 from forgedsl.passes.state import State
 from forgedsl.records import dataclass
@@ -139,13 +140,12 @@ def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocatio
     """The hosts and GPUs that the plan places processes on, and what `cluster` says of a host."""
     meshes = [service.mesh for service in job.services.values()]
     places = [place for mesh in meshes for place in mesh.places]
-    hosts = [place.host + 1 for place in places] + [mesh.hosts for mesh in meshes]
     return Allocation(
         name=re.sub(r"[^A-Za-z0-9_.-]+", "-", job.name).strip("-") or "forge",
         title=" ".join(job.summary[0].split()),
         compiler=job.compiler,
         services=tuple(services),
-        hosts=max(job.launcher.pools + 1, *hosts),
+        hosts=num_hosts(job),
         gpus=max((1 + gpu for place in places for gpu in place.gpus), default=0),
         cpus=job.launcher.cpus,
         memory=job.launcher.memory,

@@ -54,10 +54,10 @@ def print_planned(loaded: Loaded, asked: str, host: Host) -> None:
 
 
 def print_diagnostics(loaded: Any) -> None:
-    """Errors, warnings and what will not run on stderr, as `forgec lint` shows them."""
+    """Errors and warnings on stderr, as `forgec lint` shows them."""
     from forgedsl.report import full
     from forgedsl.report.style import style_for
 
-    shown = [d for d in loaded.reporter if d.severity is not Severity.INFO or d.code == "P216"]
+    shown = [d for d in loaded.reporter if d.severity is not Severity.INFO]
     if shown:
         print(full.render(shown, loaded.sources, style_for(sys.stderr)), file=sys.stderr)

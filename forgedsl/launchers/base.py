@@ -92,13 +92,10 @@ def rendered(template: str, asked: Allocation, **more: Any) -> str:
     )
     return environment.get_template(template).render(
         title=asked.title, compiler=asked.compiler, name=asked.name, hosts=asked.hosts,
-        gpus=asked.gpus, services=asked.services, port=PORT, worker=WORKER, **more,
+        gpus=asked.gpus, services=asked.services, **more,
     )  # fmt: skip
 
 
 GIB = 2**30
-PORT = 26600
-WORKER = (
-    'python -c "from socket import getfqdn; from monarch.actor import run_worker_loop_forever as '
-    f'run; run(address=\\"tcp://\\" + getfqdn() + \\":{PORT}\\", ca=\\"trust_all_connections\\")"'
-)
+NOTICE = 120
+"""seconds between the word that the time is up and the end: for a step and a checkpoint"""

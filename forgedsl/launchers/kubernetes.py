@@ -1,6 +1,8 @@
 """Launcher `kubernetes`: a Job with one pod a host that runs job.json, and a Service for names.
 
-With several hosts each starts one Monarch worker, whose addresses are in FORGE_WORKERS.
+With several hosts each starts one Monarch worker (runtime/hosts/kubernetes.py); their addresses
+are in WORKERS, and the first pod runs the controller. No operator and no right to ask the cluster
+for anything are needed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 from forgedsl.launchers.base import (
     GIB,
-    PORT,
+    NOTICE,
     Allocation,
     Launcher,
     Manifest,
@@ -25,6 +27,9 @@ from forgedsl.settings import STR, Parameter, Type
 IMAGE = "forgedsl:latest"
 CLAIM = "forge-runs"
 MOUNT = "/forge"
+PORT = 26600
+WORKERS, RANK = "FORGE_WORKERS", "JOB_COMPLETION_INDEX"
+"""in the environment of each pod: addresses of all, and which of them it is"""
 
 
 def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
@@ -41,6 +46,8 @@ def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
         limits=_limits(asked),
         claim=CLAIM,
         mount=MOUNT,
+        port=PORT,
+        notice=NOTICE,
         workers=",".join(f"tcp://{pod}-{i}.{pod}:{PORT}" for i in range(asked.hosts)),
     )
 
@@ -61,6 +68,7 @@ LAUNCHER = Launcher(
         keyword("service_account", replace(STR, optional=True)),
         keyword("labels", Type(base="list", item=STR, optional=True)),
     ),
-    allocation="KUBERNETES_SERVICE_HOST",
+    most=None,
+    allocation=WORKERS,
     manifest=Manifest(emit="k8s", file="k8s.yaml", what="manifests for Kubernetes", text=manifests),
 )

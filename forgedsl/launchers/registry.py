@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from forgedsl.launchers import kubernetes, local, process, slurm, ssh
 from forgedsl.launchers.base import Launcher
 from forgedsl.settings import Live, Signature
@@ -27,3 +29,17 @@ def launcher(name: str) -> Launcher:
         if each.name == name:
             return each
     raise LookupError(f"no launcher {name}; there are {', '.join(each.name for each in LAUNCHERS)}")
+
+
+def carrier(name: str) -> Launcher:
+    """What carries a job with this launcher out: a scheduler that has started us takes the place of
+    another, since what is submitted is written for each.
+
+    Raises:
+        LookupError: there is no such launcher.
+    """
+    mine = launcher(name)
+    if not mine.allocation or os.environ.get(mine.allocation):
+        return mine
+    inside = [each for each in LAUNCHERS if each.allocation and os.environ.get(each.allocation)]
+    return inside[0] if inside else mine

@@ -7,6 +7,7 @@ from typing import Any
 
 from forgedsl.launchers.base import (
     GIB,
+    NOTICE,
     Allocation,
     Launcher,
     Manifest,
@@ -19,8 +20,6 @@ from forgedsl.settings import BOOL, DURATION, STR, Parameter, Type
 
 _TEXT = replace(STR, optional=True)
 WORDS = ("partition", "account", "qos", "constraint")
-NOTICE = 120
-"""seconds between the word that the time is up and the end: for a step and a checkpoint"""
 
 
 def script(asked: Allocation, args: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, error
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
@@ -336,21 +336,10 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
     used = {place.host for mesh in meshes for place in mesh.places}
     wide = [mesh for mesh in meshes if mesh.hosts > 1]
     hosts = max(len(used), *(mesh.hosts for mesh in meshes))  # what does not fit has no places
-    launcher, facts = program.singletons["launcher"].settings["value"], launcher_of(program)
+    facts = launcher_of(program)
     if facts.most is None or hosts <= facts.most:
         return []
     decl = program.services[(wide or list(meshes))[0].service]
-    if facts.manifest is not None:
-        return [
-            Diagnostic(
-                code="P216",
-                name="not-carried-out",
-                severity=Severity.INFO,
-                message=f"the plan uses {hosts} hosts, and this version runs on one",
-                span=launcher.origin.span or decl.name_span,
-                help="plan, sim, build and `run --stub` work; `run` needs a profile for one host",
-            )
-        ]
     return [
         error(
             "P209",

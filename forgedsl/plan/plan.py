@@ -98,7 +98,7 @@ def _chosen(
 
     base = request_of(program, graph, (), Reporter(), host, base_dir)
     launcher = launcher_of(program)
-    if launcher.most is not None and launcher.manifest is None:  # P209 refuses more
+    if launcher.most is not None:  # P209 refuses more
         reached = min(base.host.hosts, launcher.most)
         base = replace(base, host=replace(base.host, hosts=reached))
     space = search.asked(program, graph)

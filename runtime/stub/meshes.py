@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
+from forgedsl.lower.hosts import hosts_of
 from forgedsl.runtime.actors.twins import StubRewards
 from forgedsl.runtime.hosts.base import Hosts
-from forgedsl.runtime.hosts.registry import hosts_of
 from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.meshes import POOL, Fleet, set_up
 from forgedsl.runtime.stub.rehearsal import Rehearsal

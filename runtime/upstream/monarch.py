@@ -28,12 +28,14 @@ from monarch.actor import (
     PortReceiver,
     attach_to_workers,
     enable_transport,
+    run_worker_loop_forever,
 )
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.scratch import own_semaphores
 
-__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap", "this_host"]
+__all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap", "serve",
+           "this_host"]  # fmt: skip
 
 SETUP_GC = (100_000, 20, 100)
 """while thousands of modules are imported, nearly nothing that is made is garbage"""
@@ -83,6 +85,11 @@ def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
         enable_transport(f"tcp://{at}:0")
     this_host()  # the client begins
     return attach_to_workers(name="hosts", ca="trust_all_connections", workers=addresses)
+
+
+def serve(address: str) -> None:
+    """Be a host, until this process ends."""
+    run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[], None]:

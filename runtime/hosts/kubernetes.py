@@ -1,0 +1,84 @@
+"""Launcher `kubernetes`: the pods of the Job that this process runs in, each with a worker.
+
+    manifest: every pod runs `python -m` this, the first one the controller --> attach
+
+A pod that ends fails its Job, and Kubernetes ends the others: nothing is left to be stopped here.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+from forgedsl.launchers.kubernetes import RANK, WORKERS
+from forgedsl.runtime.hosts.addresses import LOOPBACK, towards
+from forgedsl.runtime.hosts.base import Hosts
+from forgedsl.runtime.upstream.monarch import attach_hosts, serve, this_host
+
+START_SECONDS = 900.0
+"""an image may have to be pulled on a node first"""
+
+
+class PodHosts(Hosts):
+    """Each host is a pod; a single one is this."""
+
+    _all: Any = None
+    _towards = LOOPBACK
+
+    def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
+        addresses = os.environ[WORKERS].split(",")
+        if len(addresses) < count:
+            raise LaunchError(
+                f"the plan uses {count} hosts, and there are {len(addresses)} pods: apply what "
+                "`forgec build --emit k8s` writes for this plan"
+            )
+        self.count = count
+        if count > 1:
+            self._towards = towards(_reached(addresses[:count]))
+            self._all = attach_hosts(addresses[:count], at=self._towards)
+
+    def address(self) -> str:
+        return self._towards
+
+    def attach(self, which: range) -> Any:
+        if self._all is None:
+            return this_host()
+        return self._all.slice(hosts=slice(which.start, which.stop))
+
+    def kill(self, on: range, pids: Sequence[int]) -> None:
+        if on == range(1):  # elsewhere these numbers are others'
+            super().kill(on, pids)
+
+
+def _reached(addresses: Sequence[str]) -> str:
+    """Wait until each pod listens; the number of the first one.
+
+    Raises:
+        LaunchError: one does not.
+    """
+    end, found = time.monotonic() + START_SECONDS, []
+    for address in addresses:
+        name, _, port = address.removeprefix("tcp://").partition(":")
+        while True:
+            try:
+                with socket.create_connection((name, int(port)), timeout=5.0) as there:
+                    found.append(str(there.getpeername()[0]))
+                break
+            except OSError as error:
+                if time.monotonic() > end:
+                    raise LaunchError(
+                        f"nothing listens at {address} after {START_SECONDS:.0f} s ({error}): "
+                        f"`kubectl describe pod {name.partition('.')[0]}` says why"
+                    ) from error
+            time.sleep(0.5)
+    return found[0]
+
+
+if __name__ == "__main__":
+    mine = os.environ[WORKERS].split(",")[int(os.environ[RANK])]
+    serve(f"{mine}@tcp://0.0.0.0:{mine.rpartition(':')[2]}")
