@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.generator import GeneratorClient, Home
 from forgedsl.runtime.stub.endpoints import StubClient
 
 PROMPTS = [[1, 2, 3], [4, 5], [6], [7, 8, 9]]
@@ -61,3 +61,46 @@ def test_a_rehearsal_routes_as_a_run_does() -> None:
 
 def test_sticky_prompts_are_spread() -> None:
     assert len(set.union(*homes("sticky"))) > 1
+
+
+def turns(route: Any, *, dies: bool = False, owes: int = 0) -> list[int]:
+    """The replicas that three turns of a trajectory are asked from; behind the first its replica
+    dies, or owes more than the others."""
+    service = spec.VllmService(
+        model="m", mesh=spec.Mesh(name="g", device="cpu", replicas=4), dtype="f32",
+        sampling=spec.Sampling(max_tokens=4), route=route,
+    )  # fmt: skip
+
+    async def main() -> list[int]:
+        asked: list[int] = []
+        meshes: list[Any] = [SimpleNamespace() for _ in range(4)]
+        client = GeneratorClient(service, meshes, lambda *_: None)
+        for index, replica in enumerate(client.replicas):
+
+            def post(request: Any, index: int = index) -> asyncio.Future[None]:
+                asked.append(index)
+                client.replicas[index].outstanding[request.id].future.set_result(None)
+                return asyncio.get_running_loop().create_future()
+
+            replica.submitter = SimpleNamespace(post=post)
+        home = Home([1, 2, 3])
+        for turn in range(3):
+            await client.sample([1, 2, 3, *range(turn)], service.sampling, 1, home=home)
+            first = client.replicas[asked[0]]
+            first.outstanding.update({str(-i): None for i in range(1, owes + 1)})
+            if dies and first.alive:
+                client.lost(first.mesh)
+        return asked
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("route", ["sticky", "round_robin", "least_loaded"])
+def test_the_turns_of_a_trajectory_go_where_its_cache_is(route: str) -> None:
+    assert len(set(turns(route, owes=4))) == 1
+
+
+@pytest.mark.parametrize("more", [{"dies": True}, {"owes": 5}])
+def test_a_trajectory_moves_where_its_replica_died_or_owes_too_much(more: Any) -> None:
+    first, second, third = turns("least_loaded", **more)
+    assert first != second == third

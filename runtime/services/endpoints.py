@@ -13,6 +13,7 @@ import os
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol
@@ -34,7 +35,7 @@ from forgedsl.runtime.environments.driver import Driver, Limits
 from forgedsl.runtime.items import Batch, Completion, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
-from forgedsl.runtime.services.generator import GeneratorClient
+from forgedsl.runtime.services.generator import GeneratorClient, Home
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -277,8 +278,9 @@ class MonarchEndpoints:
     ) -> Rollout:
         """A trajectory; each of its turns is a completion of its own."""
         client = self.generators[service]
-        driver = self.drivers[env, service]
-        return await driver.play(client.sample, as_prompt(prompt), sibling, seed, limits)
+        driver, asked = self.drivers[env, service], as_prompt(prompt)
+        engine = partial(client.sample, home=Home(asked.token_ids))
+        return await driver.play(engine, asked, sibling, seed, limits)
 
 
 def _limits(sampling: spec.Sampling, of: spec.Node | spec.Eval) -> Limits:

@@ -30,6 +30,19 @@ from forgedsl.runtime.upstream.monarch import Channel, Mesh
 PROBE_GAPS = {"f32": 2e-3, "bf16": 0.5, "f16": 0.1}
 """largest difference in log-prob between two correct implementations of one model"""
 
+FULL, FEW = 1.25, 4
+"""a trajectory stays where it was unless so many times what the idlest replica owes, and so many
+more, are there: then waiting costs more than to compute its keys and values anew"""
+
+
+@dataclass(slots=True)
+class Home:
+    """Where the requests of a trajectory go: once one has been answered, to the replica that has
+    what came before in its cache."""
+
+    prompt: list[int]
+    replica: Replica | None = None
+
 
 @dataclass(slots=True)
 class Owed:
@@ -37,7 +50,7 @@ class Owed:
 
     request: Any
     future: asyncio.Future[Completion]
-    prompt: list[int]
+    home: Home
     replica: Replica | None = None
     """who owes it now"""
 
@@ -82,15 +95,20 @@ class GeneratorClient:
             await self._open(replica)
 
     async def sample(
-        self, token_ids: list[int], sampling: spec.Sampling, seed: int, grades: tuple[int, ...] = ()
+        self,
+        token_ids: list[int],
+        sampling: spec.Sampling,
+        seed: int,
+        grades: tuple[int, ...] = (),
+        home: Home | None = None,
     ) -> Completion:
-        """One completion from the replica that the routing policy picks, with the log-probs of
-        `grades` as its first token."""
+        """One completion from the replica that the routing policy picks, or that is its `home`,
+        with the log-probs of `grades` as its first token."""
         ident = str(next(self._ids))
         owed = Owed(
             self._request(ident, token_ids, sampling, seed, grades),
             asyncio.get_running_loop().create_future(),
-            token_ids,
+            home or Home(token_ids),
         )
         self._hand_out(owed)
         try:
@@ -182,23 +200,28 @@ class GeneratorClient:
     def _hand_out(self, owed: Owed) -> None:
         if owed.future.done():
             return
-        replica = self._route(owed.prompt)
+        replica = self._route(owed.home)
         if replica is None:
             self._nobody.append(owed)
             return
-        replica.outstanding[owed.request.id], owed.replica = owed, replica
+        replica.outstanding[owed.request.id] = owed
+        owed.replica = owed.home.replica = replica
         assert replica.submitter is not None
         sent = replica.submitter.post(owed.request)
         sent.add_done_callback(lambda done: _submitted(done, owed))
 
-    def _route(self, token_ids: list[int]) -> Replica | None:
+    def _route(self, home: Home) -> Replica | None:
         alive = [replica for replica in self.replicas if replica.alive]
         if not alive:
             return None
+        if (known := home.replica) is not None and known.alive:
+            least = min(len(replica.outstanding) for replica in alive)
+            if len(known.outstanding) <= FULL * least + FEW:
+                return known
         if self.service.route == "least_loaded":
             return min(alive, key=lambda r: len(r.outstanding))
         if self.service.route == "sticky":  # a group stays with the replica that has its prompt
-            return alive[zlib.crc32(repr(token_ids).encode()) % len(alive)]
+            return alive[zlib.crc32(repr(home.prompt).encode()) % len(alive)]
         return alive[next(self._turn) % len(alive)]
 
     def _submitter(self, replica: Replica) -> Callable[[Sequence[Any]], Any]:
