@@ -190,6 +190,21 @@ def test_slow_rewards_and_stragglers_cost_time():
     assert straggler["step_s"]["max"] > 1.5 * straggler["undisturbed"]["step_s"]["max"]
 
 
+def test_tools_take_time_and_more_groups_in_flight_take_it_back():
+    game = str(Path(PIPELINE).with_name("guess_math.forge"))
+
+    def step_s(seconds, age):
+        args = ["--assume", "game.turns=3", "--assume", f"game.step={seconds}"]
+        args += ["--steps", "40", "--format", "json", "--set", f"schedule.max_policy_age={age}"]
+        return json.loads(CliRunner().invoke(app, ["sim", game, *args]).stdout)["step_s"]["mean"]
+
+    assert step_s(1, 1) > step_s(0, 1) + 0.5
+    assert step_s(1, 16) < 0.5 * step_s(1, 1)
+    text = CliRunner().invoke(app, ["sim", game, "--steps", "2", "--assume", "game.step=1"]).stdout
+    assert "assumed: plays of game have lognormal(1.8, 0.5) up to 3 turns" in text
+    assert "a step of game takes" not in text
+
+
 def test_text_says_where_the_numbers_come_from():
     text = sim(*SMALL).stdout
     assert "simulation of grpo_math (profile cpu): 8 steps" in text

@@ -20,15 +20,18 @@ from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.sim.simulation import simulate
+from forgedsl.runtime.stub.endpoints import in_turns
 from forgedsl.sim.latency import (
     Control,
     Data,
     Engine,
     Filter,
     Latencies,
+    Play,
     Reward,
     Titan,
     completion_tokens,
+    steps,
 )
 from forgedsl.sim.values import KEEPS, REWARD, Dist, constant, uniform
 
@@ -36,6 +39,7 @@ ENGINE = Engine(
     tokens=Dist(median=60.0, sigma=0.8, most=400.0), prompt=constant(16.0), decode=0.01,
     decode_sequence=1e-4, prefill=1e-5, max_running=24, load=0.1, start=20.0,
 )  # fmt: skip
+TOOL = Dist(median=1.0, sigma=0.5)
 TITAN = Titan(step=0.2, token=5e-4, logprobs=0.1, logprobs_token=1e-4, publish=0.05, save=0.0)
 
 
@@ -64,7 +68,8 @@ class Timed(FakeEndpoints):
 
     async def sample(self, node, prompt, sibling, seed):
         tokens = int(completion_tokens(self.model, node.target, 0, prompt.group, sibling))
-        return await self._complete(prompt, sibling, tokens)
+        waits = steps(self.model, node.env, 0, prompt.group, sibling)
+        return await in_turns(waits, tokens, lambda n: self._complete(prompt, sibling, int(n)))
 
     async def evaluate_sample(self, name, prompt, sibling, seed):
         tokens = int(completion_tokens(self.model, "generator", 0, -1 - prompt.row, sibling))
@@ -133,6 +138,8 @@ def prepared(name):
             for n in nodes
         ]
         keep = 0.6
+    if name == "plays":
+        nodes[1] = nodes[1].model_copy(update={"env": "game", "max_turns": 4})
     if name == "sync":
         more = {"mode": "sync", "credits": 6}
     if name == "window":
@@ -153,13 +160,14 @@ def prepared(name):
         rewards={"right": Reward(seconds=Dist(median=reward, sigma=0.5))},
         filters={"mixed": Filter(keep=keep)}, data={"data": Data(rows=3)},
         control=Control(rollout=0.0),
+        environments={"game": Play(turns=Dist(median=3.0, sigma=0.5, most=4.0), step=TOOL)},
     )  # fmt: skip
     return the_job, model, replicas
 
 
 EXACT = ("plain", "sync", "window", "one busy engine")
 """where every random quantity has the same key on both sides"""
-CASES = ("plain", "sync", "window", "filtered", "slow rewards", "one busy engine", "evals")
+CASES = ("plain", "plays", "sync", "window", "filtered", "slow rewards", "one busy engine", "evals")
 
 
 @pytest.mark.parametrize("name", CASES)

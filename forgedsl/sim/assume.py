@@ -2,8 +2,8 @@
 
     Latencies + "NAME.FIELD=VALUE" -> Latencies; AssumptionError says what there is
 
-Names are services, rewards, filter functions, datasets, and `controller`; fields those of the
-records in latency.py.
+Names are services, rewards, filter functions, datasets, environments, and `controller`; fields
+those of the records in latency.py.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from forgedsl.sim.latency import Latencies
 from forgedsl.sim.values import Dist, dist, seconds
 
 CONTROLLER = "controller"
-GROUPS = ("engines", "titans", "rewards", "filters", "data")
+GROUPS = ("engines", "titans", "rewards", "filters", "data", "environments")
 WHOLE = ("max_running", "rows")
 """fields that are counts"""
 
@@ -72,7 +72,8 @@ def _value(old: Any, field: str, written: str) -> Any:
 
 def _speaks_of(note: str, name: str, field: str) -> bool:
     """Whether a note tells of a value that is no longer the assumed one."""
-    return f" {name} " in f" {note} " and field in ("tokens", "seconds", "keep")
+    told = field in ("tokens", "seconds", "keep") or f" {field}" in note
+    return f" {name} " in f" {note} " and told
 
 
 def _hint(word: str, known: Sequence[str]) -> str:

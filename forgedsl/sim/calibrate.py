@@ -20,7 +20,7 @@ from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
 from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
-from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Reward, Titan
+from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
 from forgedsl.sim.values import constant, quantiles
 
@@ -78,6 +78,9 @@ def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
         rewards={name: _reward(r, name, data) for name, r in latencies.rewards.items()},
         filters={name: _filter(f, name, data) for name, f in latencies.filters.items()},
         data={name: _data(d, name, job, data) for name, d in latencies.data.items()},
+        environments={  # their steps are in the completions that were measured
+            name: Play(turns=constant(1.0), step=constant(0.0)) for name in latencies.environments
+        },
         control=_control(data),
         notes=(),
     )

@@ -30,7 +30,7 @@ from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.services.titan import PRECISIONS
-from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Reward, Titan
+from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
 from forgedsl.transports import RATES
 
@@ -51,6 +51,8 @@ DISK = 2e9
 SUCCESS = 0.8
 """assumed share of right completions, from which the filters' dead groups follow"""
 ROWS, EVAL_ROWS = 10_000, 200
+TURNS, UNBOUNDED = 0.6, 10
+"""turns of a trajectory: median as a share of the most, and the most where there is no limit"""
 PUBLISH = 0.5
 """share of a weight transfer in which the trainer is busy"""
 
@@ -60,9 +62,10 @@ def from_plan(job: Job, graph: Graph, plan: Plan) -> Latencies:
     found, notes = engines(job, graph, plan)
     rewards, more = _rewards(job)
     filters, why = _filters(job)
+    environments, played = _environments(job)
     return Latencies(
         engines=found, titans=titans(job, graph, plan), rewards=rewards, filters=filters,
-        data=_data(job), notes=(*notes, *more, *why),
+        data=_data(job), environments=environments, notes=(*notes, *played, *more, *why),
     )  # fmt: skip
 
 
@@ -83,6 +86,23 @@ def _filters(job: Job) -> tuple[dict[str, Filter], list[str]]:
     names = [node.target for node in job.nodes if node.op == "mask"]
     note = f"{keep:.0%} of groups (success rate {SUCCESS:g}, {size} completions each)"
     return {n: Filter(keep=keep) for n in names}, [f"filter {n} keeps {note}" for n in names]
+
+
+def _environments(job: Job) -> tuple[dict[str, Play], list[str]]:
+    """Of environments nothing is known but how many turns there are at most."""
+    found, notes = {}, []
+    for name, shop in job.environments.items():
+        limits = [node.max_turns for node in job.nodes if node.env == name]
+        limits += [each.max_turns for each in job.evals.values() if each.env == name]
+        most = float(max((limit for limit in limits if limit is not None), default=UNBOUNDED))
+        turns = Dist(median=max(1.0, TURNS * most), sigma=0.5, most=most)
+        step = Dist(median=0.05, sigma=0.5, most=shop.tool_timeout)
+        found[name] = Play(turns=turns, step=step)
+        notes += [
+            f"plays of {name} have {turns.text} turns",
+            f"a step of {name} takes {step.text} s",
+        ]
+    return found, notes
 
 
 def _data(job: Job) -> dict[str, Data]:

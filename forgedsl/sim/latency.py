@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgedsl.records import dataclass
-from forgedsl.sim.values import GROUP, LENGTH, PROMPT, Dist, uniform
+from forgedsl.records import dataclass, field
+from forgedsl.sim.values import GROUP, LENGTH, PROMPT, STEP, TURNS, Dist, uniform
 
 CONTROLLER_ROLLOUT = 0.2e-3
 """the controller's own work on one completion, messages included (docs/benchmarks.md)"""
@@ -53,6 +53,14 @@ class Reward:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """An environment: turns of a trajectory, whose tokens they share, and seconds of a step."""
+
+    turns: Dist
+    step: Dist
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """`keep`: the probability that a group passes."""
 
@@ -71,13 +79,14 @@ class Control:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latencies:
-    """By name of service, reward, filter function and dataset."""
+    """By name of service, reward, filter function, dataset and environment."""
 
     engines: Mapping[str, Engine]
     titans: Mapping[str, Titan]
     rewards: Mapping[str, Reward]
     filters: Mapping[str, Filter]
     data: Mapping[str, Data]
+    environments: Mapping[str, Play] = field(default_factory=dict)
     control: Control = Control(rollout=CONTROLLER_ROLLOUT)
     source: str = "the plan's cost model"
     notes: tuple[str, ...] = ()
@@ -95,3 +104,15 @@ def completion_tokens(
 
 def prompt_tokens(latencies: Latencies, service: str, seed: int, group: int) -> float:
     return latencies.engines[service].prompt.at(uniform(seed, PROMPT, group))
+
+
+def steps(
+    latencies: Latencies, env: str | None, seed: int, group: int, number: int
+) -> tuple[float, ...]:
+    """Seconds of the step behind each turn of a trajectory; of a completion alone there is one
+    turn, and nothing behind it."""
+    if env is None:
+        return (0.0,)
+    play = latencies.environments[env]
+    turns = max(1, round(play.turns.at(uniform(seed, TURNS, group, number))))
+    return tuple(play.step.at(uniform(seed, STEP, group, number, t)) for t in range(turns))

@@ -25,7 +25,7 @@ from forgedsl.runtime.endpoints import (
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.sim.fleet import Fleet, Places
 from forgedsl.sim.inject import Fault, faults_due
-from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens
+from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
 from forgedsl.sim.values import FAILS, KEEPS, REWARD, uniform
 
 PURE = "rewards"
@@ -124,23 +124,31 @@ class SimEndpoints:
 
     async def sample(self, node: Node, prompt: Any, sibling: int, seed: int) -> Rollout:
         origin: Prompt = prompt if isinstance(prompt, Prompt) else prompt.prompt
-        made = await self._complete(node.target, origin, origin.group, sibling)
+        made = await self._complete(node.target, origin, origin.group, sibling, node.env)
         if self._failing and self._fails(node.target, origin.group, sibling):
             raise RolloutError("injected failure")
         return made
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
-        service = self._job.evals[name].service
-        return await self._complete(service, prompt, -1 - prompt.row, sibling)
+        spec = self._job.evals[name]
+        return await self._complete(spec.service, prompt, -1 - prompt.row, sibling, spec.env)
 
-    async def _complete(self, service: str, prompt: Prompt, group: int, sibling: int) -> Rollout:
+    async def _complete(
+        self, service: str, prompt: Prompt, group: int, sibling: int, env: str | None
+    ) -> Rollout:
         model, fleet = self._latencies, self.fleets[service]
         tokens = completion_tokens(model, service, self._seed, group, sibling)
         before = prompt_tokens(model, service, self._seed, group)
-        oldest = await fleet.sample(tokens, before * fleet.spec.prefill)
+        turns, prefill = steps(model, env, self._seed, group, sibling), before * fleet.spec.prefill
+        versions = []
+        for number, seconds in enumerate(turns):  # later turns find the earlier ones in the cache
+            each = tokens / len(turns)
+            versions.append(await fleet.sample(each, 0.0 if number else prefill))
+            if seconds:
+                await asyncio.sleep(seconds)
         if model.control.rollout:
             await self.controller.work(model.control.rollout)
-        made = _told(prompt, sibling, round(before + tokens), (oldest, fleet.version))
+        made = _told(prompt, sibling, round(before + tokens), (versions[0], fleet.version))
         made.group, made.truncated = group, tokens >= fleet.spec.tokens.most
         return made
 

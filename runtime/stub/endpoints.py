@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from forgedsl.runtime.stub.data import StubReader
 from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh
 from forgedsl.sim.inject import Fault, faults_due
-from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens
+from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
 from forgedsl.sim.values import FAILS, KEEPS, uniform
 
 
@@ -67,9 +67,7 @@ class StubEndpoints(MonarchEndpoints):
 
     async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
         asked = as_prompt(prompt)
-        client = self.generators[node.target]
-        length = completion_tokens(self._model, node.target, self._seed, asked.group, sibling)
-        rollout = await self._complete(client, _long(client, length), asked, sibling, seed)
+        rollout = await self._turns(node.target, asked, asked.group, sibling, seed, node.env)
         if self._fails(node.target, asked.group, sibling):
             raise RolloutError("injected failure")
         return rollout
@@ -85,10 +83,20 @@ class StubEndpoints(MonarchEndpoints):
         return Measured(value=0.0, samples=count)
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
-        service = self.job.evals[name].service
+        spec_ = self.job.evals[name]
+        group = -1 - prompt.row
+        return await self._turns(spec_.service, prompt, group, sibling, seed, spec_.env)
+
+    async def _turns(
+        self, service: str, prompt: Prompt, group: int, sibling: int, seed: int, env: str | None
+    ) -> Rollout:
+        """A completion, or the turns of a trajectory, which share its length."""
         client = self.generators[service]
-        length = completion_tokens(self._model, service, self._seed, -1 - prompt.row, sibling)
-        return await self._complete(client, _long(client, length), prompt, sibling, seed)
+        length = completion_tokens(self._model, service, self._seed, group, sibling)
+        waits = steps(self._model, env, self._seed, group, sibling)
+        return await in_turns(
+            waits, length, lambda n: self._complete(client, _long(client, n), prompt, sibling, seed)
+        )
 
     async def score(self, node: spec.Node, rollout: Any, target: Any) -> Score:
         score = await self.rewards.score(node.target, rollout, target)
@@ -118,6 +126,24 @@ class StubEndpoints(MonarchEndpoints):
         share = self._failing.get(target, 0.0)
         self._tries += bool(share)
         return bool(share) and uniform(self._seed, FAILS, group, sibling, self._tries) < share
+
+
+async def in_turns(
+    waits: Sequence[float], length: float, complete: Callable[[float], Awaitable[Rollout]]
+) -> Rollout:
+    """The turns of a trajectory, which share its length; behind each its environment takes so many
+    seconds."""
+    made = []
+    for seconds in waits:
+        made.append(await complete(max(1.0, length / len(waits))))
+        if seconds:
+            await asyncio.sleep(seconds)
+    whole = made[-1]
+    whole.token_ids = [token for turn in made for token in turn.token_ids]
+    whole.logprobs = [value for turn in made for value in turn.logprobs]
+    whole.mask = [mine for turn in made for mine in turn.mask]
+    whole.version_min = made[0].version_min
+    return whole
 
 
 def _long(client: GeneratorClient, length: float) -> spec.Sampling:
