@@ -26,6 +26,7 @@ import argparse
 import json
 import random
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 NUM_TRAIN = 9_000
@@ -179,16 +180,16 @@ def preferred(kind: str, pair: Pair, rng: random.Random) -> dict[str, object]:
     }
 
 
-def tokenizer_files() -> dict[str, str]:
-    """One token per character, and the tags as single tokens that stay visible when decoded."""
+def tokenizer_of(added: Sequence[str], characters: str, template: str) -> dict[str, str]:
+    """One token per character, and what is `added` as single tokens that stay visible."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     special = ("<pad>", "<unk>", "<eos>")
-    vocab = {token: i for i, token in enumerate((*special, *ADDED_TOKENS, *CHARACTERS))}
+    vocab = {token: i for i, token in enumerate((*special, *added, *characters))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>"))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
-    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in ADDED_TOKENS])
+    tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in added])
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "model_max_length": 256,
@@ -196,7 +197,7 @@ def tokenizer_files() -> dict[str, str]:
         "unk_token": "<unk>",
         "eos_token": "<eos>",
         "clean_up_tokenization_spaces": False,
-        "chat_template": CHAT_TEMPLATE,
+        "chat_template": template,
     }
     generation = {"eos_token_id": vocab["<eos>"], "pad_token_id": vocab["<pad>"]}
     return {
@@ -206,7 +207,11 @@ def tokenizer_files() -> dict[str, str]:
     }
 
 
-def contents() -> dict[str, str]:
+def lines_of(rows: Sequence[Mapping[str, object]]) -> str:
+    return "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
+
+
+def contents() -> dict[str, bytes]:
     """Every file by its path relative to this module."""
     train, test = split_pairs()
     rows_by_file = {
@@ -215,33 +220,33 @@ def contents() -> dict[str, str]:
         "data/arithmetic_demos.jsonl": demo_rows(train),
         "data/arithmetic_pairs.jsonl": preference_rows(train),
     } | {f"data/{name}.jsonl": rows for name, rows in curriculum().items()}
-    texts = {
-        name: "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in rows)
-        for name, rows in rows_by_file.items()
-    }
+    texts = {name: lines_of(rows) for name, rows in rows_by_file.items()}
+    files = tokenizer_of(ADDED_TOKENS, CHARACTERS, CHAT_TEMPLATE)
     folder = "tokenizers/arithmetic"
-    return texts | {f"{folder}/{name}": text for name, text in tokenizer_files().items()}
+    texts |= {f"{folder}/{name}": text for name, text in files.items()}
+    return {name: text.encode() for name, text in texts.items()}
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description="Write the shipped data and tokenizer.")
+def write_or_check(contents: Mapping[str, bytes], description: str) -> int:
+    """Write the files, or compare those that are there with `--check`."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
     root = Path(__file__).parent
     differing = []
-    for name, text in contents().items():
+    for name, data in contents.items():
         path = root / name
         if check:
-            if not path.is_file() or path.read_bytes() != text.encode():
+            if not path.is_file() or path.read_bytes() != data:
                 differing.append(name)
         else:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(text.encode())
-            print(f"wrote {name}, {len(text):,} bytes")
+            path.write_bytes(data)
+            print(f"wrote {name}, {len(data):,} bytes")
     for name in differing:
-        print(f"differs from what make_data writes: {name}", file=sys.stderr)
+        print(f"differs from what is written: {name}", file=sys.stderr)
     return 1 if differing else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(write_or_check(contents(), "Write the shipped data and tokenizer."))

@@ -1,6 +1,6 @@
 """Every shipped pipeline: lints clean, plans under each of its profiles, and trains on CPU.
 
-The two that share least with grpo_math run here for a few steps; FORGE_DEEP runs all, 20 steps.
+The three that share least with grpo_math run here for a few steps; FORGE_DEEP runs all, 20 steps.
 """
 
 from __future__ import annotations
@@ -23,27 +23,31 @@ from forgedsl.plan.plan import advice
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
-    "cispo_math", "curriculum_math", "dapo_code", "dapo_math", "distill_math", "dpo_math",
+    "cispo_math", "curriculum_math", "dapo_code", "dapo_math", "desk", "distill_math", "dpo_math",
     "grpo_math", "gspo_math", "guess_math", "ppo_critic", "reinforce_math", "reward_math",
-    "rloo_math", "sapo_math", "sft_math", "smollm_dpo", "smollm_math", "smollm_sft",
+    "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft",
+    "writing",
 )  # fmt: skip
 PROFILES = {
     "curriculum_math": ("none",),
     "dapo_code": ("none",),
+    "desk": ("none",),
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "guess_math": ("none",),
     "sft_math": ("none",),
+    "skills_sft": ("none",),
     "smollm_dpo": ("gpu1", "gpu2"),  # cpu where the model is: test_real_model
     "smollm_math": ("none", "gpu1"),
     "smollm_sft": ("none", "gpu1"),
+    "writing": ("none",),
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 RUNS = (
     tuple(n for n in NAMES if n != "dapo_code" and not n.startswith("smollm"))
     if DEEP
-    else ("distill_math", "dpo_math")
+    else ("desk", "distill_math", "dpo_math")
 )
-ONLY_CPU = ("curriculum_math", "guess_math", "sft_math")
+ONLY_CPU = ("curriculum_math", "desk", "guess_math", "sft_math", "skills_sft", "writing")
 STEPS = 20 if DEEP else 3
 
 
@@ -114,5 +118,7 @@ def test_it_trains_on_a_cpu(name: str, tmp_path: Path) -> None:
     if name == "dpo_math":  # policy and reference begin as one model
         assert rows[0]["loss"] == pytest.approx(math.log(2), abs=1e-4)
         assert rows[-1]["loss"] < rows[0]["loss"]
+    if name == "desk":  # calls are read in what the model wrote, and their results go back to it
+        assert all(0 < row["reward/right"] < 1 < 10 * row["reward/lookups"] for row in rows)
     if name == "distill_math":
         assert all(0 < row["loss/reverse_kl"] < 1 for row in rows)
