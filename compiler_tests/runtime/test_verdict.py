@@ -102,6 +102,13 @@ def test_growing_answers_and_a_collapse_of_entropy_are_found(tmp_path: Path) -> 
     assert found["entropy"].text.startswith("collapsed from")
 
 
+def test_entropy_of_demonstrations_is_free_to_fall(tmp_path: Path) -> None:
+    def learned(row: Row) -> Row:
+        return {"entropy": 0.9 ** row["step"], "age_max": None}
+
+    assert "entropy" not in findings(tmp_path, learned)
+
+
 def test_a_healthy_run_has_nothing_to_look_at(tmp_path: Path) -> None:
     assert [f.style for f in findings(tmp_path).values() if f.style in ("open", "bad")] == []
 

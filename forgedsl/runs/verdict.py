@@ -364,8 +364,9 @@ def _length(data: RunData) -> Iterator[Finding]:
 
 
 def _entropy(data: RunData) -> Iterator[Finding]:
+    sampled = points(data, "age_max")  # of demonstrations and pairs it shall fall
     pair = edges(points(data, "entropy"))
-    if pair and 0 < pair[1] < COLLAPSED * pair[0]:
+    if sampled and pair and 0 < pair[1] < COLLAPSED * pair[0]:
         text = (
             f"collapsed from {number(pair[0])} to {number(pair[1])} nats per token: answers hardly "
             "vary any more"
