@@ -3,8 +3,9 @@
     RUN/{job.json, events.jsonl, metrics.jsonl} --measure--> Latencies --settle--> Latencies
 
 Completions give lengths and the pace of engines (decode, per running sequence, prefill), steps the
-trainer, spans the rest. What no span shows is settled last, by one factor on all times: so that the
-simulation of the run itself has the run's step time. Then other settings can be predicted.
+trainer, spans the rest. What no span shows is settled last, by one factor on all times and a part
+of the spread of steps: so that the simulation of the run itself has its median and mean step. Then
+other settings can be predicted.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from forgedsl.runs.data import RunData, Span, load_run
 from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
-from forgedsl.sim.values import constant, quantiles
+from forgedsl.sim.values import Dist, constant, quantiles
 
 FIRST = 3
 """steps at the beginning that are no measure: compilation, empty queues"""
 MOST = 20_000
 """completions that are enough to fit"""
-SETTLING = 40
+SETTLING = 64
 """steps that are simulated to settle the rest"""
 PUBLISH = 0.5
 """share of a weight transfer in which the trainer is busy, the engines in the other"""
@@ -177,7 +178,10 @@ def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Tit
         mean, size = statistics.median(times), statistics.fmean(sizes)
         share = titan.step / (titan.step + titan.token * size)
         fixed, token = share * mean, (1 - share) * mean / size
-    return replace(titan, step=fixed, token=token, publish=publish, save=0.0)
+    spread = [t / (fixed + token * size) for t, size in zip(times, sizes, strict=True)]
+    return replace(
+        titan, step=fixed, token=token, publish=publish, save=0.0, spread=quantiles(spread)
+    )
 
 
 def _reward(reward: Reward, name: str, data: RunData) -> Reward:
@@ -216,13 +220,36 @@ def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
 def _settled(
     measured: Latencies, data: RunData, folder: Path, simulate: Callable[..., Result]
 ) -> Latencies:
-    """All times by one factor, so that the run itself comes out as it was."""
-    goal = statistics.median(row["step_s"] for row in data.rows[FIRST:])
+    """All times by one factor, and as much of the spread of steps, as it takes for the simulation
+    of the run to have its usual and its mean step: what is slow at a time makes others wait, but
+    not for all of it."""
+    took = [row["step_s"] for row in data.rows[FIRST:]]
+    goal = statistics.median(took)
     steps = min(SETTLING, data.job.schedule.steps or SETTLING)
-    told = simulate(data.job, measured, steps=steps)
-    plain = statistics.median(step.seconds for step in told.settled)
+
+    def told(part: float) -> tuple[float, float]:
+        """The usual step, and the mean over it."""
+        found = simulate(data.job, _spread(measured, part), steps=steps).settled
+        usual = statistics.median(step.seconds for step in found)
+        return usual, statistics.fmean(step.seconds for step in found) / usual
+
+    (plain, least), (_, most) = told(0.0), told(1.0)
+    lean = statistics.fmean(took) / goal
+    part = min(1.0, max(0.0, (lean - least) / (most - least))) if most > least else 0.0
     source = f"the run {folder.name} ({goal:.3g} s a step; {plain:.3g} s by its spans alone)"
-    return replace(_scaled(measured, goal / plain), source=source)
+    settled = _scaled(_spread(measured, part), goal / (told(part)[0] if part else plain))
+    return replace(settled, source=source)
+
+
+def _spread(latencies: Latencies, part: float) -> Latencies:
+    """So much of the spread of steps, around what is usual."""
+
+    def less(dist: Dist) -> Dist:
+        usual = dist.at(0.5)
+        return Dist(points=tuple(usual + part * (point - usual) for point in dist.points))
+
+    found = {n: replace(titan, spread=less(titan.spread)) for n, titan in latencies.titans.items()}
+    return replace(latencies, titans=found)
 
 
 def _scaled(latencies: Latencies, factor: float) -> Latencies:

@@ -8,8 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from forgedsl.records import dataclass, field
-from forgedsl.sim.values import GROUP, LENGTH, PROMPT, STEP, TURNS, Dist, uniform
+from forgedsl.sim.values import (
+    GROUP,
+    LENGTH,
+    PROMPT,
+    SPREAD,
+    STEP,
+    TURNS,
+    Dist,
+    constant,
+    uniform,
+)
 
+GOLDEN = (5**0.5 - 1) / 2
 CONTROLLER_ROLLOUT = 0.2e-3
 """the controller's own work on one completion, messages included (docs/benchmarks.md)"""
 
@@ -45,6 +56,8 @@ class Titan:
     logprobs_token: float = 0.0
     publish: float = 0.0
     save: float = 0.0
+    spread: Dist = constant(1.0)
+    """what a step takes, over this: other work of the machine, batches that are packed worse"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +113,13 @@ def completion_tokens(
     shared = uniform(seed, GROUP, group) if engine.like else 0.5
     own = uniform(seed, LENGTH, group, number)
     return max(1.0, round(engine.tokens.blend(shared, own, engine.like)))
+
+
+def step_seconds(titan: Titan, seed: int, turn: int, tokens: int) -> float:
+    """How long the n-th step of a trainer is. Few of them have the mean of many: the golden ratio
+    takes quantiles evenly."""
+    place = (uniform(seed, SPREAD) + turn * GOLDEN) % 1.0
+    return (titan.step + tokens * titan.token) * titan.spread.at(place)
 
 
 def prompt_tokens(latencies: Latencies, service: str, seed: int, group: int) -> float:

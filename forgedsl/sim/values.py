@@ -17,7 +17,7 @@ from statistics import NormalDist
 from forgedsl.records import dataclass
 
 MASK = (1 << 64) - 1
-LENGTH, PROMPT, REWARD, FAILS, KEEPS, GROUP, SCORE, TURNS, STEP = range(1, 10)
+LENGTH, PROMPT, REWARD, FAILS, KEEPS, GROUP, SCORE, TURNS, STEP, SPREAD = range(1, 11)
 """what a key is about, so that no two quantities share their draws"""
 UNITS = {"": 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 NUMBER = re.compile(r"\s*([0-9.]+(?:[eE][-+]?[0-9]+)?)\s*(us|ms|s|min|h)?\s*")

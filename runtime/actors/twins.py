@@ -19,7 +19,7 @@ from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
 from forgedsl.runtime.items import Batch, Message, Rollout, Sample, StepResult
 from forgedsl.runtime.rewards.worker import Outcome
-from forgedsl.sim.latency import Engine, Reward, Titan
+from forgedsl.sim.latency import Engine, Reward, Titan, step_seconds
 from forgedsl.sim.values import REWARD, uniform
 
 KERNEL = "none (rehearsal)"
@@ -65,10 +65,9 @@ class StubGenerator(ForgeActor):
 class StubTitan(ForgeActor):
     """A trained or frozen model. One thing at a time, as on the worker thread of a real one."""
 
-    def __init__(self, titan: Titan, lr: float) -> None:
+    def __init__(self, titan: Titan, lr: float, seed: int) -> None:
         super().__init__()
-        self._titan = titan
-        self._lr = lr
+        self._titan, self._lr, self._seed = titan, lr, seed
         self._version = 0
         self._turn = asyncio.Lock()
 
@@ -94,7 +93,7 @@ class StubTitan(ForgeActor):
     async def step(self, batch: Batch, loss: str) -> StepResult:
         samples = [*batch.samples, *(each for _, beside in batch.beside for each in beside)]
         tokens = sum(len(sample.token_ids) for sample in samples)
-        await self._work(self._titan.step + tokens * self._titan.token)
+        await self._work(step_seconds(self._titan, self._seed, self._version, tokens))
         self._version += 1
         return StepResult(
             version=self._version, loss=0.0, grad_norm=0.0, lr=self._lr, tokens=tokens,

@@ -25,7 +25,13 @@ from forgedsl.runtime.endpoints import (
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.sim.fleet import Fleet, Places
 from forgedsl.sim.inject import Fault, faults_due
-from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
+from forgedsl.sim.latency import (
+    Latencies,
+    completion_tokens,
+    prompt_tokens,
+    step_seconds,
+    steps,
+)
 from forgedsl.sim.values import FAILS, KEEPS, REWARD, uniform
 
 PURE = "rewards"
@@ -235,7 +241,8 @@ class SimEndpoints:
     async def step(self, node: Node, batch: Batch) -> StepResult:
         titan = self._latencies.titans[node.target]
         tokens = sum(map(_length, batch.samples))
-        await self.titans[node.target].work(titan.step + tokens * titan.token)
+        turn = self.trained[node.target]
+        await self.titans[node.target].work(step_seconds(titan, self._seed, turn, tokens))
         self.trained[node.target] += 1
         self._draws[node.name] += 1
         self._due(self._draws[node.name] + 1)

@@ -38,7 +38,7 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
         else:
             trained = isinstance(service, spec.TitanService) and service.optimizer
             lr = trained.lr if trained else 0.0
-            args = (model.titans[name], lr)
+            args = (model.titans[name], lr, rehearsal.seed)
             on = hosts_of(service.mesh)
             fleet.titans[name] = _mesh(hosts, on, job, name, first, twin, args, logs)
     pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)

@@ -1,0 +1,51 @@
+"""A calibrated simulation of a run has the run's median and its mean step."""
+
+import statistics
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from forgedsl.sim.calibrate import FIRST, _settled
+from forgedsl.sim.latency import Latencies, Titan, step_seconds
+from forgedsl.sim.values import quantiles
+
+STALLS = (1.0,) * 60 + (3.0,) * 4
+"""steps of the trainer, over what is usual"""
+
+
+def latencies(spread):
+    titan = Titan(step=0.1, token=0.0, spread=quantiles(spread))
+    return Latencies(engines={}, titans={"t": titan}, rewards={}, filters={}, data={})
+
+
+def simulate(job, found, *, steps):
+    """Whatever a step of the trainer has above the usual makes others wait for all of it."""
+    seconds = [step_seconds(found.titans["t"], 0, turn, 100) for turn in range(steps)]
+    return SimpleNamespace(settled=[SimpleNamespace(seconds=each) for each in seconds])
+
+
+@pytest.mark.parametrize("passed_on", [1.0, 0.5, 0.0], ids=["all", "half", "nothing"])
+def test_as_much_of_the_spread_as_the_steps_show(passed_on):
+    took = [0.4 * (1 + passed_on * (stall - 1)) for stall in STALLS]
+    rows = [{"step_s": each} for each in (9.0,) * FIRST + tuple(took)]
+    job = SimpleNamespace(schedule=SimpleNamespace(steps=None))
+    data = SimpleNamespace(rows=rows, job=job)
+    made = _settled(latencies(STALLS), data, Path("run"), simulate)
+    seconds = [step.seconds for step in simulate(job, made, steps=64).settled]
+    assert statistics.median(seconds) == pytest.approx(statistics.median(took))
+    assert statistics.fmean(seconds) == pytest.approx(statistics.fmean(took), rel=0.04)
+
+
+def test_a_run_whose_steps_are_alike_has_no_spread():
+    rows = [{"step_s": 0.4}] * 40
+    data = SimpleNamespace(rows=rows, job=SimpleNamespace(schedule=SimpleNamespace(steps=None)))
+    made = _settled(latencies((1.0,) * 8), data, Path("run"), simulate)
+    assert set(made.titans["t"].spread.points) == {1.0}
+    assert made.titans["t"].step == pytest.approx(0.4)
+
+
+def test_few_steps_have_the_mean_of_the_spread():
+    titan = latencies(STALLS).titans["t"]
+    seconds = [step_seconds(titan, 5, turn, 0) for turn in range(32)]
+    assert statistics.fmean(seconds) == pytest.approx(0.1 * titan.spread.mean, rel=0.05)
