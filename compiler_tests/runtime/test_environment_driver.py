@@ -211,7 +211,8 @@ def test_a_chat_continues_as_its_template_writes_it() -> None:
     assert engine.seen[1] == [*ids("(1)\n:3"), EOS, *ids("\n(no)\n:")]
 
 
-def test_of_an_observation_of_megabytes_only_the_beginning_is_read() -> None:
+def counted() -> tuple[ChatTokenizer, list[int]]:
+    """A tokenizer, and the lengths of the texts that it makes tokens of."""
     made = tokenizer(QWEN)
     asked, read = [], made.tokenizer
 
@@ -223,9 +224,20 @@ def test_of_an_observation_of_megabytes_only_the_beginning_is_read() -> None:
             return read(text, **given)
 
     made.tokenizer = Counting()
+    return made, asked
+
+
+def test_of_an_observation_of_megabytes_only_the_beginning_is_read() -> None:
+    made, asked = counted()
     tokens, _ = Bridge(made).after(ids("3"), "1+2" * 1_000_000, 9, chat=False)
     assert len(tokens) == 9
     assert max(asked) < 10_000
+
+
+def test_of_a_short_observation_tokens_are_made_once() -> None:
+    made, asked = counted()
+    assert Bridge(made).after(ids("3"), "1+2", 9, chat=False) == (ids("1+2"), "1+2")
+    assert asked == [3]
 
 
 def test_a_turn_that_no_end_token_closed_is_closed_by_the_bridge() -> None:

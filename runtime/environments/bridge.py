@@ -99,6 +99,8 @@ class Bridge:
         """At most `limit` tokens, and nothing that ends a turn in the name of another."""
         for token in self._chat.specials:
             text = text.replace(token, "")
+        if text.isascii() and len(text) < limit:  # no token is of less than a character
+            return text
         if len(text) > SHORT:  # megabytes would hold up the controller; a token is no longer
             text = text[: (limit + 1) * max(map(len, self._chat.tokenizer.get_vocab()))]
         tokens = self._chat.ids(text)
