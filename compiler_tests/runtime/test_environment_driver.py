@@ -416,6 +416,19 @@ def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> 
     assert start == Start()
 
 
+def test_a_process_on_another_machine_is_asked_by_tcp() -> None:
+    async def answer(request: Request) -> tuple[Reply, bool]:
+        return Reply(value=Start(request.key)), False
+
+    async def main() -> Reply:
+        _servers, (_, host, port, secret) = await listen(answer)
+        line = await connect(("\0known to nobody here", host, port, secret))
+        reply: Reply = await line.call(Request(key="a", op="reset", seconds=1.0))
+        return reply
+
+    assert asyncio.run(main()).value == Start("a")
+
+
 def test_who_does_not_know_the_secret_is_not_answered() -> None:
     async def answer(request: Request) -> tuple[Reply, bool]:
         raise AssertionError("asked")

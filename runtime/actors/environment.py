@@ -25,13 +25,13 @@ class EnvironmentPool(ForgeActor):
         """Load the class."""
         self._process = EnvironmentProcess(self._served)
         await self._process.start()
+        self._servers, self._address = await listen(self._process.answer)
         return {}
 
     @concurrent_endpoint
     async def listen(self) -> Address:
         """Where what is asked of trajectories is answered; each stays in this process."""
-        self._servers, address = await listen(self._process.answer)
-        return address
+        return self._address
 
     def release(self) -> None:
         self._process.close()
