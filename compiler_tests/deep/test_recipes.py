@@ -26,15 +26,16 @@ ROWS = [
     {
         "question": f"{i}+1=", "answer": ("yes", "no")[i % 2] if i % 3 else f"#### {i + 1}",
         "golden_answers": [str(i + 1)], "names": NAMES[i % 5 :] + NAMES[: i % 5],
+        "instruction": f"{i}+1=", "input": "add" * (i % 2), "output": f"{i + 1}",
     }
     for i in range(72)
 ]  # fmt: skip
-TINY = (
+TRAINED = (
     'policy.source=local("forgedsl:models/tiny_math")', "policy.arch=auto", "policy.dtype=f32",
     "policy.context=256", "trainer.device=cpu", "trainer.procs=1", "trainer.batch.seq_len=250",
-    "trainer.batch.rows=8", "generator.device=cpu", "generator.parallel.tp=1",
-    "generator.sampling.max_tokens=24",
+    "trainer.batch.rows=8",
 )  # fmt: skip
+SAMPLED = ("generator.device=cpu", "generator.parallel.tp=1", "generator.sampling.max_tokens=24")
 ROWS_FILE, SHORT = 'source=jsonl("rows.jsonl")', "max_prompt_tokens=96"
 RECIPES = {
     "alphabet_sort": (f"authors.{ROWS_FILE}", "trainer.parallel.tp=1", "names.max_observation=30"),
@@ -45,10 +46,12 @@ RECIPES = {
                    'questions.system="say"'),
     "from-torchforge": (f"gsm8k.{ROWS_FILE}", f"gsm8k.{SHORT}", "gsm8k.streaming=false",
                         'gsm8k.system="say"', "reference.device=cpu"),
+    "sft": (f"alpaca.{ROWS_FILE}",),
     "from-trl": (f"gsm8k.{ROWS_FILE}", "generator.replicas=1"),
     "from-verl": (f"gsm8k.{ROWS_FILE}", f"gsm8k.{SHORT}", "schedule.epochs=none",
                   "held_out.every=9"),
 }  # fmt: skip
+PAGES = {"sft": "from-torchforge"}
 SMALLER = (
     (r"^logging .*\n", ""),
     (r"draw\((?:32|1024)\)", "draw(4)"),
@@ -59,12 +62,12 @@ SMALLER = (
 
 def write(folder: Path, name: str) -> Path:
     """The files of a recipe, from its page; the program."""
-    page = GUIDE / f"{name if name.startswith('from-') else 'agents'}.md"
+    page = GUIDE / f"{PAGES.get(name, name if name.startswith('from-') else 'agents')}.md"
     for language, path, text in BLOCK.findall(page.read_text("utf-8")):
         if language == "python" and "/" in path:
             (folder / path).parent.mkdir(exist_ok=True)
             (folder / path).write_text(text)
-        elif path == f"{name}.forge" or (path == "alone" and "\nflow " in text):
+        elif path == ("alone" if name == page.stem else f"{name}.forge") and "\nflow " in text:
             for theirs, ours in SMALLER:
                 text = re.sub(theirs, ours, text, flags=re.M)
             (folder / f"{name}.forge").write_text(text)
@@ -77,8 +80,8 @@ def test_a_recipe_trains(name: str, tmp_path: Path) -> None:
         lines = "".join(json.dumps(row) + "\n" for row in rows)
         (tmp_path / f"{file}.jsonl").write_text(lines)
     program = write(tmp_path, name)
-    command = ["run", program.name, "--run-dir", "run", "--set", "schedule.steps=3", *TINY]
-    command += RECIPES[name]
+    command = ["run", program.name, "--run-dir", "run", "--set", "schedule.steps=3", *TRAINED]
+    command += [*(SAMPLED if "vllm(" in program.read_text() else ()), *RECIPES[name]]
     done = subprocess.run(
         [sys.executable, "-m", "forgedsl.cli.main", *command],
         cwd=tmp_path, capture_output=True, text=True, timeout=870, check=False,
