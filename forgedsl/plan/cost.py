@@ -400,16 +400,19 @@ def rates_of(request: Request, mesh: MeshPlan) -> Rates:
         return gpu_rates(request.host.gpu, graphs=graphs)
     if mesh.cpus is not None:
         return cpu_rates(mesh.cpus)
-    return cpu_rates(max(1.0, cores_of(request, mesh)))
+    mine, schedule = cores_of(request, mesh), request.program.schedule
+    turns = schedule is None or schedule.label != "async"
+    return cpu_rates(max(1.0, mine) if turns else mine)
 
 
 def cores_of(request: Request, mesh: MeshPlan) -> float:
-    """Cores of a process without GPU: its share of what processes with one leave of the host."""
+    """Cores of a process without GPU: its share of what processes with one leave of the host. Less
+    than one where there are more of them than cores: side by side they wait for each other."""
     host = mesh.places[0].host
     procs = {"cpu": 0, "gpu": 0}
     for other in request.meshes:
         procs[other.device] += other.procs * sum(p.host == host for p in other.places)
-    return (request.host.cpus - procs["gpu"]) / procs["cpu"]
+    return max(0.1, request.host.cpus - procs["gpu"]) / procs["cpu"]
 
 
 def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
