@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("FORGE_DEEP") != "1", reason="minutes; FORGE_DEEP=1"),
     pytest.mark.timeout(1200),
 ]
+BIN = Path(sys.executable).parent
 POD = ('launcher=kubernetes("rl", image="forge:1")', "cluster.hosts=2", "trainer.hosts=2",
        "reference.hosts=2", "schedule.steps=6")  # fmt: skip
 
@@ -32,7 +34,7 @@ def test_the_script_of_the_manifest_runs_the_job_on_all_pods(tmp_path: Path) -> 
         # what is listened at is no part of an address of a pod's own
         own = {"FORGE_WORKERS": "tcp://127.0.0.11:26611,tcp://127.0.0.12:26612",
                "JOB_COMPLETION_INDEX": str(index), "FORGEDSL_ADDRESS": address,
-               "HOSTNAME": f"grpo-math-{index}"}  # fmt: skip
+               "HOSTNAME": f"grpo-math-{index}", "PATH": f"{BIN}:{os.environ['PATH']}"}  # fmt: skip
         log = (tmp_path / f"pod{index}.log").open("w")
         command = [*container["command"], *container["args"]]
         pods.append(
