@@ -100,7 +100,7 @@ def run(folder: Path, name: str, steps: int, args: argparse.Namespace) -> dict[s
     command = [sys.executable, "-m", "forgedsl.cli.main", "run", str(folder / "rl_step.forge")]
     command += ["--run-dir", str(folder / name), "--set"]
     command += [f"schedule.steps={steps + args.cut}"]
-    command += ["--set", f"size={args.size}"]
+    command += ["--set", f"size={args.size}", f"max_prompt={args.prompt}"]
     for setting in args.settings:
         command += ["--set", setting]
     command += ["--profile", "one"] if args.gpus == 1 else []

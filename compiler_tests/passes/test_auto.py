@@ -59,12 +59,13 @@ def file(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("gpus", [2, 3, 8])
-def test_the_plan_fits_what_is_left_open_to_the_host(gpus):
+@pytest.mark.parametrize(("gpus", "busier"), [(2, "trainer"), (3, "trainer"), (8, "generator")])
+def test_the_plan_fits_what_is_left_open_to_the_host(gpus, busier):
     plan, diagnostics = plan_of(OPEN, host=Host(gpus=gpus))
     assert codes(diagnostics) == []
     used = {gpu for m in plan.meshes for p in m.places for gpu in p.gpus}
-    assert plan.colocate == ("trainer", "reference")
+    assert "reference" in plan.colocate
+    assert busier not in plan.colocate
     assert used == set(range(gpus))
 
 

@@ -144,7 +144,7 @@ def test_a_pool_without_room_lets_fewer_completions_run():
         program, graph = parts(GRPO, host(8), *edits, f"generator.engine.gpu_memory={part}")
         made = plan(program, graph, reporter=Reporter(), host=host(8))
         details += [s.detail for s in made.cost.stages if s.node == "rollout"]
-    assert details == ["128 x 1024, 128 at once", "128 x 1024, 56 at once"]
+    assert details == ["128 x 1024, 256 at once", "128 x 1024, 56 at once"]
 
 
 # ---- the command
@@ -194,7 +194,7 @@ def test_alternatives_to_a_plan_that_does_not_fit_are_shown(file):
     result = forgec("plan", file, "--host", "4xH100", "--alternatives")
     assert result.exit_code == 4
     assert "P203" in result.stderr
-    assert "write trainer.procs=1" in result.stdout
+    assert "trainer.procs=2" in result.stdout
 
 
 def test_nothing_is_compared_where_a_size_is_not_known():

@@ -3,8 +3,9 @@
     graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
 
 Lengths are the declared limits, so this is the most that a step can take. In an asynchronous
-schedule stages overlap and the slowest sets the step time; in a synchronous one they add up, as do
-those of services that share GPUs.
+schedule stages overlap, and the slowest sets the step time or the policy age does: a lag of S lets
+S + 1 batches be under way, each from its first token to the weights that it trains. In a synchronous
+one stages add up, as do those of services that share GPUs.
 Rewards are not estimated: nothing is known of their speed.
 """
 
@@ -36,6 +37,8 @@ RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
 CHARACTERS = 4
 """of a template, to a token"""
+FP8_READ = 1.4
+"""what a byte of keys and values in fp8 costs beside one in bf16 (H200: 101 us a layer for 144)"""
 SLOW = 1.5
 """a frozen model that takes so many times what else there is to wait for is worth a warning: 60 %
 of a step whose stages take turns"""
@@ -43,7 +46,8 @@ of a step whose stages take turns"""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The work of one node in one step, over all ranks of its service."""
+    """The work of one node in one step, over all ranks of its service; `latency` is what one batch
+    takes where several are worked on at once."""
 
     node: str
     service: str
@@ -53,6 +57,7 @@ class Stage:
     bytes: float
     seconds: float
     detail: str
+    latency: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,10 +80,12 @@ class DeadGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """`overlapped`: stages run side by side, but for those of the services in `sharing`."""
+    """`overlapped`: stages run side by side, but for those of the services in `sharing`, on `lag` + 1
+    batches."""
 
     stages: tuple[Stage, ...]
     overlapped: bool
+    lag: int
     sharing: tuple[str, ...]
     dead: tuple[DeadGroups, ...]
     unknown: tuple[str, ...]
@@ -86,7 +93,18 @@ class Cost:
     @property
     def step_seconds(self) -> float:
         times = list(self._lanes().values()) or [0.0]
-        return max(times) if self.overlapped else sum(times)
+        return max(*times, self.turn / (self.lag + 1)) if self.overlapped else sum(times)
+
+    @property
+    def turn(self) -> float:
+        """Seconds of a batch from its first token to the weights that it trains."""
+        return sum(max(stage.seconds, stage.latency) for stage in self.stages)
+
+    @property
+    def waits(self) -> bool:
+        """Whether every service waits: no more batches may be under way."""
+        busiest = max(self._lanes().values(), default=0.0)
+        return self.overlapped and self.step_seconds > 1.05 * busiest
 
     def lane(self, service: str) -> str:
         """The service itself, or the first of those that share its GPUs."""
@@ -136,6 +154,7 @@ def plan_cost(
     return Cost(
         stages=tuple(stages),
         overlapped=schedule.mode == "async",
+        lag=schedule.staleness.lag,
         sharing=sharing,
         dead=tuple(_dead_groups(graph)),
         unknown=tuple(dict.fromkeys(unknown)),
@@ -258,54 +277,67 @@ def stage_of(
     part = share(request.program, request.host, node.name)
     times = part * factor(request.host, most.device, node.op)
     return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
-                   bytes=part * most.bytes, seconds=times * most.seconds)  # fmt: skip
+                   bytes=part * most.bytes, seconds=times * most.seconds,
+                   latency=times * most.latency)  # fmt: skip
 
 
 def _sample(
     request: Request, graph: Graph, schedule: SchedulePlan, node: Node, held: RankMemory | None
 ) -> Stage:
-    """Prefill by FLOPs, decode by the larger of FLOPs and bytes read per token."""
+    """Prefill by FLOPs, decode by the larger of FLOPs and bytes read per token; and what is in
+    flight when weights are exchanged, once more."""
     decl, mesh = request.program.services[node.target], request.mesh(node.target)
     dims = request.dims[node.target]
     assert dims is not None
     prompt, new = lengths(request, graph, node)
-    count = completions(graph, node)
-    shared = bool(value(decl, "engine.prefix_caching"))
-    prefilled = prompt * (count // int(node.settings["n"]) if shared else count)
-    size = itemsize(request.program, decl)
+    count, siblings = completions(graph, node), int(node.settings["n"])
+    shared = siblings if value(decl, "engine.prefix_caching") else 1
+    size, kv = itemsize(request.program, decl), kv_itemsize(request.program, decl)
     per_token = forward_flops(dims, prompt + new)
-    rates = rates_of(request, mesh)
+    rates, lag = rates_of(request, mesh), schedule.staleness.lag
     each = -(-count // mesh.replicas)
-    width = min(each, MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
+    most = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
     if held is not None and isinstance(held.shape, VllmShape):
-        tokens = vllm_pool(held.shape) // kv_per_token(held.shape)
-        width = max(1, min(width, tokens // (prompt + new)))
-    rounds = -(-each // width)
-    cache = (
-        width
-        * (prompt + new / 2)
-        * kv_bytes(dims, tp=1, pp=1, itemsize=kv_itemsize(request.program, decl))
-    )
+        most = min(most, vllm_pool(held.shape) // kv_per_token(held.shape) // (prompt + new))
+    width = max(1, min((lag + 1) * each, most))
+    # a GPU reads the keys and values of a prompt once for all its completions
+    context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2
+    cache = width * context * kv_bytes(dims, tp=1, pp=1, itemsize=kv)
     read = size * num_params(dims) + cache
+    fetched = read + (FP8_READ - 1) * cache if kv < size and mesh.device == "gpu" else read
     token_s = (
-        rates.launch
+        rates.decode
+        + dims.layers * rates.layer
+        + width * rates.token
         + reduce_seconds(mesh, dims, width, size)
         + max(
-            read / (rates.bandwidth * mesh.world), width * per_token / (rates.prefill * mesh.world)
+            fetched / (rates.bandwidth * mesh.world),
+            width * per_token / (rates.prefill * mesh.world),
         )
     )
-    prefill_s = prefilled * per_token / (rates.prefill * mesh.world * mesh.replicas)
+    prefill = per_token / (rates.prefill * mesh.world)
+    again = lag * each * (prompt / shared + new / 2) * prefill * _exchanges(graph, schedule, node)
+    at_once = width / each if width > each else 1 / -(-each // width)
+    alone = each * prompt / shared * prefill
     return Stage(
         node=node.name,
         service=node.target,
         device=mesh.device,
         tokens=count * new,
-        flops=(prefilled + count * new) * per_token,
-        bytes=mesh.replicas * rounds * new * read,
-        seconds=prefill_s + rounds * new * token_s,
+        flops=(count * prompt / shared + count * new) * per_token,
+        bytes=mesh.replicas * new * read / at_once,
+        seconds=alone + new * token_s / at_once + again,
+        latency=alone + new * token_s / min(1, at_once) + (lag + 1) * again,
         detail=f"{count} x {new}, {width} at once"
         + (f" on each of {mesh.replicas}" if mesh.replicas > 1 else ""),
     )
+
+
+def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
+    """How often a step the contexts in flight of a generator are computed anew."""
+    syncs = (sync for sync in graph.of("sync") if sync.settings["target"] == node.target)
+    again = [sync for sync in syncs if sync.settings.get("on_swap", "recompute") == "recompute"]
+    return len(again) / (schedule.every or 1)
 
 
 def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:

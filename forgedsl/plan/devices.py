@@ -1,8 +1,8 @@
 """Peak rates of devices, and the part of them that this work reaches.
 
-Published dense bf16 rates and memory bandwidths; the efficiencies are what RL stacks report
-(training 35 % of the peak, decoding 60 % of the bandwidth). A CPU core is what we measured with
-float32 products of this kind. All of it is for comparing stages, not for promising times.
+Published dense bf16 rates and memory bandwidths; how much of them is reached was measured on one
+and two H200 (docs/benchmarks.md: training 41 to 52 % of the peak). A CPU core is what we measured
+with float32 products of this kind. What other devices reach has not been measured.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ from forgedsl.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """FLOP/s and bytes/s that work reaches; `launch` seconds for each pass through the model."""
+    """FLOP/s and bytes/s that work reaches; seconds for each pass of a trainer (`launch`), and for
+    each decode step: of its own, for a layer, and of the host for a sampled token."""
 
     train: float
     prefill: float
     bandwidth: float
     launch: float
+    decode: float = 0.0
+    layer: float = 0.0
+    token: float = 0.0
 
 
 PEAKS = {
@@ -54,10 +58,12 @@ def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
     name = next((word for word in words if word in PEAKS), DEFAULT)
     flops, bandwidth = PEAKS[name]
     return Rates(
-        train=0.35 * flops,
+        train=0.42 * flops,
         prefill=0.5 * flops,
-        bandwidth=0.6 * bandwidth,
-        launch=0.004 if graphs else 0.012,
+        bandwidth=0.9 * bandwidth,
+        launch=0.004,
+        layer=40e-6 if graphs else 400e-6,
+        token=4.5e-6,
     )
 
 
@@ -68,4 +74,5 @@ def cpu_rates(cores: float) -> Rates:
         prefill=cores * CORE_FLOPS,
         bandwidth=min(HOST_BANDWIDTH, cores * CORE_BANDWIDTH),
         launch=0.005,
+        decode=0.005,
     )

@@ -16,12 +16,13 @@ from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Program
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, RankMemory, Store
-from forgedsl.plan.cost import DEAD_RATES, by_service, time_text
+from forgedsl.plan.cost import DEAD_RATES, Cost, by_service, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.memory import GIB, PHASES
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
+from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 
 WIDTH = 100
@@ -274,9 +275,22 @@ def _cost(plan: Plan) -> Iterator[str]:
         assert slowest is not None
         how = "stages overlap" if cost.overlapped else "stages take turns"
         yield f"{how}: about {time_text(cost.step_seconds)} a step, {_run_time(plan)}"
-        yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(plan)}"
+        if cost.waits:
+            yield from _under_way(cost)
+        else:
+            yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(plan)}"
     for name in cost.unknown:
         yield f"{name}: not known, like its model's dimensions"
+
+
+def _under_way(cost: Cost) -> Iterator[str]:
+    """That everything waits for batches, of which a larger lag allows more."""
+    now, then = cost.lag + 1, replace(cost, lag=cost.lag + 1).step_seconds
+    yield (
+        f"bottleneck: the policy age; {counted(now, 'batch')} under way, each "
+        f"{time_text(cost.turn)} from its first token to its weights"
+    )
+    yield f"  with {now + 1} (`max_policy_age = {now}`) a step takes {time_text(then)}"
 
 
 def _run_time(plan: Plan) -> str:
