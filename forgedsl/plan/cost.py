@@ -4,8 +4,8 @@
 
 Lengths are the declared limits, so this is the most that a step can take. In an asynchronous
 schedule stages overlap, and the slowest sets the step time or the policy age does: a lag of S lets
-S + 1 batches be under way, each from its first token to the weights that it trains. In a synchronous
-one stages add up, as do those of services that share GPUs.
+S + 1 batches be under way, each from its first token to the weights that it trains. Stages of a
+synchronous one add up, as do those of services that share GPUs.
 Rewards are not estimated: nothing is known of their speed.
 """
 
@@ -80,8 +80,8 @@ class DeadGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """`overlapped`: stages run side by side, but for those of the services in `sharing`, on `lag` + 1
-    batches."""
+    """`overlapped`: stages run side by side, on `lag` + 1 batches, but for those of the services in
+    `sharing`."""
 
     stages: tuple[Stage, ...]
     overlapped: bool

@@ -140,27 +140,33 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     context = prompt + tokens.mean
     flops = forward_flops(dims, round(context))
     read = size * num_params(dims)
+    siblings = max(
+        (int(n.settings["n"]) for n in graph.of("sample") if n.target == name), default=1
+    )
+    shared = siblings if value(decl, "engine.prefix_caching") else 1
     cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=kv_itemsize(request.program, decl))
     width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
     if (pool := _pool(plan, name)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))
     times = factor(request.host, mesh.device, "sample")
-    launch = rates.launch + reduce_seconds(mesh, dims, width, size)
+    if mesh.device == "gpu":  # which reads what siblings share once
+        cache *= (prompt / shared + tokens.mean) / context
+    launch = rates.decode + dims.layers * rates.layer + reduce_seconds(mesh, dims, width, size)
     fixed = launch + read / (rates.bandwidth * mesh.world)
-    full = launch + max(
-        (read + width * cache) / (rates.bandwidth * mesh.world),
-        width * flops / (rates.prefill * mesh.world),
-    )
-    shared = bool(value(decl, "engine.prefix_caching"))
-    siblings = max(
-        (int(n.settings["n"]) for n in graph.of("sample") if n.target == name), default=1
+    full = (
+        launch
+        + width * rates.token
+        + max(
+            (read + width * cache) / (rates.bandwidth * mesh.world),
+            width * flops / (rates.prefill * mesh.world),
+        )
     )
     return Engine(
         tokens=tokens,
         prompt=constant(prompt),
         decode=times * fixed,
         decode_sequence=times * (full - fixed) / width,
-        prefill=times * flops / (rates.prefill * mesh.world) / (siblings if shared else 1),
+        prefill=times * flops / (rates.prefill * mesh.world) / shared,
         max_running=width,
         load=(1 - PUBLISH) * size * num_params(dims) / RATES["shm"] if syncs else 0.0,
         start=START[mesh.device] + NOTICE,
