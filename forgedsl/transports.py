@@ -74,7 +74,7 @@ TRANSPORTS = (
     Transport(
         name="nccl",
         where="GPUs of any hosts, of which none is both the trainer's and an engine's",
-        bytes_per_s=2e9,
+        bytes_per_s=3e9,
         far=True,
         gpus=True,
         apart=True,

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from monarch.actor import concurrent_endpoint
 from torch import Tensor
 
+from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.export import write_folder
@@ -164,6 +165,7 @@ class TitanTrainer(TitanActor):
 
     version = 0
     _publications = 0
+    _proven = False
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
@@ -280,6 +282,8 @@ class TitanTrainer(TitanActor):
     ) -> StepResult:
         """One pass of the optimizer; left out where loss or gradient is no number. Each loss has
         its own counts, over its own samples; their gradients add up."""
+        if self.service.offload and not self._proven:
+            self._prove(*terms[0])
         sums = {"loss": torch.zeros(()), "tokens": torch.zeros(())}
         kernel = ""
         for index, (name, samples) in enumerate(terms):
@@ -306,6 +310,29 @@ class TitanTrainer(TitanActor):
             version=self.version, loss=total_loss, grad_norm=grad_norm, lr=learning_rate,
             tokens=total_tokens, metrics=reduced, kernel=kernel, skipped=not finite,
         )  # fmt: skip
+
+    def _prove(self, name: str, samples: Sequence[Sample]) -> None:
+        """Take the gradient of a few samples twice before the first update: on their way to the
+        host's memory gradients add up, or nothing that is trained here is right.
+
+        Raises:
+            RunError: they do not.
+        """
+        norms = []
+        for _ in range(2):
+            self._passed(self.losses[name], samples[: 2 * self.titan.dp_size])
+            norms.append(float(titan.clip_grad_norm(self.titan, math.inf, self.parts)))
+        self.optimizers.zero_grad()
+        once, twice = norms
+        if once == 0 or not math.isfinite(once):  # nothing to learn from these: ask the next
+            return
+        if not math.isclose(twice, 2 * once, rel_tol=0.01):
+            raise RunError(
+                f"gradients in the host's memory do not add up: their norm is {once:.4g} after one "
+                f"pass and {twice:.4g} after the same again",
+                remedy="`memory.offload = false`; what this device does there is wrong",
+            )
+        self._proven = True
 
     def _passed(
         self, loss: LossFunction, samples: Sequence[Sample]
