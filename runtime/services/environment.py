@@ -49,7 +49,10 @@ class EnvironmentClient:
         self._lines: dict[int, Calls] = {}
         self._opening = asyncio.Lock()
         self._told: Counter[str] = Counter()
-        remedy = "mend it: an environment answers every turn, also one that makes no sense"
+        remedy = (
+            "mend it: an environment answers every turn, also one that makes no sense; where it is "
+            "late, a larger `tool_timeout`, more `procs`, or `shared = True` for an MCP server"
+        )
         self.guard = RewardGuard(name, MAX_FAILED, mesh.origin, what="environment", remedy=remedy)
         self._closing: set[asyncio.Task[None]] = set()
 
