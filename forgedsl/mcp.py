@@ -82,6 +82,8 @@ class _Server:
     """One server and the session with it, in a task of its own from the start to the end."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        if isinstance(command, str) or not (command and all(isinstance(c, str) for c in command)):
+            raise ValueError(f'`command` is like ("python", "server.py"), not {command!r}')
         self._name = " ".join(command)
         program, *args = command
         self._given = StdioServerParameters(command=program, args=args, env=dict(variables))
@@ -145,6 +147,8 @@ class _Server:
     async def stop(self) -> None:
         """End it, by the end of its input; one that does not mind is killed."""
         self._stop.set()
+        if not self._session.done():  # it may never say that it has started
+            self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _serve(self) -> None:
@@ -168,4 +172,6 @@ def _cause(error: BaseException) -> str:
     """The error itself, which task groups wrap."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
+        return "it ended; what it said is in the log of the environment"
     return str(error) or type(error).__name__

@@ -12,6 +12,7 @@ import pytest
 
 from forgedsl.environment import Call, Start, Task, Turn
 from forgedsl.lower import job as spec
+from forgedsl.mcp import MCPTools
 from forgedsl.runtime.environments.process import EnvironmentProcess
 from forgedsl.runtime.environments.worker import Reply, Request, Served
 
@@ -148,3 +149,28 @@ def test_a_shared_server_that_died_is_started_again(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     (reply,) = played(tmp_path, command=("no-such-program", "x"))
     assert "the MCP server `no-such-program x` did not start: " in reply.error
+
+
+def test_where_the_words_of_a_server_that_ends_at_once_stand_is_told(tmp_path: Path) -> None:
+    (reply,) = played(tmp_path, command=(sys.executable, "no_such_server.py"))
+    assert "did not start: it ended; what it said is in the log" in reply.error
+
+
+@pytest.mark.parametrize("command", ["python server.py", ("python", 3)])
+def test_a_command_is_a_sequence_of_strings(tmp_path: Path, command: Any) -> None:
+    (reply,) = played(tmp_path, command=command)
+    assert "`command` is like" in reply.error
+
+
+def test_a_server_that_never_starts_can_be_closed() -> None:
+    class Desk(MCPTools):
+        command = ("sleep", "1000")
+
+    async def main() -> bool:
+        desk = Desk()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(desk.offered(), 0.5)
+        await asyncio.wait_for(desk.close(), 60)
+        return desk._own is not None and desk._own.ended
+
+    assert asyncio.run(main())
