@@ -100,7 +100,7 @@ def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (gzip.compress(b'{"n":1}\n'), r"is compressed: `gunzip -c rows\.jsonl"),
+        (gzip.compress(b'{"n":1}\n', mtime=0), r"is compressed: `gunzip -c rows\.jsonl"),
         (b"PAR1....PAR1", r'is a parquet file: write `parquet\("rows\.jsonl"\)`'),
         ('{"n":1}\n'.encode("utf-16"), "is UTF-16: `iconv -f UTF-16 -t UTF-8"),
         (b"question,answer\n1+1,2\n", "looks like CSV: .*csv.DictReader"),
