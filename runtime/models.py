@@ -120,9 +120,15 @@ def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, o
         dims = family.dims(model.arch.size, model.arch.dims, model.context)
     except Unsupported as why:
         raise LaunchError(f"{origin}: {why}") from why
+    tokenizer = _tokenizer(source)
+    if len(tokenizer) > dims.vocab:
+        raise LaunchError(
+            f"{origin}: model {name} has vocab = {dims.vocab}, and its tokenizer {len(tokenizer)} "
+            f"tokens: write `vocab = {len(tokenizer)}` or more"
+        )
     config = {
         **family.write(dims),
-        **_special_tokens(source),
+        **_special_tokens(tokenizer),
         "dtype": HF_DTYPES[model.dtype],
         "max_position_embeddings": model.context or dims.context,
     }
@@ -130,10 +136,13 @@ def _random_folder(model: spec.Model, name: str, job_dir: Path, run_dir: Path, o
     return target
 
 
-def _special_tokens(folder: Path) -> dict[str, int | None]:
+def _tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def _special_tokens(tokenizer: Any) -> dict[str, int | None]:
     return {
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,

@@ -167,3 +167,20 @@ def test_adapters_leave_the_optimizer_their_own_parameters_only() -> None:
 def test_alpha_without_a_rank_is_an_error() -> None:
     (found,) = [d for d in plan_of(GRPO, "trainer.lora.alpha=8")[1] if d.code == "F113"]
     assert "lora.rank" in found.message
+
+
+@pytest.mark.parametrize(
+    ("dims", "why"),
+    [
+        ("heads = 5, kv_heads = 2", "no multiple of kv_heads = 2"),
+        ("heads = 4, head_dim = 7", "odd"),
+    ],
+)
+def test_dimensions_that_make_no_model_are_refused(dims: str, why: str) -> None:
+    start = GRPO.index("model policy")
+    arch = f"qwen3(layers = 2, hidden = 64, vocab = 80, {dims})"
+    line = f'model policy {{ source = random(1), arch = {arch}, tokenizer = local("t") }}\n'
+    _, found = plan_of(GRPO[:start] + line + GRPO[GRPO.index("\n", start) + 1 :])
+    (found,) = [d for d in found if d.code == "P213"]
+    assert why in found.message
+    assert "model_type" not in found.help

@@ -18,6 +18,10 @@ class Unsupported(Exception):
     """A config.json asks for what no family carries out; the message says what."""
 
 
+class Misshapen(Unsupported):
+    """Dimensions that do not go together."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RopeScaling:
     """Slow rotations stretched as Llama 3.1 does: all that turn less than `low` times in `original`
@@ -118,9 +122,10 @@ class Family:
 
         Raises:
             Unsupported: there is no size, and the dimensions are not enough.
+            Misshapen: they make no model.
         """
         if size is not None:
-            return replace(self.sizes[size], **given)
+            return self._whole(replace(self.sizes[size], **given))
         missing = [name for name in ("layers", "hidden", "heads", "vocab") if name not in given]
         if missing:
             raise Unsupported(f"{self.name}(...) needs a size or {', '.join(missing)}")
@@ -133,7 +138,14 @@ class Family:
             **self.defaults,
             **given,
         }
-        return Dims(**filled)
+        return self._whole(Dims(**filled))
+
+    def _whole(self, dims: Dims) -> Dims:
+        if dims.kv_heads < 1 or dims.heads % dims.kv_heads:
+            raise Misshapen(f"heads = {dims.heads} are no multiple of kv_heads = {dims.kv_heads}")
+        if dims.head_dim < 2 or dims.head_dim % 2:
+            raise Misshapen(f"head_dim = {dims.head_dim} is odd, and rotations turn pairs")
+        return dims
 
     def read(self, config: Mapping[str, Any]) -> Dims:
         """The dimensions in a config.json of this family.

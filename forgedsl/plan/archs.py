@@ -10,7 +10,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, error
 from forgedsl.families import registry
-from forgedsl.families.base import Dims, Family, Unsupported, difference
+from forgedsl.families.base import Dims, Family, Misshapen, Unsupported, difference
 from forgedsl.hir.ir import Constructor, Decl
 from forgedsl.shipped import locate
 from forgedsl.source import Span
@@ -73,6 +73,8 @@ def check_family(model: Decl, base_dir: Path | None, *, cache: bool = False) -> 
     except Unsupported as reason:
         message, key = f"model `{model.name}`: {reason}", "source"
         help_ = f"there are {registry.names()}"
+        if isinstance(reason, Misshapen):
+            key, help_ = "arch", "other dimensions, or a published size and what differs from it"
     return [error("P213", "model-family", message, _written_at(model, key), help=help_)]
 
 
