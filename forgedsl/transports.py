@@ -73,7 +73,7 @@ TRANSPORTS = (
     # within a host it comes after `shm`: what it reaches there without NVLink has not been measured
     Transport(
         name="nccl",
-        where="GPUs of any hosts, of which none is both the trainer's and an engine's",
+        where="GPUs of any hosts that trainer and engines do not share",
         bytes_per_s=3e9,
         far=True,
         gpus=True,

@@ -292,8 +292,8 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
             error(
                 "P214",
                 "transport",
-                f"transport {way.name} connects {way.where}, which "
-                f"`{sync.target}` and `{sync.settings['target']}` are not",
+                f"transport {way.name} connects {way.where}; `{sync.target}` and "
+                f"`{sync.settings['target']}` are not such",
                 sync.span,
                 help=f"`transport = {choose(*ends, linked=linked(request.host.gpu))}`, or leave it "
                 "to the plan",

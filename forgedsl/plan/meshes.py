@@ -339,13 +339,16 @@ def _exceeds(
     else:
         message = f"{where}, which the plan's {need} do not fit host by host"
     decl = decls[(wide or [largest])[0].service]
+    remedy = _remedy(rows, need, have, host, colocate, advice)
+    if wide:
+        remedy = f"`hosts = {host.hosts}` here, or `cluster {{ hosts = {wide[0].hosts} }}`"
     return error(
         "P203",
         "gpus-exceed-host",
         message,
         _written(decl) or decl.name_span,
         table=_table(rows, decls),
-        help=_remedy(rows, need, have, host, colocate, advice),
+        help=remedy,
     )
 
 
