@@ -29,6 +29,9 @@ def stays(node, evals):
     match node:
         case ast.BlockDecl():
             return node.kind in HAPPENS
+        case ast.FnDecl() | ast.BindDecl():  # a program watches what it declares itself
+            items = node.settings.items if node.settings is not None else ()
+            return any(isinstance(i, ast.Assign) and i.path.parts == ("monitor",) for i in items)
         case ast.Assign():
             return node.path.parts[0] in HAPPENS | evals
         case ast.Nested():

@@ -94,7 +94,8 @@ def test_no_step_waits_for_what_could_be_elsewhere(name: str, host: str) -> None
     learning = {graph.trainer, *(str(sync.settings["target"]) for sync in graph.syncs)}
     awaited = cost.bottleneck
     assert awaited is not None
-    assert cost.busy(awaited.service) < 0.6 or awaited.service in learning
+    # a teacher larger than its student cannot be elsewhere on two GPUs
+    assert cost.busy(awaited.service) < 0.7 or awaited.service in learning
 
 
 @pytest.mark.timeout(600)

@@ -18,7 +18,17 @@ from typing import Any, TypeVar
 
 from forgedsl.hir.file import File
 from forgedsl.hir.instantiate import argument_entries
-from forgedsl.hir.ir import Constructor, Decl, Deferred, FlowStep, Function, Ref, Scope, Value
+from forgedsl.hir.ir import (
+    Constructor,
+    Decl,
+    Deferred,
+    FlowStep,
+    Function,
+    Ref,
+    RewardDecl,
+    Scope,
+    Value,
+)
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import fields, replace
 from forgedsl.source import Span
@@ -192,10 +202,13 @@ def with_rewards_named(value: Deferred) -> Deferred:
 
 
 def needed(
-    decls: Mapping[str, Decl], rewards: Iterable[str], flow: tuple[FlowStep, ...]
+    decls: Mapping[str, Decl],
+    rewards: Mapping[str, RewardDecl],
+    environments: Iterable[str],
+    flow: tuple[FlowStep, ...],
 ) -> set[str]:
     """The file's own declarations, and those that they and the flow use, directly or not."""
-    pending = [name for name in (*decls, *rewards) if "." not in name]
+    pending = [name for name in (*decls, *rewards, *environments) if "." not in name]
     for step in flow:
         pending.append(step.receiver)
         pending += [v.value.name for v in step.settings.values() if isinstance(v.value, Ref)]
@@ -205,6 +218,9 @@ def needed(
         if name not in found:
             found.add(name)
             pending += _uses(decls[name]) if name in decls else ()
+            body = rewards[name].body if name in rewards else None
+            if isinstance(body, Constructor) and "service" in body.args:  # what judges or scores
+                pending.append(str(body.args["service"]))
     return found
 
 

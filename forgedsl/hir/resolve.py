@@ -83,7 +83,7 @@ def _assembled(
     """What is the program's own, and what that needs of its modules."""
     table = resolver.table
     if resolver.modules:
-        needed = imports.needed(decls, (*rewards, *environments), flow)
+        needed = imports.needed(decls, rewards, environments, flow)
         decls = {name: decl for name, decl in decls.items() if name in needed}
         rewards = {name: reward for name, reward in rewards.items() if name in needed}
         environments = {name: each for name, each in environments.items() if name in needed}

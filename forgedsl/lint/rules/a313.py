@@ -33,7 +33,7 @@ def check(view: View) -> Findings:
     if view.planned is None:
         return
     graph, plan = view.planned
-    seconds = {stage.node: stage.seconds for stage in plan.cost.stages}
+    seconds = {stage.node: max(stage.seconds, stage.latency) for stage in plan.cost.stages}
     schedule = view.program.schedule
     sampling = max((seconds.get(node.name, 0.0) for node in graph.of("sample")), default=0.0)
     if schedule is not None:
