@@ -97,7 +97,7 @@ from forgedsl.runtime.events import EventLog
 
 async def execute(this, interrupt):
     os.kill(os.getpid(), signal.SIGHUP)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2.0)  # as long as a busy machine may need to hear of it
     return launch.Outcome(code=0, status="finished")
 
 if sys.argv[1:] == ["nohup"]:

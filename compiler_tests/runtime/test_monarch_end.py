@@ -16,7 +16,7 @@ class Never:
         raise TimeoutError
 
 monarch.this_host()
-os.write(2, b"begin|")  # Monarch greets
+os.write(2, b"begin|")
 future.Future._from_handle = staticmethod(lambda handle: Never())
 print("last line", flush=True)
 """
@@ -25,7 +25,9 @@ print("last line", flush=True)
 def test_a_client_that_does_not_end_in_time_is_not_told_behind_the_last_lines() -> None:
     done = subprocess.run([sys.executable, "-c", ENDLESS], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "last line\n")
-    assert done.stderr.partition("begin|")[2] == ""
+    told = done.stderr.partition("begin|")[2].splitlines()
+    # where other programs take the cores Monarch may greet as late as that
+    assert [line for line in told if line and "Monarch internal logs" not in line] == []
 
 
 ABORTS = """
