@@ -94,8 +94,11 @@ def test_no_step_waits_for_what_could_be_elsewhere(name: str, host: str) -> None
     learning = {graph.trainer, *(str(sync.settings["target"]) for sync in graph.syncs)}
     awaited = cost.bottleneck
     assert awaited is not None
-    # a teacher larger than its student cannot be elsewhere on two GPUs
-    assert cost.busy(awaited.service) < 0.7 or awaited.service in learning
+    # where a teacher has to share one of two GPUs, the plan's choice of them is the faster one
+    nowhere = {("distill_math", "2xH200"): 0.66}
+    assert cost.busy(awaited.service) < nowhere.get((name, host), 0.6) or (
+        awaited.service in learning
+    )
 
 
 @pytest.mark.timeout(600)
