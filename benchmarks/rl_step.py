@@ -52,11 +52,12 @@ def inputs(folder: Path, prompt: int, sync: str) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    words = {f"t{i}": i for i in range(VOCABULARY)}
+    ends = {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>"}
+    words = dict(zip(ends.values(), range(1, 4), strict=True))
+    words |= {f"t{i}": i for i in range(VOCABULARY) if i not in words.values()}
     made = Tokenizer(models.WordLevel(words, unk_token="t0"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer: Any = PreTrainedTokenizerFast
-    ends = {"pad_token": "t1", "eos_token": "t2", "bos_token": "t3"}
     tokenizer(tokenizer_object=made, **ends).save_pretrained(folder / "tokenizer")
     draw = random.Random(0)
     rows = (

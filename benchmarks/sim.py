@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+HERE = {"host": 0}
 PIPELINE = ROOT / "pipelines/grpo_math.forge"
 GPUS_10K = (
     "cluster.hosts=1250", "trainer.hosts=128", "trainer.parallel.dp_shard=1024",
@@ -111,7 +112,7 @@ def real(folders: list[Path]) -> None:
         result = simulate(made.job, latencies, steps=schedule["steps"])
         measured = statistics.median(row["step_s"] for row in _rows(folder)[3:])
         told = statistics.median(step.seconds for step in result.steps[3:])
-        what = f"prompts {params['prompts']}, group {params['group']}, age {schedule['age_bound']}"
+        what = f"{folder.name}: prompts {params['prompts']}, group {params['group']}"
         mark = " (calibrated on it)" if folder == folders[0] else ""
         print(f"| {what}{mark} | {measured:.3f} | {told:.3f} | {told / measured - 1:+.1%} |")
 
@@ -119,9 +120,12 @@ def real(folders: list[Path]) -> None:
 def _overrides(job: dict[str, Any]) -> tuple[str, ...]:
     """What the runs of this benchmark may differ in."""
     limits = [spec["limit"] for spec in job["evals"].values()]
+    meshes = {name: service["mesh"] for name, service in job["services"].items()}
+    hosts = 1 + max(place["host"] for mesh in meshes.values() for place in mesh["places"] or [HERE])
     return (
-        f"prompts={job['params']['prompts']}",
-        f"group={job['params']['group']}",
+        *(f"{name}={job['params'][name]}" for name in ("prompts", "group", "max_new")),
+        f"generator.replicas={meshes['generator']['replicas']}",
+        *([f"launcher={job['launcher']['kind']}", f"cluster.hosts={hosts}"] if hosts > 1 else []),
         f"schedule.steps={job['schedule']['steps']}",
         f"schedule.max_policy_age={job['schedule']['max_policy_age']}",
         *([f"held_out.limit={limits[0]}"] if limits[0] else []),

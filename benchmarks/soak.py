@@ -1,12 +1,14 @@
 """A long run, and what grows in it: memory and open files of each process, queues, event lag.
 
-    forgec run (three hosts that are processes) --every EVERY s--> PSS, files, counts of events
+    forgec run (three hosts that are processes) --every EVERY s--> own memory, files, counts
         --least squares, without the first WARM of the time--> a slope with its error, by process
 
     python benchmarks/soak.py [--minutes 30] [--run-dir runs/soak] [words for --set]
 
 The queue holds the groups that are ready and not yet trained, the lag is the age of the newest
-event in the file when it is looked at. The run ends by SIGTERM, and has to end with 75.
+event in the file when it is looked at. Memory is what a process
+has to itself (USS): its part of what it shares (PSS) moves with what else runs on the machine. The
+run ends by SIGTERM, and has to end with 75.
 """
 
 from __future__ import annotations
@@ -42,9 +44,9 @@ class Series:
     at: list[float] = field(default_factory=list)
     values: list[float] = field(default_factory=list)
 
-    def slope(self) -> tuple[float, float]:
-        """Per hour, and its standard error, after the warm-up."""
-        first = next(i for i, t in enumerate(self.at) if t >= WARM * self.at[-1])
+    def slope(self, begin: float = WARM) -> tuple[float, float]:
+        """Per hour, and its standard error, without so much of the time at the start."""
+        first = next(i for i, t in enumerate(self.at) if t >= begin * self.at[-1])
         x, y = [t / 3600 for t in self.at[first:]], self.values[first:]
         if len(x) < 3:
             return 0.0, float("inf")
@@ -121,7 +123,7 @@ def measured(pid: int, folder: Path, tail: Tail) -> Iterator[tuple[str, str, flo
             host = re.search(r"/(host\d+)$", command[-1])
             name = "controller" if process.pid == pid else named.get(process.pid, "")
             name = name or (host[1] if host else f"child of {named.get(process.ppid(), 'it')}")
-            yield f"{name} {process.pid}", "MiB", process.memory_full_info().pss / MIB
+            yield f"{name} {process.pid}", "MiB", process.memory_full_info().uss / MIB
             yield f"{name} {process.pid} open files", "", process.num_fds()
     key = re.compile(rf"forgedsl-{pid}-")
     shared = [f for f in Path("/dev/shm").iterdir() if key.match(f.name)]
@@ -139,14 +141,17 @@ def table(found: dict[str, Series], minutes: float, code: int) -> str:
         f"{minutes:g} minutes, {steps:.0f} steps, {os.cpu_count()} cores, exit code {code}",
         "",
     ]
-    lines += ["| | first | last | most | slope an hour |", "|---|---|---|---|---|"]
+    lines += [
+        "| | first | last | most | slope an hour | of the last half |",
+        "|---|---|---|---|---|---|",
+    ]
     for name, series in found.items():
         y = series.values
         if name == "steps" or (name.endswith("files") and len(set(y)) == 1):
             continue
-        slope, error = series.slope()
         cells = [f"{v:.1f}" for v in (y[0], y[-1], max(y))]
-        lines.append(f"| {name} {series.unit} | {' | '.join(cells)} | {slope:+.2f} ± {error:.2f} |")
+        cells += ["{:+.2f} ± {:.2f}".format(*series.slope(begin)) for begin in (WARM, 0.5)]
+        lines.append(f"| {name} {series.unit} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

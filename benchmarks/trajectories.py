@@ -22,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,13 @@ class Timed:
         self.reset, self.close = session.reset, session.close
 
     async def step(self, turn: Any) -> Any:
+        from forgedsl.runtime.environments.driver import Told
+
         began = time.monotonic()
         step = await self._session.step(turn)
         spent = time.monotonic() - began
-        self._delays.append(spent - float(step.observation[0]["content"]))
+        said = step.made.text if isinstance(step, Told) else step.observation[0]["content"]
+        self._delays.append(spent - float(said.split("tool\n")[-1].split("<")[0]))
         return step
 
 
@@ -206,19 +209,26 @@ async def played(
 
     tokenizer = ChatTokenizer.load(str(ROOT / "pipelines/tokenizers/arithmetic"), QWEN)
     driver, engine, delays = await client.driver(tokenizer), Engine(given, tool, step), []
-    driver._begin = lambda: Timed(client.begin(), delays)
+    begin = driver._begin
+    driver._begin = lambda: Timed(begin(), delays)
     limits = Limits(sampling=spec.Sampling(max_tokens=999), turns=given.turns, longest=1 << 20)
-    messages = [{"role": "user", "content": "12+30="}]
-    tokens = tokenizer.prompt_tokens(messages)
+    tokens = tokenizer.prompt_tokens([{"role": "user", "content": "12+30="}])
 
-    number = itertools.count()
+    def drawn() -> Iterator[tuple[Prompt, int]]:
+        for group in itertools.count():
+            text = f"12+{group}="
+            prompt = Prompt(
+                group=group, row=group, text=text, token_ids=tokens, target=None,
+                messages=[{"role": "user", "content": text}],
+            )  # fmt: skip
+            yield from ((prompt, sibling) for sibling in range(given.group))
+
+    prompts = drawn()
 
     async def play() -> None:
-        group = next(number)
-        prompt = Prompt(
-            group=group, row=group, text="12+30=", token_ids=tokens, target=None, messages=messages
-        )
-        rollout = await driver.play(engine.sample, prompt, 0, group, limits)
+        prompt, sibling = next(prompts)
+        seed = prompt.group * given.group + sibling
+        rollout = await driver.play(engine.sample, prompt, sibling, seed, limits)
         assert (rollout.ended, rollout.turns) == ("turns", given.turns)
 
     def now() -> list[float]:
@@ -292,6 +302,7 @@ async def measure(given: argparse.Namespace, folder: Path) -> list[dict[str, Any
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--in-flight", nargs="*", type=int, default=[64, 256])
+    parser.add_argument("--group", type=int, default=8, help="siblings of a prompt")
     parser.add_argument("--turns", type=int, default=6)
     parser.add_argument("--tokens", type=int, default=64, help="of a turn, on average")
     parser.add_argument("--slots", type=int, default=128, help="sequences that run at a time")

@@ -12,8 +12,8 @@ no other one. With `shared = True` the trajectories of a process share one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from forgedsl.environment import Environment, Start, Task, tools_of
 
@@ -22,6 +22,9 @@ try:
     from mcp_types import CONNECTION_CLOSED, PaginatedRequestParams, TextContent
 except ImportError as error:
     raise ImportError('tools over MCP need its package: pip install "forgedsl[mcp]"') from error
+
+
+T = TypeVar("T")
 
 
 class MCPTools(Environment):
@@ -108,7 +111,8 @@ class _Server:
         """Its tools by name, in the form of chat templates."""
         session, found, cursor = await self.started(), [], None
         while True:
-            page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            params = PaginatedRequestParams(cursor=cursor)
+            page = await _apart(session.list_tools(params=params))
             found += page.tools
             if not (cursor := page.next_cursor):
                 break
@@ -132,7 +136,7 @@ class _Server:
         """
         session = await self.started()
         try:
-            result = await session.call_tool(name, arguments)
+            result = await _apart(session.call_tool(name, arguments))
         except MCPError as error:
             if error.code != CONNECTION_CLOSED:
                 return f"error: {error.message}"
@@ -166,6 +170,17 @@ class _Server:
                 self._session.set_exception(ConnectionError(message))
         finally:
             self.ended = True
+
+
+async def _apart(asked: Coroutine[Any, Any, T]) -> T:
+    """Await an answer in a task of its own, which is left behind where we are cancelled: the
+    package then tells the server so, and waits seconds for one that does not read."""
+    task = asyncio.create_task(asked)
+    try:
+        await asyncio.wait([task])
+    finally:
+        task.cancel()
+    return task.result()
 
 
 def _cause(error: BaseException) -> str:

@@ -20,11 +20,17 @@ class Spot:
     procs: int
     hosts: int = 1
     """side by side, with the same GPUs and as many processes on each"""
+    stages: int = 1
+    """of a pipeline, each of which sends its own weights"""
 
     def shares(self, other: Spot) -> bool:
         """Whether a GPU is of both."""
         same = 0 <= other.host - self.host < self.hosts
         return same and not {*self.gpus}.isdisjoint(other.gpus)
+
+
+BRANCHES = 2
+"""hosts that one host hands weights on to"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +48,13 @@ class Transport:
     linked: bool = False
     apart: bool = False
     """no GPU of the trainer is an engine's"""
+    handed_on: bool = False
+    """a host that has the weights hands them on"""
 
     def serves(self, sender: Spot, receivers: Sequence[Spot]) -> bool:
         """Whether it gets weights from a trainer to all replicas of a generator."""
+        if sender.hosts > 1 and sender.stages > 1 and not self.far:
+            return False
         if self.same_gpu:
             alone = [s for s in (sender, *receivers) if s.procs == 1 and len(s.gpus) == 1]
             return len(alone) == 1 + len(receivers) == 2 and alone[0] == alone[1]
@@ -53,6 +63,13 @@ class Transport:
         if self.apart and any(sender.shares(spot) for spot in receivers):
             return False
         return self.far or all(spot.host == sender.host for spot in receivers)
+
+    def copies(self, sender: Spot, receivers: Sequence[Spot]) -> int:
+        """How many times the weights leave the sender's host."""
+        far = [spot for spot in receivers if spot.host != sender.host]
+        if self.handed_on:
+            return min(BRANCHES, len({spot.host for spot in far}))
+        return sum(spot.procs for spot in far)
 
 
 TRANSPORTS = (
@@ -79,10 +96,24 @@ TRANSPORTS = (
         gpus=True,
         apart=True,
     ),
+    Transport(
+        name="tree",
+        where="processes of any hosts",
+        bytes_per_s=0.7e9,
+        far=True,
+        handed_on=True,
+    ),
     Transport(name="tcp", where="processes of any hosts", bytes_per_s=0.7e9, far=True),
 )
 NAMES = tuple(transport.name for transport in TRANSPORTS)
 RATES = {transport.name: transport.bytes_per_s for transport in TRANSPORTS}
+ON_GPUS = frozenset(each.name for each in TRANSPORTS if each.gpus or each.same_gpu)
+"""of which the two published copies lie on the sender's GPUs, a share of them on each"""
+
+
+def row(name: str) -> Transport:
+    """The transport of this name, which a rule has found to exist."""
+    return next(each for each in TRANSPORTS if each.name == name)
 
 
 def offered(*, linked: bool) -> tuple[Transport, ...]:
@@ -91,5 +122,11 @@ def offered(*, linked: bool) -> tuple[Transport, ...]:
 
 
 def choose(sender: Spot, receivers: Sequence[Spot], *, linked: bool) -> str:
-    """The fastest transport that serves."""
-    return next(t.name for t in offered(linked=linked) if t.serves(sender, receivers))
+    """The fastest transport that serves; weights are handed on where fewer copies leave so."""
+    plain = TRANSPORTS[-1].copies(sender, receivers)
+    return next(
+        t.name
+        for t in offered(linked=linked)
+        if t.serves(sender, receivers)
+        and not (t.handed_on and t.copies(sender, receivers) >= plain)
+    )

@@ -72,11 +72,14 @@ def check_supported(job: spec.Job) -> None:
     ops = {node.op for node in job.nodes}
     for name, service in job.services.items():
         for limit in SERVICES[service.kind].support:
-            value = attrgetter(limit.setting)(service)
-            if limit.exceeded(value, ops, head=getattr(service, "value_head", False)):
+            value = attrgetter(limit.setting.removeprefix("memory."))(service)
+            other = attrgetter(limit.beside)(service) if limit.beside else None
+            head = getattr(service, "value_head", False)
+            if limit.exceeded(value, ops, head=head, beside=other):
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
-                    f"carried out by this version; {limit.instead}"
+                    f"carried out by this version{f' beside {limit.beside}' * bool(limit.beside)}; "
+                    f"{limit.instead}"
                 )
     for node in job.nodes:
         if node.op == "sync" and node.transport not in transports.NAMES:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import hmac
 import itertools
 import os
 import pickle
@@ -32,6 +33,8 @@ from forgedsl.runtime.scratch import own_semaphores
 
 HEAD = struct.Struct("!Q")
 PR_SET_PDEATHSIG = 1
+TOLD = -1
+"""number of what nobody waits for"""
 GRACE = 1.0
 """seconds that an interrupted call has to end before its process is killed"""
 LOADING = 540.0
@@ -48,55 +51,151 @@ class Ended:
     """it did not react to the end of its time"""
 
 
-class Calls:
-    """Numbered calls over streams; answers come as they are ready. What is asked in one turn of the
-    event loop goes together, since each write wakes who reads."""
+class Frames(asyncio.Protocol):
+    """Values over a stream, each `got` when it is whole. What is sent in one turn of the event loop
+    goes together, since each write wakes who reads."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self.ended = asyncio.get_running_loop().create_future()
+        """done with the stream"""
+        self._read = bytearray()
+        self._parts: list[bytes] = []
+
+    def got(self, value: Any) -> None:
+        raise NotImplementedError
+
+    def post(self, value: Any) -> None:
+        if not self._parts:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._parts.append(packed(value))
+
+    def flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self.transport.is_closing():
+            self.transport.write(b"".join(parts))
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        begin, size = 0, len(self._read)
+        while size - begin >= HEAD.size:
+            body = begin + HEAD.size
+            end = body + HEAD.unpack_from(self._read, begin)[0]
+            if size < end:
+                break
+            self.got(pickle.loads(self._read[body:end]))
+            begin = end
+        del self._read[:begin]
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.ended.done():  # else nobody waits any more
+            self.ended.set_result(None)
+
+
+class Calls(Frames):
+    """Numbered calls over a stream; answers come as they are ready."""
+
+    def __init__(self, told: Callable[[Any], object] | None = None) -> None:
+        super().__init__()
         self.alive = True
-        self._reader, self._writer = reader, writer
-        self._sender = Sender(writer.write)
+        self._told = told
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._listening = asyncio.create_task(self._listen())
 
-    async def call(self, value: Any) -> Any:
-        """Raises ConnectionError where the stream ends before the answer."""
-        if self._listening.done():
+    def call(self, value: Any) -> asyncio.Future[Any]:
+        """The answer, which fails with ConnectionError where the stream ends before it.
+
+        Raises:
+            ConnectionError: it has ended.
+        """
+        if self.ended.done():
             raise ConnectionError("the line has ended")
         number = next(self._numbers)
         self._waiting[number] = future = asyncio.get_running_loop().create_future()
-        self._sender.post((number, value))
-        try:
-            return await future
-        finally:
-            del self._waiting[number]
+        self.post((number, value))
+        return future
+
+    def tell(self, value: Any) -> None:
+        """As `call`, where nobody waits; whoever has something to answer does it to `told`."""
+        self.post((TOLD, value))
 
     def close(self) -> None:
-        self._writer.close()
+        self.transport.close()
 
-    async def _listen(self) -> None:
-        with suppress(asyncio.IncompleteReadError, ConnectionError):
-            while True:
-                number, answer, last = await unpacked(self._reader)
-                self.alive = self.alive and not last
-                if number in self._waiting and not self._waiting[number].done():
-                    self._waiting[number].set_result(answer)
+    def got(self, value: Any) -> None:
+        number, answer, last = value
+        if last:
+            self.alive = False
+        if number == TOLD:
+            assert self._told is not None
+            self._told(answer)
+            return
+        future = self._waiting.pop(number)
+        if not future.done():  # else who asked has gone
+            future.set_result(answer)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
         self.alive = False
-        self._writer.close()
-        for future in self._waiting.values():
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
             if not future.done():
                 future.set_exception(ConnectionError("the line has ended"))
+
+
+class Answers(Frames):
+    """Answers calls side by side as they come; who sends them bounds their number. `answer` gives a
+    reply, and whether the process ends when it is sent. With a `secret`, only who says it first is
+    listened to."""
+
+    def __init__(
+        self, answer: Callable[[Any], Awaitable[tuple[Any, bool]]], secret: bytes = b""
+    ) -> None:
+        super().__init__()
+        self._answer, self._secret = answer, secret
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def data_received(self, data: bytes) -> None:
+        if secret := self._secret:
+            self._read += data
+            if len(self._read) < len(secret):
+                return
+            given, data = bytes(self._read[: len(secret)]), bytes(self._read[len(secret) :])
+            if not hmac.compare_digest(given, secret):
+                self.transport.close()
+                return
+            self._secret = b""
+            self._read.clear()
+        super().data_received(data)
+
+    def got(self, value: Any) -> None:
+        task = asyncio.create_task(self._one(*value))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _one(self, number: int, item: Any) -> None:
+        reply, last = await self._answer(item)
+        if number != TOLD or reply is not None:
+            self.post((number, reply, last))
+        if last:
+            self.flush()
+            while self.transport.get_write_buffer_size():
+                await asyncio.sleep(0.01)
+            os._exit(0)
 
 
 class Child(Calls):
     """One process from its start to its end."""
 
-    def __init__(
-        self, *streams: Any, process: subprocess.Popen[bytes], memory: int | None = None
-    ) -> None:
-        super().__init__(*streams)
+    def __init__(self, process: subprocess.Popen[bytes], memory: int | None = None) -> None:
+        super().__init__()
         self._process, self._memory, self._killed = process, memory, ""
+        self._said: asyncio.Queue[str | None] = asyncio.Queue()
+        """before it answers calls: "" when it runs, and "" or what is wrong when it has loaded"""
 
     @classmethod
     async def begin(
@@ -124,25 +223,40 @@ class Child(Calls):
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        reader, writer = await asyncio.open_connection(sock=ours)
+        loop = asyncio.get_running_loop()
+        _, made = await loop.create_connection(lambda: cls(process, memory), sock=ours)
         try:
             limit = LOADING if seconds is None else seconds
             async with asyncio.timeout(LOADING):
-                await unpacked(reader)  # it runs: what it imports itself is no time of theirs
-            writer.write(packed((served, max(limit - 5.0, limit / 2))))
+                await made._hear()  # it runs: what it imports itself is no time of theirs
+            made.post((served, max(limit - 5.0, limit / 2)))
             async with asyncio.timeout(limit):
-                problem = await unpacked(reader)
+                problem = await made._hear()
         except TimeoutError:
             problem = f"{names}: not loaded within {limit:g} s; what runs on import must end"
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except ConnectionError:
             why = await asyncio.to_thread(ending, process, "", memory)
             problem = f"{names}: the process ended while it was loading: {why}"
-        made = cls(reader, writer, process=process, memory=memory)
         if problem:
             made.kill("")
             process.wait()
             raise LaunchError(problem)
         return made
+
+    def got(self, value: Any) -> None:
+        if isinstance(value, str):
+            self._said.put_nowait(value)
+        else:
+            super().got(value)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._said.put_nowait(None)
+
+    async def _hear(self) -> str:
+        if (said := await self._said.get()) is None:
+            raise ConnectionError("the line has ended")
+        return said
 
     async def ask(self, value: Any, limit: float) -> Any:
         """The answer, or `Ended`."""
@@ -251,68 +365,17 @@ def receive(stream: socket.socket) -> Any:
 async def serve_together(
     stream: socket.socket, answer: Callable[[Any], Awaitable[tuple[Any, bool]]]
 ) -> None:
-    """Answer calls side by side as they come, until the stream ends; who sends them bounds their
-    number. `answer` gives a reply, and whether the process ends when it is sent."""
+    """Answer calls (`Answers`) until the stream ends."""
     stream.setblocking(False)
-    await answer_all(*await asyncio.open_connection(sock=stream), answer)
-
-
-async def answer_all(
-    reader: asyncio.StreamReader,
-    writer: asyncio.StreamWriter,
-    answer: Callable[[Any], Awaitable[tuple[Any, bool]]],
-) -> None:
-    """As `serve_together`, over streams."""
-    tasks: set[asyncio.Task[None]] = set()
-    sender = Sender(writer.write)
-
-    async def one(number: int, item: Any) -> None:
-        reply, last = await answer(item)
-        sender.post((number, reply, last))
-        if last:
-            sender.flush()
-            await writer.drain()
-            os._exit(0)
-
-    while True:
-        try:
-            number, item = await unpacked(reader)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return
-        task = asyncio.create_task(one(number, item))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-
-class Sender:
-    """Values that go over a stream; those of one turn of the event loop go together, since each
-    write wakes who reads."""
-
-    def __init__(self, write: Callable[[bytes], object]) -> None:
-        self._write = write
-        self._parts: list[bytes] = []
-
-    def post(self, value: Any) -> None:
-        if not self._parts:
-            asyncio.get_running_loop().call_soon(self.flush)
-        self._parts.append(packed(value))
-
-    def flush(self) -> None:
-        parts, self._parts = self._parts, []
-        if parts:
-            self._write(b"".join(parts))
+    loop = asyncio.get_running_loop()
+    _, answers = await loop.create_connection(lambda: Answers(answer), sock=stream)
+    await answers.ended
 
 
 def packed(value: Any) -> bytes:
     """A value as it goes over a stream."""
     body = pickle.dumps(value)
     return HEAD.pack(len(body)) + body
-
-
-async def unpacked(reader: asyncio.StreamReader) -> Any:
-    """The next value. Raises IncompleteReadError at the end."""
-    (size,) = HEAD.unpack(await reader.readexactly(HEAD.size))
-    return pickle.loads(await reader.readexactly(size))
 
 
 def _exactly(stream: socket.socket, size: int) -> bytes:

@@ -177,9 +177,16 @@ class Endpoints(Protocol):
     async def evaluate_score(self, name: str, rollout: Rollout) -> Score:
         """Its score; as `score`, but without monitors."""
 
-    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
-        """Write a checkpoint of all trained services and `controller_state` (JSON); its path. What
-        `taken` says comes first where it can: trainers may go on, their state of now is kept."""
+    async def save(
+        self,
+        step: int,
+        controller_state: dict[str, Any],
+        taken: asyncio.Event,
+        replay: bytes | None,
+    ) -> str:
+        """Write a checkpoint of all trained services, the file of `replay` and `controller_state`
+        (JSON); its path. What `taken` says comes first where it can: trainers may go on, their
+        state of now is kept."""
 
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
         """Replace the controller's state in the checkpoint of `step`."""

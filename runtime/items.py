@@ -94,6 +94,8 @@ class Rollout:
     """answers of its siblings, where a judge compares them"""
     versions: tuple[tuple[int, int], ...] = ()
     """(version, how many of the policy's tokens), in order"""
+    kept: dict[str, float | list[float]] = field(default_factory=dict)
+    """what was put into a buffer beside it"""
     fixed: float | None = None
     """the score, whatever the rewards say: the environment failed"""
 

@@ -30,7 +30,7 @@ import psutil
 from forgedsl.diagnostics import counted
 from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
 from forgedsl.lower import job as spec
-from forgedsl.runs.checkpoints import drop_partial, last_step
+from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl.runtime.backing import Backing, Run
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
@@ -181,6 +181,12 @@ def read_state(run_dir: Path, step: int) -> dict[str, Any]:
     return state
 
 
+def _replay(run_dir: Path, step: int | None) -> bytes | None:
+    """The groups that buffers held at the checkpoint of `step`, if there were any buffers."""
+    path = run_dir / f"checkpoints/step-{step}" / REPLAY
+    return path.read_bytes() if step is not None and path.is_file() else None
+
+
 def _outcome(this: Run) -> Outcome:
     """Run to an outcome, in a thread of its own where this one runs an event loop already."""
     interrupt = Interrupt(this.events, this.run_dir, this.clean_up)
@@ -290,8 +296,9 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
     keeper.start()
     try:
         controller = Controller(
-            this.job, endpoints, this.events, state=state, changed_data=this.changed_data
-        )
+            this.job, endpoints, this.events, state=state, changed_data=this.changed_data,
+            replay=_replay(this.run_dir, this.resume),
+        )  # fmt: skip
         interrupt.act = controller.interrupt
         gc.freeze()  # what is loaded stays: no need to look through it at every collection
         finished = await controller.run()

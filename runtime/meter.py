@@ -8,6 +8,9 @@ None. `loss/<name>` holds the reports of the loss, with several updates a step t
 the score, `dropped/<reason>` the groups given up since the step before, `scores_failed` the scores
 of rewards that failed after their retries (`failed/<name>` by reward, `retried/<name>` the calls
 that were made again), `groups_dead` the groups of the batch whose completions all have one score.
+What a step drew from buffers is in `replay/...`; rewards, ages and `groups` are of fresh groups.
+What came to a sampler by weight syncs that ended since the step before is `sync_bytes/<service>`,
+from publishing to use in `sync_s/<service>`; `sync_bytes_per_s/<service>` is the rate of it.
 Times are seconds: `reward_s/<name>` is the longest call of a reward since the step before, `step_s`
 is the wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight
 transfer, `sampler_idle_s` the time in which no completion was in the making.
@@ -47,6 +50,7 @@ class Meter:
         self.scores_failed: Counter[str] = Counter()
         self.scores_retried: Counter[str] = Counter()
         self.reward_s: dict[str, float] = {}
+        self._synced: dict[str, tuple[int, float]] = {}
         self._sampler_idle_s = 0.0
         self._idle_since: float | None = self._clock()
         self._turned = self._clock()
@@ -60,6 +64,12 @@ class Meter:
         self.scores_retried.update(score.retried)
         for name, longest in score.seconds.items():
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
+
+    def synced(self, service: str, size: int, seconds: float) -> None:
+        """So many bytes of weights reached all of a service; a simulation has none."""
+        if size and seconds:
+            before, took = self._synced.get(service, (0, 0.0))
+            self._synced[service] = before + size, took + seconds
 
     def __enter__(self) -> None:
         """Around every completion."""
@@ -101,6 +111,9 @@ class Meter:
         found.update({f"failed/{k}": n for k, n in sorted(self.scores_failed.items())})
         found.update({f"retried/{k}": n for k, n in sorted(self.scores_retried.items())})
         found.update({f"reward_s/{k}": s for k, s in sorted(self.reward_s.items())})
+        for name, (size, seconds) in sorted(self._synced.items()):
+            found[f"sync_bytes/{name}"], found[f"sync_s/{name}"] = size, seconds
+            found[f"sync_bytes_per_s/{name}"] = size / seconds
         self._turned = now
         self.trainer_idle_s = self._sampler_idle_s = 0.0
         self.rollouts_dropped = self.rows_dropped = 0
@@ -108,6 +121,7 @@ class Meter:
         self.scores_failed.clear()
         self.scores_retried.clear()
         self.reward_s.clear()
+        self._synced.clear()
         return found
 
 
@@ -130,6 +144,16 @@ def batch_record(
         "truncated_fraction": _mean([float(cut) for cut in truncated]),
         "groups_dead": dead if compared else None,
         "dead_group_fraction": dead / len(compared) if compared else None,
+    }
+
+
+def replay_record(ages: Sequence[int], fresh: int) -> Record:
+    """What a step drew from buffers: groups, how old, and their part of all of its groups."""
+    return {
+        "replay/groups": len(ages),
+        "replay/age_mean": _mean(ages),
+        "replay/age_max": max(ages, default=None),
+        "replay/share": len(ages) / (len(ages) + fresh),
     }
 
 

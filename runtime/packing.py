@@ -16,8 +16,9 @@ B sequences of the microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,9 @@ class Microbatch:
     inputs: dict[str, Tensor]  # token fields f32 [N], sequence fields f32 [B]
     members: list[int]  # indices of the B samples in the step's list
     num_tokens: int  # real tokens in the rows
+    of_tokens: tuple[str, ...]  # which of the inputs are token fields
+    route: Callable[[Tensor], Tensor] | None = None
+    """brings the hidden states at `index` to where their loss is computed, if that is elsewhere"""
 
     def to(self, device: torch.device) -> Microbatch:
         """The same microbatch with its tensors on `device`."""
@@ -57,7 +61,8 @@ class Microbatch:
 
     def mask(self) -> Tensor:
         """bool [R, 1, L, L]: True where a query may attend."""
-        rows, length = self.tokens.shape
+        rows = self.tokens.shape[0]
+        length = int(self.bounds[-1]) // rows
         stretch = torch.searchsorted(
             self.bounds[1:].long(), torch.arange(rows * length, device=self.bounds.device),
             right=True,
@@ -77,11 +82,13 @@ def pack(
     flat: bool = False,
     share: bool = True,
     step: int = 1,
+    parts: int = 1,
 ) -> list[Microbatch]:
     """This rank's microbatches, each of at most `rows` rows, or as many tokens in one.
 
-    Samples `share` rows, each from a multiple of `step`, or each has its own row. With `pairs`,
-    samples 2p and 2p + 1 are in the same microbatch, as its sequences 2q and 2q + 1.
+    Samples `share` rows, each from a multiple of `step`, or each has its own row; rows divide into
+    `parts`. With `pairs`, samples 2p and 2p + 1 are in the same microbatch, as its sequences 2q and
+    2q + 1.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -95,19 +102,21 @@ def pack(
     if flat:
         most = len(samples) if share else rows
         shares = _balanced(samples, rows * seq_len, world, 2 if pairs else 1, most)
-        return [_microbatch(samples, [own], own, FLAT_STEP) for own in shares[rank::world]]
+        return [
+            _microbatch(samples, [own], own, lcm(FLAT_STEP, parts)) for own in shares[rank::world]
+        ]
     if pairs:
         mine = [range(r, len(samples) // 2, world) for r in range(world)]
         paired = [_paired(samples, own, seq_len, rows, share) for own in mine]
         cuts = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
-        return [_microbatch(samples, cut, sorted(_flat(cut))) for cut in cuts]
+        return [_microbatch(samples, cut, sorted(_flat(cut)), parts) for cut in cuts]
     bins = _first_fit(samples, range(len(samples)), seq_len, share, step)
     per_rank = -(-len(bins) // world)
     count = max(1, -(-per_rank // rows))
     own = bins[rank::world]
     size = -(-per_rank // count)
     cuts = [own[i * size : (i + 1) * size] for i in range(count)]
-    return [_microbatch(samples, cut, _flat(cut), step, step) for cut in cuts]
+    return [_microbatch(samples, cut, _flat(cut), lcm(step, parts), step) for cut in cuts]
 
 
 def _balanced(
@@ -270,6 +279,7 @@ def _scored_rows(
         values = [samples[i].sequence_fields[name] for i in members]
         inputs[name] = np.array(values, dtype=np.float32)
     return {
+        "of_tokens": (*names, "last"),
         "index": torch.from_numpy(where - 1),
         "labels": torch.from_numpy(tokens[where]),
         "seq_id": torch.from_numpy(np.repeat(np.arange(len(members)), counts)),

@@ -12,6 +12,7 @@ import asyncio
 import json
 from dataclasses import asdict
 from functools import reduce
+from math import prod
 from operator import getitem
 from pathlib import Path
 from typing import Any, Literal
@@ -97,7 +98,7 @@ def trainer_only(
     mesh, parallel = service.mesh, service.parallel
     ranks = procs or mesh.hosts * mesh.procs
     if procs is not None:
-        parallel = parallel.model_copy(update={"dp_shard": procs})
+        parallel = spread(parallel, procs)
     if (ranks, device or mesh.device) != (mesh.hosts * mesh.procs, mesh.device) or mesh.hosts > 1:
         gpus = 0 if (device or mesh.device) == "cpu" else max(1, mesh.gpus)
         place = spec.Place(replica=0, host=0, gpus=tuple(range(ranks * gpus)))
@@ -113,6 +114,17 @@ def trainer_only(
     steps = tuple(node for node in job.nodes if node.op == "step" and node.target == name)
     return job.model_copy(
         update={"services": {name: service}, "rewards": {}, "rubrics": {}, "nodes": steps}
+    )
+
+
+def spread(parallel: spec.TitanParallel, procs: int) -> spec.TitanParallel:
+    """The same over `procs` ranks: `dp_shard` takes what the other degrees leave, or all of it."""
+    single = parallel.model_copy(update={"dp_shard": 1})
+    share, rest = divmod(procs, prod(single.model_dump().values()))
+    return (
+        single.model_copy(update={"dp_shard": share})
+        if not rest
+        else spec.TitanParallel(dp_shard=procs)
     )
 
 

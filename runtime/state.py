@@ -34,6 +34,8 @@ class ControllerState:
     """last step whose metrics record was written; a resumed run writes from the next one on"""
     records: list[dict[str, Any]] = field(default_factory=list)
     """records of done steps that are not written yet"""
+    replay: dict[str, int] = field(default_factory=dict)
+    """by buffer, the groups of it that lie beside this in `replay.npz`"""
     wall_s: float = 0.0
     format: int = FORMAT
 

@@ -185,6 +185,38 @@ def test_launcher_settings_reach_the_manifest(tmp_path):
     assert "srun" not in script
 
 
+@pytest.mark.parametrize(("emit", "file", "words"), [
+    ("k8s", "k8s.yaml", "what `kubernetes` is told (namespace, image, service_account, labels) is"),
+    ("sbatch", "job.sbatch", "what `slurm` is told (partition, time, account, qos, constraint,"),
+])  # fmt: skip
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_manifest_for_another_launcher_says_what_is_by_default(
+    emit: str, file: str, words: str, hosts: int, tmp_path: Path
+) -> None:
+    asked = ("--profile", "cpu", "--set", f"cluster.hosts={hosts}", "generator.replicas=2")
+    done = forgec(
+        "build", GRPO, "-o", str(tmp_path), "--emit", emit, *asked, "--set", "launcher=process"
+    )
+    assert done.exit_code == 0, done.output
+    said = f"The program has `launcher = process`: {words}"
+    assert f"note: {file}: {said}" in done.stderr
+    assert f"# {said}" in (tmp_path / file).read_text()
+    nowhere = "`process` starts its 2 hosts itself, not on those asked for" in done.stderr
+    assert nowhere == (hosts == 2)
+
+
+@pytest.mark.parametrize(
+    ("emit", "launcher"), [("k8s", KUBERNETES), ("sbatch", 'launcher=slurm("gpu")')]
+)
+def test_a_manifest_of_the_programs_launcher_has_what_it_says(
+    emit: str, launcher: str, tmp_path: Path
+) -> None:
+    done = forgec(
+        "build", GRPO, "-o", str(tmp_path), "--host", "1xH200", "--emit", emit, "--set", launcher
+    )
+    assert (done.exit_code, "The program has" in done.stderr) == (0, False)
+
+
 def test_times_as_slurm_takes_them():
     assert clock(59) == "00:00:59"
     assert clock(36 * 3600 + 61) == "1-12:01:01"

@@ -122,3 +122,21 @@ def test_calls_break_where_they_must():
 @pytest.mark.parametrize("text", ["plain", "it's", 'say "x"', "both ' and \"", "a\\n\n\t", ""])
 def test_strings_read_back(text):
     assert eval(quoted(text)) == text
+
+
+def test_a_program_with_a_buffer_states_the_same_job(tmp_path, monkeypatch):
+    text = (ROOT / "pipelines/rloo_math.forge").read_text()
+    edits = [
+        ("flow train {", "buffer good { groups = 64, max_age = 9 }\nflow train {"),
+        ("  batch ", "  good.put(rollout, score = score)\n  old = good.draw(4)\n  batch "),
+        ("step(batch, ", "step(merge(batch, replay(old, adv = rl.rloo(old.score))), "),
+    ]
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    path = ROOT / "pipelines/rloo_math.forge"
+    found = api.load_text(text, str(path), folder=path.parent)
+    made = lower(
+        found.checked, reporter=found.reporter, sources=found.sources, base_dir=path.parent
+    )
+    assert stated(written(made, tmp_path), monkeypatch) == made.job

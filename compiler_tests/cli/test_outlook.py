@@ -35,5 +35,11 @@ def test_what_is_advised_is_about_the_busiest_part(assume: tuple[str, ...], way:
     assert way in said("cluster", "beta=0.0", assume=assume)[2]
 
 
+def test_what_takes_no_time_is_not_advised_about() -> None:
+    free = ("generator.tokens=2", "trainer.token=0", "reference.logprobs_token=0")
+    few = ("schedule.steps=100000", "prompts=4", "group=4")
+    assert "--assume" not in said("cpu", *few, assume=free)[2]
+
+
 def test_a_short_rehearsal_needs_no_advice() -> None:
     assert len(said("cpu", "schedule.steps=5")) == 2

@@ -6,6 +6,7 @@ fixed; FORGE_DEEP=1 raises the counts to over 100,000 inputs.
 """
 
 import functools
+import gc
 import os
 import random
 import re
@@ -136,6 +137,14 @@ def check(data):
     full.render(result.diagnostics, result.sources)
     json.render(result.diagnostics, result.sources)
     assert time.process_time() - started < 1.0
+
+
+@pytest.fixture(autouse=True)
+def only_what_is_made_here_is_collected():
+    """A worker holds a million objects of other tests, and to look at them takes up to a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.mark.parametrize("make", [bytes_changed, words_exchanged, random_tokens, grammar_made])

@@ -12,12 +12,15 @@ import tempfile
 import weakref
 
 import torch
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from forgedsl.families import registry
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import titan
+
+CP = 2
 
 
 class Alive(TorchDispatchMode):
@@ -41,13 +44,14 @@ class Alive(TorchDispatchMode):
         return sum(s.nbytes() for r in self.found.values() if (s := r()) is not None)
 
 
-def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len):
+def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len, cp=1):
     service = spec.TitanService(
         model="m",
         mesh=spec.Mesh(name="m", device="cpu"),
         dtype=dtype,
         batch=spec.BatchShape(seq_len=seq_len, rows=rows),
         activation_checkpoint=mode,
+        parallel=spec.TitanParallel(cp=cp),
         optimizer=spec.Optimizer(lr=1e-3),
     )
     family = registry.family("qwen3")
@@ -56,13 +60,14 @@ def kept(parts, folder, layers, mode, dtype, dims, rows, seq_len):
     model = spec.Model(source=spec.RandomModel(seed=1), dtype=dtype, context=seq_len)
     built = titan.build_model(model, service, folder, parts)
     built.model.train()
-    tokens = torch.randint(0, dims["vocab"], (rows, seq_len))
-    positions = torch.arange(seq_len).repeat(rows, 1)
+    own = seq_len // cp
+    tokens = torch.randint(0, dims["vocab"], (rows, own))
+    positions = torch.arange(own).repeat(rows, 1)
     mask = torch.ones(seq_len, seq_len, dtype=torch.bool).tril().expand(rows, 1, -1, -1)
     with Alive() as alive:
         out = built.hidden_to(lambda hidden, *_: hidden, tokens, positions, mask)
         total = alive.bytes()
-    assert out.shape == (rows, seq_len, dims["hidden"])
+    assert out.shape == (rows, own, dims["hidden"])
     return total
 
 
@@ -79,6 +84,13 @@ def main():
         for dtype in ("f32", "bf16"):
             few, many = (kept(parts, folder, n, mode, dtype, *shape) for n in (2, 4))
             found[f"{mode} {dtype}"] = (many - few) / 2 / (request["rows"] * request["seq_len"])
+    # ranks that share rows: what the others would send is not needed to count
+    torch.distributed.destroy_process_group()
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=CP)
+    for mode in ("none", "selective", "full"):
+        few, many = (kept(parts, folder, n, mode, "f32", *shape, CP) for n in (2, 4))
+        tokens = request["rows"] * request["seq_len"] / CP
+        found[f"{mode} shared"] = (many - few) / 2 / tokens
     print("RESULT" + json.dumps(found))
 
 

@@ -8,9 +8,10 @@ from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
-from forgedsl.plan.cost import DeadGroups, time_text
+from forgedsl.plan.cost import DeadGroups, split_seconds, time_text, waiting
+from forgedsl.plan.devices import LINK, REDUCE
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
-from forgedsl.plan.params import forward_flops
+from forgedsl.plan.params import forward_flops, stage_layers
 from forgedsl.plan.plan import advice, plan
 from forgedsl.plan.timeline import timeline
 
@@ -34,6 +35,27 @@ def test_tokens_and_flops_of_a_step():
     assert stage(made, "step").tokens == stage(made, "ref_lp").tokens == tokens
     flops = 3 * tokens * forward_flops(family("qwen3").sizes["1.7B"], 4096)
     assert stage(made, "step").flops == pytest.approx(flops)
+
+
+def test_ranks_that_share_rows_exchange_tokens_for_heads():
+    shared, _ = plan_of(changed(GRPO, ("procs = 4,", "procs = 4, parallel.cp = 4,")))
+    dims = family("qwen3").sizes["1.7B"]
+    width = dims.head_dim * (2 * dims.heads + 2 * dims.kv_heads)
+    found = split_seconds(shared.request.mesh("trainer"), dims, 4096, 2)
+    sent = 3 / 4 * 4096 / 4 * width * 2
+    assert found == pytest.approx(dims.layers * (2 * REDUCE + sent / LINK))
+
+
+def test_stages_of_a_pipeline_wait_for_each_other():
+    text = changed(GRPO, ("procs = 4,", "procs = 4, parallel.pp = 4,"))
+    made, _ = plan_of(text)
+    layers = stage_layers(family("qwen3").sizes["1.7B"], 4)
+    assert (sum(layers), layers) == (28, (8, 9, 9, 2))
+    rows = made.rows["trainer"]
+    micros = -(-stage(made, "step").tokens // (rows.rows * rows.seq_len))
+    wait = waiting(made.request.mesh("trainer"), family("qwen3").sizes["1.7B"], micros)
+    assert wait > (micros + 3) / micros
+    assert stage(made, "step").detail.startswith(f"idle {1 - 1 / wait:.0%}, ")
 
 
 def test_a_step_of_several_updates_costs_its_passes():

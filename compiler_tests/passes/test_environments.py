@@ -1,5 +1,6 @@
 """Environments in the language: what is accepted, what it becomes in a job, what is refused."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from forge_texts import changed
 
 from forgedsl.api import load_text
 from forgedsl.lower.build import lower
+from forgedsl.lower.lock import lock_text
 
 DESK = '''
 from forgedsl.environment import Environment, Step, tool
@@ -85,6 +87,16 @@ def test_an_environment_is_part_of_the_job(tmp_path: Path) -> None:
     assert (shop.type_name, shop.args, shop.path) == ("Desk", {"rows": 40}, "inputs/desk.py")
     assert (shop.tools, shop.parts) == (("lookup",), ("found", "polite"))
     assert (shop.procs, shop.tool_timeout, shop.deadline, shop.on_error) == (2, 5.0, None, 0.0)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_the_script_of_an_mcp_server_is_an_input_of_the_run(tmp_path: Path, there: bool) -> None:
+    if there:
+        (tmp_path / "server.py").write_text("serve()\n")
+    job, _ = lowered(tmp_path, ("desk.Desk(rows = 40)", "desk.Served"))
+    sha256 = hashlib.sha256(b"serve()\n").hexdigest()
+    assert job.environments["shop"].scripts == ({"inputs/server.py": sha256} if there else {})
+    assert (sha256 in lock_text(job)) == there
 
 
 def test_a_play_is_a_sample_that_knows_its_environment(tmp_path: Path) -> None:

@@ -54,6 +54,13 @@ CODE = changed(
 )
 ONE = changed(TOGETHER, ("procs = 4,", "procs = 1,"), ("replicas = 2, parallel.tp = 2,", ""))
 ONE += "colocate = [trainer, generator]\n"
+REPLAYED = changed(
+    TOGETHER,
+    ("flow train", "buffer good { groups = 64, max_age = 8 }\nflow train"),
+    ("  trainer.step(batch", "  good.put(rollout, score = score, ref = ref_lp)\n"
+     "  old = good.draw(4)\n  again = replay(old, ref = old.ref, adv = rl.rloo(old.score))\n"
+     "  trainer.step(merge(batch, again)"),
+)  # fmt: skip
 PLAYED = changed(
     EVALUATED,
     ("forge 1\n", 'forge 1\nimport python "grade.py" as grade\n'),
@@ -125,6 +132,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "procs": (PLAYED, "2"), "tool_timeout": (PLAYED, "3s"), "deadline": (PLAYED, "60s"),
         "max_observation": (PLAYED, "64"), "on_error": (PLAYED, "0.5"),
     },
+    "buffer": {"groups": (REPLAYED, "32"), "max_age": (REPLAYED, "9")},
     "sync": {
         "every": (OLDER, "2"), "overlap": "false", "on_swap": "keep",
         "transport": (ONE, "shm"), "timeout": "9s",
@@ -134,7 +142,8 @@ CHANGES: dict[str, dict[str, object]] = {
         "cpus": "3", "device": "cpu", "dtype": "f32", "mesh_name": '"other"', "procs": "2",
         "temperature": "0.5", "compile": "false",
         "parallel.dp_shard": ["trainer.procs=2", "trainer.parallel.dp_shard=2"],
-        "parallel.dp_replicate": "2", "parallel.tp": "2",
+        "parallel.dp_replicate": "2", "parallel.tp": "2", "parallel.cp": "2",
+        "parallel.pp": "2",
         "optimizer.kind": "adam", "optimizer.lr": "1e-4", "optimizer.betas": "[0.8, 0.9]",
         "optimizer.eps": "1e-6", "optimizer.weight_decay": "0.2", "optimizer.warmup": "5",
         "optimizer.decay": "linear", "optimizer.max_norm": "2.0", "optimizer.on_nan": "skip",
@@ -161,7 +170,8 @@ CHANGES: dict[str, dict[str, object]] = {
     },
 }  # fmt: skip
 
-NAMES = {"model": "policy", "dataset": "gsm8k", "reward": "correct", "rubric": "total",
+NAMES = {
+    "buffer": "good","model": "policy", "dataset": "gsm8k", "reward": "correct", "rubric": "total",
          "eval": "held", "environment": "shop", "titan": "trainer",
          "openai": "remote", "vllm": "generator"}  # fmt: skip
 """what the base program declares; singletons are addressed by their kind"""
@@ -375,9 +385,12 @@ def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
     ids=lambda each: getattr(each, "setting", each),
 )
 def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, tmp_path: Path) -> None:
-    degree = f"{NAMES[kind]}.{limit.setting}=2"
-    procs = f"{NAMES[kind]}.procs=4"
+    given = SERVICES[kind].setting(limit.setting)
+    assert given is not None
+    amount = "true" if given.type.base == "bool" else "2"
+    settings = [f"{NAMES[kind]}.{limit.setting}={amount}", f"{NAMES[kind]}.procs=4"]
+    settings += [f"{NAMES[kind]}.{limit.beside}=2"] if limit.beside else []
     headed = ("titan(policy)", "titan(value_head(policy))")
     text = changed(EVALUATED, headed) if limit.head else EVALUATED
-    found = [d for d in lower_of(text, degree, procs, folder=tmp_path)[1] if d.code == "P216"]
+    found = [d for d in lower_of(text, *settings, folder=tmp_path)[1] if d.code == "P216"]
     assert [d.help for d in found] == [limit.instead]

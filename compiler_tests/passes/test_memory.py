@@ -150,6 +150,19 @@ def test_of_what_is_published_one_tensor_is_whole_on_a_rank():
     assert items(made, "trainer", "sync")["gathered tensor"] == 2 * 151_936 * 5120
 
 
+@pytest.mark.parametrize(("device", "masked"), [("gpu", False), ("cpu", True)])
+def test_only_cpus_attend_under_a_mask(device, masked):
+    edits = ["trainer.device=cpu", "trainer.gpus=0"] * (device == "cpu")
+    made, _ = plan_of(GRPO, "trainer.procs=1", *edits)
+    assert ("attention mask" in items(made, "trainer", "train")) == masked
+
+
+def test_what_is_published_lies_in_shares_on_the_gpus_of_the_trainer():
+    made, _ = plan_of(GRPO, host=described_host("8xH200"))
+    two = 2 * 2 * num_params(family("qwen3").sizes["1.7B"])
+    assert items(made, "trainer", "train")["published weights"] == pytest.approx(two / 4)
+
+
 @pytest.mark.parametrize(("precision", "each"), [("f32", 16), ("bf16_moments", 12), ("bf16", 8)])
 def test_bytes_of_a_parameter_that_is_trained(precision, each):
     made, _ = plan_of(GRPO, f"trainer.optimizer.precision={precision}")

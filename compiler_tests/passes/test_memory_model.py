@@ -9,10 +9,20 @@ from pathlib import Path
 import pytest
 
 from forgedsl.families.base import Dims
-from forgedsl.plan.memory import CPU_POOL, GIB, HEAD_ELEMENTS, TitanShape, layer_bytes
+from forgedsl.plan.memory import (
+    CPU_POOL,
+    GIB,
+    HEAD_ELEMENTS,
+    TitanShape,
+    activation_items,
+    layer_bytes,
+)
+from forgedsl.plan.params import num_params
 from forgedsl.services.titan import KIND
 
 DIMS = {"hidden": 256, "heads": 6, "kv_heads": 2, "head_dim": 32, "ffn": 640, "vocab": 64}
+PUBLISHED = {"hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 12288,
+             "vocab": 151936}  # fmt: skip
 ROWS, SEQ_LEN = 2, 128
 
 
@@ -33,12 +43,14 @@ def counted():
 
 
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
-@pytest.mark.parametrize(("dtype", "itemsize"), [("f32", 4), ("bf16", 2)])
-def test_what_a_layer_keeps(counted, mode, dtype, itemsize):
+@pytest.mark.parametrize(
+    ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]
+)
+def test_what_a_layer_keeps(counted, mode, dtype, itemsize, cp):
     shape = TitanShape(
         dims=Dims(layers=2, context=SEQ_LEN, tied=True, qk_norm=True, **DIMS),
         device="cpu",
-        degrees=dict.fromkeys(KIND.degrees, 1),
+        degrees={**dict.fromkeys(KIND.degrees, 1), "cp": cp},
         itemsize=itemsize,
         trained=True,
         checkpointing=mode,
@@ -46,7 +58,26 @@ def test_what_a_layer_keeps(counted, mode, dtype, itemsize):
         rows=ROWS,
         published=0,
     )
-    assert layer_bytes(shape, mode) == pytest.approx(counted[f"{mode} {dtype}"], rel=0.1)
+    found = counted[f"{mode} {dtype}"]
+    assert layer_bytes(shape, mode) == pytest.approx(found, rel=0.1)
+
+
+def test_stages_of_a_pipeline_hold_the_model_between_them():
+    dims = Dims(layers=5, context=SEQ_LEN, tied=False, qk_norm=True, **DIMS)
+    first, last = (
+        TitanShape(
+            dims=dims, device="gpu", degrees=dict.fromkeys(KIND.degrees, 1) | {"pp": 2},
+            itemsize=2, trained=True, checkpointing="none", seq_len=SEQ_LEN, rows=ROWS,
+            published=0, stage=stage,
+        )
+        for stage in (0, 1)
+    )  # fmt: skip
+    assert (first.layers, last.layers) == (3, 2)
+    assert first.params + last.params == num_params(dims)
+    items = [{item.name for item in activation_items(shape)} for shape in (first, last)]
+    assert ["loss head" in names for names in items] == [False, True]
+    kept, whole = (activation_items(shape)[0].bytes for shape in (first, last))
+    assert kept == pytest.approx(2 * 3 / 2 * whole, rel=0.1)
 
 
 def test_sizes_are_those_of_the_runtime():
@@ -57,3 +88,16 @@ def test_sizes_are_those_of_the_runtime():
         "gpu": heads.CHUNK_ELEMENTS["cuda"],
     } == HEAD_ELEMENTS
     assert CPU_POOL == engine.CPU_KV_CACHE_GIB * GIB
+
+
+@pytest.mark.parametrize(("mode", "most"), [("none", 0.31), ("selective", 0.36), ("full", 0.26)])
+def test_ranks_that_share_rows_share_their_activations(mode, most):
+    dims = Dims(layers=36, context=32768, tied=False, qk_norm=True, **PUBLISHED)
+    kept = []
+    for cp in (1, 4):
+        shape = TitanShape(
+            dims=dims, device="gpu", degrees={**dict.fromkeys(KIND.degrees, 1), "cp": cp},
+            itemsize=2, trained=True, checkpointing=mode, seq_len=32768, rows=1, published=2,
+        )  # fmt: skip
+        kept.append(activation_items(shape)[0].bytes)
+    assert kept[1] < most * kept[0]

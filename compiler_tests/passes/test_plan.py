@@ -156,9 +156,34 @@ def test_heads_not_divisible():
     assert found.help == "tp = 1, 2, 4, 8 do"
 
 
-def test_sequence_shard():
+def test_a_stage_of_a_pipeline_has_a_layer():
+    text = changed(GRPO, ("procs = 4,", "procs = 32, parallel.pp = 32,"))
+    found = only(plan_of(text)[1], "P204")
+    assert found.message == "pp = 32 stages for the 28 layers of model `policy`"
+    assert found.help == "`parallel.pp = 28` at most: each stage has a layer"
+
+
+@pytest.mark.parametrize(
+    ("cp", "tp", "message"),
+    [
+        (3, 1, "cp = 3 ranks cannot share 16 heads with 8 kv heads evenly, as model `policy` has "
+         "them"),
+        (16, 2, "cp = 16 ranks cannot share 8 heads with 4 kv heads on each rank of tp evenly, as "
+         "model `policy` has them"),
+        (16, 1, None),
+    ],
+)  # fmt: skip
+def test_ranks_that_share_rows_must_divide_the_heads(cp, tp, message):
+    degrees = f"procs = {cp * tp}, parallel {{ tp = {tp}, cp = {cp} }},"
+    host = Host(gpus=64, gpu="H200", gpu_memory=141 << 30, cpus=64, memory=512 << 30)
+    _, problems = plan_of(changed(GRPO, ("procs = 4,", degrees)), host=host)
+    assert [d.message for d in problems if d.code == "P204"] == ([message] if message else [])
+
+
+@pytest.mark.parametrize("degree", ["tp", "cp"])
+def test_sequence_shard(degree):
     text = changed(
-        GRPO, ("procs = 4,", "parallel.tp = 4, procs = 4,"), ("4096, rows", "4095, rows")
+        GRPO, ("procs = 4,", f"parallel.{degree} = 4, procs = 4,"), ("4096, rows", "4095, rows")
     )
     assert only(plan_of(text)[1], "P206").help == "`batch.seq_len = 4096`"
 

@@ -4,7 +4,7 @@ import json
 from itertools import combinations, product
 
 import pytest
-from forge_texts import GRPO, SFT, changed, loaded
+from forge_texts import GRPO, SFT, changed, loaded, plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -135,6 +135,21 @@ def test_a_step_over_batches_keeps_the_rows_that_it_trains_on():
     for each in candidates(program, graph, host(8)):
         mesh = each.request.mesh("trainer")
         assert (mesh.degrees["dp_shard"], each.request.rows["trainer"]) == (8, (15, 4096))
+
+
+@pytest.mark.parametrize(
+    ("seq_len", "mode", "cp"), [(4096, "none", 1), (32768, "full", 1), (32768, "none", 4)]
+)
+def test_ranks_share_rows_where_whole_ones_do_not_fit(seq_len, mode, cp):
+    batch = f"seq_len = {seq_len}, rows = 1 }}, memory.activation_checkpoint = {mode}"
+    text = changed(
+        GRPO,
+        ("procs = 4,", "procs = 4, parallel.cp = auto,"),
+        ("seq_len = 4096, rows = 4 }", batch),
+        ("context = 4096", "context = 32768"),
+    )
+    made, _ = plan_of(text, host=host(8))
+    assert made.chosen == {"trainer.parallel.cp": str(cp)}
 
 
 def test_a_pool_without_room_lets_fewer_completions_run():

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from forgedsl.sim.calibrate import FIRST, _settled
-from forgedsl.sim.latency import Latencies, Titan, step_seconds
-from forgedsl.sim.values import quantiles
+from forgedsl.lower.job import Sampling, VllmService
+from forgedsl.sim.calibrate import FIRST, _limited, _settled
+from forgedsl.sim.latency import Engine, Latencies, Titan, step_seconds
+from forgedsl.sim.values import constant, quantiles
 
 STALLS = (1.0,) * 60 + (3.0,) * 4
 """steps of the trainer, over what is usual"""
@@ -43,6 +44,25 @@ def test_a_run_whose_steps_are_alike_has_no_spread():
     made = _settled(latencies((1.0,) * 8), data, Path("run"), simulate)
     assert set(made.titans["t"].spread.points) == {1.0}
     assert made.titans["t"].step == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    ("most", "longest", "told"), [(6, 6.0, False), (16, 16.0, False), (32, 16.0, True)]
+)
+def test_completions_end_where_the_predicted_job_ends_them(most, longest, told):
+    def job(limit):
+        service = VllmService.model_construct(sampling=Sampling(max_tokens=limit))
+        return SimpleNamespace(services={"g": service})
+
+    lengths = quantiles([4.0, 9.0, 16.0, 16.0])
+    engine = Engine(
+        tokens=lengths, prompt=constant(8.0), decode=0.01, decode_sequence=0.0, prefill=0.0,
+        max_running=8, load=0.0, start=0.0,
+    )  # fmt: skip
+    found = Latencies(engines={"g": engine}, titans={}, rewards={}, filters={}, data={})
+    limited = _limited(found, job(most), job(16))
+    assert limited.engines["g"].tokens.points[-1] == longest
+    assert (limited.notes == ("completions of g that the run cut at 16 tokens end there",)) is told
 
 
 def test_few_steps_have_the_mean_of_the_spread():

@@ -7,6 +7,8 @@ from forge_texts import GRPO, changed, plan_of
 
 from forgedsl.hir.context import Host
 from forgedsl.plan.devices import linked
+from forgedsl.plan.params import num_params
+from forgedsl.plan.plan import Plan
 from forgedsl.transports import TRANSPORTS, Spot, choose
 
 TRAINER, BESIDE, REMOTE = (Spot(host=h, gpus=(g,), procs=1) for h, g in ((0, 0), (0, 1), (1, 0)))
@@ -34,9 +36,64 @@ def test_a_gpu_sends_itself_nothing() -> None:
     assert choose(replace(TRAINER, hosts=2), [REMOTE], linked=False) == "tcp"
 
 
+def test_the_stages_of_a_pipeline_send_from_their_own_hosts() -> None:
+    stages = replace(CPU, hosts=2, stages=2)
+    assert choose(stages, [CPU], linked=True) == "tcp"
+    assert choose(replace(stages, hosts=1), [CPU], linked=True) == "shm"
+
+
 def test_processors_reach_no_gpu() -> None:
     assert choose(TRAINER, [replace(CPU, host=1)], linked=True) == "tcp"
     assert choose(CPU, [CPU], linked=True) == "shm"
+
+
+@pytest.mark.parametrize(
+    ("hosts", "way"), [([1, 2], "tcp"), ([0, 1, 2], "tcp"), ([1, 1], "tree"), ([1, 2, 3], "tree")]
+)
+def test_hosts_hand_weights_on_where_fewer_copies_leave_the_trainers(
+    hosts: list[int], way: str
+) -> None:
+    assert choose(CPU, [replace(CPU, host=host) for host in hosts], linked=False) == way
+
+
+def on_three_hosts(way: str, *more: str, gpus: int = 6) -> Plan:
+    """A trainer and four replicas: one beside it, two on the second host, one on the third."""
+    begin = "sync trainer -> generator {"
+    text = changed(GRPO, ("procs = 4,", ""), (begin, f"{begin} transport = {way},"))
+    words = ("launcher=process", "cluster.hosts=3", "generator.replicas=4", *more)
+    host = Host(gpus=gpus, gpu="H200", gpu_memory=141 << 30, cpus=8, memory=512 << 30)
+    plan, found = plan_of(text, *words, "generator.parallel.tp=1", host=host)
+    assert plan is not None, found
+    return plan
+
+
+@pytest.mark.parametrize(("way", "name", "copies"), [
+    ("tree", "weights handed on", 2), ("tcp", "weights received", 1), ("nccl", "", 0),
+])  # fmt: skip
+def test_a_plan_counts_what_weights_arrive_in(way: str, name: str, copies: int) -> None:
+    plan = on_three_hosts(way)
+    size = 2 * num_params(plan.request.dims["trainer"])
+    parts = plan.memory.stores[-1].parts
+    assert {k: n for k, n in parts.items() if k.startswith("weights")} == (
+        {name: copies * size} if copies else {}
+    )
+
+
+def test_shared_memory_of_a_host_without_gpus_is_counted_once() -> None:
+    tree, tcp = (on_three_hosts(way, "generator.gpus=0", gpus=3) for way in ("tree", "tcp"))
+    size = 2 * num_params(tree.request.dims["trainer"])
+    parts = [dict(plan.memory.stores[-1].parts) for plan in (tree, tcp)]
+    assert parts[0].pop("weights handed on") == 2 * size
+    assert parts[1]["generator"] - parts[0]["generator"] == size, "its replica maps one of them"
+
+
+@pytest.mark.parametrize(("way", "copies"), [("tree", 2), ("tcp", 3)])
+def test_a_plan_counts_the_copies_that_leave_a_host(way: str, copies: int) -> None:
+    plan = on_three_hosts(way)
+    stage = plan.cost.stages[-1]
+    size = stage.bytes / 2**20
+    assert stage.detail == f"{size:,.0f} MiB by {way}, {copies * size:,.0f} out of its host"
+    assert stage.seconds == pytest.approx(copies * stage.bytes / 0.7e9)
 
 
 def test_gpus_of_a_host_may_be_asked_to_read_each_other() -> None:

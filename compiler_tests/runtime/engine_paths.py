@@ -7,10 +7,13 @@ blocks are few, so that requests are preempted too.
 import dataclasses
 import json
 import os
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.upstream import vllm as upstream
@@ -121,6 +124,18 @@ def through_vllm(own: upstream.Engine) -> None:
     own._scheduler.follow = lambda *_: None  # type: ignore[method-assign]
 
 
+def grown(own: upstream.Engine, lengths: range) -> float:
+    """MiB of its own that the process has more, after prompts of these lengths alone."""
+    process = psutil.Process()
+    before = process.memory_full_info().uss
+    for length in lengths:
+        prompt = random.Random(length).choices(range(3, 23), k=length)
+        own.add("alone", prompt, spec.Sampling(max_tokens=1), 1)
+        while own.num_running:
+            own.step()
+    return float(process.memory_full_info().uss - before) / 2**20
+
+
 def main() -> None:
     from safetensors.torch import load_file
 
@@ -128,6 +143,7 @@ def main() -> None:
     own = started(folder)
     played = Played(own, list(load_file(folder / "model.safetensors").items()))
     ways: dict[str, Any] = {"seconds": own.seconds}
+    ways["grown"] = [grown(own, range(4, 64)), grown(own, range(64, 94))]
     for way in ("ours", "theirs"):
         if way == "theirs":
             through_vllm(own)

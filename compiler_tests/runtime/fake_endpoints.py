@@ -146,6 +146,7 @@ class FakeEndpoints:
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
         self.trained: list[dict[str, Any]] = []
         self.saved: list[dict[str, Any]] = []
+        self.replays: dict[int, bytes | None] = {}
         self.calls: Counter[str] = Counter()
         self.groups: list[list[int]] = []
         self.peak: Counter[str] = Counter()
@@ -310,9 +311,16 @@ class FakeEndpoints:
         assert version == rollout.version_min, "the version is not pinned"
         return Score(value=version)
 
-    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
+    async def save(
+        self,
+        step: int,
+        controller_state: dict[str, Any],
+        taken: asyncio.Event,
+        replay: bytes | None = None,
+    ) -> str:
         await self._work("save", step=step)
         self.saved.append(controller_state)
+        self.replays[step] = replay
         return f"checkpoints/step-{step}"
 
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:

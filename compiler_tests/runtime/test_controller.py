@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from fake_endpoints import (
@@ -56,6 +57,22 @@ def test_failed_scores_dead_groups_and_the_longest_call_are_in_the_records():
     assert record["scores_failed"] == record["failed/correct"] + record["failed/beside"]
     assert record["groups_dead"] == record["groups"]
     assert record["reward_s/correct"] == 3.0
+
+
+def test_weights_that_came_are_in_the_record_of_the_next_step_with_their_rate():
+    the_job = job(steps=3)
+    endpoints = FakeEndpoints(the_job, jitter=1)
+    sync = endpoints.sync
+
+    async def four_seconds(node, version):
+        return replace(await sync(node, version), bytes=1000, seconds=4.0)
+
+    endpoints.sync = four_seconds
+    _, events = drive(the_job, endpoints)
+    records = [{k: v for k, v in r.items() if k.startswith("sync_")} for r in metrics(events)]
+    assert records[0] == {}, "the first weights came before the first step began"
+    came = {"sync_bytes/generator": 1000, "sync_s/generator": 4.0}
+    assert {**came, "sync_bytes_per_s/generator": 250.0} in records[1:]
 
 
 def test_supervised_records_have_no_rewards_and_no_ages():
@@ -230,6 +247,18 @@ def test_named_fields_reach_the_samples():
     assert len(sample["token_fields"]["ref"]) == len(sample["token_ids"]) - sample["num_prompt"]
     order = [(e["kind"], e.get("node")) for e in events]
     assert order.index(("logprobs.end", "prox")) < order.index(("step.start", None))
+
+
+def test_a_part_of_a_rollout_is_a_field():
+    nodes = list(math_nodes(reference=False))
+    at = next(i for i, each in enumerate(nodes) if each.op == "replay")
+    nodes[at] = node("batch", "replay", "rollout", "adv=adv", "size=rollout.num_tokens")
+    endpoints = FakeEndpoints(the_job := job(nodes, steps=1))
+    drive(the_job, endpoints)
+    (step,) = endpoints.trained
+    assert len(step["samples"]) == 16
+    for sample in step["samples"]:
+        assert sample["sequence_fields"]["size"] == sample["sequence_fields"]["num_tokens"]
 
 
 def test_a_batch_level_function_sees_the_whole_batch():

@@ -44,6 +44,11 @@ def test_a_start_says_what_took_time_and_needs_no_other_process(ways: Any) -> No
     assert all(seconds > 0 for seconds in ways["seconds"].values())
 
 
+def test_lengths_that_were_not_seen_yet_take_no_memory_for_good(ways: Any) -> None:
+    first, later = ways["grown"]
+    assert 0 < later < first / 2, ways["grown"]
+
+
 def test_what_a_request_has_is_known_at_a_swap(ways: Any) -> None:
     given = [*ways["ours"]["swapped"]["progress"], *ways["ours"]["watched"]["progress"]]
     assert [set(each.values()) for each in given] == [{5}, {20}, {4}]

@@ -15,11 +15,12 @@ from forgedsl.environment import Environment, Start, Step, Task, Turn, calls_in,
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.endpoints import RolloutError
+from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
-from forgedsl.runtime.environments.line import Address, connect, listen
-from forgedsl.runtime.environments.worker import Reply, Request
+from forgedsl.runtime.environments.line import Address, Asked, connect, listen
+from forgedsl.runtime.environments.process import UNREADABLE
+from forgedsl.runtime.environments.worker import Reply
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.items import Prompt
 from forgedsl.runtime.services.environment import EnvironmentClient
@@ -240,6 +241,20 @@ def test_of_a_short_observation_tokens_are_made_once() -> None:
     assert asked == [3]
 
 
+def test_siblings_find_the_tokens_of_their_prompt_made() -> None:
+    bridge, at = chat(QWEN), prompt("", [{"role": "user", "content": "1"}])
+    first, second = (bridge.first(at, "+2", 9) for _ in range(2))
+    assert (first.text, first.token_ids) == ("(1)\n(+2)\n:", ids("(1)\n(+2)\n:"))
+    assert second is first
+    assert bridge.first(at, "+3", 9).text == "(1)\n(+3)\n:"
+
+
+def test_every_turn_has_the_seed_of_its_number() -> None:
+    engine = Engine(["3"])
+    play(engine, Session([Step("")]), turns=10)
+    assert engine.seeds == [seed_of(11, number) for number in range(10)]
+
+
 def test_a_turn_that_no_end_token_closed_is_closed_by_the_bridge() -> None:
     tokens, text = chat(QWEN).after(ids("3"), "no", 9, chat=True)
     assert tokens[0] == EOS
@@ -381,11 +396,11 @@ class Mesh:
 
     origin, size = "game.forge:3:1", 1
 
-    def __init__(self, answer: Callable[[Request], Awaitable[Reply]]) -> None:
+    def __init__(self, answer: Callable[[Asked], Awaitable[Reply]]) -> None:
         self.answer = answer
 
     async def one(self, rank: int, endpoint: str) -> Address:
-        async def answer(request: Request) -> tuple[Reply, bool]:
+        async def answer(request: Asked) -> tuple[Reply, bool]:
             return await self.answer(request), False
 
         assert endpoint == "listen"
@@ -394,7 +409,7 @@ class Mesh:
 
 
 def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> None:
-    async def answer(request: Request) -> Reply:
+    async def answer(request: Asked) -> Reply:
         if request.op == "step":
             await asyncio.Event().wait()
         return Reply(value=Start())
@@ -416,34 +431,54 @@ def test_a_trajectory_on_a_line_that_ends_is_lost_and_the_next_has_another() -> 
     assert start == Start()
 
 
+def test_a_tokenizer_that_cannot_be_sent_is_told_and_the_controller_makes_tokens() -> None:
+    async def answer(request: Asked) -> Reply:
+        return Reply(value=() if request.op == "tools" else Start() if request.op == "reset"
+                     else Step("?", done=request.number == 1))  # fmt: skip
+
+    events, said, engine = EventLog(), [], Engine(["3"])
+    events.subscribe(lambda event: said.append(event["text"]))
+
+    async def main() -> Any:
+        mesh: Any = Mesh(answer)
+        made, _ = counted()
+        client = EnvironmentClient("game", environment(), mesh, events)
+        driver = await client.driver(made)
+        return await driver.play(engine, prompt(), 5, 11, limits())
+
+    rollout = asyncio.run(main())
+    assert [UNREADABLE in text for text in said] == [True]
+    assert rollout.token_ids == [*ids("3"), EOS, *ids("?"), *ids("3"), EOS]
+
+
 def test_a_process_on_another_machine_is_asked_by_tcp() -> None:
-    async def answer(request: Request) -> tuple[Reply, bool]:
+    async def answer(request: Asked) -> tuple[Reply, bool]:
         return Reply(value=Start(request.key)), False
 
     async def main() -> Reply:
         _servers, (_, host, port, secret) = await listen(answer)
         line = await connect(("\0known to nobody here", host, port, secret))
-        reply: Reply = await line.call(Request(key="a", op="reset", seconds=1.0))
+        reply: Reply = await line.call(tuple(Asked("reset", "a")))
         return reply
 
     assert asyncio.run(main()).value == Start("a")
 
 
 def test_who_does_not_know_the_secret_is_not_answered() -> None:
-    async def answer(request: Request) -> tuple[Reply, bool]:
+    async def answer(request: Asked) -> tuple[Reply, bool]:
         raise AssertionError("asked")
 
     async def main() -> None:
         _servers, (name, host, port, secret) = await listen(answer)
         line = await connect((name, host, port, bytes(len(secret))))
-        await line.call(Request(key="a", op="reset", seconds=1.0))
+        await line.call(tuple(Asked("reset", "a")))
 
     with pytest.raises(ConnectionError):
         asyncio.run(main())
 
 
 def test_a_step_that_is_late_is_told_to_the_user_too() -> None:
-    async def answer(request: Request) -> Reply:
+    async def answer(request: Asked) -> Reply:
         late = request.op == "step"
         return Reply(late=late, error="no answer within 5 s" * late, value=Start())
 

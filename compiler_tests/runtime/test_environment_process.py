@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,13 @@ import pytest
 from forgedsl.environment import Call, Start, Step, Task, Turn
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.environments.process import EnvironmentProcess
+from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.environments.bridge import Bridge, Made
+from forgedsl.runtime.environments.line import Asked
+from forgedsl.runtime.environments.process import UNREADABLE, EnvironmentProcess
 from forgedsl.runtime.environments.worker import Reply, Request, Served
 
+TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 DESK = '''
 import asyncio
 import os
@@ -210,6 +215,72 @@ def test_a_trajectory_that_is_over_is_not_to_blame(tmp_path: Path) -> None:
 
     closed, died = asyncio.run(main())
     assert (closed.ended, died.ended, died.lost) == (True, True, False)
+
+
+def answers(folder: Path, *asked: Asked) -> list[Any]:
+    """What a process says to whoever plays, of one thing after the other."""
+
+    async def main() -> list[Any]:
+        process = EnvironmentProcess(served(folder))
+        try:
+            return [(await process.answer(each))[0] for each in asked]
+        finally:
+            process.close()
+
+    return asyncio.run(main())
+
+
+def bridge(template: str) -> Bridge:
+    return Bridge(ChatTokenizer.load(str(TOKENIZER), template))
+
+
+CHAT = "{% for m in messages %}{{ m['content'] }}<eos>{% endfor %}:"
+FAILS = "{% if messages[2] %}{{ messages[2].name.first.last }}{% endif %}"
+BEGIN = Asked("reset", "a", Task(text="t"), 5)
+
+
+@pytest.mark.parametrize(
+    ("told", "chat", "turn"),
+    [(None, False, [3]), (None, True, [3, 2]), (None, True, [3]), (CHAT, False, [3]),
+     (CHAT, True, [3, 2]), (CHAT, True, [3])],
+)  # fmt: skip
+def test_tokens_of_what_is_observed_are_made_by_the_process_or_by_who_plays(
+    told: str | None, chat: bool, turn: list[int], tmp_path: Path
+) -> None:
+    here, step = bridge(CHAT), Asked("step", "a", "12", 0, "0", chat)
+    given = [Asked("bridge", given=pickle.dumps(bridge(told)), bridge="0")] if told else []
+    *_, found = answers(tmp_path, *given, BEGIN, step)
+    assert isinstance(found, Reply) == (told is None)
+    said = found.value.observation if isinstance(found, Reply) else Made(*found[:3])
+    assert here.after(turn, said, 99, chat=chat) == here.after(turn, "12", 99, chat=chat)
+    assert isinstance(found, Reply) or found[3] == {"found": 1.0}
+
+
+def test_a_template_that_fails_in_the_process_is_left_to_who_plays(tmp_path: Path) -> None:
+    told = Asked("bridge", given=pickle.dumps(bridge(FAILS)), bridge="0")
+    nothing, _, found = answers(tmp_path, told, BEGIN, Asked("step", "a", "12", 0, "0", True))
+    assert (nothing, found.value) == (None, Step("12", {"found": 1.0}))
+
+
+def test_who_plays_is_told_of_a_tokenizer_that_cannot_be_read(tmp_path: Path) -> None:
+    (reply,) = answers(tmp_path, Asked("bridge", given=b"none", bridge="0"))
+    assert reply.error.startswith(f"{UNREADABLE}: UnpicklingError")
+
+
+def test_the_end_of_a_trajectory_is_answered_where_it_fails(tmp_path: Path) -> None:
+    assert answers(tmp_path, BEGIN, Asked("close", "a"))[1] is None
+    (tmp_path / "bad").mkdir()
+    process = served(tmp_path / "bad", DESK.replace("asyncio.sleep(0.2)", "asyncio.sleep('x')"))
+
+    async def main() -> Any:
+        made = EnvironmentProcess(process)
+        try:
+            await made.answer(BEGIN)
+            return (await made.answer(Asked("close", "a")))[0]
+        finally:
+            made.close()
+
+    assert asyncio.run(main()).error.startswith("could not close a trajectory: TypeError")
 
 
 def test_a_call_that_holds_the_interpreter_costs_the_process(tmp_path: Path) -> None:

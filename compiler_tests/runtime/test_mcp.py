@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from forgedsl.environment import Call, Start, Task, Turn
+from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.mcp import MCPTools
-from forgedsl.runtime.environments.process import EnvironmentProcess
+from forgedsl.runtime.environments.process import CALL_GRACE, EnvironmentProcess
 from forgedsl.runtime.environments.worker import Reply, Request, Served
 
 SERVER = """
 import asyncio
 import os
+import time
 
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -33,6 +35,8 @@ async def price(thing: str) -> str:
     asked.append(thing)
     if thing == "slow":
         await asyncio.sleep(60)
+    if thing == "hang":
+        time.sleep(600)
     if thing == "die":
         os._exit(3)
     if thing == "none":
@@ -63,8 +67,9 @@ def call(thing: str, name: str = "price") -> Call:
 
 
 def played(
-    folder: Path, *steps: tuple[str, Call], shared: bool = False, command: tuple[str, ...] = ()
-) -> list[Any]:
+    folder: Path, *steps: tuple[str, Call], shared: bool = False, command: tuple[str, ...] = (),
+    seconds: float = 9.0,
+) -> list[Any]:  # fmt: skip
     """The schemas, then what each call of a trajectory is answered, one after the other; those that
     are late or an error as a reply."""
     (folder / "server.py").write_text(SERVER)
@@ -91,7 +96,7 @@ def played(
                 assert (await process.ask(request)).value == Start()
             for key, each in steps:
                 turn = Turn(text="", calls=(each,))
-                reply = await process.ask(Request(key=key, op="step", seconds=9.0, turn=turn))
+                reply = await process.ask(Request(key=key, op="step", seconds=seconds, turn=turn))
                 found.append(reply if reply.error else reply.value.observation[0]["content"])
             return found
         finally:
@@ -140,6 +145,16 @@ def test_a_server_that_dies_costs_its_own_trajectory(tmp_path: Path) -> None:
     assert "server.py` has ended" in again.error
 
 
+def test_a_server_that_no_longer_reads_costs_its_own_trajectory(tmp_path: Path) -> None:
+    limit = 3.0 + CALL_GRACE  # as a run gives to a turn with one call
+    _, hung, unread, other = played(
+        tmp_path, ("a", call("hang")), ("a", call("nail" * 100_000)), ("b", call("nail")),
+        seconds=limit,
+    )  # fmt: skip
+    assert [hung, unread] == 2 * ["error: price did not answer in time"]
+    assert other == "nail costs 1"
+
+
 def test_a_shared_server_that_died_is_started_again(tmp_path: Path) -> None:
     _, died, other = played(tmp_path, ("a", call("die")), ("b", call("nail")), shared=True)
     assert "ended in `price`" in died.error
@@ -149,6 +164,21 @@ def test_a_shared_server_that_died_is_started_again(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_started_is_named(tmp_path: Path) -> None:
     (reply,) = played(tmp_path, command=("no-such-program", "x"))
     assert "the MCP server `no-such-program x` did not start: " in reply.error
+
+
+def test_a_server_is_tried_when_its_environment_is_loaded_and_not_behind_the_models(
+    tmp_path: Path,
+) -> None:
+    text = DESK.format(command=("no-such-program", "x"), shared=True)
+    (tmp_path / "desk.py").write_text(text)
+    environment = spec.Environment(
+        type_name="Desk", path="desk.py", sha256=hashlib.sha256(text.encode()).hexdigest()
+    )
+    process = EnvironmentProcess(
+        Served(name="desk", environment=environment, job_dir=str(tmp_path))
+    )
+    with pytest.raises(LaunchError, match="MCP server `no-such-program x` did not start"):
+        asyncio.run(process.start())
 
 
 def test_where_the_words_of_a_server_that_ends_at_once_stand_is_told(tmp_path: Path) -> None:

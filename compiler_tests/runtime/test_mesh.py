@@ -11,6 +11,7 @@ import pytest
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.meshes import restart
+from forgedsl.runtime.upstream import monarch
 from forgedsl.runtime.upstream.monarch import Mesh
 
 
@@ -31,24 +32,34 @@ class Actor:
 
     @property
     def where(self) -> Any:
-        class Endpoint:
-            @staticmethod
-            async def call(word: str) -> dict[Any, Any]:
-                return {"point": (word, self.at)}
+        async def where(word: str) -> Any:
+            return word, self.at
 
-        return Endpoint
+        return where
 
     @property
     def setup(self) -> Any:
-        class Endpoint:
-            @staticmethod
-            async def call() -> dict[Any, Any]:
-                if self.at == {"hosts": 1, "procs": 0}:
-                    raise MemoryError("out of memory")
-                await asyncio.Event().wait()  # for the rank that failed
-                raise AssertionError
+        async def setup() -> None:
+            if self.at == {"hosts": 1, "procs": 0}:
+                raise MemoryError("out of memory")
+            await asyncio.Event().wait()  # for the rank that failed
 
-        return Endpoint
+        return setup
+
+
+class Callee:
+    """Asks an actor of this process."""
+
+    def __init__(self, actor: Actor, ranks: int) -> None:
+        self.actor = actor
+
+    async def ask(self, name: str, *args: Any) -> list[Any]:
+        return [await getattr(self.actor, name)(*args)]
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monarch, "Callee", Callee)
 
 
 def test_a_host_that_gives_no_answer_is_named_by_a_restart() -> None:

@@ -24,9 +24,9 @@ from forgedsl.plan.plan import advice
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
     "cispo_math", "curriculum_math", "dapo_code", "dapo_math", "desk", "distill_math", "dpo_math",
-    "grpo_math", "gspo_math", "guess_math", "ppo_critic", "reinforce_math", "reward_math",
-    "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math", "smollm_sft",
-    "writing",
+    "grpo_math", "gspo_math", "guess_math", "ppo_critic", "reinforce_math", "replay_math",
+    "reward_math", "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math",
+    "smollm_sft", "writing",
 )  # fmt: skip
 PROFILES = {
     "curriculum_math": ("none",),
@@ -34,6 +34,7 @@ PROFILES = {
     "desk": ("none",),
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "guess_math": ("none",),
+    "replay_math": ("none",),
     "sft_math": ("none",),
     "skills_sft": ("none",),
     "smollm_dpo": ("gpu1", "gpu2"),  # cpu where the model is: test_real_model
@@ -47,7 +48,9 @@ RUNS = (
     if DEEP
     else ("desk", "distill_math", "dpo_math")
 )
-ONLY_CPU = ("curriculum_math", "desk", "guess_math", "sft_math", "skills_sft", "writing")
+ONLY_CPU = (
+    "curriculum_math", "desk", "guess_math", "replay_math", "sft_math", "skills_sft", "writing",
+)  # fmt: skip
 STEPS = 20 if DEEP else 3
 
 

@@ -284,6 +284,17 @@ def test_after_a_resume_an_eval_is_compared_with_the_first_of_the_run() -> None:
     assert eval_line(view) == "eval held_out at step 50: 0.750 (+0.250 since step 0)"
 
 
+@pytest.mark.parametrize(("step_s", "shown"), [
+    (20.0, ("sync generator", "2.4 s at 1.25 GB/s")), (60.0, None),
+])  # fmt: skip
+def test_weights_are_told_where_they_take_a_tenth_of_a_step(step_s: float, shown: object) -> None:
+    view = View("example", 60)
+    came = {"sync_s/generator": 2.4, "sync_bytes_per_s/generator": 1.25e9, "step_s": step_s}
+    row = {"time": 1.0, "kind": "metrics", "step": 1, "reward_mean": None, "age_max": None, **came}
+    view.on_event(row)
+    assert [pair for pair in figures(view) if "sync" in pair[0]] == ([shown] if shown else [])
+
+
 def test_scores_that_fail_are_shown_beside_what_they_leave() -> None:
     view = View("example", 60)
     fields = {"reward_mean": 1.0, "scores_failed": 18, "sequences": 18, "rollouts_dropped": 18}

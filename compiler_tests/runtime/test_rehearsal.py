@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from forgedsl.runtime.actors.twins import StubRewards
+from forgedsl.sim.latency import Reward
+from forgedsl.sim.values import constant
 
 PIPELINE = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 QUICK = (
@@ -75,3 +81,12 @@ def test_the_death_of_a_trainer_ends_a_rehearsal_by_name(tmp_path):
 def test_what_cannot_be_rehearsed_is_said(tmp_path, args, said):
     done = stub(tmp_path, "--profile", "cluster", *args)
     assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_process_of_rewards_remembers_no_more_rollouts_the_longer_it_runs():
+    pool = StubRewards.__new__(StubRewards)
+    pool._rewards, pool._factors = {"right": Reward(seconds=constant(0.1))}, {}
+    pool._seed, pool._tries = 0, Counter()
+    for group in range(3 * 4096):
+        pool._seconds("right", SimpleNamespace(group=group, sibling=0))
+    assert len(pool._tries) == 4096

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.replay import trainer_only
+from forgedsl.runtime.replay import spread, trainer_only
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,11 @@ def test_a_replay_has_gpus_for_its_ranks(
     alone = trainer_only(job, "trainer", procs, device).services["trainer"]
     assert [each.gpus for each in alone.mesh.places] == ([gpus] if gpus else [])
     assert (alone.mesh.device, alone.compile) == (("cpu", False) if device else ("gpu", True))
+
+
+@pytest.mark.parametrize(("procs", "found"), [(1, (1, 1)), (2, (1, 2)), (3, (3, 1)), (4, (2, 2))])
+def test_a_replay_keeps_ranks_that_share_rows_where_they_divide(
+    procs: int, found: tuple[int, int]
+) -> None:
+    parallel = spread(spec.TitanParallel(dp_shard=4, cp=2), procs)
+    assert (parallel.dp_shard, parallel.cp) == found

@@ -244,6 +244,16 @@ def test_a_report_that_cannot_be_made_says_why(
     assert (ended.value.code, text in capsys.readouterr().err) == (2, True)
 
 
+def test_report_charts_how_fast_weights_come(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=30))
+    rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    came = [json.dumps(row | {"sync_bytes_per_s/generator": 24.1e6}) + "\n" for row in rows]
+    (tmp_path / "metrics.jsonl").write_text("".join(came))
+    page = write_report(tmp_path).read_text()
+    assert "sync generator" in re.findall(r"<h3>(.*?)</h3>", page)
+    assert "new weights, MB a second" in page
+
+
 def test_report_without_rewards_leads_with_the_loss(tmp_path: Path) -> None:
     job = make_job(steps=30, rewards=False)
     run_folder(tmp_path, job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,9 @@ STEP, WRITING = 10.0, 25.0
 class Beside(FakeEndpoints):
     """Services whose checkpoints are written beside what comes next."""
 
-    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
+    async def save(self, step, controller_state, taken, replay=None):
         taken.set()
-        return await super().save(step, controller_state, taken)
+        return await super().save(step, controller_state, taken, replay)
 
 
 def services(the_job: Any, **more: Any) -> Beside:
@@ -55,12 +54,10 @@ def test_one_checkpoint_is_written_at_a_time() -> None:
     writing: list[int] = []
 
     class Counting(Beside):
-        async def save(
-            self, step: int, controller_state: dict[str, Any], taken: asyncio.Event
-        ) -> str:
+        async def save(self, step, controller_state, taken, replay=None):
             assert not writing
             writing.append(step)
-            path = await super().save(step, controller_state, taken)
+            path = await super().save(step, controller_state, taken, replay)
             writing.remove(step)
             return path
 

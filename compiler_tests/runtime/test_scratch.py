@@ -148,12 +148,17 @@ def test_memory_for_weights_is_there_before_it_is_written_to() -> None:
 
 
 def test_shared_memory_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    free = [64 << 20]
 
-    monkeypatch.setattr("os.posix_fallocate", refuse)
+    def one_fits(_file: int, _begin: int, size: int) -> None:
+        if (left := free.pop() - size) < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        free.append(left)
+
+    monkeypatch.setattr("os.posix_fallocate", one_fits)
     key = f"test-{os.getpid()}"
-    with pytest.raises(RunError, match=r"takes 64 MiB, and of /dev/shm .* are free.* --shm-size"):
+    words = r"take 2 x 64 MiB, and of /dev/shm .* are free.* --shm-size"
+    with pytest.raises(RunError, match=words):  # at the first version
         SharedMemory(key).make(0, 64 << 20)
     assert list(Path("/dev/shm").glob(f"forgedsl-{key}-*")) == []
 

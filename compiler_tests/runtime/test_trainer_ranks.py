@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 import torch
@@ -59,12 +62,14 @@ def recorded_batch() -> Batch:
     return Batch(samples=samples)
 
 
-async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None = None) -> Any:
-    """Results, weights after each step and the versions, from a trainer on `procs` ranks."""
+@asynccontextmanager
+async def trainer_of(
+    job: spec.Job, procs: int, folder: Path, resume: int | None = None
+) -> AsyncIterator[Any]:
+    """A trainer on `procs` ranks that is set up, and the facts it returned."""
     from forgedsl.runtime.actors.trainer import TitanTrainer
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
-    from forgedsl.runtime.transports.registry import open_weights
     from forgedsl.runtime.upstream import titan
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
@@ -86,18 +91,33 @@ async def two_steps(job: spec.Job, procs: int, folder: Path, resume: int | None 
         logs=folder / f"trainer{procs}",
     )
     try:
-        facts = await mesh.first("setup", str(folder), f"ranks{procs}", resume)
+        yield mesh, await mesh.first("setup", str(folder), uuid4().hex, resume)
+        await mesh.call("close")
+    finally:
+        await mesh.stop()
+
+
+async def published(mesh: Any) -> dict[str, torch.Tensor]:
+    """The weights as a generator gets them."""
+    from forgedsl.runtime.transports.registry import open_weights
+
+    manifest = await mesh.first("publish")
+    return {name: value.clone() for name, value in open_weights(manifest)}
+
+
+async def two_steps(
+    job: spec.Job, procs: int, folder: Path, resume: int | None = None, ask: Any = None
+) -> Any:
+    """Facts of the start, and what one `ask`s at the end; results and weights after each step of a
+    trainer on `procs` ranks."""
+    async with trainer_of(job, procs, folder, resume) as (mesh, facts):
         found = []
         for _ in range(2):
             result = await mesh.first("step", recorded_batch(), "recorded")
-            manifest = await mesh.first("publish")
-            weights = {name: value.clone() for name, value in open_weights(manifest)}
-            found.append((result, weights))
+            found.append((result, await published(mesh)))
         await mesh.call("save", result.version)
-        await mesh.call("close")
+        facts["asked"] = await ask(mesh) if ask is not None else None
         return facts, found
-    finally:
-        await mesh.stop()
 
 
 @pytest.mark.timeout(240)

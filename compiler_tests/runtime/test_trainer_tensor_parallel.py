@@ -14,22 +14,27 @@ from forgedsl.lower import job as spec
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("lora", [None, spec.Lora(rank=4, alpha=16.0)], ids=["weights", "adapters"])
+@pytest.mark.parametrize(
+    ("lora", "cp"),
+    [(None, 1), (spec.Lora(rank=4, alpha=16.0), 1), (None, 2)],
+    ids=["weights", "adapters", "rows too"],
+)
 def test_one_rank_and_two_that_share_the_vocabulary(
-    tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None
+    tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None, cp: int
 ) -> None:
     loss = recorded_loss()
 
-    def run(procs: int, folder: Path) -> Any:
+    def run(tp: int, cp: int, folder: Path) -> Any:
         folder.mkdir()
+        procs = tp * cp
         trainer = make_titan(procs=procs)
         trainer = trainer.model_copy(
-            update={"parallel": spec.TitanParallel(tp=procs), "lora": lora}
+            update={"parallel": spec.TitanParallel(tp=tp, cp=cp), "lora": lora}
         )
         job = make_job(services={"trainer": trainer}, losses={"recorded": loss})
         return asyncio.run(two_steps(job, procs, folder))[1]
 
-    one, two = run(1, tmp_path / "one"), run(2, tmp_path / "two")
+    one, two = run(1, 1, tmp_path / "one"), run(2, cp, tmp_path / "two")
     for (a, weights_a), (b, weights_b) in zip(one, two, strict=True):
         assert b.kernel == a.kernel
         assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-3)

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from fake_endpoints import job
 
-from forgedsl.errors import InternalError
-from forgedsl.runtime.controller.assembly import spread
+from forgedsl.errors import InternalError, RunError
+from forgedsl.runtime.controller.assembly import _set, spread
 from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.items import Sample
 
 
 def in_loop(check):
@@ -64,3 +65,13 @@ def test_an_example_has_the_other_answers_of_its_group_in_brief() -> None:
     brief = f"{'a' * 200} ... {'b' * 200}"
     other = {"sibling": 1, "score": 0.0, "truncated": False, "response": brief}
     assert best["siblings"] == [other]
+
+
+def test_a_field_that_is_no_number_ends_the_run_with_its_place():
+    node = analyse(job()).sources[0].node
+    sample = Sample(token_ids=[1, 2], num_prompt=1, mask=[True])
+    with pytest.raises(
+        RunError, match="`adv` of a completion is 'Paris', which is no number"
+    ) as found:
+        _set(sample, "adv", "Paris", node)
+    assert found.value.origin == node.origin

@@ -325,29 +325,3 @@ def test_two_passes_of_four_two_losses_and_a_critic_agree_with_a_plain_loop(
 
 
 # ---- offload
-
-
-@pytest.mark.parametrize("twice", [2.0, 1.0])
-def test_gradients_in_the_memory_of_the_host_have_to_add_up(
-    monkeypatch: pytest.MonkeyPatch, twice: float
-) -> None:
-    from types import SimpleNamespace
-
-    from forgedsl.errors import RunError
-    from forgedsl.runtime.actors import trainer
-
-    norms = iter([1.0, twice])
-    monkeypatch.setattr(trainer.titan, "clip_grad_norm", lambda *given: next(norms))
-    cleared: list[bool] = []
-    actor: Any = object.__new__(trainer.TitanTrainer)
-    vars(actor).update(
-        losses={"a": None}, titan=SimpleNamespace(dp_size=1), parts=None,
-        optimizers=SimpleNamespace(zero_grad=lambda: cleared.append(True)),
-        _passed=lambda loss, samples: len(samples),
-    )  # fmt: skip
-    if twice == 1.0:
-        with pytest.raises(RunError, match="1 after one pass and 1 after the same again"):
-            actor._prove("a", batch_of(2).samples)
-    else:
-        actor._prove("a", batch_of(2).samples)
-    assert (actor._proven, cleared) == (twice == 2.0, [True])

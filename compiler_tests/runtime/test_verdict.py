@@ -167,6 +167,21 @@ def test_what_a_waiting_trainer_waits_for() -> None:
     )
 
 
+def test_a_run_that_waits_for_weights_says_how_fast_they_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("forgedsl.runs.verdict.waits", lambda spans, starts: {"weight sync": 0.9})
+
+    def waiting(row: Row) -> Row:
+        return {"trainer_idle_s": row["step_s"] / 2, "sync_bytes_per_s/generator": 24.1e6}
+
+    found = findings(tmp_path, waiting)["speed"].text
+    assert found == (
+        "bound by weight sync: the trainer waited 50% of the time, of this for weight sync 90%; "
+        "24.1 MB/s to generator"
+    )
+
+
 def test_the_time_between_a_stop_and_a_resume_is_no_waiting() -> None:
     spans: dict[str, tuple[Span, ...]] = dict.fromkeys(
         ("eval", "sample", "score", "logprobs", "sync"), ()

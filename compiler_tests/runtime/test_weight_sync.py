@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import subprocess
@@ -11,10 +12,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.multiprocessing import reductions
 
 from forgedsl.runtime.scratch import SHM
-from forgedsl.runtime.transports import registry
-from forgedsl.runtime.transports.base import Ranks, Sender, Transport, attached
+from forgedsl.runtime.transports import ipc, registry
+from forgedsl.runtime.transports.base import Entry, Ranks, Sender, Transport, attached
 from forgedsl.runtime.transports.registry import open_weights, transport
 
 
@@ -36,14 +38,33 @@ def test_round_trip_and_alternation() -> None:
 
 def test_each_rank_may_keep_and_send_a_part_of_the_weights() -> None:
     state = {f"w{i}": torch.randn(30 + i, 50) for i in range(8)}
-    shared, handles = replace(transport("shm"), shared=True), ["parts-0-0", "parts-1-0"]
+    shared, handles = replace(transport("shm"), shared=True), ["parts-0", "parts-1-0"]
     ranks = [Ranks(rank=i, world=2, together=lambda mine: [*handles]) for i in range(2)]
     handles = [f"forgedsl-{name}" for name in handles]
-    senders = [Sender(shared, f"parts-{r.rank}", torch.float32, ranks=r) for r in ranks]
+    senders = [Sender(shared, "parts", torch.float32, ranks=r) for r in ranks]
     one, two = (sender.publish(state, 1) for sender in senders)
     assert one == two
     first, second = (part.num_bytes for part in one.parts)
     assert first == pytest.approx(second, rel=0.2)
+    for name, value in open_weights(one):
+        torch.testing.assert_close(value, state.pop(name), rtol=0, atol=0)
+    assert not state
+    for sender in senders:
+        sender.close()
+
+
+def test_a_stage_of_a_pipeline_keeps_and_sends_its_own_weights() -> None:
+    state = {name: torch.randn(4, 5) for name in ("embed", "first", "second", "norm")}
+    own = [{n: state[n] for n in names}
+           for names in (("embed", "first"), ("embed", "second", "norm"))]  # fmt: skip
+    told = [[Entry(name=n, shape=(4, 5), dtype="float32", offset=0) for n in part] for part in own]
+    handles = ["forgedsl-stages-0", "forgedsl-stages-1-0"]
+    answers = iter([told, handles, told, handles])
+    ranks = [Ranks(rank=i, world=2, stages=2, together=lambda _: next(answers)) for i in (0, 1)]
+    senders = [Sender(transport("shm"), "stages", torch.float32, ranks=r) for r in ranks]
+    one, two = (sender.publish(part, 1) for sender, part in zip(senders, own, strict=True))
+    assert one == two
+    assert [len(part.entries) for part in one.parts] == [2, 2]
     for name, value in open_weights(one):
         torch.testing.assert_close(value, state.pop(name), rtol=0, atol=0)
     assert not state
@@ -97,6 +118,15 @@ def test_another_process_reads_device_memory(way: str, gpu: int) -> None:
             assert float(receiver.stdout.readline()) == pytest.approx(wanted, rel=1e-9)
         receiver.stdin.close()
     sender.close()
+
+
+def test_memory_of_any_gpu_is_mapped_into_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second rank of a trainer calls its GPU 1, which an engine with one GPU does not have."""
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    words = inspect.signature(reductions.rebuild_cuda_tensor).parameters
+    sent = tuple(1 if word == "storage_device" else word for word in words)
+    found = ipc.attach((("of another process", 0), (lambda *arguments: arguments, sent)), 8)
+    assert dict(zip(words, found, strict=True))["storage_device"] == 0
 
 
 def test_a_transport_from_outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.launchers.base import Allocation, Manifest
-from forgedsl.launchers.registry import LAUNCHERS
+from forgedsl.launchers.registry import LAUNCHERS, launcher
 from forgedsl.lower.hosts import num_hosts
 from forgedsl.passes import PASSES
 from forgedsl.passes.state import State
@@ -122,18 +122,30 @@ def _math(state: State) -> Files:
     }
 
 
-def _manifest(launcher: str, manifest: Manifest) -> Callable[[State], Files]:
+def _manifest(name: str, manifest: Manifest) -> Callable[[State], Files]:
     """A program with another launcher gets what the plan knows."""
 
     def files(state: State) -> Files:
         assert state.job is not None
         chosen = state.job.job.launcher
-        args = chosen.args if chosen.kind == launcher else {}
+        args = chosen.args if chosen.kind == name else {}
         services = [f"{m.service}: {m.text} on {m.device}" for m in state.job.plan.meshes]
-        text = manifest.text(allocation(state.job.job, services), args)
+        other = defaults(state.job.job, name)
+        text = manifest.text(allocation(state.job.job, services, other=other), args)
         return {manifest.file: text} | _text_of("job", "job.json")(state)
 
     return files
+
+
+def defaults(job: Job, name: str) -> str:
+    """What is to be said of a manifest of another launcher than the program's; else nothing."""
+    if (kind := job.launcher.kind) == name:
+        return ""
+    settings = ", ".join(param.name for param in launcher(name).signature.params)
+    said = f"The program has `launcher = {kind}`: what `{name}` is told ({settings}) is by default"
+    if num_hosts(job) > 1 and not launcher(kind).allocation:
+        said += f", and `{kind}` starts its {num_hosts(job)} hosts itself, not on those asked for"
+    return f"{said}; `launcher = {name}(...)` says it."
 
 
 def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocation:

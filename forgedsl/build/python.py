@@ -83,6 +83,7 @@ class _Main:
             ("Services: each is a mesh of processes", self.services()),
             ("Rewards", self.scores()),
             ("Environments: what is played in", self.environments()),
+            ("Buffers: what is learned from again", self.buffers()),
             ("Losses: generated and differentiated, in losses/", self.losses()),
             ("The flow: every call is a node, every name an edge", self.nodes()),
             ("Schedule and what goes with it", self.rest()),
@@ -241,6 +242,11 @@ class _Main:
             ]  # fmt: skip
             yield statement(f"{self.variable('env', name)} = ", Call("program.environment", args))
 
+    def buffers(self) -> Iterator[str]:
+        for name, kept in self.job.buffers.items():
+            args = [(None, name), *self.fields(kept), *self.at(name)]
+            yield statement(f"{self.variable('buffer', name)} = ", Call("program.buffer", args))
+
     def losses(self) -> Iterator[str]:
         for name, loss in self.job.losses.items():
             reads = {field.name: _type(field) for field in loss.fields}
@@ -256,14 +262,21 @@ class _Main:
 
     def nodes(self) -> Iterator[str]:
         for node in self.job.nodes:
-            call = Call(f"{self.owner(node)}.{node.op}", [*self.arguments(node), *self.extra(node)])
-            edge = "" if node.op in ("step", "sync") else f"{self.variable('edge', node.name)} = "
+            method = "draw" if node.op == "recall" else node.op
+            call = Call(f"{self.owner(node)}.{method}", [*self.arguments(node), *self.extra(node)])
+            edge = (
+                ""
+                if node.op in ("put", "step", "sync")
+                else f"{self.variable('edge', node.name)} = "
+            )
             yield statement(edge, call)
 
     def owner(self, node: spec.Node) -> str:
         """What has the method that makes the node."""
         if node.op in ("draw", "pairs", "batches"):
             return self.variable("dataset", node.target)
+        if node.op in ("put", "recall"):
+            return self.variable("buffer", node.target)
         if node.op in ("sample", "logprobs", "step", "sync"):
             return self.variable("service", node.target)
         return "program"
@@ -276,7 +289,7 @@ class _Main:
             found += [(None, self.raw("score", node.target)), (None, edges)]
         elif node.op in ("call", "mask"):
             found += [(None, self.function(node.target)), (None, edges)]
-        elif node.op == "replay":
+        elif node.op in ("replay", "put"):
             found.append((None, edges))
         elif node.op == "step" and len(edges) > 1:  # losses of further ones are in `beside`
             found.append((None, list(edges.values())))

@@ -88,7 +88,7 @@ def _chosen(given: list[str] | None) -> list[Emit]:
 
 def _write(out: Path, state: State, names: list[str]) -> None:
     """Write all files, copy what the job reads beside them, and list what was written."""
-    from forgedsl.build.artifacts import build, inputs
+    from forgedsl.build.artifacts import MANIFESTS, build, defaults, inputs
     from forgedsl.cli.inputs import copy_inputs
 
     files = build(state, names)
@@ -100,3 +100,7 @@ def _write(out: Path, state: State, names: list[str]) -> None:
     copy_inputs(dict(inputs(state, names)), out)
     for path in sorted(files):
         print(out / path)
+    assert state.job is not None
+    for launcher, manifest in MANIFESTS:
+        if manifest.emit in names and (said := defaults(state.job.job, launcher)):
+            print(f"note: {manifest.file}: {said}", file=sys.stderr)

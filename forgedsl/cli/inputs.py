@@ -82,6 +82,7 @@ def check_inputs(job: Job, folder: Path) -> None:
 def _files(job: Job) -> Iterator[tuple[str, str, bool]]:
     """(path, sha256, whether a copy is looked at before a run) of the local sources of a job."""
     codes = {(e.path, e.sha256) for e in job.environments.values()}
+    codes |= {script for e in job.environments.values() for script in e.scripts.items()}
     codes |= {(r.path, r.sha256 or "") for r in job.rewards.values() if r.path is not None}
     yield from ((path, sha256, True) for path, sha256 in sorted(codes))
     for model in job.models.values():

@@ -107,7 +107,8 @@ def _quicker(result: Result, latencies: Latencies) -> list[str]:
         slowest = max(latencies.rewards, key=lambda n: latencies.rewards[n].seconds.median)
         setting = f"{slowest}.seconds=0.01"
     elif name == "trainer":
-        setting = next(f"{n}.token=0" for n, titan in latencies.titans.items() if titan.token)
+        titans = latencies.titans.items()
+        setting = next((f"{n}.token=0" for n, titan in titans if titan.token), "")
     return [f"--assume {setting} ({name} works {share:.0%} of the time)"] if setting else []
 
 

@@ -46,6 +46,7 @@ SHAPES = {
     'reward style = judge.score(prompt = "{prompt} {response} Grade, 1 to 5:", scale = [1, 5])',
     "rubric": "rubric grade { score = 0.9 * correct + 0.1 * short, on_truncated = 0.0 }",
     "environment": "environment shop = desk.Desk(rows = 40) { procs = 2, tool_timeout = 5s }",
+    "buffer": "buffer good { groups = 256, max_age = 16 }",
     "schedule": "schedule sync { steps = 100 }\nschedule async { steps = 100, max_policy_age = 1 }",
     "eval": "eval held_out { dataset = sums, score = correct, every = 50 }",
     "checkpoint": "checkpoint { every = 100, keep = 3 }",
@@ -70,7 +71,7 @@ MEANINGS = {
     "names it; `titan(value_head(policy))` has a head besides that says a number of "
     "each token; `vllm` samples from it, or judges; `openai` is a model elsewhere that judges",
     "flow": "how samples become optimizer steps: a graph of streams. Every name is bound once; "
-    "`sync` is the one edge that closes a cycle",
+    "`sync` and a buffer alone close a cycle",
     "profile": "settings for one place to run. `--profile NAME` chooses it; where none is named, "
     "the first whose `when` holds, which is said",
     "loss": "what is minimized, per token, over named axes; the compiler differentiates it",
@@ -84,6 +85,8 @@ STATEMENTS = {
     "draw": "so many prompts for one optimizer step; `weight` names a `fn` of `mean` and `count`, "
     "what a row's `level` scored lately and how often: the chance that the row is taken",
     "observe": "the score whose results the weight of a draw is given",
+    "put": "what the step was made of, for later ones: the rollout, and by name what a loss reads "
+    "beside it; of the groups for which the filter `keep` holds",
     "batches": "batches of the dataset's conversations, for supervised training",
     "pairs": "so many pairs of a chosen and a rejected answer",
     "step": "`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "
@@ -100,10 +103,18 @@ STATEMENTS = {
     "keep": "the groups of a stream for which a filter holds",
 }
 
+RECALL = (
+    "so many groups of earlier steps, or what there is: rollouts whose parts are what was put "
+    "beside them (`old.adv`); no group twice in a step, and none older than `max_age`"
+)
 REPLAY = (
     "what the loss needs besides the rollout's own fields, joined by rollout; groups wait here for "
     "a batch"
 )
+BUFFER = {
+    "put": (code("buffer.put(rollout, keep = ..., NAME = ..., ...)"), STATEMENTS["put"]),
+    "draw": (code("buffer.draw(count)"), RECALL),
+}
 MERGE = "batches of several draws or generators as one, under one loss; their fields are the same"
 SYNC = "new weights for the generator; [settings](settings.md#sync-in-a-flow)"
 
@@ -144,9 +155,12 @@ def _entry(name: str, shape: str, text: str) -> str:
 
 
 def _flow() -> list[str]:
-    rows = []
+    rows: list[tuple[str, str]] = []
     for owner, methods in METHODS.items():
         for method in (m for m in methods if m != JUDGE.name):
+            if owner == "buffer":
+                rows.append(BUFFER[method])
+                continue
             args = ", ".join(PARAMETERS[method])
             needs = " and ".join(f"`{column}`" for column in COLUMNS.get(method, ()))
             note = f"; the dataset has {needs}" if needs else ""

@@ -31,6 +31,7 @@ TITLES = {
     "reward": "Rewards",
     "rubric": "Rubrics",
     "environment": "Environments",
+    "buffer": "Buffers",
     "advantage": "Advantages",
     "filter": "Filters",
     "fn": "Functions",

@@ -25,6 +25,8 @@ TYPE_BY_OP = {
     "score": "[G] f32",
     "call": "[G] f32",
     "mask": "bool",
+    "recall": "Stream[Group[Rollout]]",
+    "put": "nothing",
     "replay": "Batch",
     "step": "weights",
 }
@@ -62,6 +64,8 @@ def _shape(node: Node, graph: Graph, plan: Plan) -> str:
         return counted(node.settings["count"], "prompt")
     if node.op == "pairs":
         return counted(node.settings["count"], "pair")
+    if node.op == "recall":
+        return counted(node.settings["count"], "group")
     if node.op == "sample":
         prompt, new = lengths(plan.request, graph, node)
         size = int(node.settings["n"])
@@ -85,10 +89,17 @@ def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: 
     age = plan.schedule.staleness
     if kind is EdgeKind.WEIGHTS:
         return (("weights", ends), ("policy age", f"at most {age.age_bound}: {age.formula}"))
+    if kind is EdgeKind.REPLAY:
+        held = plan.request.program.buffers[graph.node(names[target]).target].settings
+        return (("replay", ends), ("holds", f"at most {held['groups'].value} groups"))
     edge = next(e for e in graph.edges if (e.source, e.target) == (source, target))
     found = [("edge", ends), ("type", edge.type)]
     found.append(("queue", f"holds at most {plan.capacities[names[source]]}"))
-    if graph.node(names[source]).samplers and plan.schedule.every is not None:
+    drawn = graph.node(graph.node(names[source]).root or names[source])
+    if drawn.op == "recall":
+        most = plan.request.program.buffers[drawn.target].settings["max_age"].value
+        found.append(("policy age", f"1 to {most} steps"))
+    elif graph.node(names[source]).samplers and plan.schedule.every is not None:
         found.append(("policy age", f"0 to {age.age_bound} steps"))
     return tuple(found)
 

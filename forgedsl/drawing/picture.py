@@ -42,6 +42,13 @@ class Arrow:
     kind: EdgeKind
     details: Details = ()
 
+    @property
+    def returns(self) -> str:
+        """What it says where it closes a cycle; "" for one that data follow within a step."""
+        if self.kind is EdgeKind.WEIGHTS:
+            return f"weights: {self.label}"
+        return f"replay: {self.label}" if self.kind is EdgeKind.REPLAY else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
@@ -124,6 +131,10 @@ def call_text(node: Node) -> str:
         return f"{node.target}.{node.op}({settings['count']}{weight})"
     if node.op == "sample":
         return f"{node.target}.sample(n = {settings['n']})"
+    if node.op == "recall":
+        return f"{node.target}.draw({settings['count']})"
+    if node.op == "put":
+        return f"{node.target}.put"
     if node.op == "step":
         updates = "".join(
             f", {key} = {settings[key]}" for key in ("epochs", "minibatches") if settings[key] > 1
@@ -139,6 +150,10 @@ def note_text(node: Node, plan: Plan, graph: Graph) -> str:
     """The size of the work of one optimizer step."""
     if node.op == "draw":
         return f"{counted(graph.drawn(node), 'prompt')} a step"
+    if node.op == "recall":
+        held = plan.request.program.buffers[node.target].settings
+        most = f"of {held['groups'].value}, age <= {held['max_age'].value}"
+        return f"{counted(graph.drawn(node), 'group')} a step, {most}"
     if node.op == "sample":
         return f"{counted(graph.drawn(node) * int(node.settings['n']), 'completion')} a step"
     if node.op == "logprobs" and node.at_step:
@@ -164,6 +179,11 @@ def _arrows(graph: Graph, plan: Plan) -> tuple[Arrow, ...]:
             label = sync_text(sync, plan)
             arrows.append(
                 Arrow(source=graph.step.id, target=edge.target, label=label, kind=edge.kind)
+            )
+        elif edge.kind is EdgeKind.REPLAY:
+            label = f"{edge.label}, in later steps"
+            arrows.append(
+                Arrow(source=edge.source, target=edge.target, label=label, kind=edge.kind)
             )
     return tuple(arrows)
 

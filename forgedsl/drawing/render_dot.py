@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from forgedsl.drawing.picture import Arrow, Box, Picture
-from forgedsl.graph.ir import EdgeKind
 
 
 def render_dot(picture: Picture) -> str:
@@ -33,9 +32,8 @@ def _box(box: Box) -> str:
 
 def _arrow(arrow: Arrow) -> str:
     ends = f"{_quoted(arrow.source)} -> {_quoted(arrow.target)}"
-    if arrow.kind is EdgeKind.WEIGHTS:
-        label = _quoted(f"weights: {arrow.label}")
-        return f"{ends} [label={label}, style=dashed, constraint=false];"
+    if arrow.returns:
+        return f"{ends} [label={_quoted(arrow.returns)}, style=dashed, constraint=false];"
     return f"{ends} [label={_quoted(arrow.label)}];"
 
 

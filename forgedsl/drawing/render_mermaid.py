@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from forgedsl.drawing.picture import Arrow, Box, Picture
-from forgedsl.graph.ir import EdgeKind
 
 
 def render_mermaid(picture: Picture) -> str:
@@ -37,8 +36,8 @@ def _box(box: Box, key_by_id: dict[str, str]) -> str:
 def _arrow(arrow: Arrow, key_by_id: dict[str, str]) -> str:
     source, target = key_by_id[arrow.source], key_by_id[arrow.target]
     label = _escaped(arrow.label)
-    if arrow.kind is EdgeKind.WEIGHTS:
-        return f'{source} -. "weights: {label}" .-> {target}'
+    if arrow.returns:
+        return f'{source} -. "{_escaped(arrow.returns)}" .-> {target}'
     return f'{source} -- "{label}" --> {target}'
 
 

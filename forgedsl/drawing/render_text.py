@@ -26,7 +26,7 @@ def render_text(program: Program, graph: Graph, plan: Plan, *, host: bool = True
     """The whole page, ending in a newline; `host` adds the hosts that the plan was made for."""
     sections = [
         ("dataflow", topology_lines(graph)),
-        ("weight sync (the only cycle)", _sync_lines(graph, plan)),
+        (_cycles(graph), _sync_lines(graph, plan)),
         ("nodes", _node_lines(graph, plan)),
         ("meshes", _mesh_lines(plan)),
         ("planned for", [host_text(plan.host)] if host else []),
@@ -109,7 +109,15 @@ def _sync_lines(graph: Graph, plan: Plan) -> list[str]:
         kept = ", keys kept" if sync.settings.get("on_swap") == "keep" else ", keys recomputed"
         how = f"{sync_text(sync, plan)}{kept}"
         lines.append(f"{sync.target} ==> {sync.settings['target']}    {how}")
+    for old in graph.of("recall"):
+        lines.append(f"{old.target} ==> {old.name}    {note_text(old, plan, graph)}")
     return lines
+
+
+def _cycles(graph: Graph) -> str:
+    if not graph.of("recall"):
+        return "weight sync (the only cycle)"
+    return "weight sync and replay (the only cycles)" if graph.syncs else "replay (the only cycle)"
 
 
 def _node_lines(graph: Graph, plan: Plan) -> list[str]:

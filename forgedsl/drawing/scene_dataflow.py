@@ -19,7 +19,7 @@ SYNC_FIRST, SYNC_NEXT = 34.0, 30.0
 def dataflow_scene(picture: Picture) -> Scene:
     """The drawing of a picture; its arrows of kind DATA go from lower to higher ranks."""
     data = [arrow for arrow in picture.arrows if arrow.kind is EdgeKind.DATA]
-    syncs = [arrow for arrow in picture.arrows if arrow.kind is EdgeKind.WEIGHTS]
+    syncs = [arrow for arrow in picture.arrows if arrow.returns]
     trunks, arrows = _trunks(data)
     leaving = {box.id: sum(t.source == box.id for t in trunks) for box in picture.boxes}
     sizes = {box.id: box_size(lines_of(box), leaving[box.id]) for box in picture.boxes}
@@ -160,7 +160,7 @@ def _labels(
         yield Label(text=arrows[number][0].label, rect=rect, source=trunk.source)
 
 
-# ---- weight syncs: out to the right, down, back below everything, up on the left
+# ---- weight syncs and replays: out to the right, down, back below everything, up on the left
 
 
 def _sync_way(
@@ -190,7 +190,7 @@ def _sync_wires(lanes: Lanes, syncs: Sequence[Arrow], rank: dict[str, int]) -> I
 def _sync_labels(lanes: Lanes, syncs: Sequence[Arrow], rank: dict[str, int]) -> Iterator[Label]:
     for number, arrow in enumerate(syncs):
         down, low, up = _sync_way(lanes, arrow, number, rank)
-        text = f"weights: {arrow.label}"
+        text = arrow.returns
         x = (down + up) / 2 - text_width(text) / 2 + LEFT
         rect = Rect(x=max(x, 8.0), y=low - 16 + TOP, width=text_width(text), height=12)
         yield Label(text=text, rect=rect, weights=True, source=arrow.source)

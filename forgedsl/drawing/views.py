@@ -269,7 +269,8 @@ def passes_of(program: Program, graph: Graph, plan: Plan, *, lines: int) -> tupl
     """The passes that a program went through."""
     decls = [
         *program.models.values(), *program.datasets.values(), *program.services.values(),
-        *program.rubrics.values(), *program.evals.values(), *program.singletons.values(),
+        *program.rubrics.values(), *program.buffers.values(), *program.evals.values(),
+        *program.singletons.values(),
         *([program.schedule] if program.schedule is not None else []),
     ]  # fmt: skip
     layers = [value.origin.layer for decl in decls for value in decl.settings.values()]

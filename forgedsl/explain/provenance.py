@@ -157,7 +157,7 @@ def _text(value: Any, base: str = "") -> str:
 
 def _settings(program: Program) -> dict[str, Any]:
     """Settings of every declaration that has some."""
-    groups = (program.models, program.datasets, program.services, program.rewards)
+    groups = (program.models, program.datasets, program.services, program.rewards, program.buffers)
     found: dict[str, Any] = {n: d.settings for group in groups for n, d in group.items()}
     found |= {n: d.settings for n, d in (*program.rubrics.items(), *program.evals.items())}
     found |= {n: d.settings for n, d in program.environments.items()}
@@ -182,7 +182,9 @@ def _schema(program: Program, head: str, key: str) -> Setting | None:
 def _kind(program: Program, head: str) -> Kind | None:
     if head in program.services:
         return SERVICES[program.services[head].ctor or ""]
-    for group in (program.models, program.datasets, program.rubrics, program.evals):
+    for group in (
+        program.models, program.datasets, program.rubrics, program.evals, program.buffers
+    ):  # fmt: skip
         if head in group:
             return KINDS[group[head].kind]
     if head in program.environments:

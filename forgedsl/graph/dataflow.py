@@ -15,7 +15,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph import legality
-from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream
+from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream, filled
 from forgedsl.graph.prune import prune
 from forgedsl.hir.ir import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
@@ -35,6 +35,8 @@ STREAM_BY_OP = {
     "call": Stream.VALUE,
     "mask": Stream.MASK,
     "replay": Stream.BATCH,
+    "recall": Stream.ROLLOUT,
+    "put": Stream.NOTHING,
     "step": Stream.NOTHING,
     "sync": Stream.NOTHING,
 }
@@ -48,6 +50,7 @@ LEVEL_BY_OP = {
     "call": Level.GROUP,
     "mask": Level.GROUP,
     "replay": Level.BATCH,
+    "put": Level.BATCH,
     "step": Level.BATCH,
     "sync": Level.BATCH,
 }
@@ -171,6 +174,7 @@ def _with_distinct_ids(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
     """Topological order, statement order where it is free; None if there is a cycle."""
     produced = {node.name for node in nodes}
+    put = filled(nodes)
     done: set[str] = set()
     ordered: list[Node] = []
     waiting = list(nodes)
@@ -181,6 +185,7 @@ def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
             for node in waiting
             if all(i.edge in done or i.edge not in produced for i in node.inputs)
             and (node.op != "sync" or after_step)
+            and (node.op != "recall" or put[node.target] in done)
         )
         node = next(ready, None)
         if node is None:
@@ -194,6 +199,7 @@ def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
 def _typed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Nodes with their level, stream, root, samplers and `at_step`, from those of their inputs."""
     trained = {node.target for node in nodes if node.op == "step"}
+    put = filled(nodes)
     by_name: dict[str, Node] = {}
     for node in nodes:
         sources = [by_name[i.edge] for i in node.inputs]
@@ -201,6 +207,8 @@ def _typed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         new = replace(node, at_step=node.op == "logprobs" and node.target in trained)
         if first is None:
             new = replace(new, root="" if node.op == "sync" else node.name)
+            if node.op == "recall":  # what was drawn before by others
+                new = replace(new, samplers=by_name[put[node.target]].samplers)
         else:
             samplers = frozenset[str]().union(*(source.samplers for source in sources))
             if node.op == "sample":
@@ -233,6 +241,9 @@ def _edges(nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
         edges.append(_plain_edge(step, sync, EdgeKind.CONTROL, "version"))
         readers = [n for n in nodes if n.op == "sample" and n.target == sync.settings["target"]]
         edges += [_plain_edge(sync, reader, EdgeKind.WEIGHTS, "weights") for reader in readers]
+    for recall in (node for node in nodes if node.op == "recall"):
+        put = next(n for n in nodes if n.op == "put" and n.target == recall.target)
+        edges.append(_plain_edge(put, recall, EdgeKind.REPLAY, recall.target))
     return tuple(edges)
 
 

@@ -28,9 +28,10 @@ GIVEN = {
 
 
 def check_fields(
-    batch: Node, loss: Function, live: frozenset[str], trainer: Decl
+    batch: Node, loss: Function, live: frozenset[str], trainer: Decl, drawn: str
 ) -> list[Diagnostic]:
-    """What the loss lacks in a batch and what it does not know."""
+    """What the loss lacks in a batch and what it does not know; `drawn`: the rollouts of the batch,
+    where they come from a buffer."""
     headless = next((f for f in loss.fields if f.name == VALUE and not trainer.head), None)
     if headless is not None and VALUE in live:
         message = f"loss `{loss.name}` reads `value`, and `{trainer.name}` has no value head"
@@ -54,7 +55,7 @@ def check_fields(
     extra = [i for i in fields if i.argument not in declared and i.argument != "rollout"]
     if len(missing) == len(extra) == 1 and missing[0].name != "behavior":
         return [_misnamed(missing[0], extra[0], loss)]
-    found = [_missing(field.name, field.span, batch, loss) for field in missing]
+    found = [_missing(field.name, field.span, batch, loss, drawn) for field in missing]
     return found + [_unknown(i, loss, declared) for i in extra]
 
 
@@ -80,14 +81,20 @@ def _unknown(given: Input, loss: Function, declared: set[str]) -> Diagnostic:
     )
 
 
-def _missing(name: str, span: Span, batch: Node, loss: Function) -> Diagnostic:
+def _missing(name: str, span: Span, batch: Node, loss: Function, drawn: str) -> Diagnostic:
     if name == "behavior":
         message = f"loss `{loss.name}` needs `behavior`, but no sampler produced this batch"
         help = "supervised batches and pairs have no sampler log-probs"
     else:
         message = f"loss `{loss.name}` needs `{name}`, which the batch does not have"
         close = nearest(name, UNNAMED)
-        help = f"name it: `replay(..., {name} = {GIVEN.get(name, '...')})`"
+        made = GIVEN.get(name, "...")
+        if drawn:  # by models anew, or as it was put
+            again = made.endswith("logprobs(rollout)")
+            made = made.replace("(rollout)", f"({drawn})") if again else f"{drawn}.{name}"
+        help = f"name it: `replay(..., {name} = {made})`"
+        if drawn and not again:
+            help += f", put as `{name} = ...`"
         if name == "ref":
             help += " of a `service reference : titan(MODEL) {}`"
             fields = {field.name for field in loss.fields}

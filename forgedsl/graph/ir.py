@@ -1,14 +1,14 @@
 """The dataflow graph: nodes bound to services or functions, and typed edges between them.
 
 A node is one statement of the flow; what it produces is the edge of its `name`. Edges are of
-three kinds: *data* (a binding that is read), *weights* (a sync, the only way to close a cycle) and
-*control* (order without data: a sync follows its step). Levels say what one item of an edge is:
-a rollout, a group of rollouts of one prompt, or a batch.
+four kinds: *data* (a binding that is read), *weights* (a sync) and *replay* (a buffer), which alone
+close cycles, and *control* (order without data: a sync follows its step). Levels say what one item
+of an edge is: a rollout, a group of rollouts of one prompt, or a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -27,6 +27,7 @@ class EdgeKind(StrEnum):
     DATA = "data"
     WEIGHTS = "weights"
     CONTROL = "control"
+    REPLAY = "replay"
 
 
 class Stream(StrEnum):
@@ -87,6 +88,12 @@ class Node:
     def terms(self) -> tuple[tuple[str, tuple[Input, ...]], ...]:
         """The losses of a step, each with the batches that it is computed on together."""
         return terms_of(self.settings, self.inputs)
+
+
+def filled(nodes: Iterable[Node]) -> dict[str, str]:
+    """By buffer, the edge whose rollouts are put there."""
+    puts = (node for node in nodes if node.op == "put")
+    return {n.target: i.edge for n in puts for i in n.inputs if i.argument == "rollout"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
+from forgedsl.graph.buffers import check_buffers
 from forgedsl.graph.fields import check_fields
 from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
 from forgedsl.hir.ir import Decl, Function, Program, Ref, model_of, rewards_of
 from forgedsl.hir.judges import compared, compares, judge_of, judges
+from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 
@@ -110,7 +112,7 @@ def report_cycle(nodes: tuple[Node, ...], reporter: Reporter) -> None:
                 Label(text=f"`{name}` is read on the way", span=by_name[name].span)
                 for name in path[1:3]
             ),
-            help="only `sync trainer -> generator` may close a cycle",
+            help="only `sync trainer -> generator` and a buffer may close a cycle",
         )
     )
 
@@ -143,7 +145,7 @@ def check(
 ) -> bool:
     """Run every typed check; whether all passed. `reads`: by batch its loss and fields."""
     by_name = {node.name: node for node in nodes}
-    found = check_streams(program, nodes, by_name)
+    found = check_buffers(program, nodes, by_name) or check_streams(program, nodes, by_name)
     if not found:
         for node in nodes:
             found += _check_join(node, by_name)
@@ -152,7 +154,10 @@ def check(
         found += _check_terms(nodes, by_name)
         trainer = program.services[next(node.target for node in nodes if node.op == "step")]
         for batch, (loss, live) in reads.items():
-            found += check_fields(by_name[batch], loss, live, trainer)
+            node = by_name[batch]
+            drawn = by_name[node.root].op == "recall"
+            from_buffer = node.inputs[0].edge if drawn else ""
+            found += check_fields(node, loss, live, trainer, from_buffer)
     found += _check_minibatches(nodes)
     found += _check_scorers(program, nodes)
     found += _check_compared(program, nodes, by_name)
@@ -171,7 +176,12 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     first = sources[0]
     for read, source in zip(node.inputs[1:], sources[1:], strict=True):
         if source.root != first.root:
-            return [_unrelated(node, read, first, source, "no common draw")]
+            found = _unrelated(node, read, first, source, "no common draw")
+            if by_name[first.root].op == "recall":
+                name = read.attribute or read.edge
+                help = f"put it beside them, `{name} = {read.text}`, and read `{first.name}.{name}`"
+                found = replace(found, help=help)
+            return [found]
     if node.op == "replay":
         return _check_fields_join(node, sources)
     owners = [(read, source) for read, source in zip(node.inputs, sources, strict=True)]
@@ -249,7 +259,7 @@ def _kind(batch: Node, by_name: dict[str, Node]) -> str:
 def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
     """The groups of a batch are dealt to its minibatches, as many to each."""
     step = next(node for node in nodes if node.op == "step")
-    sources = [node for node in nodes if node.op in SOURCES]
+    sources = [node for node in nodes if node.op in (*SOURCES, "recall")]
     many, drawn = int(step.settings["minibatches"]), next(iter(sources))
     prompts = sum(int(node.settings.get("count", 0)) for node in sources)
     if many == 1 or (prompts and prompts % many == 0):
@@ -264,11 +274,12 @@ def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
     else:
         message = f"`{drawn.target}.batches()` gives a batch without groups to divide"
         help = "make its batches smaller: `batch.rows`, `batch.accumulate`"
-    related = (Label(text=f"{prompts or 'the'} {what} are drawn here", span=drawn.span),)
-    return [
-        error("F130", "flow-shape", message, step.span,
-              related=related if prompts else (), help=help)
-    ]  # fmt: skip
+    related = tuple(
+        Label(text=f"{node.settings['count']} {what} are drawn here", span=node.span)
+        for node in sources
+        if prompts
+    )
+    return [error("F130", "flow-shape", message, step.span, related=related, help=help)]
 
 
 def _check_fields_join(node: Node, sources: list[Node]) -> list[Diagnostic]:
@@ -282,7 +293,8 @@ def _check_fields_join(node: Node, sources: list[Node]) -> list[Diagnostic]:
 
 def _unrelated(node: Node, read: Input, first: Node, second: Node, why: str) -> Diagnostic:
     def origin(source: Node) -> str:
-        return ", ".join(sorted(source.samplers)) or source.root
+        apart = first.root != second.root and first.samplers == second.samplers
+        return source.root if apart else ", ".join(sorted(source.samplers)) or source.root
 
     return error(
         "F112",

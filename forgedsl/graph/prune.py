@@ -22,6 +22,7 @@ def prune(
 ) -> tuple[tuple[Node, ...], tuple[Removed, ...]]:
     """The live nodes, in order, and what was removed; `reads` has the loss of each batch, and the
     fields that it reads after folding."""
+    nodes = _slim(nodes)
     read_once = _reachable(nodes)
     removed = []
     unread = tuple(node.name for node in nodes if node.name not in read_once)
@@ -38,8 +39,10 @@ def prune(
     ]
     for loss, field in dict.fromkeys(dead):
         before = services_used(program, nodes)
-        slim = tuple(
-            _without(node, field) if losses.get(node.name) == loss else node for node in nodes
+        slim = _slim(
+            tuple(
+                _without(node, field) if losses.get(node.name) == loss else node for node in nodes
+            )
         )
         alive = _reachable(slim)
         gone = tuple(node.name for node in slim if node.name not in alive)
@@ -62,8 +65,23 @@ def _without(node: Node, field: str) -> Node:
     return replace(node, inputs=tuple(i for i in node.inputs if i.argument != field))
 
 
+def _slim(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The nodes with puts that keep nothing beside the rollouts but what is read of draws."""
+    drawn = {node.name: node.target for node in nodes if node.op == "recall"}
+    read = {(drawn[i.edge], i.attribute) for n in nodes for i in n.inputs if i.edge in drawn}
+    return tuple(
+        node
+        if node.op != "put"
+        else replace(node, inputs=tuple(
+            i for i in node.inputs
+            if i.argument in ("rollout", "keep") or (node.target, i.argument) in read
+        ))
+        for node in nodes
+    )  # fmt: skip
+
+
 def _reachable(nodes: tuple[Node, ...]) -> set[str]:
-    """Names of the nodes that a step, a sync or a score needs."""
+    """Names of the nodes that a step, a sync, a score or a draw from a buffer needs."""
     by_name = {node.name: node for node in nodes}
     needed = [node.name for node in nodes if node.op in ("step", "sync", "score")]
     seen: set[str] = set()
@@ -71,5 +89,8 @@ def _reachable(nodes: tuple[Node, ...]) -> set[str]:
         name = needed.pop()
         if name not in seen:
             seen.add(name)
-            needed.extend(i.edge for i in by_name[name].inputs)
+            node = by_name[name]
+            needed.extend(i.edge for i in node.inputs)
+            if node.op == "recall":
+                needed += [n.name for n in nodes if n.op == "put" and n.target == node.target]
     return seen

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.graph.ir import Input, Node, Stream
+from forgedsl.hir.buffers import OWN
 from forgedsl.hir.ir import Constructor, Function, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of
 from forgedsl.hir.suggest import did_you_mean, nearest
@@ -41,7 +42,11 @@ PARTS = {
     Stream.ROLLOUT: ("num_tokens", "truncated", "response", "mask"),
 }
 NUMBERS = (Stream.SCORE, Stream.VALUE)
+KEPT = (*NUMBERS, Stream.LOGPROB, Stream.MASK)
+"""what a buffer keeps beside rollouts"""
 SEQUENCES = (Stream.ROLLOUT, Stream.PAIR)
+TEXTS = ("text", "response")
+"""parts that are no numbers"""
 COMPARING = ("math_equal", "exact", "contains")
 """rewards of the standard library that need a target"""
 
@@ -61,18 +66,28 @@ def check_streams(
 ) -> list[Diagnostic]:
     """The wrong arguments of all statements."""
     found: list[Diagnostic] = []
+    kept = {n.target: _kept(n, by_name) for n in nodes if n.op == "put"}
     for node in nodes:
         for read in node.inputs:
             source, wanted = by_name[read.edge], _wanted(program, node, read)
-            if wanted is not None and not _fits(read, source, wanted):
+            of = kept.get(source.target, {}) if source.op == "recall" else {}
+            if wanted is not None and not _fits(read, source, wanted, of):
                 found.append(_wrong(node, read, source, wanted))
                 if node.op == "score":
                     break  # `grade(prompt, rollout)`: the first argument says it
             elif read.attribute is not None:
-                found += _part(program, read, source, by_name)
+                found += _part(program, read, source, by_name, of)
                 found += _too_long(program, node, read)
         found += _without_target(program, node)
     return found
+
+
+def _kept(put: Node, by_name: Mapping[str, Node]) -> dict[str, Stream | None]:
+    """What is kept beside the rollouts of a buffer, and what it carries; None: a part of some, or
+    something wrong, which is told where it is put."""
+    reads = (i for i in put.inputs if i.argument not in ("rollout", "keep"))
+    streams = {i.argument: None if i.attribute else by_name[i.edge].stream for i in reads}
+    return {name: stream if stream in KEPT else None for name, stream in streams.items()}
 
 
 def _wanted(program: Program, node: Node, read: Input) -> Wanted | None:
@@ -93,6 +108,14 @@ def _wanted(program: Program, node: Node, read: Input) -> Wanted | None:
             return None
         help = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
         return Wanted(streams=(Stream.MASK,), text="the decisions of a filter", help=help)
+    if node.op == "put" and read.argument == "rollout":
+        return Wanted(streams=(Stream.ROLLOUT,), text="rollouts", help="rollouts of a sampler")
+    if node.op == "put" and read.argument == "keep":
+        help = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
+        return Wanted(streams=(Stream.MASK,), text="the decisions of a filter", help=help)
+    if node.op == "put":
+        help = "what a loss reads later: `adv = rl.group_norm(score)`"
+        return Wanted(streams=KEPT, text="numbers", attribute=True, help=help)
     if node.op == "replay":
         return _field(program, node, read)
     if node.op == "step":
@@ -136,18 +159,23 @@ def _is_bool(program: Program, read: Input) -> bool:
     )
 
 
-def _fits(read: Input, source: Node, wanted: Wanted) -> bool:
+def _fits(read: Input, source: Node, wanted: Wanted, kept: Mapping[str, Stream | None]) -> bool:
     if read.attribute is not None:
-        return wanted.attribute
+        stream = kept.get(read.attribute)
+        if wanted.streams and read.attribute in TEXTS and source.op != "recall":
+            return False
+        return wanted.attribute and (stream is None or stream in wanted.streams)
     return source.stream in wanted.streams
 
 
 def _wrong(node: Node, read: Input, source: Node, wanted: Wanted) -> Diagnostic:
     given = WORDS[source.stream] if read.attribute is None else f"a part of {WORDS[source.stream]}"
+    if read.attribute in TEXTS:
+        given = "text"
     name = f"`{read.text}` carries" if "." not in source.name else "this is"
     reader = READERS[node.op](node) if node.op in READERS else read.argument.replace(*REPLAYED)
     help = wanted.help if node.op != "replay" or source.stream is Stream.MASK else ""
-    nested = read.span == source.span
+    nested = read.span == source.span or read.attribute in TEXTS
     return Diagnostic(
         code="T703",
         name="stream",
@@ -165,17 +193,27 @@ READERS: dict[str, Callable[[Node], str]] = {
     "logprobs": lambda node: f"{node.target}.{'values' if node.values else 'logprobs'}",
     "step": lambda node: f"{node.target}.step",
     "keep": lambda node: "keep",
+    "put": lambda node: f"{node.target}.put",
     **dict.fromkeys(("score", "call", "mask"), lambda node: node.target),
 }
 
 
 def _part(
-    program: Program, read: Input, source: Node, by_name: Mapping[str, Node]
+    program: Program,
+    read: Input,
+    source: Node,
+    by_name: Mapping[str, Node],
+    kept: Mapping[str, Stream | None],
 ) -> Iterator[Diagnostic]:
     """A part that items of the stream do not have, or that the dataset does not give them."""
     parts = (*PARTS.get(source.stream, ()), *_of_turns(program, source, by_name))
+    if source.op == "recall":
+        parts = (*kept, *OWN)
     if read.attribute not in parts:
         close = did_you_mean(nearest(str(read.attribute), parts))
+        has = f"they have {', '.join(f'`{p}`' for p in parts)}" if parts else ""
+        if source.op == "recall":
+            has += f"; `{read.attribute} = ...` in its `put` keeps more"
         length = len(str(read.attribute))
         yield Diagnostic(
             code="F101",
@@ -183,7 +221,7 @@ def _part(
             severity=Severity.ERROR,
             message=f"{WORDS[source.stream]} have no part `{read.attribute}`",
             span=Span(read.span.file, read.span.end - length, read.span.end),
-            help=close or (f"they have {', '.join(f'`{p}`' for p in parts)}" if parts else ""),
+            help=close or has,
         )
     elif read.attribute == "target":
         dataset = program.datasets[by_name[source.root].target]
@@ -208,8 +246,10 @@ def _of_turns(program: Program, source: Node, by_name: Mapping[str, Node]) -> It
 
 
 def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]:
-    """A reward of turns, a number for each token, where one for the sequence is declared."""
-    if not str(read.attribute).startswith("rewards.") or node.op not in ("call", "mask", "replay"):
+    """What there is of each token (a reward of turns, the mask), where a number for the sequence is
+    declared."""
+    of_tokens = read.attribute == "mask" or str(read.attribute).startswith("rewards.")
+    if not of_tokens or node.op not in ("call", "mask", "replay"):
         return
     losses = [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
     readers = losses if node.op == "replay" else [node.target]
@@ -225,7 +265,9 @@ def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]
                 message=f"`{field.name}` is declared [{', '.join(axes)}], `{read.text}` is [B, T]",
                 span=read.span,
                 related=(Label(text="declared here", span=field.span),),
-                help="an advantage over tokens takes it: `rl.turn_returns(..., rollout.mask)`",
+                help="an advantage over tokens takes it: `rl.turn_returns(..., rollout.mask)`"
+                if read.attribute != "mask"
+                else f"`{read.edge}.num_tokens` is a number of each rollout",
             )
             return
 

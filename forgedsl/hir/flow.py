@@ -5,9 +5,9 @@ defined would be a data cycle (F105). A call inside a call becomes a step of its
 `<statement>.<argument>`. What streams carry, and whether they may meet, is checked on the graph
 (forgedsl.graph).
 
-FlowStep.settings: draw {count, weight: Ref, observe: Ref}, pairs {count}, sample {n, env: Ref,
-max_turns}, step {loss: Ref, epochs, minibatches}, sync {target: Ref, every, overlap, on_swap,
-transport, timeout}, call {constant arguments by name}.
+FlowStep.settings: draw {count, weight: Ref, observe: Ref}, pairs and recall {count}, sample {n,
+env: Ref, max_turns}, step {loss: Ref, epochs, minibatches}, sync {target: Ref, every, overlap,
+on_swap, transport, timeout}, call {constant arguments by name}.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir import curricula, imports
+from forgedsl.hir import buffers, curricula, imports
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
@@ -52,6 +52,8 @@ class FlowResolver:
         self.steps: list[FlowStep] = []
         self.observed: dict[str, Value] = {}
         """by draw, the score whose results it is weighed by"""
+        self.unsure: set[str] = set()
+        """buffers with a statement that has a mistake"""
 
     def block(self, block: ast.Block) -> tuple[FlowStep, ...]:
         for assign in (i for i in block.items if isinstance(i, ast.Assign)):
@@ -72,6 +74,7 @@ class FlowResolver:
         for name in self.merged.keys() - self.read:
             message = f"no step reads `{name}`"
             self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
+        buffers.check(self.ctx, self.steps, self.unsure)
         return tuple(curricula.joined(self, self.observed))
 
     # ---- statements
@@ -116,7 +119,7 @@ class FlowResolver:
         before = len(self.steps)
         good = self._call(None, call, call.span)
         added = self.steps[before:]  # nothing, where results are observed
-        if good and added and added[-1].op != "step":
+        if good and added and added[-1].op not in ("step", "put"):
             message = f"the result of `{call.function.text}` is not used"
             self.ctx.error("F119", message, call.span, help="give it a name: `name = ...`")
 
@@ -176,6 +179,7 @@ class FlowResolver:
         if method not in methods:
             what = f"{owner} `{declared.name}` has no method"
             known = [name for name in methods if name != "score"]
+            self.unsure.add(declared.name)
             self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), known)
             return False
         if method == "values" and not declared.head:
@@ -194,6 +198,10 @@ class FlowResolver:
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)
         if method == "observe":
             return curricula.observe(self, name, call, declared)
+        if owner == "buffer":
+            good = self._buffer(name, call, declared.name, span)
+            self.unsure |= set() if good else {declared.name}
+            return good
         for column in COLUMNS.get(method, ()):
             self.resolver.need(declared.name, column, f"`{method}` reads it")
         for needed, setting, why in kind_of(owner).needs if declared.ctor else ():
@@ -204,6 +212,26 @@ class FlowResolver:
         if method == "draw":
             return self._draw(name, call, declared, span)
         return self._simple(name, method, declared.name, call, PARAMETERS[method], span)
+
+    def _buffer(self, name: str | None, call: ast.Call, buffer: str, span: Span) -> bool:
+        """What is put into a buffer, or drawn from it: the statement that closes a cycle."""
+        if call.function.parts[-1] == "draw":
+            return self._simple(name, "recall", buffer, call, ("count",), span)
+        if name is not None:
+            help_text = f"write `{call.function.text}(...)` alone"
+            self.ctx.error("F119", "a put has no result", call.span, help=help_text)
+            return False
+        given = tuple(arg.name for arg in call.args if arg.name is not None)
+        params = ("rollout", *(name for name in given if name != "rollout"))
+        first = [arg for arg in call.args if arg.name in (None, "rollout")]
+        for extra in first[1:]:
+            message = f"`{call.function.text}` is given a second value without a name"
+            said = extra.value.text if isinstance(extra.value, ast.Path) else "..."
+            help_text = f"name what is kept beside the rollouts: `{said.split('.')[-1]} = {said}`"
+            self.ctx.error("F114", message, extra.span, help=help_text)
+        if first[1:]:
+            return False
+        return self._simple(f"{buffer}.put", "put", buffer, call, params, span)
 
     def _draw(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
         """A draw; its `weight` names a function."""
@@ -264,7 +292,7 @@ class FlowResolver:
         given = settings if first == "count" else {i.argument for i in inputs}
         if first and first not in given:
             callee = call.function.text
-            shown = f"`{callee}({', '.join(params)})`"
+            shown = f"`{callee}({', '.join(params) if op != 'put' else 'rollout, adv = adv'})`"
             self.ctx.error("F114", f"`{callee}` needs its {first}", call.span, help=shown)
             return False
         if op == "sample":
@@ -519,7 +547,7 @@ class FlowResolver:
         if head in self.later:
             related = (Label(text="defined here", span=self.later[head]),)
             message = f"`{head}` is used before it is defined"
-            help_text = "data flows downwards; only `sync` closes a cycle"
+            help_text = "data flows downwards; only `sync` and a buffer close a cycle"
             self.ctx.error("F105", message, span, related=related, help=help_text)
         else:
             self.ctx.unknown("F101", "undefined stream", head, span, self.edges)

@@ -114,13 +114,15 @@ class PythonTool:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonEnvironment:
     """An environment class of `import python`; `parts` are the names of its reward parts, `args`
-    the given arguments of `init`, `served` says that an MCP server has tools for it."""
+    the given arguments of `init`, `served` says that an MCP server has tools for it, which is
+    started with `scripts`."""
 
     module: str
     name: str
     init: tuple[PythonParameter, ...]
     tools: tuple[PythonTool, ...]
     served: bool = False
+    scripts: tuple[str, ...] = ()
     parts: tuple[str, ...]
     args: Mapping[str, Any] = field(default_factory=dict)
     span: Span
@@ -216,6 +218,8 @@ class FlowStep:
     call                   receiver: advantage or filter function
     keep                   receiver: the edge that is filtered
     replay                 receiver: ""; kwargs are the extra fields of the batch
+    put                    receiver: buffer; inputs rollout, keep, and what is kept beside them
+    recall                 receiver: buffer (`old = good.draw(8)`)
     step                   receiver: service; inputs batch, batch_2, ...; settings["loss"], and
                            "loss_2" where the second batch has a loss of its own: else it adds to
                            the first, as `merge` says
@@ -258,6 +262,7 @@ class Program:
     services: Mapping[str, Decl]
     rewards: Mapping[str, RewardDecl]
     environments: Mapping[str, EnvironmentDecl]
+    buffers: Mapping[str, Decl]
     rubrics: Mapping[str, Decl]  # settings["score"].value is a Deferred over reward names
     functions: Mapping[str, Function]  # losses, advantages, filters, fns used, by flow name
     flow: tuple[FlowStep, ...]

@@ -45,6 +45,7 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
             init=tuple(_parameters(init)) if isinstance(init, python.FunctionDef) else (),
             tools=tuple(_tools(items)),
             served=SERVED in bases,
+            scripts=tuple(t for t in _parts(items.get("command")) if t.endswith(".py")),
             parts=_parts(items.get("parts")),
             span=span,
         )
@@ -148,7 +149,8 @@ def _tools(items: dict[str, python.stmt]) -> Iterator[PythonTool]:
 
 
 def _parts(item: python.stmt | None) -> tuple[str, ...]:
-    """`parts = ("found", "polite")`: the reward parts that its steps may give."""
+    """`parts = ("found", "polite")`: the reward parts that its steps may give; of a `command` the
+    words that are written as text."""
     import ast as python
 
     value = item.value if isinstance(item, python.Assign | python.AnnAssign) else None

@@ -109,6 +109,7 @@ def _assembled(
         services=of("service"),
         rewards=rewards,
         environments=environments,
+        buffers=of("buffer"),
         rubrics=of("rubric"),
         functions=functions,
         flow=flow,

@@ -15,8 +15,9 @@ from forgedsl.settings import Parameter, Signature, Type
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
     """What a plan asks for: hosts, GPUs of the fullest of them, and what `cluster` says of a host
-    (None: nothing). `title`, `compiler` and `services` are for people. `command` is what runs in
-    it, and `output` takes what that prints, if not as the launcher has it."""
+    (None: nothing). `title`, `compiler`, `services` and `other` (that the program has another
+    launcher) are for people. `command` is what runs in it, and `output` takes what that prints, if
+    not as the launcher has it."""
 
     name: str
     title: str
@@ -28,6 +29,7 @@ class Allocation:
     memory: int | None
     command: str = ""
     output: str = ""
+    other: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +94,7 @@ def rendered(template: str, asked: Allocation, **more: Any) -> str:
     )
     return environment.get_template(template).render(
         title=asked.title, compiler=asked.compiler, name=asked.name, hosts=asked.hosts,
-        gpus=asked.gpus, services=asked.services, **more,
+        gpus=asked.gpus, services=asked.services, other=asked.other, **more,
     )  # fmt: skip
 
 

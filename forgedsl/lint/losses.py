@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from forgedsl.diagnostics import Label
+from forgedsl.hir.buffers import put_into
 from forgedsl.hir.ir import FlowInput, FlowStep, Function, Program, Value
 from forgedsl.lint.facts import Facts
 from forgedsl.losses.points import Point
@@ -85,16 +86,29 @@ class LossView:
 
     @cached_property
     def bound(self) -> dict[str, FlowStep]:
-        """The flow statement behind each field that `replay` names."""
+        """The flow statement behind each field that `replay` names, of the first batch."""
+        return dict(reversed(self.sources))
+
+    @cached_property
+    def sources(self) -> tuple[tuple[str, FlowStep], ...]:
+        """The same of all its batches; behind what is drawn from a buffer is what is put there."""
         by_name = {step.name: step for step in self.program.flow if step.name}
+
+        def source(read: FlowInput) -> FlowStep:
+            step = by_name[read.edge]
+            put = put_into(self.program.flow, step) if step.op == "recall" else None
+            fields = () if put is None else put.inputs
+            kept = (i for i in fields if i.argument == read.attribute and i.attribute is None)
+            return next((by_name[i.edge] for i in kept), step)
+
         batches = [by_name[read.edge] for read in self._reads if read.edge in by_name]
-        return {
-            i.argument: by_name[i.edge]
-            for batch in reversed(batches)
+        return tuple(
+            (i.argument, source(i))
+            for batch in batches
             if batch.op == "replay"
             for i in batch.inputs
             if i.edge in by_name
-        }
+        )
 
     @property
     def place(self) -> Span:
@@ -104,17 +118,30 @@ class LossView:
         return origin or self.step.span
 
     @cached_property
+    def _behind(self) -> tuple[FlowStep, ...]:
+        """The statements that its batches come of, up to those that sampled; what was drawn from a
+        buffer comes of what is put there."""
+        by_name = {step.name: step for step in self.program.flow if step.name}
+        pending, found = [read.edge for read in self._reads], dict[str, FlowStep]()
+        while pending:
+            step = by_name.get(name := pending.pop())
+            if step is None or name in found:
+                continue
+            found[name] = step
+            put = put_into(self.program.flow, step) if step.op == "recall" else None
+            if step.op != "sample":
+                pending += [i.edge for i in (step if put is None else put).inputs]
+        return tuple(found.values())
+
+    @cached_property
     def samplers(self) -> tuple[FlowStep, ...]:
         """The statements that sampled the completions of its batches."""
-        by_name = {step.name: step for step in self.program.flow if step.name}
-        pending, found = [read.edge for read in self._reads], {}
-        while pending:
-            step = by_name.get(pending.pop())
-            if step is not None and step.op == "sample":
-                found[step.name] = step
-            elif step is not None:
-                pending += [i.edge for i in step.inputs]
-        return tuple(found.values())
+        return tuple(step for step in self._behind if step.op == "sample")
+
+    @cached_property
+    def recalls(self) -> tuple[FlowStep, ...]:
+        """The statements that drew some of them from a buffer."""
+        return tuple(step for step in self._behind if step.op == "recall")
 
     @cached_property
     def roles(self) -> dict[str, str]:

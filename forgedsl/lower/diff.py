@@ -79,6 +79,7 @@ def _plain(old: Job, new: Job) -> Iterator[Change]:
         ("rewards", "numerics", "reward"),
         ("rubrics", "numerics", "rubric"),
         ("environments", "numerics", "environment"),
+        ("buffers", "numerics", "buffer"),
         ("evals", "observability", "eval"),
     ):
         before, after = getattr(old, section), getattr(new, section)

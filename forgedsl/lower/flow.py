@@ -54,7 +54,7 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
         ),
         level=node.level.value,
         slots=plan.slots[node.name],
-        count=settings["count"] if node.op in ("draw", "pairs") else None,
+        count=settings["count"] if node.op in ("draw", "pairs", "recall") else None,
         weight=scalar_name(program.functions[settings["weight"]]) if "weight" in settings else None,
         observe=settings.get("observe"),
         compares=node.op == "score" and bool(compared(program, rewards_of(program, target))),
@@ -106,6 +106,15 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
     step = turn + 2 * float(shop.settings["tool_timeout"].value)
     found = [d for d in (deadline, None if turns is None else turns * step) if d is not None]
     return CALL_TIMEOUT + 2 * float(min(found))
+
+
+def lower_buffers(program: Program, graph: Graph) -> dict[str, job.Buffer]:
+    """What the flow draws from again."""
+    drawn = (program.buffers[node.target] for node in graph.of("recall"))
+    return {
+        decl.name: job.Buffer(**{key: value.value for key, value in decl.settings.items()})
+        for decl in drawn
+    }
 
 
 def lower_schedule(plan: Plan) -> job.Schedule:

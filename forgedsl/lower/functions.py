@@ -23,6 +23,7 @@ from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.services.registry import kind_of
+from forgedsl.shipped import locate
 from forgedsl.source import SourceFile
 
 HOLES = {"prompt": "messages"}
@@ -131,6 +132,11 @@ def lower_environments(
                 sha256=sha256,
                 tools=tuple(tool.name for tool in decl.body.tools),
                 parts=decl.body.parts,
+                scripts=dict(
+                    files.add(script, decl.body.span)
+                    for script in decl.body.scripts
+                    if locate(script, files.base_dir).is_file()  # else it is of another host
+                ),
                 **{key: setting.value for key, setting in decl.settings.items()},
             )
     return found

@@ -44,7 +44,7 @@ from forgedsl.lower.parts import (
 )
 
 __all__ = [
-    "FORMAT_VERSION", "Arch", "BatchShape", "Checkpoint", "DataSource", "Dataset",
+    "FORMAT_VERSION", "Arch", "BatchShape", "Buffer", "Checkpoint", "DataSource", "Dataset",
     "Environment", "Eval", "FileSource", "HfSource", "Input", "Job", "Launcher", "LocalModel",
     "Logging", "Lora", "Loss", "LossField", "Mesh", "MixtureSource", "Model", "ModelSource",
     "Node", "Optimizer", "Place", "RandomModel", "Reward", "Rubric", "Sampler", "Sampling",
@@ -115,7 +115,8 @@ class Environment(Spec):
     """An environment of several turns: the class `type_name` in the file `path`, made with `args`.
 
     `tools` are the names of its tools, `parts` those of its reward parts. A trajectory whose
-    environment failed twice is scored `on_error`, or dropped.
+    environment failed twice is scored `on_error`, or dropped. `scripts` are the Python files that
+    its MCP server is started with, each with its sha256.
     """
 
     type_name: str
@@ -124,11 +125,20 @@ class Environment(Spec):
     sha256: str
     tools: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    scripts: dict[str, str] = Field(default_factory=dict)
     procs: int = 1
     tool_timeout: float = 10.0
     deadline: float | None = None
     max_observation: int = 256
     on_error: Literal["drop"] | float = "drop"
+
+
+class Buffer(Spec):
+    """Groups that were trained on: the newest `groups` of those that hold no version older than
+    `max_age` steps."""
+
+    groups: int
+    max_age: int
 
 
 class Rubric(Spec):
@@ -194,6 +204,8 @@ class Node(Spec):
     call      program function   any                       value (group): advantage
     mask      program function   any                       keep? (group): filter
     keep      -                  edge, mask                the edge, or the group is dropped
+    put       buffer             rollout, keep?, fields    what a step was made of, for later ones
+    recall    buffer             -                         rollouts (rollout); count = groups a step
     replay    -                  rollout + named fields    batch (batch)
     step      titan service      batch, batch_2, ...       new version; loss, epochs, minibatches
     sync      titan service      -                         weights to `to`
@@ -203,7 +215,7 @@ class Node(Spec):
     name: str
     op: Literal[
         "draw", "batches", "pairs", "sample", "logprobs", "score", "call", "mask", "keep",
-        "replay", "step", "sync",
+        "put", "recall", "replay", "step", "sync",
     ]  # fmt: skip
     target: str = ""
     inputs: tuple[Input, ...] = ()
@@ -211,7 +223,7 @@ class Node(Spec):
     slots: int = 1
     """groups (or batches) this node works on at once"""
     count: int | None = None
-    """draw: groups per optimizer step"""
+    """draw, recall: groups per optimizer step"""
     weight: str | None = None
     """draw: the function that says how likely a row is taken, from the results of its like"""
     observe: str | None = None
@@ -347,6 +359,7 @@ class Job(Spec):
     rewards: dict[str, Reward]
     rubrics: dict[str, Rubric]
     environments: dict[str, Environment] = Field(default_factory=dict)
+    buffers: dict[str, Buffer] = Field(default_factory=dict)
     losses: dict[str, Loss]
     program: str
     nodes: tuple[Node, ...]

@@ -63,6 +63,7 @@ def _decls(state: State) -> list[Any]:
         *program.datasets.values(),
         *program.services.values(),
         *program.rubrics.values(),
+        *program.buffers.values(),
         *program.evals.values(),
         *program.singletons.values(),
     ]

@@ -9,10 +9,11 @@ GPU, the published weights, and what every process takes by itself. From 92 % on
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import floor
 
 from forgedsl.families.base import Dims
+from forgedsl.graph.ir import Node
 from forgedsl.hir.ir import Decl, Program
 from forgedsl.plan.host import Host
 from forgedsl.plan.memory import (
@@ -27,10 +28,11 @@ from forgedsl.plan.memory import (
     vllm_phases,
     vllm_pool,
 )
-from forgedsl.plan.meshes import MeshPlan, number, pools_host, value
+from forgedsl.plan.meshes import MeshPlan, number, pools_host, transport_of, value
 from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params, vocab_params
-from forgedsl.records import dataclass, replace
+from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
+from forgedsl.transports import ON_GPUS, row
 
 TIGHT = 0.92
 """part of a memory from which on the plan warns"""
@@ -114,7 +116,14 @@ class Request:
     rows: Mapping[str, tuple[int, int]]
     """(rows, seq_len) by titan service"""
     trainer: str
-    synced: frozenset[str]
+    syncs: tuple[Node, ...]
+    held: Mapping[str, int] = field(default_factory=dict)
+    """bytes of each buffer of samples"""
+
+    @property
+    def synced(self) -> frozenset[str]:
+        """The services that take weights."""
+        return frozenset(str(sync.settings["target"]) for sync in self.syncs)
 
     def mesh(self, service: str) -> MeshPlan:
         return next(mesh for mesh in self.meshes if mesh.service == service)
@@ -166,14 +175,14 @@ def rank_of(
 
 
 def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
-    """The shape of one rank of a torchtitan service."""
+    """The shape of one rank of a torchtitan service, in a pipeline of the fullest stage."""
     decl = request.program.services[mesh.service]
     dims = request.dims[mesh.service]
     assert dims is not None
     rows, seq_len = request.rows[mesh.service]
     trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
     targets = [request.program.services[name] for name in sorted(request.synced)]
-    return TitanShape(
+    shape = TitanShape(
         dims=dims, device=mesh.device, degrees=mesh.degrees,
         itemsize=itemsize(request.program, decl), trained=trained,
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
@@ -181,7 +190,19 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
         offload=bool(value(decl, "memory.offload")),
         adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
+        on_gpus=publishes_on_gpus(request, mesh),
     )  # fmt: skip
+    stages = [replace(shape, stage=stage) for stage in range(mesh.degrees["pp"])]
+    return max(stages, key=lambda each: rank_of(mesh, each).peak)
+
+
+def publishes_on_gpus(request: Request, mesh: MeshPlan) -> bool:
+    """Whether what a trainer publishes lies on its GPUs."""
+    return mesh.device == "gpu" and any(
+        transport_of(request.host, request.meshes, sync) in ON_GPUS
+        for sync in request.syncs
+        if sync.target == mesh.service
+    )
 
 
 def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> VllmShape:
@@ -295,13 +316,16 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
             parts[mesh.service] = parts.get(mesh.service, 0) + round(own)
         rank = by_service.get(mesh.service)
         shape = rank.shape if rank is not None else None
-        if mesh.device == "gpu" and isinstance(shape, TitanShape) and shape.published:
+        if mesh.device == "gpu" and isinstance(shape, TitanShape) and not shape.on_gpus:
             first = mesh.places[0].host
-            totals[first]["published weights"] = 2 * shape.published * num_params(shape.dims)
+            if size := 2 * shape.published * num_params(shape.dims):
+                totals[first]["published weights"] = size
+    for index, name, size in _received(request):
+        totals[index][name] = totals[index].get(name, 0) + size
     pools = sum(int(r.settings["procs"].value) for r in request.program.rewards.values())
     index = pools_host(request.meshes, request.trainer, request.host.hosts)
     controller, rewards = round(PROCESS["controller"]), round(pools * PROCESS["reward"])
-    totals.setdefault(0, {})
+    totals.setdefault(0, {}).update(request.held)
     if index:
         totals[0]["controller"], totals[index]["rewards"] = controller, rewards
     else:
@@ -312,6 +336,26 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
         kind="host", services=tuple(name for name in totals[index] if name in request.dims),
         count=1, capacity=request.host.memory, parts=totals[index], phase="all phases",
     )  # fmt: skip
+
+
+def _received(request: Request) -> Iterator[tuple[int, str, int]]:
+    """Host, purpose and bytes of what weights arrive in: two versions in the shared memory of each
+    host that hands them on, elsewhere a copy in each process that takes them from afar."""
+    for sync in request.syncs:
+        mesh = request.mesh(str(sync.settings["target"]))
+        way = row(transport_of(request.host, request.meshes, sync))
+        dims, decl = request.dims[mesh.service], request.program.services[mesh.service]
+        if dims is None or way.gpus or not way.far:
+            continue
+        size = itemsize(request.program, decl) * num_params(dims)
+        if way.handed_on:
+            for host in sorted({place.host for place in mesh.places}):
+                yield host, "weights handed on", 2 * size
+        for place in mesh.places:
+            if mesh.device == "gpu" and not way.handed_on:
+                yield place.host, "weights received", mesh.procs * size
+            elif mesh.device == "cpu" and way.handed_on:  # a process maps them, they are counted
+                yield place.host, mesh.service, -mesh.procs * size
 
 
 def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:

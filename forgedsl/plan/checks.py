@@ -1,17 +1,19 @@
 """Checks of a plan against the models and the hosts, each one small function.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
-P214 transport, P216 not-carried-out, D605 context-overflow, F131 no-generator. A model whose
-dimensions are unknown is not checked for them.
+P214 transport, P216 not-carried-out, P223 threads-exceed-host, D605 context-overflow, F131
+no-generator. A model whose dimensions are unknown is not checked for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import lcm
 
-from forgedsl.diagnostics import Diagnostic, Label, Reporter, error
+from forgedsl.diagnostics import Diagnostic, Label, Reporter, error, warning
 from forgedsl.families.base import Dims
 from forgedsl.graph.ir import Graph
+from forgedsl.hir.context import Host
 from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
 from forgedsl.losses.infer import infer
@@ -40,7 +42,7 @@ def written_at(decl: Decl, key: str) -> Span:
 def check_divisibility(
     decl: Decl, mesh: MeshPlan, dims: Dims | None, model: Decl
 ) -> list[Diagnostic]:
-    """P204: what tensor, expert and pipeline parallelism split must split evenly."""
+    """P204: what tensor, context and expert parallelism split must split evenly."""
     if dims is None:
         return []
     tp = mesh.degrees.get("tp", 1)
@@ -59,7 +61,39 @@ def check_divisibility(
                 help=f"tp = {', '.join(map(str, fitting))} do",
             )
         )
+    found += [] if bad else _check_context(decl, mesh, dims, model)
+    if (pp := mesh.degrees.get("pp", 1)) > dims.layers:
+        found.append(
+            error(
+                "P204",
+                "divisibility",
+                f"pp = {pp} stages for the {dims.layers} layers of model `{model.name}`",
+                written_at(decl, "parallel.pp"),
+                related=(Label(text="the model", span=model.name_span),),
+                help=f"`parallel.pp = {dims.layers}` at most: each stage has a layer",
+            )
+        )
     return found + _check_experts(decl, mesh, dims, model)
+
+
+def _check_context(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
+    tp, cp = mesh.degrees.get("tp", 1), mesh.degrees.get("cp", 1)
+    heads, kv_heads = dims.heads // tp, dims.kv_heads // tp
+    if heads % lcm(kv_heads, cp) == 0:
+        return []
+    fitting = [d for d in (1, 2, 4, 8, 16) if heads % lcm(kv_heads, d) == 0]
+    each = " on each rank of tp" if tp > 1 else ""
+    return [
+        error(
+            "P204",
+            "divisibility",
+            f"cp = {cp} ranks cannot share {heads} heads with {kv_heads} kv heads{each} evenly, as "
+            f"model `{model.name}` has them",
+            written_at(decl, "parallel.cp"),
+            related=(Label(text="the model", span=model.name_span),),
+            help=f"cp = {', '.join(map(str, fitting))} do",
+        )
+    ]
 
 
 def _check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
@@ -195,9 +229,9 @@ def check_learning(program: Program, graph: Graph) -> list[Diagnostic]:
 
 
 def check_sequence_shard(decl: Decl, mesh: MeshPlan, seq_len: int) -> list[Diagnostic]:
-    """P206: sequence parallel splits by tp, load-balanced context parallel by 2 cp."""
+    """P206: tensor and context parallelism split rows."""
     tp, cp = mesh.degrees["tp"], mesh.degrees["cp"]
-    divisor = tp * (2 * cp if cp > 1 else 1)
+    divisor = tp * cp
     if seq_len % divisor == 0:
         return []
     above = -(-seq_len // divisor) * divisor
@@ -304,7 +338,8 @@ def check_transports(request: Request, graph: Graph) -> list[Diagnostic]:
 
 def _together(spot: Spot) -> Spot:
     """A spot of several hosts that are one machine: its GPUs have other numbers there."""
-    return replace(spot, host=0, gpus=tuple(spot.host << 10 | gpu for gpu in spot.gpus))
+    gpus = tuple(spot.host << 10 | gpu for gpu in spot.gpus)
+    return replace(spot, host=0, gpus=gpus, stages=1)
 
 
 def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
@@ -315,20 +350,26 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
         ops = {node.op for node in graph.nodes} if name == graph.trainer else set()
         for limit in SERVICES[str(decl.ctor)].support:
             value = decl.settings[limit.setting].value
-            if limit.exceeded(value, ops, head=decl.head):
+            other = decl.settings[limit.beside].value if limit.beside else None
+            if limit.exceeded(value, ops, head=decl.head, beside=other):
                 where = f" where the flow has no `{limit.op}`" if limit.op and ops else ""
                 where += " beside a value head" if limit.head else ""
+                where += f" beside `{limit.beside} = {other}`" if limit.beside else ""
                 found.append(
                     error(
                         "P216",
                         "not-carried-out",
-                        f"`{limit.setting} = {value}` of `{name}` is not carried out by this "
-                        f"version{where}",
+                        f"`{limit.setting} = {_written(value)}` of `{name}` is not carried out by "
+                        f"this version{where}",
                         written_at(decl, limit.setting),
                         help=limit.instead,
                     )
                 )
     return found
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:
@@ -349,6 +390,22 @@ def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagn
             help='`launcher = slurm(partition = "gpu", time = 12h)` submits it, and `launcher = '
             "process` makes hosts of processes of this machine; or fit the plan on one host",
         )
+    ]
+
+
+def check_threads(request: Request) -> list[Diagnostic]:
+    """P223: a process of more threads than its host has cores, where something says how many."""
+    host = request.host
+    return [
+        warning(
+            "P223",
+            "threads-exceed-host",
+            f"`cpus = {mesh.cpus}` of `{mesh.service}`, and a host has {host.cpus} ({host.said})",
+            written_at(request.program.services[mesh.service], "cpus"),
+            help=f"`cpus = {host.cpus}` at most; without it processes share the cores",
+        )
+        for mesh in request.meshes
+        if mesh.cpus is not None and mesh.cpus > host.cpus and host.said != Host().said
     ]
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
-from forgedsl.graph.ir import Graph, Node
+from forgedsl.graph.ir import Graph, Node, Stream
 from forgedsl.hir.ir import Constructor, Decl, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of, judges
 from forgedsl.plan.calibration import factor, share
@@ -23,9 +23,18 @@ from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
 from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.environments import environment_of, longest_text
 from forgedsl.plan.freeing import freeing_parameter
-from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, vllm_pool
-from forgedsl.plan.meshes import MeshPlan, number, transport_of, value
-from forgedsl.plan.params import forward_flops, kv_bytes, num_params
+from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, repeated, vllm_pool
+from forgedsl.plan.meshes import MeshPlan, copies_of, number, transport_of, value
+from forgedsl.plan.params import (
+    active_layer_params,
+    forward_flops,
+    kv_bytes,
+    kv_width,
+    num_params,
+    query_width,
+    stage_layers,
+    vocab_params,
+)
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
@@ -165,7 +174,7 @@ def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
     for node in graph.of("sample"):
         size = int(node.settings["n"])
         if size > 1:
-            filtered = bool(graph.of("mask"))
+            filtered = bool(graph.of("keep"))
             count = completions(graph, node)
             yield DeadGroups(node=node.name, size=size, filtered=filtered, rollouts=count)
 
@@ -243,10 +252,34 @@ def step_tokens(request: Request, graph: Graph) -> int:
         for node in graph.of("sample")
         if node.name in sampled
     )
+    found += sum(replayed(request, graph, node)[1] for node in graph.of("recall"))
     found += sum(2 * int(node.settings["count"]) * seq_len for node in graph.of("pairs"))
     mesh = request.mesh(graph.trainer)
     accumulate = number(request.program.services[graph.trainer], "batch.accumulate", 1)
     return found + len(graph.of("batches")) * rows * seq_len * accumulate * data_ranks(mesh)
+
+
+def replayed(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
+    """(completions, tokens) of the groups that a step draws from a buffer, at most."""
+    samples = [graph.node(name) for name in sorted(node.samplers)]
+    count = [int(node.settings["count"]) * int(s.settings["n"]) for s in samples]
+    each = [sum(lengths(request, graph, sample)) for sample in samples]
+    return sum(count), sum(n * tokens for n, tokens in zip(count, each, strict=True))
+
+
+def held_bytes(request: Request, graph: Graph) -> dict[str, int]:
+    """What buffers take on the controller's host, at most: of each token its id, log-prob, mask and
+    fields."""
+    found = {}
+    for node in graph.of("recall"):
+        put = next(n for n in graph.of("put") if n.target == node.target)
+        kept = [graph.node(i.edge).stream for i in put.inputs if i.attribute is None]
+        settings = request.program.buffers[node.target].settings
+        young = (int(settings["max_age"].value) + 1) * graph.drawn(graph.node(put.inputs[0].edge))
+        groups = min(int(settings["groups"].value), young)
+        tokens = replayed(request, graph, node)[1] // int(node.settings["count"])
+        found[node.target] = groups * tokens * (9 + 4 * kept.count(Stream.LOGPROB))
+    return found
 
 
 def completions(graph: Graph, node: Node) -> int:
@@ -356,6 +389,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     rates = rates_of(request, mesh)
     micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
     fetched, updated = offload_seconds(request, decl, mesh, dims, trained=node.op == "step")
+    bubble = waiting(mesh, dims, micros // many)
     return Stage(
         node=node.name,
         service=node.target,
@@ -363,18 +397,36 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
         tokens=tokens,
         flops=flops,
         bytes=micros * passes * itemsize(request.program, decl) * num_params(dims),
-        seconds=flops / (rates.train * mesh.world)
-        + epochs * many * updated
-        + micros
+        seconds=bubble
         * (
-            passes * rates.launch
-            + epochs * fetched
-            + forwards * reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
-        ),
-        detail=(f"{epochs} x {many} updates, " if epochs * many > 1 else "")
+            flops / (rates.train * mesh.world)
+            + micros
+            * (
+                passes * rates.launch
+                + epochs * fetched
+                + forwards
+                * split_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
+            )
+            / mesh.degrees["pp"]
+        )
+        + epochs * many * updated,
+        detail=(f"idle {1 - 1 / bubble:.0%}, " if bubble > 1 else "")
+        + (f"{epochs} x {many} updates, " if epochs * many > 1 else "")
         + f"{micros // many} x {rows} rows of {seq_len}"
         + (f" on each of {data_ranks(mesh)}" if data_ranks(mesh) > 1 else ""),
     )
+
+
+def waiting(mesh: MeshPlan, dims: Dims, micros: int) -> float:
+    """How much longer a pipeline takes than stages that are always busy would: until the first of
+    its microbatches is through, and for the stage that has the most to do."""
+    pp = mesh.degrees["pp"]
+    if pp == 1:
+        return 1.0
+    *layers, last = stage_layers(dims, pp)
+    head = vocab_params(dims) / active_layer_params(dims)
+    slowest = pp * max(*layers, last + head) / (dims.layers + head)
+    return slowest * (micros + pp - 1) / micros
 
 
 def offload_seconds(
@@ -402,8 +454,15 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     return Stage(
         node=node.name, service=target, device=request.mesh(target).device, tokens=0, flops=0.0,
         bytes=float(size) / every, seconds=sync_seconds(request, schedule, node, way),
-        detail=f"{size / 2**20:,.0f} MiB by {way}" + (f" every {every} steps" if every > 1 else ""),
+        detail=f"{size / 2**20:,.0f} MiB by {way}" + _leaving(request, node, way, size)
+        + (f" every {every} steps" if every > 1 else ""),
     )  # fmt: skip
+
+
+def _leaving(request: Request, node: Node, way: str, size: int) -> str:
+    """What of the weights leaves the trainer's host, where it is more than one copy."""
+    count = copies_of(request.meshes, node, way)
+    return f", {size * count / 2**20:,.0f} out of its host" if count > 1 else ""
 
 
 def reduce_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
@@ -414,6 +473,18 @@ def reduce_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
     return 2 * dims.layers * (REDUCE + 2 * (tp - 1) / tp * tokens * dims.hidden * size / LINK)
 
 
+def split_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
+    """What a forward pass sends where tensors are split, and where rows are: tokens for heads and
+    back in every layer."""
+    cp, tp = mesh.degrees["cp"], mesh.degrees["tp"]
+    reduced = reduce_seconds(mesh, dims, tokens // cp, size)
+    if cp == 1 or mesh.device == "cpu":
+        return reduced
+    width = 2 * query_width(dims) + 2 * kv_width(dims) * repeated(dims, mesh.degrees)
+    sent = (cp - 1) / cp * tokens // cp * width * size / tp
+    return reduced + dims.layers * (2 * REDUCE + sent / LINK)
+
+
 def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str) -> float:
     """What the weights of a sync take in a step, where they travel that way."""
     target, dims = str(node.settings["target"]), request.dims[node.target]
@@ -421,7 +492,8 @@ def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str)
         return 0.0
     size = itemsize(request.program, request.program.services[target]) * num_params(dims)
     times = factor(request.host, request.mesh(target).device, f"sync {way}")
-    return times * size / RATES[way] / (schedule.every or 1)
+    copies = max(1, copies_of(request.meshes, node, way))
+    return times * size * copies / RATES[way] / (schedule.every or 1)
 
 
 def rates_of(request: Request, mesh: MeshPlan) -> Rates:

@@ -263,7 +263,7 @@ def _exits(graph: Graph, schedule: SchedulePlan) -> Iterator[Exit]:
     if graph.of("score"):
         effect = "dropped, or scored as `on_error` says; above `max_failed` the run ends"
         yield Exit(failure="a reward fails", effect=effect, ends=False)
-    if graph.of("mask"):
+    if graph.of("keep"):
         limit_s = schedule.starve_timeout
         until = f"no group for {_time(limit_s)} ends the run" if limit_s else "nothing ends a run"
         effect = f"the credit returns; {until}"

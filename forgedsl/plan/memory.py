@@ -12,6 +12,7 @@ An allocator does not give back what it freed; that is an item of its own in the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import lcm
 
 from forgedsl.families.base import Dims
 from forgedsl.plan.params import (
@@ -20,6 +21,8 @@ from forgedsl.plan.params import (
     largest_unit,
     num_params,
     query_width,
+    stage_layers,
+    stage_params,
     vocab_params,
 )
 from forgedsl.records import dataclass, replace
@@ -83,12 +86,31 @@ class TitanShape:
     """parameters that are trained instead of the weights"""
     published: int
     """bytes per parameter of the weights made ready for generators; 0: none are"""
+    on_gpus: bool = False
+    """where they lie: a share of them on each rank's GPU, or in the host's memory"""
+    stage: int = 0
+    """of a pipeline"""
+
+    @property
+    def params(self) -> int:
+        """Of the model, or of this stage."""
+        pp = self.degrees["pp"]
+        return num_params(self.dims) if pp == 1 else stage_params(self.dims, self.stage, pp)
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.degrees["pp"] - 1
+
+    @property
+    def in_flight(self) -> int:
+        """Microbatches between their forward and backward passes, at most."""
+        return self.degrees["pp"] - self.stage
 
     @property
     def shard(self) -> int:
         """Ranks that share one copy of the parameters."""
         d = self.degrees
-        return d["dp_shard"] * d["cp"] * d["tp"] * d["pp"]
+        return d["dp_shard"] * d["cp"] * d["tp"]
 
     @property
     def tokens(self) -> int:
@@ -97,7 +119,7 @@ class TitanShape:
 
     @property
     def layers(self) -> int:
-        return -(-self.dims.layers // self.degrees["pp"])
+        return stage_layers(self.dims, self.degrees["pp"])[self.stage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +147,7 @@ def layer_bytes(shape: TitanShape, checkpointing: str) -> float:
     """
     h, f = shape.dims.hidden, shape.dims.ffn
     q, kv, b = query_width(shape.dims), kv_width(shape.dims), shape.itemsize
+    cp = shape.degrees["cp"]
     if checkpointing == "full":
         total = b * h
     elif checkpointing == "selective":
@@ -132,8 +155,18 @@ def layer_bytes(shape: TitanShape, checkpointing: str) -> float:
     else:
         total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv + 4 * f)
         if shape.device == "cpu":  # SDPA keeps the mask as numbers, a row of it per token
-            total += b * shape.seq_len
+            total += b * shape.seq_len * cp
+    if cp > 1:  # what was exchanged is kept beside what was sent
+        dealt = kv * repeated(shape.dims, shape.degrees)
+        kept = {"none": q + 4 * dealt - 2 * kv, "selective": 2 * q + 2 * dealt, "full": 0}
+        total += b * kept[checkpointing]
     return total / shape.degrees["tp"] + 4 * shape.dims.head_dim
+
+
+def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
+    """How often a head of keys is there where context parallelism deals heads to more ranks."""
+    heads = max(1, dims.kv_heads // degrees["tp"])
+    return lcm(heads, degrees["cp"]) // heads
 
 
 def head_rows(shape: TitanShape) -> int:
@@ -146,12 +179,15 @@ def activation_items(shape: TitanShape) -> tuple[Item, ...]:
     """What a forward and backward of one microbatch adds."""
     dims, tokens, mode = shape.dims, shape.tokens, shape.checkpointing
     per_layer = layer_bytes(shape, mode)
-    kept = tokens * (per_layer * shape.layers + 8 * dims.hidden)
+    times, batches = shape.in_flight, ""
+    kept = times * tokens * (per_layer * shape.layers + 8 * dims.hidden)
+    if times > 1:
+        batches = f"{times} microbatches x "
     items = [
         _item(
             "activations" if mode == "none" else f"activations ({mode})",
             kept,
-            f"{tokens:,} tokens x {shape.layers} layers x {per_layer:,.0f} B",
+            f"{batches}{tokens:,} tokens x {shape.layers} layers x {per_layer:,.0f} B",
         )
     ]
     if mode != "none":
@@ -159,9 +195,10 @@ def activation_items(shape: TitanShape) -> tuple[Item, ...]:
         items.append(
             _item("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
         )
-    mask = shape.rows * shape.seq_len**2
-    items.append(_item("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
-    return (*items, _head_item(shape))
+    if shape.device == "cpu":  # GPUs attend by stretches
+        mask = shape.rows * shape.seq_len**2
+        items.append(_item("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
+    return (*items, _head_item(shape)) if shape.is_last else tuple(items)
 
 
 def _head_item(shape: TitanShape) -> Item:
@@ -170,7 +207,8 @@ def _head_item(shape: TitanShape) -> Item:
     vocab = dims.vocab // shape.degrees["tp"]
     chunk = rows * vocab * (8 if shape.itemsize == 4 else 10)
     weight = 4 * vocab * dims.hidden * (1 if shape.itemsize == 4 or shape.device == "gpu" else 2)
-    hidden = 2 * shape.tokens * dims.hidden * shape.itemsize
+    # ranks that share rows deal out whole sequences, where a loss looks at these
+    hidden = 2 * max(shape.tokens, shape.seq_len) * dims.hidden * shape.itemsize
     formula = f"{rows:,} x {vocab:,} logits at once, d weight"
     return _item("loss head", chunk + weight + hidden, formula)
 
@@ -181,12 +219,14 @@ def titan_phases(shape: TitanShape) -> tuple[Phase, ...]:
 
 
 def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
-    total = num_params(shape.dims)
+    total = shape.params
     *kept, gradients = state_items(shape)
     resident = [] if shape.offload else kept
-    if shape.published and shape.device == "cpu":
-        size = 2 * shape.published * total
-        formula = f"2 buffers x {shape.published} x {count_text(total)}, shared memory"
+    if shape.published and (shape.device == "cpu" or shape.on_gpus):
+        ranks = shape.degrees["dp_replicate"] * shape.shard if shape.on_gpus else 1
+        size = 2 * shape.published * total / ranks
+        formula = f"2 buffers x {shape.published} x {count_text(total)}"
+        formula += f" / {ranks}" * (ranks > 1) + ", shared memory" * (shape.device == "cpu")
         resident.append(_item("published weights", size, formula))
     working = [*([] if shape.offload else [gradients]), _gathered(shape)]
     if shape.device == "cpu" and shape.precision == "bf16_moments":
@@ -211,8 +251,8 @@ def state_items(shape: TitanShape) -> list[Item]:
     """What a trained rank keeps of its parameters, gradients last."""
     dtype = {"f32": "f32", "bf16_moments": "f32", "bf16": "bf16"}[shape.precision]
     weight, moments, gradient = PRECISIONS[shape.precision]
-    total = num_params(shape.dims)
-    learnt = total if shape.adapters is None else shape.adapters
+    total = shape.params
+    learnt = total if shape.adapters is None else shape.adapters * shape.layers // shape.dims.layers
 
     def item(name: str, size: int, count: int) -> Item:
         share = f" / {shape.shard}" if shape.shard > 1 else ""
@@ -233,12 +273,12 @@ def offloaded(shape: TitanShape) -> int:
     if not shape.offload:
         return 0
     if not shape.trained:
-        return round(shape.itemsize * num_params(shape.dims) / shape.shard)
+        return round(shape.itemsize * shape.params / shape.shard)
     return sum(item.bytes for item in state_items(shape))
 
 
 def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
-    total = num_params(shape.dims)
+    total = shape.params
     of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
     size = 0 if shape.offload else shape.itemsize * total / shape.shard
     resident = [_item("weights", size, f"{shape.itemsize} x {of}")]
@@ -250,8 +290,10 @@ def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
     working = [
         _gathered(shape),
         _item("forward of a layer", shape.tokens * whole, formula),
-        _item("log-prob head", 12 * rows * vocab + copied, f"12 x {rows:,} x {vocab:,} logits"),
     ]
+    if shape.is_last:
+        formula = f"12 x {rows:,} x {vocab:,} logits"
+        working.append(_item("log-prob head", 12 * rows * vocab + copied, formula))
     size = sum(item.bytes for item in working)
     split = SPLIT[shape.device] * size
     kept = [_kept((1.0 if split else KEPT[shape.device]) * size + split, shape.device)]
@@ -263,7 +305,11 @@ def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
 
 
 def _gathered(shape: TitanShape) -> Item:
-    """FSDP gathers the next unit while one is in use, and holds the gradient of one."""
+    """FSDP gathers the next unit while one is in use, and holds the gradient of one; those of a
+    stage stay whole until its last microbatch, the gradients in f32."""
+    if shape.degrees["pp"] > 1:
+        size, count = shape.itemsize + 4 * shape.trained, shape.params // shape.degrees["tp"]
+        return _item("gathered by FSDP", size * count, f"{size} x {count_text(count)}, a stage")
     unit = largest_unit(shape.dims) // shape.degrees["tp"]
     count = 3 if shape.trained else 2
     formula = f"{count} x {shape.itemsize} x {count_text(unit)} of the largest unit"

@@ -64,6 +64,12 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
     else:
         message = f"the processes of one host need {size}, and the {store.name} is {has}"
         place = ""
+    span = _span(decl, rows=bool(plan.fitting_rows(largest)))
+    remedies = tuple(_remedies(request, plan, store, largest))
+    if (buffer := max(store.parts, key=lambda name: store.parts[name])) in request.program.buffers:
+        groups = request.program.buffers[buffer].settings["groups"]
+        span = groups.origin.span or request.program.buffers[buffer].name_span
+        remedies = (_fewer(store, buffer, groups.value),)
     over = store.share > 1
     if not over:
         message = f"{message}: {100 * store.share:.0f} % of it"
@@ -72,7 +78,7 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
         name="memory",
         severity=Severity.ERROR if over else Severity.WARNING,
         message=message,
-        span=_span(decl, rows=bool(plan.fitting_rows(largest))),
+        span=span,
         label=place,
         related=tuple(
             Label(text=f"`{name}` is here too", span=services[name].name_span)
@@ -80,7 +86,16 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
             if name != largest
         )[:2],
         notes=tuple(_notes(plan, store)),
-        help="; ".join(_remedies(request, plan, store, largest)),
+        help="; ".join(remedies),
+    )
+
+
+def _fewer(store: Store, buffer: str, groups: int) -> str:
+    """A buffer of samples that leaves room for the rest."""
+    room = 0.9 * store.capacity - (store.bytes - store.parts[buffer])
+    fitting = int(groups * room / store.parts[buffer])
+    return (
+        f"`{buffer}.groups = {fitting}` fits" if fitting > 0 else f"no room is left for `{buffer}`"
     )
 
 

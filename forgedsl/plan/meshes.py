@@ -21,9 +21,10 @@ from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto, Derived
 from forgedsl.source import Span
-from forgedsl.transports import Spot, choose
+from forgedsl.transports import Spot, choose, row
 
-CHOSEN = ("procs", "replicas", "parallel.tp", "batch.rows", "memory.activation_checkpoint")
+CHOSEN = ("procs", "replicas", "parallel.tp", "parallel.cp", "batch.rows",
+          "memory.activation_checkpoint")  # fmt: skip
 """settings of services that the plan chooses where they are `auto`, as it does `colocate`"""
 
 
@@ -77,8 +78,10 @@ class MeshPlan:
 
 def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
     """Where each replica runs; on host 0 where nothing was placed."""
+    stages = mesh.degrees.get("pp", 1)
     placed = [
-        Spot(host=p.host, gpus=p.gpus, procs=mesh.procs, hosts=mesh.hosts) for p in mesh.places
+        Spot(host=p.host, gpus=p.gpus, procs=mesh.procs, hosts=mesh.hosts, stages=stages)
+        for p in mesh.places
     ]
     return tuple(placed) or (Spot(host=0, gpus=(), procs=mesh.procs),) * mesh.replicas
 
@@ -91,6 +94,13 @@ def transport_of(host: Host, meshes: Sequence[MeshPlan], sync: Node) -> str:
     if written != "auto":
         return written
     return choose(spots(sender)[0], spots(receivers), linked=linked(host.gpu))
+
+
+def copies_of(meshes: Sequence[MeshPlan], sync: Node, name: str) -> int:
+    """How many times the weights leave the trainer's host, by a transport through host memory."""
+    by_name = {mesh.service: mesh for mesh in meshes}
+    ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
+    return way.copies(*ends) if (way := row(name)).far and not way.gpus else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +141,8 @@ def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
     gpus, device = _device(decl, reporter)
     kind = kind_of(decl.ctor)
     hosts = number(decl, "hosts", 1)
-    # 0 is what is left; a tp that the plan chooses is not known yet
-    degrees = {name: number(decl, f"parallel.{name}", int(name == "tp")) for name in kind.degrees}
+    # 0 is what is left; a degree that the plan chooses is not known yet
+    degrees = {n: number(decl, f"parallel.{n}", int(n != kind.spread)) for n in kind.degrees}
     product = prod(degree for degree in degrees.values() if degree)
     procs = number(decl, "procs", 1)
     if kind.spread and degrees[kind.spread] == 0:

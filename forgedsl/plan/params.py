@@ -54,6 +54,13 @@ def num_params(dims: Dims) -> int:
     return dims.layers * layer_params(dims) + ends
 
 
+def stage_params(dims: Dims, stage: int, pp: int) -> int:
+    """Parameters of a stage of a pipeline: the embedding on the first, norm and head on the last.
+    A weight that both ends share is on both."""
+    ends = vocab_params(dims) * ((stage == 0) + (stage == pp - 1)) + dims.hidden * (stage == pp - 1)
+    return stage_layers(dims, pp)[stage] * layer_params(dims) + ends
+
+
 def adapter_params(dims: Dims, rank: int) -> int:
     """Parameters of adapters of `rank` on every linear layer; experts have none."""
     query, kv = query_width(dims), kv_width(dims)
@@ -71,6 +78,19 @@ def active_params(dims: Dims) -> int:
 def largest_unit(dims: Dims) -> int:
     """Parameters of the largest part that FSDP gathers as a whole."""
     return max(layer_params(dims), vocab_params(dims))
+
+
+def stage_layers(dims: Dims, pp: int) -> tuple[int, ...]:
+    """Layers of each stage of a pipeline: as even in time as can be, the last with the head, whose
+    product takes as long as so many layers. There are at least as many layers as stages."""
+    if pp == 1:
+        return (dims.layers,)
+    head = vocab_params(dims) / active_layer_params(dims)
+    choices = range(max(1, dims.layers - pp + 1), 0, -1)
+    last = min(choices, key=lambda n: max(-(-(dims.layers - n) // (pp - 1)), n + head))
+    each, more = divmod(dims.layers - last, pp - 1)
+    # the first has the most microbatches in flight
+    return (*(each + (stage >= pp - 1 - more) for stage in range(pp - 1)), last)
 
 
 def kv_bytes(dims: Dims, *, tp: int, pp: int, itemsize: int) -> int:

@@ -18,7 +18,7 @@ from forgedsl.hir.ir import Decl, Program, Ref, model_of
 from forgedsl.plan import checks
 from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
-from forgedsl.plan.cost import Cost, check_bottleneck, lengths, plan_cost
+from forgedsl.plan.cost import Cost, check_bottleneck, held_bytes, lengths, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools
 from forgedsl.plan.host import Host, launcher_of, resolve_host
 from forgedsl.plan.liveness import check_liveness
@@ -185,7 +185,7 @@ def request_of(
         host_name = f'host "{gpu.value.lower()}"'
     advice = Advice(host_name=host_name, fits=fits)
     spread = launcher_of(program).most is None
-    return Request(
+    request = Request(
         program=program,
         meshes=place(meshes, decls, resolved, colocate, reporter, advice, spread=spread),
         host=resolved,
@@ -193,8 +193,9 @@ def request_of(
         contexts=contexts,
         rows={n: _rows(d, contexts[n]) for n, d in decls.items() if kind_of(d.ctor).trains},
         trainer=graph.trainer,
-        synced=frozenset(str(sync.settings["target"]) for sync in graph.syncs),
+        syncs=tuple(graph.syncs),
     )
+    return replace(request, held=held_bytes(request, graph))
 
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
@@ -227,7 +228,7 @@ def _checks(
     seq_len = request.rows[graph.trainer][1]
     found += checks.check_names(program, request.meshes)
     found += checks.check_support(program, graph) + checks.check_learning(program, graph)
-    found += checks.check_launcher(program, request.meshes)
+    found += checks.check_launcher(program, request.meshes) + checks.check_threads(request)
     found += checks.check_evals(program, graph)
     found += checks.check_transports(request, graph)
     found += checks.check_context(program, graph, contexts, seq_len)

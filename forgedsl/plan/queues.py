@@ -29,6 +29,8 @@ def capacities(graph: Graph, staleness: Staleness) -> dict[str, int]:
     return {
         node.name: PREFETCH
         if node.op == "batches"
+        else int(node.settings["count"])
+        if node.op == "recall"
         else 1
         if node.level is Level.BATCH
         else staleness.credits

@@ -69,7 +69,7 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
         )
         return None
     staleness = _staleness(decl, graph, reporter)
-    if staleness is None:
+    if staleness is None or not _replayable(program, graph, staleness, reporter):
         return None
     return SchedulePlan(
         mode=decl.label or "sync", steps=steps, epochs=epochs, staleness=staleness,
@@ -145,6 +145,27 @@ def _report_exceeded(
             help=", or ".join(helps),
         )
     )
+
+
+def _replayable(program: Program, graph: Graph, staleness: Staleness, reporter: Reporter) -> bool:
+    """Whether groups are young enough for their buffer: one step older than they were trained on
+    when they can first be drawn."""
+    least = staleness.age_bound + 1
+    found = [program.buffers[node.target] for node in graph.of("recall")]
+    found = [decl for decl in found if decl.settings["max_age"].value < least]
+    for decl in found:
+        reporter.report(
+            error(
+                "A302",
+                "age-bound-exceeded",
+                f"groups may be {least} steps old when they can first be drawn from `{decl.name}`, "
+                f"which keeps none older than {decl.settings['max_age'].value}",
+                decl.settings["max_age"].origin.span or decl.name_span,
+                notes=(f"worst age of a step = {staleness.formula}",),
+                help=f"`max_age = {8 * least}`",
+            )
+        )
+    return not found
 
 
 def _every(graph: Graph) -> int | None:

@@ -31,12 +31,14 @@ from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto
 from forgedsl.transports import TRANSPORTS, offered
 
-SIZES = ("procs", "replicas", "parallel.tp", "parallel.dp_shard")
+SIZES = ("procs", "replicas", "parallel.tp", "parallel.cp", "parallel.dp_shard")
 ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.gpu_memory"
 COLOCATE = "colocate"
 MODES = ("none", "selective", "full")
 FEW = 16
 """counts up to it are all tried; of larger ones those that halve or double"""
+ROOMY = 0.8
+"""of a GPU: what is published there and who shares it is known once meshes are placed"""
 MOST = 2000
 """placements that are judged before the search ends with the best of them"""
 
@@ -225,13 +227,17 @@ class _Search:
         model = self.base.program.models[model_of(decl)]
         most = host.gpus if old.gpus else 1
         others = prod(number(decl, f"parallel.{d}", 1) for d in kind.degrees
-                      if d not in ("tp", kind.spread))  # fmt: skip
+                      if d not in ("tp", "cp", kind.spread))  # fmt: skip
         procs = self._values(decl, "procs", most) if kind.spread else [0]
         replicas = self._values(decl, "replicas", most * host.hosts)
-        for tp, n, count in product(self._values(decl, "parallel.tp", most), procs, replicas):
-            values = {"parallel.tp": tp, "procs": n, "replicas": count}
+        degrees = (self._values(decl, f"parallel.{d}", most) for d in ("cp", "tp"))
+        roomy: set[tuple[int, int]] = set()
+        for cp, tp, n, count in product(*degrees, procs, replicas):
+            if (tp, n) in roomy:
+                continue
+            values = {"parallel.tp": tp, "parallel.cp": cp, "procs": n, "replicas": count}
             if kind.spread:
-                values[f"parallel.{kind.spread}"] = max(1, n * old.hosts // (tp * others))
+                values[f"parallel.{kind.spread}"] = max(1, n * old.hosts // (tp * cp * others))
             else:
                 values["procs"] = max(1, tp * others // old.hosts)
             free = {k: v for k, v in values.items() if (name, k) in self.space.free}
@@ -241,8 +247,21 @@ class _Search:
             uneven = checks.check_divisibility(new, mesh, self.base.dims[name], model)
             wide = mesh.gpus and max(mesh.procs, mesh.degrees["tp"]) > host.gpus
             if not (problems.has_errors or uneven or wide or self._is_other_batch(mesh)):
+                if self._is_roomy(new, mesh):
+                    roomy.add((tp, n))
                 yield Layout(decl=new, mesh=mesh, gpus=mesh.total_gpus, procs=mesh.total_procs,
                              sizes=self._options(new, mesh))  # fmt: skip
+
+    def _is_roomy(self, decl: Decl, mesh: MeshPlan) -> bool:
+        """Whether rows fit a GPU without recomputing: then sharing them only takes time."""
+        rows = self.base.rows.get(decl.name)
+        if rows is None or not mesh.gpus:
+            return False
+        one = 1 if (decl.name, ROWS) in self.space.free else rows[0]
+        mode = MODES[0] if (decl.name, CHECKPOINT) in self.space.free else ""
+        request = self._alone(self._with(decl, mode), mesh, one)
+        peak = capacity.rank_of(mesh, capacity.titan_shape(request, mesh)).peak
+        return peak <= ROOMY * self.base.host.gpu_memory
 
     def _values(self, decl: Decl, key: str, most: int) -> list[int]:
         return counts(most) if (decl.name, key) in self.space.free else [number(decl, key, 1)]

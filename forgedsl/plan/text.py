@@ -16,11 +16,12 @@ from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Program
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, RankMemory, Store
-from forgedsl.plan.cost import DEAD_RATES, Cost, by_service, time_text
+from forgedsl.plan.cost import DEAD_RATES, Cost, by_service, replayed, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
-from forgedsl.plan.memory import GIB, PHASES
+from forgedsl.plan.memory import GIB, PHASES, TitanShape
 from forgedsl.plan.meshes import MeshPlan
+from forgedsl.plan.params import stage_layers
 from forgedsl.plan.plan import Plan
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
@@ -38,6 +39,7 @@ def render_plan(
         ("memory", list(_memory(plan))),
         ("queues", _queues(graph, plan)),
         ("policy age", _age(graph, plan)),
+        ("replay", list(_replay(graph, plan))),
         ("liveness", list(_liveness(graph, plan))),
         ("cost of a step, at most", list(_cost(plan))),
         ("dead groups", list(_dead(plan)) if graph.of("score") else []),
@@ -147,6 +149,9 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _rank(plan: Plan, rank: RankMemory) -> Iterator[str]:
     notes = []
+    if isinstance(rank.shape, TitanShape) and (pp := rank.shape.degrees["pp"]) > 1:
+        layers = " + ".join(map(str, stage_layers(rank.shape.dims, pp)))
+        notes.append(f"layers {layers}, of stage {rank.shape.stage + 1}")
     if rank.fraction is not None:
         notes.append(f"takes {rank.fraction:g} of its GPU")
     rows = plan.memory.fitting_rows(rank.service)
@@ -199,7 +204,7 @@ def _store(store: Store) -> Iterator[str]:
 def _queues(graph: Graph, plan: Plan) -> list[str]:
     rows = [("", "holds at most", "works on at once", "")]
     for node in graph.nodes:
-        if node.op in ("sync", "step"):
+        if not node.stream:
             continue
         unit = "batch" if node.level.value == "batch" else "group"
         capacity, slots = plan.capacities[node.name], plan.slots[node.name]
@@ -240,6 +245,22 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
         f"window     W = {staleness.window}"
         + (", strict first in, first out" if staleness.window == 1 else " groups may overtake"),
     ]
+
+
+def _replay(graph: Graph, plan: Plan) -> Iterator[str]:
+    """What steps draw of steps before, and what holds it."""
+    for node in graph.of("recall"):
+        settings = plan.request.program.buffers[node.target].settings
+        count, tokens = replayed(plan.request, graph, node)
+        yield (
+            f"{node.target}: {node.settings['count']} groups a step ({count:,} completions, "
+            f"{tokens:,} tokens at most), of {settings['groups'].value:,}"
+        )
+        yield (
+            f"  1 to {settings['max_age'].value} steps old; "
+            f"{plan.request.held[node.target] / 2**20:,.1f} MiB beside the controller, at most, "
+            "and in every checkpoint"
+        )
 
 
 def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from forgedsl.hir.suggest import did_you_mean, nearest
 
 WHOLE = "controller.json"
+REPLAY = "replay.npz"
+"""groups that later steps draw from buffers"""
 
 
 def checkpoint_steps(run_dir: Path) -> list[int]:

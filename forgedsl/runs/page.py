@@ -15,6 +15,7 @@ from typing import Any
 from forgedsl.diagnostics import counted
 from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
 from forgedsl.runs.data import RunData, overlap
+from forgedsl.runs.syncs import RATE, receivers
 from forgedsl.runs.text import clock, duration, number
 from forgedsl.runs.timeline import timeline
 from forgedsl.runs.topology import topology_svg
@@ -94,6 +95,10 @@ def grid(data: RunData) -> list[Chart]:
             made.append(chart(title, found, note=note, floor=floor))
     made += each(data, "failed/", "failed scores of a step")
     made += each(data, "retried/", "calls of a step that were made again")
+    for name in receivers(data.rows):
+        pts = tuple((x, y / 1e6) for x, y in points(data, RATE + name))
+        one, note = Series(name=RATE + name, points=pts), "new weights, MB a second"
+        made.append(chart(f"sync {name}", [one], note=note, floor=0.0))
     return (
         made
         + each(data, "reward_s/", "longest call of a step, seconds")

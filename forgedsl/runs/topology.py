@@ -96,6 +96,8 @@ def words(node: Node, shade: dict[str, str]) -> tuple[str, str]:
     """(title, note) of a box: who works, then the edge it makes and how much of it."""
     target = node.target.removeprefix("advantage_").removeprefix("filter_")
     title = f"{target}.{node.op}" if node.target in shade else target or node.op
+    if node.op in ("put", "recall"):
+        title = f"{target}.put" if node.op == "put" else f"{target}.draw"
     size = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.loss
     note = f"{node.name} \u00b7 {size}" if size else node.name
     return (title if len(title) <= TITLE else title[: TITLE - 1] + "\u2026"), note
@@ -129,7 +131,7 @@ def curve(route: list[Placed]) -> str:
 
 
 def back(step: Placed, sample: Placed, bottom: float, label: str) -> str:
-    """The dashed arrow of a weight sync, below the boxes."""
+    """The dashed arrow of a weight sync or a replay, below the boxes."""
     x1, y1 = step.x + BOX_W / 2, step.y + BOX_H
     x2, y2 = sample.x + BOX_W / 2, sample.y + BOX_H + 3
     return (
@@ -147,13 +149,15 @@ def topology_svg(job: Job) -> str:
     drawing = place(tuple(node for node in job.nodes if node.op != "sync"))
     boxes = [(one.node, one) for one in drawing.places.values() if one.node is not None]
     parts = [curve([drawing.places[name] for name in route]) for route in drawing.routes]
-    for i, sync in enumerate(syncs):
-        steps = [p for node, p in boxes if node.op == "step" and node.target == sync.target]
-        takers = [p for node, p in boxes if node.op == "sample" and node.target == sync.to]
-        label = f"sync {sync.target} \u2192 {sync.to}, every {sync.every}"
+    ways = [("step", s.target, "sample", s.to, f"sync {s.target} \u2192 {s.to}, every {s.every}")
+            for s in syncs]  # fmt: skip
+    ways += [("put", name, "recall", name, f"{name}: in later steps") for name in job.buffers]
+    for i, (ends, source, begins, target, label) in enumerate(ways):
+        ups = [p for node, p in boxes if (node.op, node.target) == (ends, source)]
+        downs = [p for node, p in boxes if (node.op, node.target) == (begins, target)]
         bottom = drawing.height + 24 + 22 * i
-        parts += [back(step, taker, bottom, label) for step in steps for taker in takers]
-    width, total = drawing.width, drawing.height + (34 + 22 * len(syncs) if syncs else 0)
+        parts += [back(up, down, bottom, label) for up in ups for down in downs]
+    width, total = drawing.width, drawing.height + (34 + 22 * len(ways) if ways else 0)
     parts += [box(node, p.x, p.y, shade) for node, p in boxes]
     tip = (
         '<defs><marker id="tip" viewBox="0 0 8 8" refX="6" refY="4" markerWidth="7" '

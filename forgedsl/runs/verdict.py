@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import counted
 from forgedsl.lower.job import Sampler
 from forgedsl.records import dataclass
+from forgedsl.runs import syncs
 from forgedsl.runs.data import RunData, Span
 from forgedsl.runs.text import duration, number
 
@@ -401,8 +402,9 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
         worst = max(shares, key=shares.__getitem__, default="")
         parts = ", ".join(f"{n} {s:.0%}" for n, s in shares.items() if s >= 0.01)
         words = BOUND.get(worst, "the trainer waits")
+        came = f"; {speed}" if worst == "weight sync" and (speed := syncs.rates(data.rows)) else ""
         return f"{words}: the trainer waited {idle:.0%} of the time" + (
-            f", of this for {parts}" if parts else ""
+            f", of this for {parts}{came}" if parts else ""
         )
     if not samples or starved >= WAITING:
         nobody = f"; no answer was in the making {starved:.0%} of the time" if samples else ""

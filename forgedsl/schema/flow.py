@@ -8,6 +8,7 @@ from forgedsl.settings import Live
 METHODS: Live[tuple[str, ...]] = Live(
     lambda: {
         "dataset": ("draw", "batches", "pairs", "observe"),
+        "buffer": ("put", "draw"),
         **{kind.name: kind.methods for kind in registry.KINDS},
     }
 )
@@ -15,6 +16,7 @@ COLUMNS = {"draw": ("prompt",), "batches": ("chat",), "pairs": ("chosen", "rejec
 PARAMETERS = {
     "draw": ("count", "weight"),
     "observe": ("prompt", "score"),
+    "put": ("rollout", "keep"),
     "pairs": ("count",),
     "batches": (),
     "sample": ("prompt", "n"),

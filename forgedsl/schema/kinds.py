@@ -177,6 +177,15 @@ ENVIRONMENT = Kind(
          "score of a trajectory whose environment failed twice"),
     ),
 )  # fmt: skip
+BUFFER = Kind(
+    name="buffer",
+    doc="groups that were trained on, for later steps to learn from again",
+    settings=rows(
+        ("groups", COUNT, REQUIRED, NUM, "the most that it holds; the oldest leaves first"),
+        ("max_age", COUNT, REQUIRED, NUM,
+         "oldest policy version that a drawn group may hold, in steps; older ones leave"),
+    ),
+)  # fmt: skip
 SCHEDULE = Kind(
     name="schedule",
     singleton=True,
@@ -284,8 +293,8 @@ SERVICES = SCHEMAS
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, ENVIRONMENT, SCHEDULE,
-        EVAL, CHECKPOINT, LOGGING,
+        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, ENVIRONMENT, BUFFER,
+        SCHEDULE, EVAL, CHECKPOINT, LOGGING,
     )
 }  # fmt: skip
 SINGLETONS = tuple(kind.name for kind in KINDS.values() if kind.singleton)

@@ -10,13 +10,14 @@ other settings can be predicted.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import counted
-from forgedsl.lower.job import Job
+from forgedsl.lower.job import Job, Sampler
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
@@ -66,7 +67,7 @@ def calibrated(
     if missing:
         raise CalibrationError(f"{folder} has no service `{missing[0]}`")
     measured = _measured(latencies, job, data)
-    return _settled(measured, data, folder, simulate)
+    return _limited(_settled(measured, data, folder, simulate), job, data.job)
 
 
 def _measured(latencies: Latencies, job: Job, data: RunData) -> Latencies:
@@ -212,6 +213,26 @@ def _data(known: Data, name: str, job: Job, data: RunData) -> Data:
     evals = [key for key, spec in job.evals.items() if spec.dataset == name]
     counts = [s.fields["prompts"] for s in data.spans["eval"] if s.fields["name"] in evals]
     return Data(rows=max(counts)) if counts else known
+
+
+def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
+    """Completions as long as in the run, and no longer than the job lets them be; what the run cut
+    short would have been longer."""
+    engines, notes = {}, []
+    for name, engine in latencies.engines.items():
+        most, cut = (float(_limit(each, name)) for each in (job, ran))
+        points = engine.tokens.points
+        engines[name] = replace(engine, tokens=Dist(points=tuple(min(p, most) for p in points)))
+        if most > cut <= max(points, default=0.0):
+            notes.append(f"completions of {name} that the run cut at {cut:g} tokens end there")
+    return replace(latencies, engines=engines, notes=(*latencies.notes, *notes))
+
+
+def _limit(job: Job, name: str) -> float:
+    """Tokens of the longest completion that a service may sample."""
+    service = job.services[name]
+    limit = service.sampling.max_tokens if isinstance(service, Sampler) else None
+    return math.inf if limit is None else limit
 
 
 # ---- what no span shows

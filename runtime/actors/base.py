@@ -10,16 +10,16 @@ import asyncio
 import gc
 import importlib.metadata
 import os
-import pickle
 import signal
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from monarch.actor import Actor, concurrent_endpoint, current_rank
+from monarch.actor import concurrent_endpoint
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.places import described, places_of
+from forgedsl.runtime.upstream.answers import Answering, travels
 
 R = TypeVar("R")
 
@@ -36,11 +36,11 @@ PACKAGES = {
 }
 
 
-class ForgeActor(Actor):
+class ForgeActor(Answering):
     """Base of all actors. `classes` names the upstream classes in use, for the events."""
 
     def __init__(self) -> None:
-        self.rank: int = current_rank().rank
+        super().__init__()
         os.environ["FORGEDSL_RANK"] = str(self.rank)
         self.classes: dict[str, str] = {}
         self._released = asyncio.Event()
@@ -72,7 +72,7 @@ class ForgeActor(Actor):
         except Exception as error:
             if places := places_of(error):
                 raise RunError(described(error), origin=places[0]) from error
-            if _travels(error):
+            if travels(error):
                 raise
             raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
@@ -96,7 +96,7 @@ class ForgeActor(Actor):
 
     @concurrent_endpoint
     async def watch(self) -> None:
-        """Returns on `leave`; a pending call fails as soon as Monarch sees this process die."""
+        """Returns on `leave`."""
         await self._released.wait()
 
     @concurrent_endpoint
@@ -116,16 +116,6 @@ class ForgeActor(Actor):
         self._released.set()
         self.release()
         asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 0)
-
-
-def _travels(error: Exception) -> bool:
-    """Whether an error can be sent; Monarch loses a reply that it cannot pickle, and with it the
-    caller, who would wait for ever (torch.compile's errors hold whole modules)."""
-    try:
-        pickle.dumps(error)
-    except Exception:  # a class may fail in any way of its own when it is pickled
-        return False
-    return True
 
 
 def versions() -> dict[str, str]:

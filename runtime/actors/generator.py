@@ -28,8 +28,9 @@ from monarch.actor import Port, concurrent_endpoint
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.items import Completion, Message
+from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest, buffer_path
-from forgedsl.runtime.transports.registry import open_weights
+from forgedsl.runtime.transports.registry import fetch_weights, open_weights
 from forgedsl.runtime.upstream import vllm as upstream
 from forgedsl.runtime.upstream.vllm_start import preload
 
@@ -135,8 +136,17 @@ class Generator(ForgeActor):
             else:
                 loop.call_soon_threadsafe(done.set_result, gap)
 
+        await asyncio.to_thread(fetch_weights, manifest)
         self._inbox.put((_Load(manifest, keep), reply))
         return await done
+
+    @concurrent_endpoint
+    async def relay(self) -> Any:
+        """Where this process hands weights on that it has received."""
+        return tree.relay().address
+
+    def release(self) -> None:
+        tree.close()
 
     # ---- on the worker thread
 

@@ -15,6 +15,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ import torch.distributed as dist
 from monarch.actor import concurrent_endpoint
 from torch import Tensor
 
-from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.context import cut
 from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
@@ -89,7 +90,7 @@ class TitanActor(ForgeActor):
             titan.load_hf_weights(self.titan, self.folder)
         value_head.load(self.titan.model, self.folder)
         self.titan.model.eval().requires_grad_(False)
-        return {"parameters": sum(p.numel() for p in self.titan.model.parameters())}
+        return {"parameters": self.titan.size}
 
     def _build(self) -> None:
         # hosts that are parts of one machine see the GPUs of all of them
@@ -108,7 +109,7 @@ class TitanActor(ForgeActor):
         return pack(
             samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
             world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            step=step,
+            step=step, parts=self.titan.context.size,
         )  # fmt: skip
 
     def _logprobs(
@@ -131,27 +132,52 @@ class TitanActor(ForgeActor):
             for s in samples
         ]
         found: dict[int, list[float]] = {}
+
+        def of(micro: Microbatch, *args: Any) -> Tensor:
+            values = of_rows(*args, micro)
+            members = (micro.members[s] for s in micro.seq_id.tolist())
+            for i, value in zip(members, values.tolist(), strict=True):
+                found.setdefault(i, []).append(value)
+            return values
+
+        # who is asked together is chance
+        packed = self._pack(plain, step=LANES)
+        micros = [cut(micro, self.titan.context).to(self.titan.device) for micro in packed]
         with torch.no_grad():
-            for micro in self._pack(plain, step=LANES):  # who is asked together is chance
-                micro = micro.to(self.titan.device)
-                values = self._run(micro, lambda h, w, shared, m=micro: of_rows(h, w, shared, m))
-                for i, value in zip(
-                    (micro.members[s] for s in micro.seq_id.tolist()), values.tolist(), strict=True
-                ):
-                    found.setdefault(i, []).append(value)
-        if self.titan.dp_size > 1:
-            parts: list[dict[int, list[float]] | None] = [None] * self.titan.dp_size
+            self._run(micros, of)
+        if self.titan.pipeline is not None:
+            found = self.titan.pipeline.from_last(found)
+        if (ranks := self.titan.dp_size * self.titan.context.size) > 1:
+            parts: list[dict[int, list[float]]] = [{}] * ranks
             dist.all_gather_object(parts, found, group=self._dp_group())
-            found = {i: v for part in parts if part for i, v in part.items()}
+            # ranks that share a sequence have its tokens in their order
+            found = {i: [v for part in parts for v in part.get(i, ())] for i in range(len(plain))}
         # a first token without prompt has no prediction; its number is 0 by definition
         return [[0.0] * (len(s.mask) - len(found.get(i, ()))) + found.get(i, [])
                 for i, s in enumerate(plain)]  # fmt: skip
 
-    def _run(self, micro: Microbatch, head: Callable[..., Any]) -> Any:
-        attention = Stretches(micro.bounds, micro.longest) if self.titan.flat else micro.mask()
-        return self.titan.hidden_to(head, micro.tokens, micro.positions, attention)
+    def _run(self, micros: Sequence[Microbatch], head: Callable[..., Tensor]) -> None:
+        """Take microbatches through the model, `head(micro, hidden, weight, shared)` at its end;
+        gradients of what that returns, where they are recorded."""
+        train = torch.is_grad_enabled()
+
+        def of(i: int, hidden: Tensor | None) -> Any:
+            micro = micros[i]
+            attention = Stretches(micro.bounds, micro.longest) if self.titan.flat else micro.mask()
+            taken = micro.tokens if hidden is None else hidden
+            return self.titan.hidden_to(partial(head, micro), taken, micro.positions, attention)
+
+        if self.titan.pipeline is not None:
+            shapes = [tuple(micro.tokens.shape) for micro in micros]
+            self.titan.pipeline.run(self.titan.model, shapes, of, train=train)
+            return
+        for i in range(len(micros)):
+            value = of(i, None)
+            if train:
+                value.backward()
 
     def _dp_group(self) -> dist.ProcessGroup:
+        """Who has other samples, or other tokens of the same."""
         group: dist.ProcessGroup = self.titan.parallel_dims.get_mesh("batch").get_group()
         return group
 
@@ -165,7 +191,6 @@ class TitanTrainer(TitanActor):
 
     version = 0
     _publications = 0
-    _proven = False
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
@@ -230,11 +255,12 @@ class TitanTrainer(TitanActor):
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
-        ranks = Ranks(rank=self.rank, world=self.world, together=self._together)
+        ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
+                      stages=self.service.parallel.pp)  # fmt: skip
         self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole, ranks)
         self.titan.model.train()
         return {
-            "parameters": sum(p.numel() for p in self.titan.model.parameters()),
+            "parameters": self.titan.size,
             "loaded": loaded,
             "version": self.version,
         }
@@ -282,8 +308,6 @@ class TitanTrainer(TitanActor):
     ) -> StepResult:
         """One pass of the optimizer; left out where loss or gradient is no number. Each loss has
         its own counts, over its own samples; their gradients add up."""
-        if self.service.offload and not self._proven:
-            self._prove(*terms[0])
         sums = {"loss": torch.zeros(()), "tokens": torch.zeros(())}
         kernel = ""
         for index, (name, samples) in enumerate(terms):
@@ -311,46 +335,30 @@ class TitanTrainer(TitanActor):
             tokens=total_tokens, metrics=reduced, kernel=kernel, skipped=not finite,
         )  # fmt: skip
 
-    def _prove(self, name: str, samples: Sequence[Sample]) -> None:
-        """Take the gradient of a few samples twice before the first update: on their way to the
-        host's memory gradients add up, or nothing that is trained here is right.
-
-        Raises:
-            RunError: they do not.
-        """
-        norms = []
-        for _ in range(2):
-            self._passed(self.losses[name], samples[: 2 * self.titan.dp_size])
-            norms.append(float(titan.clip_grad_norm(self.titan, math.inf, self.parts)))
-        self.optimizers.zero_grad()
-        once, twice = norms
-        if once == 0 or not math.isfinite(once):  # nothing to learn from these: ask the next
-            return
-        if not math.isclose(twice, 2 * once, rel_tol=0.01):
-            raise RunError(
-                f"gradients in the host's memory do not add up: their norm is {once:.4g} after one "
-                f"pass and {twice:.4g} after the same again",
-                remedy="`memory.offload = false`; what this device does there is wrong",
-            )
-        self._proven = True
-
     def _passed(
         self, loss: LossFunction, samples: Sequence[Sample]
     ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
         """This rank's part of the loss and its reports; gradients too, where they are recorded."""
         packed = self._pack(samples, pairs=loss.paired)
-        micros = [micro.to(self.titan.device) for micro in packed]
-        totals = self._totals(loss, micros)
+        context, device = self.titan.context, self.titan.device
+        step = 2 if loss.paired else 1
+        mine = [cut(micro, context, whole=loss.couples, step=step) for micro in packed]
+        micros = [micro.to(device) for micro in mine]
+        totals = self._totals(loss, micros if context.size == 1 else packed)
         sums: dict[str, Tensor] = {}
         kernel = ""
-        for micro in micros:
-            value, metrics, kernel = self._run(
-                micro, lambda h, w, shared, m=micro: self._loss(loss, h, w, m, totals, shared)
-            )
-            if torch.is_grad_enabled():
-                value.backward()
+
+        def of(micro: Microbatch, *args: Any) -> Tensor:
+            nonlocal kernel
+            value, metrics, kernel = self._loss(loss, micro, totals, *args)
             for name, part in {"loss": value, **metrics}.items():
                 sums[name] = sums.get(name, 0.0) + part.detach()
+            return value
+
+        self._run(micros, of)
+        if self.titan.pipeline is not None:
+            told = {name: value.cpu() for name, value in sums.items()}
+            sums, kernel = self.titan.pipeline.from_last((told, kernel))
         return sums, micros, kernel
 
     def _evaluate(self, samples: Sequence[Sample], loss_name: str) -> dict[str, float]:
@@ -365,15 +373,16 @@ class TitanTrainer(TitanActor):
             counts = loss.totals(labels=micro.labels, seq_id=micro.seq_id, **_inputs(loss, micro))
             for name, value in counts.items():
                 sums[name] = sums.get(name, 0.0) + value
-        return {name: torch.tensor(value) for name, value in self._reduce(sums).items()}
+        same = self.titan.context.size  # ranks count the same samples
+        return {name: torch.tensor(value / same) for name, value in self._reduce(sums).items()}
 
     def _loss(
         self,
         loss: LossFunction,
-        hidden: Tensor,
-        weight: Tensor,
         micro: Microbatch,
         totals: dict[str, Tensor],
+        hidden: Tensor,
+        weight: Tensor,
         shared: dict[str, Any],
     ) -> tuple[Tensor, dict[str, Tensor], str]:
         rows = _rows(hidden, micro)
@@ -393,7 +402,7 @@ class TitanTrainer(TitanActor):
         """Sum partial metrics over the data-parallel ranks."""
         names = sorted(totals)
         stacked = torch.stack([totals[n].to(torch.float64).cpu() for n in names])
-        if self.titan.dp_size > 1:
+        if self.titan.dp_size * self.titan.context.size > 1:
             stacked = stacked.to(self.titan.device)
             dist.all_reduce(stacked, group=self._dp_group())
         return dict(zip(names, stacked.tolist(), strict=True))
@@ -419,12 +428,15 @@ class TitanTrainer(TitanActor):
     def _export(self, target: Path, dtype: str) -> str | None:
         kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
         state: dict[str, Tensor] = {}
+        first = self.rank % (self.world // self.service.parallel.pp) == 0
         for name, value in self.titan.hf_state().items():
             gathered = titan.whole(value, kind)
-            if self.rank == 0:
+            if first:
                 state[name] = gathered.contiguous().cpu()
         head = {name: titan.whole(value, kind).cpu()
                 for name, value in value_head.state(self.titan.model).items()}  # fmt: skip
+        if self.titan.pipeline is not None:
+            state, head = (self.titan.pipeline.to_first(part) for part in (state, head))
         if self.rank != 0:
             return None
         write_folder(state, target, self.folder, dtype)
@@ -457,7 +469,8 @@ def _token_logprobs(
 
 def _rows(hidden: Tensor, micro: Microbatch) -> Tensor:
     """Hidden states where the scored tokens are to come."""
-    return hidden.flatten(0, 1)[micro.index]
+    rows = hidden.flatten(0, 1)[micro.index]
+    return rows if micro.route is None else micro.route(rows)
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """What declarations of a program return: edges, and the nodes that datasets and services make.
 
-dataset.draw, dataset.pairs, dataset.batches        generator.sample
+dataset.draw, dataset.pairs, dataset.batches        generator.sample, buffer.put, buffer.draw
 titan.logprobs, titan.step, titan.sync              edge.target reads an attribute
 """
 
@@ -102,6 +102,22 @@ class Dataset:
     def batches(self, name: str, **node: Any) -> Edge:
         """Whole supervised batches."""
         return self.program.node(name, "batches", self.name, level="batch", **node)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A declared buffer: what fills it, and what later steps draw of it."""
+
+    program: Nodes
+    name: str
+
+    def put(self, name: str, inputs: Mapping[str, Edge], **node: Any) -> None:
+        """Keep `rollout` and the named fields of what a step was made of, where `keep` says so."""
+        self.program.node(name, "put", self.name, inputs, level="batch", **node)
+
+    def draw(self, name: str, count: int, **node: Any) -> Edge:
+        """Groups of earlier steps, `count` for each step; `edge.adv` reads a field."""
+        return self.program.node(name, "recall", self.name, level="rollout", count=count, **node)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,17 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
-from forgedsl.runtime.api.handles import Dataset, Edge, Env, Generator, Loss, Model, Scorer, Titan
+from forgedsl.runtime.api.handles import (
+    Buffer,
+    Dataset,
+    Edge,
+    Env,
+    Generator,
+    Loss,
+    Model,
+    Scorer,
+    Titan,
+)
 from forgedsl.runtime.places import install_places
 from forgedsl.shipped import locate
 from forgedsl.version import VERSION
@@ -46,7 +56,7 @@ class Program:
         }  # fmt: skip
         self._parts: dict[str, Any] = {
             part: {} for part in ("params", "models", "datasets", "services", "rewards", "rubrics",
-                                  "environments", "losses", "evals", "origins")
+                                  "environments", "buffers", "losses", "evals", "origins")
         }  # fmt: skip
         self._nodes: list[spec.Node] = []
         self._rest: dict[str, Any] = {
@@ -107,6 +117,11 @@ class Program:
         played = spec.Environment(type_name=type_name, path=file, sha256=digest(path), **given)
         self._declare("environments", name, played, at)
         return Env(name)
+
+    def buffer(self, name: str, *, groups: int, max_age: int, at: str = "") -> Buffer:
+        """Groups that were trained on, for later steps."""
+        self._declare("buffers", name, spec.Buffer(groups=groups, max_age=max_age), at)
+        return Buffer(self, name)
 
     def reward(
         self, name: str, function: str | Callable[..., Any], *, at: str = "", **given: Any

@@ -15,7 +15,7 @@ from typing import Any
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.flow import Flow, Stream
-from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.controller.unit import Unit, number
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.items import Batch, Rollout, Sample
 
@@ -31,6 +31,8 @@ class Assembled:
     truncated: list[bool] = field(default_factory=list)
     scores_by_group: list[list[float]] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
+    replayed: list[int] = field(default_factory=list)
+    """ages of the groups that were drawn from buffers"""
 
 
 def assemble(
@@ -48,13 +50,26 @@ def assemble(
             for unit in units:
                 for stream in flow.replays.get(edge, ()):
                     if flow.edges[stream.edge].root == unit.source.node.name and not unit.abandoned:
-                        _add(flow, out, unit, stream, ages[unit.group].get(stream.edge, {}))
+                        known = ages.get(unit.group, {})
+                        _add(flow, out, unit, stream, known.get(stream.edge, {}))
         samples.append(out.batch.samples)
     out.batch.samples = samples[0]
-    losses = (loss for loss, _ in step.terms[1:])
-    out.batch.beside = list(zip(losses, samples[1:], strict=True))
-    out.batch.groups = [unit.group for unit in units]
+    drawn = [recall.source for recall in flow.recalls]
+    roots = {source.node.name for source in drawn}
+    out.batch.beside = [
+        (loss, part)
+        for (loss, edges), part in zip(step.terms[1:], samples[1:], strict=True)
+        if part or not _of(flow, edges) <= roots  # a buffer may be empty yet
+    ]
+    out.batch.groups = [unit.group for unit in units if unit.source not in drawn]
     return out
+
+
+def _of(flow: Flow, edges: Sequence[str]) -> set[str]:
+    """The roots of the completions of some batches."""
+    return {
+        flow.edges[s.edge].root if s else "" for e in edges for s in flow.replays.get(e, [None])
+    }
 
 
 def _add(flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int, int]) -> None:
@@ -73,7 +88,7 @@ def _add(flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int,
             out.batch.ages.append(ages[sibling])
         if sibling in primary:
             out.batch.rewards.append(primary[sibling].value)
-        if isinstance(item, Rollout):
+        if isinstance(item, Rollout) and unit.source.node.op != "recall":
             out.truncated.append(item.truncated)
             out.batch.examples.append(_example(item, primary.get(sibling)))
     for name, by_sibling in scores.items():
@@ -112,14 +127,14 @@ def _sample(rollout: Rollout, source: Node) -> Sample:
             "truncated": float(rollout.truncated),
         },
     )
-    if source.op == "draw":  # a pair was written, not sampled
+    if source.op != "pairs":  # those were written, not sampled
         sample.token_fields["behavior"] = list(rollout.logprobs)
     return sample
 
 
 def _set(sample: Sample, name: str, value: Any, node: Node) -> None:
     if not isinstance(value, list):
-        sample.sequence_fields[name] = float(value)
+        sample.sequence_fields[name] = number(name, value, node)
         return
     if len(value) != len(sample.mask):
         raise RunError(

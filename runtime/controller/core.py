@@ -25,6 +25,7 @@ from typing import Any, Literal, NoReturn
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Job, Node, TitanService
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
+from forgedsl.runtime.controller.buffers import Buffer, packed, unpack
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
 from forgedsl.runtime.controller.flow import analyse
@@ -53,7 +54,7 @@ from forgedsl.runtime.guards import (
     deadline,
 )
 from forgedsl.runtime.items import StepResult
-from forgedsl.runtime.meter import Meter, Record, batch_record, finite, step_record
+from forgedsl.runtime.meter import Meter, Record, batch_record, finite, replay_record, step_record
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.versions import Versions
 
@@ -97,6 +98,7 @@ class Controller:
         *,
         state: dict[str, Any] | None = None,
         changed_data: bool = False,
+        replay: bytes | None = None,
         interrupt_seconds: float = INTERRUPT_SECONDS,
     ) -> None:
         self._job = job
@@ -121,6 +123,10 @@ class Controller:
         for intake in self._intakes if state else ():
             intake.load(self._state.ledgers[intake.source.node.name], self._state.step)
         self._pool = Pool(context, self._intakes)
+        self._buffers = {r.put.target: Buffer(context, r) for r in flow.recalls}
+        for name in unpack(replay, self._buffers, self._state.replay):
+            text = f"buffer {name} starts empty: it is filled with other fields than before"
+            events.emit("warning", text=text)
         self._records = Records(
             events,
             job.evals,
@@ -200,8 +206,12 @@ class Controller:
         """One optimizer step and what follows from it."""
         await self._saving.check()
         ages = {unit.group: self._pool.ages(unit) for unit in units}
+        drawn = [each for b in self._buffers.values() for each in b.draw(self._state.step)]
+        units = [*units, *(unit for unit, _ in drawn)]
         await self._firing.batch(units)
         batches = {node.name: assemble(self._flow, node, units, ages) for node in self._flow.steps}
+        for assembled in batches.values():
+            assembled.replayed = [age for unit, age in drawn if not unit.abandoned]
         await self._whole(self._commit(units, batches))
         await self._lanes.after(self._state.step)
         if self._save_due():
@@ -222,6 +232,8 @@ class Controller:
         for intake in self._intakes:
             mine = [unit for unit in units if unit.source is intake.source]
             intake.consume(mine, self._state.step)
+        for buffer in self._buffers.values():
+            buffer.put(units)
         record = self._record(batches, results)
         for name in self._lanes.due(self._state.step):
             self._records.expect(self._state.step, name)
@@ -287,6 +299,9 @@ class Controller:
             "tokens_per_s": results[first.name].tokens / max(times["step_s"], 1e-9),
             "wall_s": self._wall(),
         }
+        if self._buffers:
+            record.update(replay_record(assembled.replayed, len(assembled.batch.groups)))
+            record["replay/held"] = sum(map(len, self._buffers.values()))
         for name, values in sorted(assembled.parts.items()):
             record[f"reward/{name}"] = sum(values) / len(values)
         for node in others:
@@ -400,7 +415,8 @@ class Controller:
         return found[0] if found else errors[0]
 
     async def _save(self, seconds: float) -> None:
-        await self._saving.begin(self._state.step, self._snapshot().to_json(), seconds)
+        state = self._snapshot().to_json()
+        await self._saving.begin(self._state.step, state, seconds, packed(self._buffers))
 
     def _snapshot(self) -> ControllerState:
         return ControllerState(
@@ -408,6 +424,7 @@ class Controller:
             ledgers={i.source.node.name: i.state_dict() for i in self._intakes},
             evaluated=dict(self._state.evaluated), first=dict(self._state.first),
             recorded=self._records.recorded, records=self._records.held, wall_s=self._wall(),
+            replay={name: len(buffer) for name, buffer in self._buffers.items()},
         )  # fmt: skip
 
     @staticmethod

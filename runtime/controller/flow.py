@@ -9,7 +9,9 @@ two phases: *group* (as soon as the inputs of that group are there) or *batch* (
 assembled batch: batch-level functions, log-probs under the weights before the step, and whatever
 reads those). The first input of an operation is what it works on: the prompt of `sample`, the
 completions of `logprobs`, `score` and `keep`; the second one of `score` is the target, of `keep`
-the mask. Only `call` and `mask` read their inputs by argument name, and `replay` its fields.
+the mask. Only `call` and `mask` read their inputs by argument name, and `replay` and `put` their
+fields. What is drawn from a buffer (`recall`) is a root too, all of whose nodes fire in the batch
+phase: a group of it begins when the fresh ones of a step are there.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from forgedsl.errors import InternalError
 from forgedsl.lower.job import Input, Job, Node
 
 SOURCES = ("draw", "batches", "pairs")
-ENDS = ("replay", "step", "sync")
+ENDS = ("replay", "put", "step", "sync")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,28 @@ class Stream:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """A draw from a buffer, and what fills that."""
+
+    source: Source
+    put: Node
+    sync: Node | None
+    """what refreshes the sampler of its completions"""
+
+    @property
+    def rollout(self) -> Input:
+        return next(i for i in self.put.inputs if i.argument == "rollout")
+
+    @property
+    def keep(self) -> Input | None:
+        return next((i for i in self.put.inputs if i.argument == "keep"), None)
+
+    @property
+    def fields(self) -> tuple[Input, ...]:
+        return tuple(i for i in self.put.inputs if i.argument not in ("rollout", "keep"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Flow:
     edges: dict[str, Edge]
     sources: tuple[Source, ...]
@@ -72,6 +96,7 @@ class Flow:
     steps: tuple[Node, ...]
     syncs: tuple[Node, ...]
     scores: tuple[Node, ...]
+    recalls: tuple[Recall, ...]
     offsets: dict[str, int]
     """by sample node: where its completions begin in the sibling numbers of a group"""
 
@@ -89,7 +114,7 @@ def analyse(job: Job) -> Flow:
     for node in job.nodes:
         if node.op in ENDS:
             continue
-        edge = _edge(node, edges)
+        edge = _recalled(job, node, edges) if node.op == "recall" else _edge(node, edges)
         edges[node.name] = edge
         if node.op == "sample":
             offsets[node.name] = next_offset.get(edge.root, 0)
@@ -98,13 +123,43 @@ def analyse(job: Job) -> Flow:
     return Flow(
         edges=edges,
         sources=_sources(job, edges, ends["sync"]),
-        batch_nodes=tuple(edge.node for edge in edges.values() if edge.in_batch),
+        batch_nodes=tuple(
+            edge.node for edge in edges.values() if edge.in_batch and edge.node.op != "recall"
+        ),
         replays={node.name: _streams(node, edges) for node in ends["replay"]},
         steps=ends["step"],
         syncs=ends["sync"],
         scores=tuple(node for node in job.nodes if node.op == "score"),
+        recalls=_recalls(job, edges, ends),
         offsets=offsets,
     )
+
+
+def _put(job: Job, buffer: str) -> Node:
+    return next(node for node in job.nodes if node.op == "put" and node.target == buffer)
+
+
+def _recalled(job: Job, node: Node, edges: dict[str, Edge]) -> Edge:
+    """As wide as what is put into its buffer."""
+    put = _put(job, node.target)
+    kept = edges[next(i.edge for i in put.inputs if i.argument == "rollout")]
+    return Edge(
+        node=node, root=node.name, lineage=node.name, width=kept.width, rollouts=True, in_batch=True
+    )
+
+
+def _recalls(
+    job: Job, edges: dict[str, Edge], ends: dict[str, tuple[Node, ...]]
+) -> tuple[Recall, ...]:
+    found = []
+    for index, node in enumerate(node for node in job.nodes if node.op == "recall"):
+        put = _put(job, node.target)
+        source = Source(node=node, index=index, quota=node.count or 1, nodes=(), syncs=())
+        lineage = edges[next(i.edge for i in put.inputs if i.argument == "rollout")].lineage or ""
+        target = edges[lineage].node.target
+        sync = next((sync for sync in ends["sync"] if sync.to == target), None)
+        found.append(Recall(source=source, put=put, sync=sync))
+    return tuple(found)
 
 
 def _edge(node: Node, edges: dict[str, Edge]) -> Edge:
@@ -167,12 +222,12 @@ def _streams(replay: Node, edges: dict[str, Edge]) -> tuple[Stream, ...]:
     inputs = [(given, edges[given.edge]) for given in replay.inputs]
     streams = []
     for given, edge in inputs:
-        if not edge.rollouts:
+        if not edge.rollouts or given.attribute is not None:
             continue
         fields = tuple(
             field
             for field, value in inputs
-            if not value.rollouts
+            if (not value.rollouts or field.attribute is not None)
             and value.root == edge.root
             and value.lineage in (edge.lineage, None)
         )

@@ -116,6 +116,7 @@ class Lanes:
             result = await demand(sync, context.endpoints.sync(sync, version))
             end.update(bytes=result.bytes, transport=result.transport, transfer_s=result.seconds)
         context.versions.served[sync.to or ""] = version
+        context.meter.synced(sync.to or "", result.bytes, result.seconds)
         context.meter.life += 1
         for intake in self._intakes:
             intake.pulled(sync, step)

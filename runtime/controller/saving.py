@@ -31,11 +31,13 @@ class Saving:
         self._task: asyncio.Task[None] | None = None
         self._paused: float | None = None
 
-    async def begin(self, step: int, state: dict[str, Any], seconds: float) -> None:
+    async def begin(
+        self, step: int, state: dict[str, Any], seconds: float, replay: bytes | None = None
+    ) -> None:
         """Begin a checkpoint when the one before is whole; returns when trainers may go on."""
         await self.end()
         taken, self.asked, self._paused = asyncio.Event(), step, None
-        self._task = asyncio.create_task(self._write(step, state, seconds, taken))
+        self._task = asyncio.create_task(self._write(step, state, seconds, taken, replay))
         self._task.add_done_callback(lambda _: taken.set())
         await taken.wait()
         self._paused = asyncio.get_running_loop().time() - self.at
@@ -62,11 +64,16 @@ class Saving:
         return task
 
     async def _write(
-        self, step: int, state: dict[str, Any], seconds: float, taken: asyncio.Event
+        self,
+        step: int,
+        state: dict[str, Any],
+        seconds: float,
+        taken: asyncio.Event,
+        replay: bytes | None,
     ) -> None:
         now = asyncio.get_running_loop().time
         self.at = start = now()
-        call = self._endpoints.save(step, state, taken)
+        call = self._endpoints.save(step, state, taken, replay)
         node, what = self._node, f"the checkpoint of step {step}"
         try:
             self.path = await bounded(call, what=what, node=node, seconds=seconds)

@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forgedsl.errors import InternalError
+from forgedsl.errors import InternalError, RunError
 from forgedsl.lower.job import Input, Node
 from forgedsl.runtime.controller.flow import Flow, Source
 from forgedsl.runtime.endpoints import Score
-from forgedsl.runtime.items import Batch
+from forgedsl.runtime.items import Batch, Rollout
 
 
 class DropGroup(Exception):
@@ -71,7 +71,7 @@ class Unit:
         self.item = item
         self.scores: dict[str, dict[int, Score]] = {}
         self.abandoned = False
-        self.put_all(source.node.name, item if source.node.op == "pairs" else [item])
+        self.put_all(source.node.name, item if isinstance(item, list) else [item])
 
     def put(self, edge: str, value: Any, sibling: int = 0) -> None:
         """Fill a cell, once."""
@@ -188,4 +188,22 @@ def _attribute(value: Any, given: Input) -> Any:
     if given.attribute is None or isinstance(value, Dead):
         return value
     head, _, part = given.attribute.partition(".")
+    if type(value) is Rollout and head in value.kept:
+        return value.kept[head]
     return getattr(value, head) if head != "rewards" else value.part(part)
+
+
+def number(name: str, value: Any, node: Node) -> float:
+    """A value that a loss reads, of a completion.
+
+    Raises:
+        RunError: it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise RunError(
+            f"`{name}` of a completion is {value!r:.60}, which is no number",
+            origin=node.origin,
+            remedy="a column of numbers is one that a loss can read",
+        ) from None

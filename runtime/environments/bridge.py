@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 from forgedsl.environment import Message
 from forgedsl.errors import RunError
@@ -25,6 +25,17 @@ OTHER = "\ue001"
 SHORT = 10_000
 """characters that are made tokens of in no time"""
 Said = str | Sequence[Message]
+FIRSTS = 256
+"""prompts whose siblings find them ready"""
+
+
+class Made(NamedTuple):
+    """Tokens of what was said, and its text, behind the token that ends the turn: this stands
+    before them where the model did not write it."""
+
+    tokens: list[int]
+    text: str
+    ending: str
 
 
 class Bridge:
@@ -35,6 +46,8 @@ class Bridge:
         self._tools = [dict(tool) for tool in tools]
         self._proved = False
         self._endings: dict[str, list[int]] = {}
+        self._firsts: dict[int, tuple[Prompt, Said, int, Prompt]] = {}
+        """what siblings have in common"""
 
     def first(self, prompt: Prompt, start: Said, limit: int) -> Prompt:
         """The prompt with what the environment says before the first turn."""
@@ -45,25 +58,40 @@ class Bridge:
         self.prove()
         if not start and not self._tools:
             return prompt
-        said = [self._short(message, limit) for message in _messages(start)]
-        text = self._chat.prompt_text([*prompt.messages, *said], tools=self._tools)
-        return replace(prompt, text=text, token_ids=self._chat.ids(text))
+        found = self._firsts.get(id(prompt))
+        if found is None or found[0] is not prompt or found[1:3] != (start, limit):
+            said = [self._short(message, limit) for message in _messages(start)]
+            text = self._chat.prompt_text([*prompt.messages, *said], tools=self._tools)
+            made = replace(prompt, text=text, token_ids=self._chat.ids(text))
+            found = self._firsts[id(prompt)] = (prompt, start, limit, made)
+            if len(self._firsts) > FIRSTS:
+                del self._firsts[next(iter(self._firsts))]
+        return found[3]
 
     def after(
-        self, turn: Sequence[int], said: Said, limit: int, *, chat: bool
+        self, turn: Sequence[int], said: Said | Made, limit: int, *, chat: bool
     ) -> tuple[list[int], str]:
         """The tokens behind a turn, and their text; an observation has at most `limit`."""
-        if not chat:
-            text = self._clean(_plain(said), limit)
-            return self._chat.ids(text), text
-        text = self._between([self._short(message, limit) for message in _messages(said)])
-        ending = next((t for t in self._chat.specials if text.startswith(t)), "")
+        made = said if isinstance(said, Made) else self.told(said, limit, chat=chat)
+        tokens, text, ending = made
+        if not ending:
+            return tokens, text
         if ending not in self._endings:
             self._endings[ending] = self._chat.ids(ending)
         written = self._endings[ending]
-        if ending and list(turn[-len(written) :]) == written:
-            text = text.removeprefix(ending)  # the model wrote it, and only once is it there
-        return self._chat.ids(text), text
+        if list(turn[-len(written) :]) == written:
+            return tokens, text  # the model wrote it, and only once is it there
+        return self._chat.ids(ending + text), ending + text
+
+    def told(self, said: Said, limit: int, *, chat: bool) -> Made:
+        """What is said behind a turn, whatever its end."""
+        if not chat:
+            text = self._clean(_plain(said), limit)
+            return Made(self._chat.ids(text), text, "")
+        text = self._between([self._short(message, limit) for message in _messages(said)])
+        ending = next((t for t in self._chat.specials if text.startswith(t)), "")
+        text = text.removeprefix(ending)
+        return Made(self._chat.ids(text), text, ending)
 
     def prove(self) -> None:
         """That the template appends: a longer conversation begins with the shorter one.

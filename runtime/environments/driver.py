@@ -13,20 +13,22 @@ of the trajectory is in an engine, so new weights find nothing to keep.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Protocol
 
-from forgedsl.environment import Start, Step, Task, Turn, calls_in
+from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.endpoints import RolloutError, seed_of
-from forgedsl.runtime.environments.bridge import Bridge
+from forgedsl.runtime.environments.bridge import Bridge, Made
 from forgedsl.runtime.items import Prompt, Rollout
 
 TRIES = 2
 """of a trajectory whose environment fails, with the same seeds"""
+SEEDS = 8
+"""of turns that are made at a time"""
 LOST = 3
 """times that a trajectory may be lost besides, with a process that another one ended"""
 
@@ -61,8 +63,16 @@ class Sampled(Protocol):
 Engine = Callable[[list[int], spec.Sampling, int], Awaitable[Sampled]]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told(Step):
+    """A step whose observation the process has made tokens of."""
+
+    made: Made
+
+
 class Session(Protocol):
-    """The object of one trajectory. Its methods raise `Crash`, `step` also `Late`."""
+    """The object of one trajectory, which reads the calls of a turn. Its methods raise `Crash`,
+    `step` also `Late`."""
 
     async def reset(self, task: Task, seed: int) -> Start: ...
 
@@ -247,29 +257,30 @@ class _Play:
         made.prompt = self._bridge.first(prompt, start.observation, limit)
         if made.length >= self._limits.longest:
             raise RolloutError(f"its prompt has {made.length} tokens, which leave no room")
-        for number in count():
-            done = await engine(made.whole, self._turn_sampling(), seed_of(seed, number))
+        for number, turn_seed in enumerate(_seeds(seed)):
+            done = await engine(made.whole, self._turn_sampling(), turn_seed)
             made.wrote(done)
             if done.truncated:
                 return "tokens"
-            step = await self._step(Turn(text=done.text, calls=calls_in(done.text), number=number))
+            step = await self._step(Turn(text=done.text, number=number))
             made.gave(step.rewards)
             if step.done:
                 return "done"
             if number + 1 == self._limits.turns:
                 return "turns"
-            seen, text = self._bridge.after(
-                done.token_ids, step.observation, limit, chat=self._chat
-            )
+            said = step.made if isinstance(step, Told) else step.observation
+            seen, text = self._bridge.after(done.token_ids, said, limit, chat=self._chat)
             if made.length + len(seen) >= self._limits.longest:
                 return "tokens"
             made.saw(seen, text)
-        raise AssertionError("count() has no end")
+        raise AssertionError("there is a seed for every turn")
 
     def _turn_sampling(self) -> spec.Sampling:
         sampling, room = self._limits.sampling, self._limits.longest - self.made.length
         most = min(sampling.max_tokens or room, room)
         least = min(sampling.min_tokens, most)
+        if (most, least) == (sampling.max_tokens, sampling.min_tokens):
+            return sampling
         return sampling.model_copy(update={"max_tokens": most, "min_tokens": least})
 
     async def _step(self, turn: Turn) -> Step:
@@ -278,3 +289,9 @@ class _Play:
             return await self._session.step(turn)
         except Late as late:
             return Step(f"error: {late}")
+
+
+def _seeds(seed: int) -> Iterator[int]:
+    """Of all turns; several at once, since a first digest takes ten times as long as the next."""
+    for first in count(0, SEEDS):
+        yield from [seed_of(seed, number) for number in range(first, first + SEEDS)]

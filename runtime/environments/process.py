@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import pickle
 from functools import partial
 
+from forgedsl.environment import Step, Turn, calls_in
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.child import Child, Ended, Lasting
-from forgedsl.runtime.environments.worker import Reply, Request, Served
+from forgedsl.runtime.environments.bridge import Bridge
+from forgedsl.runtime.environments.line import Asked, Wire
+from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, Served
+from forgedsl.runtime.places import described
 
 WORKER = "forgedsl.runtime.environments.worker"
+UNREADABLE = "its process makes no tokens of what is observed, the controller does"
+CALL_GRACE = 0.5
+"""seconds beside those of the tools that a turn calls"""
 
 
 class EnvironmentProcess(Lasting):
@@ -16,12 +25,49 @@ class EnvironmentProcess(Lasting):
 
     def __init__(self, served: Served) -> None:
         super().__init__(partial(Child.begin, WORKER, served, names=f"environment {served.name}"))
+        self._environment = served.environment
+        self._bridges: dict[str, Bridge] = {}
         self._blamed: Child | None = None
         """the last child whose end was told as the fault of a trajectory"""
 
-    async def answer(self, request: Request) -> tuple[Reply, bool]:
-        """As `ask`, and that more may be asked."""
-        return await self.ask(request), False
+    async def answer(self, asked: Asked) -> tuple[Reply | Wire | None, bool]:
+        """As `ask`, and that more may be asked. Of what is observed tokens are made here, where it
+        holds up no other trajectory of the run."""
+        if asked.op == "bridge":
+            return await self._learn(asked), False
+        reply = await self.ask(self._request(asked))
+        if asked.op == "close":  # which is only told where it failed
+            failed = bool(reply.error) and not reply.ended
+            error = f"could not close a trajectory: {reply.error}"
+            return (Reply(error=error) if failed else None), False
+        step, bridge = reply.value, self._bridges.get(asked.bridge)
+        if bridge is not None and isinstance(step, Step) and not step.done:
+            limit = self._environment.max_observation
+            try:
+                made = bridge.told(step.observation, limit, chat=asked.chat)
+            except Exception:  # whoever plays it makes them then, and learns why
+                return reply, False
+            return (*made, dict(step.rewards)), False
+        return reply, False
+
+    async def _learn(self, asked: Asked) -> Reply | None:
+        """Take a tokenizer; without it whoever plays makes tokens as before."""
+        try:
+            self._bridges[asked.bridge] = await asyncio.to_thread(pickle.loads, asked.given)
+        except Exception as error:
+            return Reply(error=f"{UNREADABLE}: {described(error)}")
+        return None
+
+    def _request(self, asked: Asked) -> Request:
+        limit, op, key = self._environment.tool_timeout, asked.op, asked.key
+        if op == "reset":
+            return Request(key=key, op=op, seconds=limit, task=asked.given, seed=asked.number)
+        if op == "step":
+            turn = Turn(text=asked.given, calls=calls_in(asked.given), number=asked.number)
+            grace = CALL_GRACE if turn.calls else 0.0
+            seconds = limit * max(1, len(turn.calls)) + grace
+            return Request(key=key, op=op, seconds=seconds, turn=turn)
+        return Request(key=key, op=op, seconds=START_SECONDS if op == "tools" else limit)
 
     async def ask(self, request: Request) -> Reply:
         """Do something with the object of a trajectory."""

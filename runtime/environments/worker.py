@@ -30,6 +30,8 @@ from forgedsl.runtime.places import described, line_of
 
 THREADS = 1024
 """calls of plain methods at a time; each has one only while it runs"""
+START_SECONDS = 60.0
+"""in which a server tells its tools"""
 LEFT_BEHIND = 64
 """threads whose call did not end: with more, the process is replaced"""
 
@@ -97,14 +99,28 @@ def load(served: Served) -> Callable[[], Environment]:
     if not (isinstance(cls, type) and issubclass(cls, Environment)):
         raise LaunchError(f"{name}: {spec_.path} has no environment {spec_.type_name}")
     try:
-        cls(**spec_.args)
+        made = cls(**spec_.args)
         tools_of(cls)
+        if cls.offered is not Environment.offered:  # a server has them: before models are loaded
+            asyncio.run(_tools(made, START_SECONDS))
     except Exception as error:
         given = ", ".join(f"{key} = {value!r}" for key, value in spec_.args.items())
         raise LaunchError(
             f"{name}: {spec_.type_name}({given}) failed: {described(error)}"
         ) from None
     return lambda: cls(**spec_.args)
+
+
+async def _tools(made: Environment, seconds: float) -> tuple[Any, ...]:
+    """The schemas of what an object offers."""
+    try:
+        async with asyncio.timeout(seconds):
+            return tuple((await made.offered()).values())
+    except TimeoutError:
+        raise TimeoutError(f"its tools were not told within {seconds:g} s") from None
+    finally:
+        if inspect.isawaitable(closing := made.close()):
+            await closing
 
 
 class Gone(Exception):
@@ -181,12 +197,7 @@ class _Host:
 
     async def _do(self, request: Request) -> Any:
         if request.op == "tools":
-            made = self._make()
-            try:
-                return tuple((await made.offered()).values())
-            finally:
-                if inspect.isawaitable(closing := made.close()):
-                    await closing
+            return await _tools(self._make(), request.seconds)
         if request.op == "reset":
             seat = _Seat(self._make(), self._pool, self._served.environment.tool_timeout)
             self._seats[request.key] = seat

@@ -36,6 +36,9 @@ from forgedsl.runtime.losses.kernels import Kernels, require
 from forgedsl.runtime.losses.parallel import Shard
 from forgedsl.runtime.losses.tiled import TiledRun
 
+TOKEN_WISE = {"loss", "prepare", "gradient", "value_gradient", "totals", "masked_sum"}
+"""functions of a generated module that look at each token by itself, or add them up"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOutput:
@@ -67,6 +70,10 @@ class LossFunction:
         self.metric_names = (*(() if self.of_values_alone else ("entropy",)), *spec.reports)
         body = spec.source.split('"""', 2)[-1]
         self._knows_sequences = re.search(r"x\.seq|\bseq_\w+\(", body) is not None
+        coupling = set(re.findall(r"^def (\w+)", spec.source, re.M)) - TOKEN_WISE
+        local = self.phase == "token-local" and not self.paired and "x.seq_valid" not in body
+        self.couples = bool(coupling) or not local
+        """whether it needs all tokens of a sequence at once, else any tokens will do"""
         self._number = register(self)
 
     @classmethod

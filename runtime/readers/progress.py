@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from forgedsl.lower.job import Job
+from forgedsl.runs import syncs
 from forgedsl.runs.text import clock, duration, number, sparkline
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.view import View
@@ -107,6 +108,7 @@ def figures(view: View) -> list[tuple[str, str]]:
     if age is not None:
         worst = max(row["age_max"] for row in view.recent if row["age_max"] is not None)
         pairs.append(("age", f"{age:.1f} (max {worst})"))
+    pairs += syncs.slow(view.recent)
     failed = view.smooth("scores_failed")
     if failed:
         answers = (view.smooth("sequences") or 0.0) + (view.smooth("rollouts_dropped") or 0.0)

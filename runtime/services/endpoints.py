@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.asked import read_by
-from forgedsl.runs.checkpoints import WHOLE, keep_newest, last_step
+from forgedsl.runs.checkpoints import REPLAY, WHOLE, keep_newest, last_step
 from forgedsl.runtime.data import DatasetReader
 from forgedsl.runtime.endpoints import (
     GROUP,
@@ -126,8 +126,9 @@ class MonarchEndpoints:
     async def sync(self, node: spec.Node, version: int) -> SyncResult:
         assert node.to is not None
         start = time.monotonic()
-        manifest = await self._titans[node.target].publish()
-        await self.generators[node.to].load(manifest, keep=node.on_swap == "keep")
+        titan = self._titans[node.target]
+        manifest, keep = await titan.publish(), node.on_swap == "keep"
+        await self.generators[node.to].load(manifest, keep=keep, host=titan.mesh.on.start)
         return SyncResult(
             bytes=manifest.num_bytes, transport=manifest.transport, seconds=time.monotonic() - start
         )
@@ -181,7 +182,13 @@ class MonarchEndpoints:
 
     # ---- the run
 
-    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
+    async def save(
+        self,
+        step: int,
+        controller_state: dict[str, Any],
+        taken: asyncio.Event,
+        replay: bytes | None = None,
+    ) -> str:
         trained = [c for n, c in self._titans.items() if self._is_trained(n)]
         path = f"checkpoints/step-{step}"
         if not self.run_dir.is_dir():  # a folder made anew would hold half of the run
@@ -195,6 +202,8 @@ class MonarchEndpoints:
             await _all(c.save(step) for c in trained)
             taken.set()
             await _all(c.saved() for c in trained)
+            if replay is not None:
+                await asyncio.to_thread(_write, self.run_dir / path / REPLAY, replay)
             await self.amend(step, controller_state)
         except (OSError, ServiceError) as error:
             if isinstance(error, ServiceError) and error.died:
@@ -205,12 +214,8 @@ class MonarchEndpoints:
 
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
         # last and in one piece: its presence says that the checkpoint is whole
-        partial = self.run_dir / f"checkpoints/step-{step}/controller.json.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            json.dump(controller_state, file)
-            file.flush()
-            os.fsync(file.fileno())  # else a crash of the host may leave the name without a text
-        partial.rename(partial.with_name(WHOLE))
+        text = json.dumps(controller_state)
+        _write(self.run_dir / f"checkpoints/step-{step}" / WHOLE, text.encode())
 
     def _unsaved(self, step: int, folder: Path, error: OSError | ServiceError) -> CheckpointError:
         """Remove what was half written, and say what is left to go on from."""
@@ -356,3 +361,13 @@ async def _all(calls: Iterable[Awaitable[object]]) -> None:
     for done in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(done, BaseException):
             raise done
+
+
+def _write(path: Path, content: bytes) -> None:
+    """A file that is there in one piece, or not at all."""
+    partial = path.with_name(f"{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())  # else a crash of the host may leave the name without a text
+    partial.rename(path)

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import pickle
 from collections import Counter
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from forgedsl.environment import Start, Step, Task, Turn
@@ -19,10 +22,11 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.child import Calls
 from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.endpoints import ServiceError
-from forgedsl.runtime.environments.bridge import Bridge
-from forgedsl.runtime.environments.driver import Crash, Driver, Late
-from forgedsl.runtime.environments.line import connect
-from forgedsl.runtime.environments.worker import Reply, Request
+from forgedsl.runtime.environments.bridge import Bridge, Made
+from forgedsl.runtime.environments.driver import Crash, Driver, Late, Told
+from forgedsl.runtime.environments.line import Asked, connect
+from forgedsl.runtime.environments.process import UNREADABLE
+from forgedsl.runtime.environments.worker import Reply
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
 from forgedsl.runtime.items import Prompt
@@ -30,8 +34,6 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 MAX_FAILED = 0.25
 """part of the last trajectories that may crash"""
-CALL_GRACE = 0.5
-"""seconds beside those of the tools that a turn calls"""
 
 
 class EnvironmentClient:
@@ -47,6 +49,8 @@ class EnvironmentClient:
         self._alive = asyncio.Event()
         self._alive.set()
         self._lines: dict[int, Calls] = {}
+        self._bridges: dict[str, Asked] = {}
+        """of each driver, for the processes"""
         self._opening = asyncio.Lock()
         self._told: Counter[str] = Counter()
         remedy = (
@@ -63,19 +67,27 @@ class EnvironmentClient:
             RunError: the environment does not tell its tools.
         """
         try:
-            reply = await self.call(0, self.mesh, Request(key="", op="tools", seconds=60.0))
+            reply = await self.call(0, self.mesh, Asked("tools"))
         except Crash as crash:
             reply = Reply(error=str(crash))
         if reply.error:
             message = f"environment {self.name} does not tell its tools: {reply.error}"
             raise RunError(message, origin=self.mesh.origin)
-        return Driver(self.environment, Bridge(tokenizer, reply.value), self.begin, self.failed)
+        bridge, name = Bridge(tokenizer, reply.value), str(len(self._bridges))
+        try:
+            self._bridges[name] = told = Asked("bridge", given=pickle.dumps(bridge), bridge=name)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            self._warn("failed", f"{UNREADABLE}: {error}")
+        else:
+            for line in self._lines.values():
+                line.tell(tuple(told))
+        return Driver(self.environment, bridge, partial(self.begin, name), self.failed)
 
-    def begin(self) -> PoolSession:
+    def begin(self, bridge: str = "") -> PoolSession:
         """A new trajectory, in the process that has the fewest."""
         rank = min(range(len(self._held)), key=lambda index: self._held[index])
         self._held[rank] += 1
-        return PoolSession(self, rank, str(next(self._keys)))
+        return PoolSession(self, rank, str(next(self._keys)), bridge)
 
     def lost(self) -> int:
         """Begin nothing until `restore`; how many trajectories were at the mesh."""
@@ -93,13 +105,13 @@ class EnvironmentClient:
         await self._alive.wait()
         return self.mesh
 
-    async def call(self, rank: int, mesh: Mesh, request: Request) -> Reply:
+    async def call(self, rank: int, mesh: Mesh, asked: Asked) -> Any:
         """Ask a process. Raises Crash where it is gone."""
         try:
-            async with self._opening:
-                if rank not in self._lines or not self._lines[rank].alive:
-                    self._lines[rank] = await connect(await mesh.one(rank, "listen"))
-            reply: Reply = await self._lines[rank].call(request)
+            line = self._lines.get(rank)
+            if line is None or not line.alive:
+                line = await self._line(rank, mesh)
+            return await line.call(tuple(asked))
         except OSError as error:
             raise Crash(f"its process is gone: {error}", lost=True) from error
         except ServiceError as error:
@@ -108,22 +120,32 @@ class EnvironmentClient:
             if mesh is self.mesh:  # the keeper starts another, or ends the run
                 self._alive.clear()
             raise Crash(error.failure.message, lost=True) from error
-        return reply
+
+    async def _line(self, rank: int, mesh: Mesh) -> Calls:
+        async with self._opening:
+            if rank not in self._lines or not self._lines[rank].alive:
+                line = await connect(await mesh.one(rank, "listen"), self._problem)
+                self._lines[rank] = line
+                for bridge in self._bridges.values():
+                    line.tell(tuple(bridge))
+            return self._lines[rank]
+
+    def _problem(self, reply: Reply) -> None:
+        self._warn("failed", reply.error)
 
     def ended(self, session: PoolSession, mesh: Mesh | None) -> None:
         """The trajectory is over: its object is closed, which nobody waits for."""
         self._held[session.rank] -= 1
         if mesh is None or mesh is not self.mesh:
             return
-        request = Request(key=session.key, op="close", seconds=self.environment.tool_timeout)
+        line, asked = self._lines.get(session.rank), tuple(Asked("close", session.key))
+        if line is not None and line.alive:
+            line.tell(asked)
+            return
 
         async def close() -> None:
-            try:
-                reply = await self.call(session.rank, mesh, request)
-            except Crash:
-                return  # nothing is left to close
-            if reply.error and not reply.ended:
-                self._warn("failed", f"could not close a trajectory: {reply.error}")
+            with suppress(OSError, ServiceError):  # nothing is left to close
+                (await self._line(session.rank, mesh)).tell(asked)
 
         task = asyncio.create_task(close())
         self._closing.add(task)
@@ -150,39 +172,38 @@ class EnvironmentClient:
 class PoolSession:
     """Implements `driver.Session`."""
 
-    def __init__(self, client: EnvironmentClient, rank: int, key: str) -> None:
+    def __init__(self, client: EnvironmentClient, rank: int, key: str, bridge: str) -> None:
         self.rank, self.key = rank, key
-        self._client = client
+        self._client, self._bridge, self._chat = client, bridge, False
         self._mesh: Mesh | None = None
 
     async def reset(self, task: Task, seed: int) -> Start:
-        self._mesh = await self._client.ready()
-        reply = await self._ask(
-            "reset", self._client.environment.tool_timeout, task=task, seed=seed
-        )
+        self._mesh, self._chat = await self._client.ready(), task.messages is not None
+        reply = await self._ask("reset", task, seed)
         if reply.late:
             raise Crash(f"reset: {reply.error}")
         assert isinstance(reply.value, Start)
         return reply.value
 
     async def step(self, turn: Turn) -> Step:
-        limit = self._client.environment.tool_timeout
-        seconds = limit * max(1, len(turn.calls)) + (CALL_GRACE if turn.calls else 0.0)
-        reply = await self._ask("step", seconds, turn=turn)
-        if reply.late:
+        reply = await self._ask("step", turn.text, turn.number)
+        if isinstance(reply, Reply) and reply.late:
             self._client.late(reply.error)
             raise Late(reply.error)
-        assert isinstance(reply.value, Step)
         self._client.guard.succeeded()
-        return reply.value
+        if isinstance(reply, Reply):
+            assert isinstance(reply.value, Step)
+            return reply.value
+        *made, rewards = reply
+        return Told(rewards=rewards, made=Made(*made))
 
     def close(self) -> None:
         self._client.ended(self, self._mesh)
 
-    async def _ask(self, op: str, seconds: float, **more: Any) -> Reply:
+    async def _ask(self, op: str, given: Any, number: int) -> Any:
         assert self._mesh is not None
-        request = Request(key=self.key, op=op, seconds=seconds, **more)
-        reply = await self._client.call(self.rank, self._mesh, request)
-        if reply.error and not reply.late:
+        asked = Asked(op, self.key, given, number, self._bridge, self._chat)
+        reply = await self._client.call(self.rank, self._mesh, asked)
+        if isinstance(reply, Reply) and reply.error and not reply.late:
             raise Crash(f"{op}: {reply.error}", lost=reply.lost)
         return reply

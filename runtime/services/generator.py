@@ -15,7 +15,8 @@ import asyncio
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forgedsl.lower import job as spec
@@ -24,6 +25,7 @@ from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.items import Completion, Message
 from forgedsl.runtime.services.pace import SLOW, WINDOW, Pace
+from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh
 
@@ -65,6 +67,8 @@ class Replica:
     receiver: Any = None
     submitter: Coalescer[Any, None] | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    relay: Any = None
+    """where it hands weights on"""
 
 
 class GeneratorClient:
@@ -117,16 +121,19 @@ class GeneratorClient:
             if owed.replica is not None:
                 owed.replica.outstanding.pop(ident, None)
 
-    async def load(self, manifest: Manifest, *, keep: bool) -> None:
-        """Swap weights in all replicas; returns when all that are alive have them. Completions in
-        flight `keep` their keys and values, or have them computed anew.
+    async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> None:
+        """Swap weights that are published on `host` in all replicas; returns when all that are
+        alive have them. Completions in flight `keep` their keys and values, or have them computed
+        anew.
 
         Raises:
             ServiceError: a replica computes other log-probs than the trainer with these weights.
         """
         async with self._loading:
-            self._weights = manifest, keep
             alive = [replica for replica in self.replicas if replica.alive]
+            if manifest.transport == "tree":
+                manifest = await self._grown(manifest, host, alive)
+            self._weights = manifest, keep
             await asyncio.gather(*(self._load(replica) for replica in alive))
 
     def lost(self, mesh: Mesh) -> int:
@@ -174,6 +181,16 @@ class GeneratorClient:
         replica.submitter = Coalescer(self._submitter(replica))
         await replica.mesh.call("serve", port)
         replica.tasks.append(asyncio.create_task(self._receive(replica)))
+
+    @staticmethod
+    async def _grown(manifest: Manifest, host: int, alive: Sequence[Replica]) -> Manifest:
+        """The manifest with the way to all replicas; one that is dead is nobody's source."""
+        for replica in alive:
+            with suppress(ServiceError):  # the keeper hears of it
+                replica.relay = replica.relay or await replica.mesh.one(0, "relay")
+        members = [(r.mesh.name, r.mesh.on.start, r.relay) for r in alive if r.relay is not None]
+        service = alive[0].mesh.service if alive else ""
+        return replace(manifest, tree=tree.planned(host, service, members))
 
     async def _load(self, replica: Replica) -> None:
         """Give a replica the newest weights; one that dies over it gets them when it is back."""

@@ -240,7 +240,8 @@ class SimEndpoints:
 
     async def step(self, node: Node, batch: Batch) -> StepResult:
         titan = self._latencies.titans[node.target]
-        tokens = sum(map(_length, batch.samples))
+        beside = (sample for _, samples in batch.beside for sample in samples)
+        tokens = sum(map(_length, [*batch.samples, *beside]))
         turn = self.trained[node.target]
         await self.titans[node.target].work(step_seconds(titan, self._seed, turn, tokens))
         self.trained[node.target] += 1
@@ -278,7 +279,13 @@ class SimEndpoints:
 
     # ---- the run
 
-    async def save(self, step: int, controller_state: dict[str, Any], taken: asyncio.Event) -> str:
+    async def save(
+        self,
+        step: int,
+        controller_state: dict[str, Any],
+        taken: asyncio.Event,
+        replay: bytes | None,
+    ) -> str:
         titans = self._latencies.titans
         await asyncio.gather(*(self.titans[n].work(titans[n].save) for n in self.trained))
         return ""

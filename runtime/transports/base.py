@@ -11,8 +11,8 @@ weights, none all of them. To add a transport: docs/design/transports.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -72,6 +72,22 @@ Layout = tuple[tuple[tuple[Entry, ...], int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """Who hands weights on to whom."""
+
+    service: str = ""
+    """whose replicas they are"""
+    at: Mapping[str, int] = field(default_factory=dict)
+    """host of each replica"""
+    first: Mapping[int, str] = field(default_factory=dict)
+    """of each host, the replica that the others of it take them from"""
+    parents: Mapping[int, int] = field(default_factory=dict)
+    """of each host, that before it, if that is not the trainer's"""
+    relays: Mapping[str, Any] = field(default_factory=dict)
+    """where each replica is asked"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A published set of weights."""
 
@@ -79,6 +95,7 @@ class Manifest:
     transport: str
     parts: tuple[Part, ...]
     probe: Probe | None = None
+    tree: Tree | None = None
 
     @property
     def num_bytes(self) -> int:
@@ -87,11 +104,18 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process among those that publish; `together` gathers a thing of each, on all."""
+    """This process among those that publish; `together` gathers a thing of each, on all. In a
+    pipeline of `stages`, each so many ranks side by side, ranks have the tensors of their stage."""
 
     rank: int = 0
     world: int = 1
     together: Callable[[Any], list[Any]] = lambda mine: [mine]
+    stages: int = 1
+
+    @property
+    def each(self) -> int:
+        """Ranks of a stage."""
+        return self.world // self.stages
 
 
 class Buffers(Protocol):
@@ -130,6 +154,8 @@ class Transport:
     """on the receiver's side"""
     shared: bool = False
     """each rank sends a part"""
+    fetch: Callable[[Manifest], object] | None = None
+    """receive, while the engine goes on, what `open` will hand out"""
 
 
 class Sender:
@@ -140,13 +166,15 @@ class Sender:
         ranks: Ranks | None = None,
     ) -> None:  # fmt: skip
         self._transport = transport
-        self._buffers = transport.buffers(run_key)
+        rank = ranks.rank if ranks is not None else 0
+        self._buffers = transport.buffers(f"{run_key}-{rank}" if rank else run_key)
         self._made: dict[int, tuple[Tensor, Any]] = {}
         self._parts: dict[int, tuple[Part, ...]] = {}
         self._dtype = dtype
         self._gather = gather
         self._ranks = ranks or Ranks()
         self._turn = 0
+        self._kept: Layout = ()
 
     def publish(
         self, state: dict[str, Tensor], version: int, probe: Probe | None = None
@@ -156,12 +184,13 @@ class Sender:
         One tensor after the other is gathered, copied by the rank that keeps it and freed: no more
         than the largest is whole in the memory of the others.
         """
-        layout, rank = self._layout(state), self._ranks.rank
+        self._kept = self._kept or self._layout(state)
+        layout, rank, each = self._kept, self._ranks.rank, self._ranks.each
         turn, self._turn = self._turn, 1 - self._turn
         if turn not in self._parts:
             self._parts[turn] = self._make(turn, layout)
         for keeper, (entries, _) in enumerate(layout):
-            for entry in entries:
+            for entry in entries if keeper // each == rank // each else ():
                 whole = self._gather(state[entry.name], self._dtype)
                 if keeper == rank:
                     view(self._made[turn][0], entry).copy_(whole)
@@ -191,23 +220,35 @@ class Sender:
         )
 
     def _layout(self, state: dict[str, Tensor]) -> Layout:
-        """What each rank keeps, in pieces of about the same size, the same on all ranks."""
-        entries = [self._entry(name, value) for name, value in state.items()]
-        sizes = [-(-size_of(entry) // ALIGN) * ALIGN for entry in entries]
-        world = self._ranks.world if self._transport.shared else 1
-        kept: list[list[Entry]] = [[] for _ in range(world)]
-        ends, before, total = [0] * world, 0, max(1, sum(sizes))
-        for entry, size in zip(entries, sizes, strict=True):
-            keeper = min(world - 1, (before + size // 2) * world // total)
-            kept[keeper].append(replace(entry, offset=ends[keeper]))
-            ends[keeper] += size
-            before += size
-        return tuple((tuple(some), end) for some, end in zip(kept, ends, strict=True))
+        """What each rank keeps, the same on all ranks; what two stages have, the first sends."""
+        ranks, mine = self._ranks, [self._entry(name, value) for name, value in state.items()]
+        stages = ranks.together(mine)[:: ranks.each] if ranks.stages > 1 else [mine]
+        layout: list[tuple[tuple[Entry, ...], int]] = []
+        seen: set[str] = set()
+        for entries in stages:
+            fresh = [entry for entry in entries if entry.name not in seen]
+            layout += _shared_out(fresh, ranks.each if self._transport.shared else 1)
+            layout += [((), 0)] * (-len(layout) % ranks.each if ranks.stages > 1 else 0)
+            seen.update(entry.name for entry in fresh)
+        return tuple(layout)
 
     def _entry(self, name: str, value: Tensor) -> Entry:
         dtype = self._dtype if value.is_floating_point() else value.dtype
         text = str(dtype).removeprefix("torch.")
         return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
+
+
+def _shared_out(entries: Sequence[Entry], ranks: int) -> list[tuple[tuple[Entry, ...], int]]:
+    """What each of some ranks keeps, in pieces of about the same size."""
+    sizes = [-(-size_of(entry) // ALIGN) * ALIGN for entry in entries]
+    kept: list[list[Entry]] = [[] for _ in range(ranks)]
+    ends, before, total = [0] * ranks, 0, max(1, sum(sizes))
+    for entry, size in zip(entries, sizes, strict=True):
+        keeper = min(ranks - 1, (before + size // 2) * ranks // total)
+        kept[keeper].append(replace(entry, offset=ends[keeper]))
+        ends[keeper] += size
+        before += size
+    return [(tuple(some), end) for some, end in zip(kept, ends, strict=True)]
 
 
 def size_of(entry: Entry) -> int:

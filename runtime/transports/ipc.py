@@ -2,11 +2,13 @@
 
 On one GPU (`ipc`) weights never leave it: the trainer copies them into a buffer of its own, 2 x the
 bytes of the weights in all, and an engine copies them out of it. Between GPUs of a host (`peer`)
-the engine reads that buffer over NVLink or PCIe; neither process needs to see the other's GPU.
+each rank of the trainer keeps a share of that on its GPU, and the engine reads all of them over
+NVLink or PCIe; no process needs to see another's GPU.
 """
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
@@ -14,6 +16,9 @@ from torch import Tensor
 
 from forgedsl.errors import RunError
 from forgedsl.runtime.transports.base import Transport, attached
+
+DEVICE = 6
+"""of what torch rebuilds a tensor of another process's GPU from, the place of that GPU's number"""
 
 
 class DeviceMemory:
@@ -29,7 +34,7 @@ class DeviceMemory:
         self._kept.append(buffer)
         rebuild, arguments = reduce_tensor(buffer)  # type: ignore[no-untyped-call]
         # no event to wait for, which would be another GPU's: `written` has waited
-        return buffer, (turn, (rebuild, (*arguments[:-1], False)))
+        return buffer, ((os.getpid(), turn), (rebuild, (*arguments[:-1], False)))
 
     def written(self) -> None:
         torch.cuda.synchronize()
@@ -38,23 +43,25 @@ class DeviceMemory:
         self._kept.clear()
 
 
-_opened: dict[int, Tensor] = {}
-"""buffers that this process has open: a handle is opened once"""
+_opened: dict[tuple[Any, int], Tensor] = {}
+"""by process and turn, the buffers that this process has open: a handle is opened once"""
 
 
 def attach(handle: Any, num_bytes: int) -> Tensor:
-    """The sender's buffer of this turn, mapped into this process."""
-    turn, (rebuild, arguments) = handle
-    if turn not in _opened:
+    """A rank's buffer of this turn, mapped into this process."""
+    key, (rebuild, arguments) = handle
+    if key not in _opened:
+        # the sender's number of its GPU says nothing here: memory is mapped into our own
+        here = (*arguments[:DEVICE], torch.cuda.current_device(), *arguments[DEVICE + 1 :])
         try:
-            _opened[turn] = rebuild(*arguments)
+            _opened[key] = rebuild(*here)
         except RuntimeError as error:
             raise RunError(
                 f"the trainer's GPU memory cannot be opened from this one ({error}): "
                 "`transport = shm` goes through the host"
             ) from error
-    return _opened[turn]
+    return _opened[key]
 
 
 TRANSPORT = Transport(name="ipc", buffers=DeviceMemory, open=attached(attach))
-PEER = Transport(name="peer", buffers=DeviceMemory, open=attached(attach))
+PEER = Transport(name="peer", buffers=DeviceMemory, open=attached(attach), shared=True)

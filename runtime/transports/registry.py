@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from forgedsl.runtime.transports import ipc, nccl, shm, tcp
+from forgedsl.runtime.transports import ipc, nccl, shm, tcp, tree
 from forgedsl.runtime.transports.base import Manifest, Transport, Weights
 
 TRANSPORTS: tuple[Transport, ...] = (
-    shm.TRANSPORT, ipc.TRANSPORT, ipc.PEER, nccl.TRANSPORT, tcp.TRANSPORT,
+    shm.TRANSPORT, ipc.TRANSPORT, ipc.PEER, nccl.TRANSPORT, tree.TRANSPORT, tcp.TRANSPORT,
 )  # fmt: skip
 
 
@@ -25,3 +25,9 @@ def transport(name: str) -> Transport:
 def open_weights(manifest: Manifest) -> Weights:
     """(Hugging Face name, tensor) of a published set of weights, over its own transport."""
     return transport(manifest.transport).open(manifest)
+
+
+def fetch_weights(manifest: Manifest) -> None:
+    """Receive what can be received before the engine takes it over."""
+    if fetch := transport(manifest.transport).fetch:
+        fetch(manifest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -21,11 +22,11 @@ class SharedMemory:
         self._paths: list[Path] = []
 
     def make(self, turn: int, num_bytes: int) -> tuple[Tensor, str]:
-        path = buffer_path(self._run_key, str(turn))
-        path.unlink(missing_ok=True)
-        _reserve(path, num_bytes)
-        self._paths.append(path)
-        return _map(path, num_bytes), path.name
+        if not self._paths:
+            self._paths = [buffer_path(self._run_key, str(each)) for each in (0, 1)]
+            reserve(self._paths, num_bytes)
+        path = self._paths[turn]
+        return mapped(path, num_bytes), path.name
 
     def written(self) -> None:
         """Copies to CPU memory end before they return."""
@@ -36,33 +37,38 @@ class SharedMemory:
         self._paths.clear()
 
 
-def _reserve(path: Path, num_bytes: int) -> None:
-    """Make the file with all its memory: to write where a map has none ends a process by SIGBUS.
+def reserve(paths: Sequence[Path], num_bytes: int) -> None:
+    """Make the files of all versions that are kept, with all their memory: a run that lacks it is
+    not to stop after a step, and to write where a map has none ends a process by SIGBUS.
 
     Raises:
         RunError: shared memory is too small.
     """
-    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    try:
-        os.posix_fallocate(file, 0, num_bytes)
-    except OSError as error:
-        path.unlink()
-        space = os.statvfs(SHM)
-        raise RunError(
-            f"a copy of the weights on their way takes {num_bytes >> 20} MiB, and of {SHM} "
-            f"{space.f_bavail * space.f_frsize >> 20} MiB are free ({error.strerror}): give it "
-            f"more (a container: --shm-size), or see what `ls {SHM}` holds"
-        ) from error
-    finally:
-        os.close(file)
+    for path in paths:
+        path.unlink(missing_ok=True)
+        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+        try:
+            os.posix_fallocate(file, 0, num_bytes)
+        except OSError as error:
+            for each in paths:
+                each.unlink(missing_ok=True)
+            space = os.statvfs(SHM)
+            raise RunError(
+                f"weights on their way take {len(paths)} x {num_bytes >> 20} MiB, and of {SHM} "
+                f"{space.f_bavail * space.f_frsize >> 20} MiB are free ({error.strerror}): give it "
+                f"more (a container: --shm-size), or see what `ls {SHM}` holds"
+            ) from error
+        finally:
+            os.close(file)
 
 
-def _map(path: Path, num_bytes: int) -> Tensor:
+def mapped(path: Path, num_bytes: int) -> Tensor:
+    """A file of shared memory, uint8 [num_bytes]."""
     return torch.from_file(str(path), shared=True, size=num_bytes, dtype=torch.uint8)
 
 
 TRANSPORT = Transport(
     name="shm",
     buffers=SharedMemory,
-    open=attached(lambda name, size: _map(SHM / name, size)),
+    open=attached(lambda name, size: mapped(SHM / name, size)),
 )

@@ -33,6 +33,7 @@ from monarch.actor import (
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.scratch import own_semaphores
+from forgedsl.runtime.upstream.answers import Callee
 
 __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap", "serve",
            "this_host"]  # fmt: skip
@@ -138,8 +139,8 @@ class Mesh:
     deaths: int = 0
     """of processes that had its place before"""
     members: list[dict[str, Any]] = field(default_factory=list)
-    ranks: dict[int, Any] = field(default_factory=dict)
-    """the actor of each that was called alone: Monarch keeps 7 KiB for each slice that is made"""
+    called: dict[int | None, Callee] = field(default_factory=dict)
+    """each called alone (Monarch keeps 7 KiB for each slice that is made), and all of them"""
 
     @classmethod
     def spawn(
@@ -193,9 +194,10 @@ class Mesh:
         Raises:
             ServiceError: an actor raised, or its process is gone.
         """
+        if None not in self.called:
+            self.called[None] = Callee(self.actor, self.size * len(self.on))
         async with self._named():
-            mesh = await getattr(self.actor, endpoint).call(*args)
-        return [value for _, value in mesh.items()]
+            return await self.called[None].ask(endpoint, *args)
 
     async def first(self, endpoint: str, *args: Any) -> Any:
         """Call an endpoint on all ranks; rank 0's result."""
@@ -236,12 +238,11 @@ class Mesh:
         )
 
     async def _call(self, rank: int, endpoint: str, *args: Any) -> Any:
-        if rank not in self.ranks:
+        if rank not in self.called:
             host, proc = divmod(rank, self.size)
             at = {"hosts": host} if "hosts" in self.actor.extent else {}
-            self.ranks[rank] = self.actor.slice(**at, procs=proc)
-        ((_, value),) = (await getattr(self.ranks[rank], endpoint).call(*args)).items()
-        return value
+            self.called[rank] = Callee(self.actor.slice(**at, procs=proc), 1)
+        return (await self.called[rank].ask(endpoint, *args))[0]
 
     @asynccontextmanager
     async def _named(self) -> AsyncIterator[None]:

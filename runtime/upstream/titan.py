@@ -14,7 +14,7 @@ import pickle
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,11 +25,21 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.plan.params import stage_layers
+from forgedsl.runtime.context import Context
 from forgedsl.runtime.upstream import titan_lora as lora
 from forgedsl.runtime.upstream import value_head
 from forgedsl.runtime.upstream.checkpoints import spoilt
-from forgedsl.runtime.upstream.titan_arch import HeadFn, adapt_config, keep_loss_whole, model_spec
+from forgedsl.runtime.upstream.titan_arch import (
+    HeadFn,
+    adapt_config,
+    keep_loss_whole,
+    model_spec,
+    read_model,
+)
 from forgedsl.runtime.upstream.titan_attention import Stretches
+from forgedsl.runtime.upstream.titan_context import share_rows
+from forgedsl.runtime.upstream.titan_draws import WholeDraws
 from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -73,9 +83,14 @@ class TitanModel:
     device: torch.device
     dp_rank: int
     dp_size: int
+    context: Context
+    """who shares its rows; `dp_rank` counts those with other samples"""
     flat: bool
     """whether its attention takes `Stretches` of one long row, or a mask over short rows"""
     classes: dict[str, str]
+    size: int
+    """parameters of the whole model, of which a pipeline gives this rank some layers"""
+    pipeline: Any = None
     lora: spec.Lora | None = None
 
     def hidden_to(
@@ -85,16 +100,19 @@ class TitanModel:
         shared)`; under tensor parallelism the weight is this rank's part, which `shared` describes.
 
         tokens, positions: int64 [R, L]; attention: `Stretches` of a flat model (R = 1), else bool
-        [R, 1, L, L], True where a query may attend.
+        [R, 1, L, L], True where a query may attend. In a pipeline `tokens` are what the stage
+        before makes of them, and a stage that is not the last returns hidden states.
         """
         lm_head: Any = self.model.lm_head
-        lm_head.head = head
+        if lm_head is not None:
+            lm_head.head = head
         if isinstance(attention, Stretches):
             torch._dynamo.maybe_mark_dynamic(attention.bounds, 0)
         try:
             return self.model(tokens, positions=positions, attention_masks=attention)
         finally:
-            lm_head.head = None
+            if lm_head is not None:
+                lm_head.head = None
 
     def values(self, hidden: Tensor) -> Tensor:
         """What the value head says of hidden states [N, H]; only within `head` of `hidden_to`."""
@@ -184,8 +202,9 @@ def build_model(
     dims.build_mesh()
     arch = model_spec(model, folder)
     config = lora.with_adapters(adapt_config(arch.model, model, service), service.lora)
-    with _no_trainer():
-        config.update_from_config(config=SimpleNamespace(parallelism=parallelism))
+    with _no_trainer():  # which refuses tied weights in a pipeline
+        alone = replace(parallelism, pipeline_parallel_degree=1)
+        config.update_from_config(config=SimpleNamespace(parallelism=alone))
     keep_loss_whole(config)
     # FSDP computes in the service's dtype whatever a model that is trained keeps
     store = DTYPES[_kept(service.optimizer) if service.optimizer is not None else service.dtype]
@@ -193,6 +212,10 @@ def build_model(
         module = config.build()
         if service.value_head:
             value_head.attach(module, config.dim)
+    context = share_rows(module, dims, service.parallel)
+    whole_model = {name: value.shape for name, value in module.named_parameters()}
+    device = torch.device("cpu" if service.mesh.device == "cpu" else torch.cuda.current_device())
+    pipeline = _split(module, dims, model, service, folder, device)
     module = arch.parallelize_fn(
         module,
         parallel_dims=dims,
@@ -207,24 +230,52 @@ def build_model(
         ac_config=_activation_checkpoint(service.activation_checkpoint, parts),
         dump_folder="",
     )
-    device = torch.device("cpu" if service.mesh.device == "cpu" else torch.cuda.current_device())
-    module.to_empty(device="cpu" if service.offload else device)
-    torch.manual_seed(model.source.seed if isinstance(model.source, spec.RandomModel) else 0)
-    with torch.no_grad():
-        module.init_states(buffer_device=device if service.offload else None)
-    lora.draw(module)
-    value_head.start(module)
-    _plain_sum_reduction(module)
-    if service.compile:
-        module.tok_embeddings.register_forward_hook(_any_length)
-    built = _wrap(module, config, dims, arch, folder, device)
-    built.lora = service.lora
+    seed = model.source.seed if isinstance(model.source, spec.RandomModel) else 0
+    _start(module, service, device, whole_model, seed + (pipeline.stage if pipeline else 0))
+    if pipeline is not None:
+        pipeline.copy_tied(module)
+        config = replace(config, enable_weight_tying=module.enable_weight_tying)
+    built = _wrap(module, config, dims, context, arch, folder, device, service.lora)
+    built.size, built.pipeline = sum(shape.numel() for shape in whole_model.values()), pipeline
     return built
 
 
+def _start(
+    module: Any, service: spec.TitanService, device: torch.device, shapes: dict[str, torch.Size],
+    seed: int,
+) -> None:  # fmt: skip
+    """Initial weights of a model of which `shapes` are all, and what its passes need."""
+    torch.manual_seed(seed)
+    module.to_empty(device="cpu" if service.offload else device)
+    with torch.no_grad(), WholeDraws():  # type: ignore[no-untyped-call]
+        module.init_states(buffer_device=device if service.offload else None)
+    lora.draw(module, shapes)
+    value_head.start(module)
+    _plain_sum_reduction(module)
+    if service.compile and module.tok_embeddings is not None:
+        module.tok_embeddings.register_forward_hook(_any_length)
+
+
+def _split(
+    module: Any, dims: Any, model: spec.Model, service: spec.TitanService, folder: Path,
+    device: torch.device,
+) -> Any:  # fmt: skip
+    """This rank's place in a pipeline, if any; the model keeps the layers that it computes."""
+    if service.parallel.pp == 1:
+        return None
+    # torch's pipelining takes a while to import
+    from forgedsl.runtime.upstream import titan_pipeline
+
+    layers = stage_layers(read_model(model, folder)[1], service.parallel.pp)
+    return titan_pipeline.split(
+        module, dims, layers, width=module.config.dim, dtype=DTYPES[service.dtype], device=device
+    )  # fmt: skip
+
+
 def _wrap(
-    module: nn.Module, config: Any, dims: Any, arch: Any, folder: Path, device: torch.device
-) -> TitanModel:
+    module: nn.Module, config: Any, dims: Any, context: Context, arch: Any, folder: Path,
+    device: torch.device, adapters: spec.Lora | None,
+) -> TitanModel:  # fmt: skip
     batch_mesh = dims.get_optional_mesh("batch")
     return TitanModel(
         model=module,
@@ -232,13 +283,16 @@ def _wrap(
         parallel_dims=dims,
         adapter=arch.state_dict_adapter(config, str(folder)),
         device=device,
-        dp_rank=batch_mesh.get_local_rank() if batch_mesh is not None else 0,
-        dp_size=batch_mesh.size() if batch_mesh is not None else 1,
+        dp_rank=batch_mesh.get_local_rank() // context.size if batch_mesh is not None else 0,
+        dp_size=batch_mesh.size() // context.size if batch_mesh is not None else 1,
+        context=context,
         flat=device.type != "cpu",
+        size=0,
         classes={
             "model": _torchtitan_name(type(module)),
             "parallelize": f"{arch.parallelize_fn.__module__}.{arch.parallelize_fn.__qualname__}",
         },
+        lora=adapters,
     )
 
 
@@ -386,7 +440,14 @@ def checkpoint_weights(
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:
     """Clip gradients to `max_norm` over all ranks; returns the norm before clipping."""
     weights = list(titan.model.parameters())
-    norm: Tensor = parts.dist_utils.clip_grad_norm_(weights, max_norm, foreach=True)
+    clip = parts.dist_utils.clip_grad_norm_
+    if titan.pipeline is None:
+        norm: Tensor = clip(weights, max_norm, foreach=True)
+        return norm
+    counted = titan.pipeline.add_up_tied(titan.model)
+    own = [weight for weight in weights if all(weight is not other for other in counted)]
+    norm = clip(own, max_norm, foreach=True, pp_mesh=titan.parallel_dims.get_mesh("pp"))
+    torch.nn.utils.clip_grads_with_norm_(counted, max_norm, norm, foreach=True)
     return norm
 
 
@@ -412,11 +473,11 @@ def _no_trainer() -> Iterator[None]:
 
 
 def _parallelism(degrees: spec.TitanParallel, parts: SimpleNamespace) -> Any:
+    """Weights are sharded over dp_shard x cp; rows are by us (`titan_context`), not torchtitan."""
     return parts.ParallelismConfig(
         data_parallel_replicate_degree=degrees.dp_replicate,
-        data_parallel_shard_degree=degrees.dp_shard,
+        data_parallel_shard_degree=degrees.dp_shard * degrees.cp,
         tensor_parallel_degree=degrees.tp,
-        context_parallel_degree=degrees.cp,
         pipeline_parallel_degree=degrees.pp,
         expert_parallel_degree=degrees.ep,
         spmd_backend=SPMD_BACKEND,

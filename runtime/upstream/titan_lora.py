@@ -8,6 +8,7 @@ the adapter in `titan.py`; import nothing of torchtitan at module level.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,17 +53,21 @@ def _apart(fused: Any) -> Any:
     )
 
 
-def draw(model: torch.nn.Module) -> None:
+def draw(model: torch.nn.Module, shapes: Mapping[str, torch.Size]) -> None:
     """Initial values of A, the same for any number of ranks: ranks that each draw a shard of their
-    own, with one seed, would draw the same rows, and those stay the same for ever."""
+    own, with one seed, would draw the same rows, and those stay the same for ever. `shapes` are
+    those of the whole model, of which a stage of a pipeline has some layers."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     generator = torch.Generator().manual_seed(0)
+    here = dict(model.named_parameters())
     with torch.no_grad():
-        for name, value in model.named_parameters():
+        for name, shape in shapes.items():
             if name.endswith(A):
-                drawn = torch.empty(value.shape)
+                drawn = torch.empty(shape)
                 torch.nn.init.kaiming_uniform_(drawn, a=5**0.5, generator=generator)
+                if (value := here.get(name)) is None:
+                    continue
                 whole = drawn.to(value.device, value.dtype)
                 if isinstance(value, DTensor):
                     whole = distribute_tensor(whole, value.device_mesh, value.placements)

@@ -35,6 +35,8 @@ T = TypeVar("T")
 
 CPU_KV_CACHE_GIB = 1
 CPU_BATCHED_TOKENS = 8192
+CACHED = "256"
+"""kernels that oneDNN keeps, one for each shape of a product, of 0.2 MiB; as it comes, 1,024"""
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 NOT_LOADED = "%s: Failed to load weights"
 
@@ -66,14 +68,12 @@ class Seat:
 
 def prepare_environment(device: str) -> None:
     """Settings vLLM reads at import; call before anything imports vllm."""
-    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
-    if sockets := short_folder(os.environ):
-        os.environ.setdefault("VLLM_RPC_BASE_PATH", sockets)
+    wanted = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
+    wanted |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": short_folder(os.environ)}
     if device == "cpu":
-        os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_KV_CACHE_GIB))
-        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        wanted |= {"VLLM_CPU_KVCACHE_SPACE": str(CPU_KV_CACHE_GIB)}
+        wanted |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": CACHED}
+    os.environ.update({k: v for k, v in wanted.items() if v and k not in os.environ})
 
 
 class Engine:

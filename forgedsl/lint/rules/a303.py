@@ -4,7 +4,8 @@ Under `schedule async`, and where weights are synced every other step only, a ba
 weights one or more steps old. A loss that never reads `behavior` treats those tokens as if the
 current policy had sampled them: torchforge's first GRPO did (`exp(lp - lp.detach())` is always
 1). miles #1829 and slime #1800 ran so. An engine that rounds its keys and values to fp8
-(`engine.kv_dtype`) is another policy too, however new its weights are.
+(`engine.kv_dtype`) is another policy too, however new its weights are. What is drawn from a
+`buffer` is always older.
 
     loss pg(logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
       minimize token_mean(-logprob * adv, mask)            # fires under schedule async
@@ -43,7 +44,7 @@ def _corrects(loss: LossView) -> bool:
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        why = _stale(view) or _rounded(view, loss)
+        why = _replayed(loss) or _stale(view) or _rounded(view, loss)
         corrected = "behavior" in loss.read and loss.once(_corrects)
         if why is None or not loss.samplers or corrected or (loss.updates > 1 and not loss.older):
             continue  # the last of them is L431, which says more
@@ -54,6 +55,15 @@ def check(view: View) -> Findings:
             related=(label,),
             help=f"weight by exp(clamp(logprob - behavior, -10.0, 10.0)), or {remedy}",
         )
+
+
+def _replayed(loss: LossView) -> tuple[str, Label, str] | None:
+    if not loss.recalls:
+        return None
+    drawn = loss.recalls[0]
+    label = Label(text="rollouts of steps before", span=drawn.span)
+    what = f"`{drawn.name}` was sampled by older weights, and drawn from `{drawn.receiver}`"
+    return what, label, "leave what was drawn out of its batch"
 
 
 def _stale(view: View) -> tuple[str, Label, str] | None:

@@ -7,9 +7,12 @@ An unused reward or loss is usually a forgotten term: the run trains, only not o
 
 Use it, or remove the declaration. A reward with `monitor = true` is reported, and needs no use. An
 import that nothing names is unused too; what an import brings and this program does not use is not.
+So is what is put into a buffer beside a rollout, and read of no drawn one: it is not kept.
 """
 
-from forgedsl.hir.ir import Scope
+from collections.abc import Iterator
+
+from forgedsl.hir.ir import FlowInput, FlowStep, Scope
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 
@@ -28,6 +31,7 @@ def check(view: View) -> Findings:
         "reward": program.rewards,
         "rubric": program.rubrics,
         "environment": program.environments,
+        "buffer": program.buffers,
         "function": program.functions,
         "import": [n for n, found in program.scope.names.items() if isinstance(found, Scope)],
     }
@@ -41,3 +45,19 @@ def check(view: View) -> Findings:
                     f"{kind} `{name}` is never used",
                     program.spans[name],
                 )
+    for drawn, put in _unread(program.flow):
+        yield finding(
+            f"`{put.argument}` is put into a buffer, and `{drawn}.{put.argument}` never read",
+            put.span,
+            help=f"`{put.argument} = {drawn}.{put.argument}` in a `replay`, or leave it out",
+        )
+
+
+def _unread(flow: tuple[FlowStep, ...]) -> Iterator[tuple[str, FlowInput]]:
+    read = {(i.edge, i.attribute) for step in flow for i in step.inputs}
+    drawn = {step.receiver: step.name for step in flow if step.op == "recall" and step.name}
+    for step in (step for step in flow if step.op == "put" and step.receiver in drawn):
+        for part in step.inputs:
+            name = drawn[step.receiver]
+            if part.argument not in ("rollout", "keep") and (name, part.argument) not in read:
+                yield name, part

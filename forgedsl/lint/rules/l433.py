@@ -23,16 +23,15 @@ FAR = 8.0
 
 
 def check(view: View) -> Findings:
-    if view.stale is None:
-        return
     for loss in view.losses:
-        if loss.step is None or loss.updates < 2 or loss.older != ["behavior"]:
+        older = loss.recalls[0].span if loss.recalls else view.stale
+        if older is None or loss.step is None or loss.updates < 2 or loss.older != ["behavior"]:
             continue
         if loss.once(_clips):
             yield finding(
                 f"the clip of {loss.updates} updates a step is around the sampler's weights",
                 loss.place,
-                related=(Label(text="which may be older than the step", span=view.stale),),
+                related=(Label(text="which may be older than the step", span=older),),
                 help="`proximal = trainer.logprobs(rollout)` in the batch, and `rl.tis_ppo`",
             )
 

@@ -12,7 +12,7 @@ sequences only.
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
-from forgedsl.plan.cost import data_ranks
+from forgedsl.plan.cost import data_ranks, replayed
 
 finding = rule(__doc__, "W")
 
@@ -23,6 +23,7 @@ def check(view: View) -> Findings:
     graph, plan = view.planned
     sequences = sum(graph.drawn(node) * int(node.settings["n"]) for node in graph.of("sample"))
     sequences += sum(2 * graph.drawn(node) for node in graph.of("pairs"))
+    sequences += sum(replayed(plan.request, graph, node)[0] for node in graph.of("recall"))
     ranks = data_ranks(plan.mesh(graph.trainer))
     for step in view.steps:
         parts = int(step.settings["minibatches"].value)

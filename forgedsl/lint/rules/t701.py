@@ -23,7 +23,7 @@ PER_TOKEN = {"logprobs": True, "values": True, "score": False}
 def check(view: View) -> Findings:
     for loss in view.losses:
         declared = {field.name: field for field in loss.function.fields}
-        for name, step in loss.bound.items():
+        for name, step in loss.sources:
             field = declared.get(name)
             if field is None or not isinstance(field.type, ast.TensorType):
                 continue
@@ -33,6 +33,7 @@ def check(view: View) -> Findings:
             axes = [axis.text for axis in field.type.axes if isinstance(axis, ast.Path)]
             if per_token is None or ("T" in axes) == per_token or "P" in axes:
                 continue
+            del declared[name]  # told once, also where several batches have it
             given = "[B, T]" if per_token else "[B]"
             own = not field.type.span.file.startswith(STANDARD)
             yield finding(

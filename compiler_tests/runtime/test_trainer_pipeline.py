@@ -1,0 +1,95 @@
+"""One recorded batch on one rank and on ranks that each have some of the layers: the same step."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_trainer_ranks import recorded_batch, recorded_loss, two_steps
+
+from forgedsl.lower import job as spec
+
+
+def untied_model(folder: Path) -> spec.Model:
+    """The shipped model with a head of its own."""
+    shutil.copytree(str(files("forgedsl") / "pipelines/models/tiny_math"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    (file,) = folder.glob("*.safetensors")
+    weights = load_file(file)
+    embedding = weights["model.embed_tokens.weight"]
+    weights["lm_head.weight"] = embedding + 0.1 * embedding.roll(1, 0)
+    save_file(weights, file)
+    return spec.Model(source=spec.LocalModel(path=str(folder), sha256=""), dtype="f32", context=256)
+
+
+async def asked(folder: Path, mesh: Any) -> Any:
+    """Log-probs and losses without gradients, and the weights of an export."""
+    samples = recorded_batch().samples[:7]
+    logprobs = await mesh.first("logprobs", samples)
+    held = await mesh.first("evaluate", samples, "recorded")
+    await mesh.first("export", str(folder / "export"), "f32")
+    (file,) = (folder / "export").glob("*.safetensors")
+    return logprobs, held, load_file(file)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    ("parallel", "tied"),
+    [
+        (spec.TitanParallel(pp=2), True),
+        (spec.TitanParallel(pp=2, dp_shard=2), False),
+        (spec.TitanParallel(pp=2, cp=2), True),
+    ],
+    ids=["tied", "untied, sharded", "tied, rows shared"],
+)
+def test_stages_take_the_step_of_one_rank_and_resume_each_other(
+    tmp_path: Path, make_job: Any, make_titan: Any, parallel: spec.TitanParallel, tied: bool
+) -> None:
+    models = {} if tied else {"models": {"policy": untied_model(tmp_path / "untied")}}
+
+    def run(how: spec.TitanParallel, folder: Path, resume: int | None = None) -> Any:
+        folder.mkdir(exist_ok=True)
+        procs = how.pp * how.dp_shard * how.cp
+        # six microbatches a step, so that 1F1B has a steady state
+        service = make_titan(procs=procs).model_copy(
+            update={"parallel": how, "batch": spec.BatchShape(seq_len=32, rows=2)}
+        )
+        job = make_job(
+            services={"trainer": service}, losses={"recorded": recorded_loss()}, **models
+        )
+        return asyncio.run(two_steps(job, procs, folder, resume, partial(asked, folder)))
+
+    one = spec.TitanParallel()
+    facts, whole = run(one, tmp_path / "whole")
+    told, split = run(parallel, tmp_path / "split")
+    assert told["parameters"] == facts["parameters"]
+    for a, b in zip(facts["asked"], told["asked"], strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+    _agree(whole, split)
+    if parallel.cp > 1:  # whose ranks are those of dp_shard to a checkpoint
+        return
+    shutil.copytree(tmp_path / "split" / "checkpoints", tmp_path / "back" / "checkpoints")
+    _, here = run(parallel, tmp_path / "split", resume=2)
+    _, there = run(one, tmp_path / "back", resume=2)
+    _agree(there, here)
+    assert [result.version for result, _ in here] == [3, 4]
+
+
+def _agree(one: Any, two: Any) -> None:
+    for (a, weights_a), (b, weights_b) in zip(one, two, strict=True):
+        assert (a.kernel, a.tokens, a.lr) == (b.kernel, b.tokens, b.lr)
+        assert b.loss == pytest.approx(a.loss, rel=1e-4)
+        assert b.grad_norm == pytest.approx(a.grad_norm, rel=1e-4)
+        assert b.metrics == pytest.approx(a.metrics, rel=1e-4, abs=1e-6)
+        assert weights_b.keys() == weights_a.keys()
+        for name, value in weights_a.items():
+            torch.testing.assert_close(weights_b[name], value, rtol=0, atol=1e-5)

@@ -1,0 +1,76 @@
+"""Context parallelism of torchtitan's decoders: ranks share rows, in attention their heads.
+
+    q, k, v [R, L / n, heads] --all-to-all--> [R, L, heads / n] --attention--> back
+
+DeepSpeed-Ulysses (2309.14509): all but attention looks at single tokens, and attention at single
+heads, so it is computed as ever, on whole rows with their documents. torchtitan's own way is for
+flex attention, which has no kernel for CPUs, and causal SDPA, which knows no documents; attention
+by stretches, which is ours on GPUs, it refuses. Part of the adapter in `titan.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed._functional_collectives import all_to_all_single
+
+from forgedsl.errors import LaunchError
+from forgedsl.lower import job as spec
+from forgedsl.runtime.context import Context
+
+
+def share_rows(module: nn.Module, dims: Any, degrees: spec.TitanParallel) -> Context:
+    """Have the layers of a model that is not yet parallelized exchange tokens for heads.
+
+    Raises:
+        LaunchError: they cannot be dealt out evenly, of a model that the plan did not know.
+    """
+    if degrees.cp == 1:
+        return Context()
+    context = _neighbours(dims, degrees.cp)
+    layers: Any = module.layers
+    for layer in layers.values():
+        here = layer.attention
+        heads, kv_heads = here.n_heads // degrees.tp, here.n_kv_heads // degrees.tp
+        if heads % math.lcm(kv_heads, degrees.cp):
+            raise LaunchError(
+                f"parallel.cp = {degrees.cp} ranks cannot share {heads} heads with {kv_heads} kv "
+                "heads evenly"
+            )
+        inner = here.inner_attention
+        inner.forward = _exchanging(inner.forward, context.size, context.group)
+    return context
+
+
+def _neighbours(dims: Any, size: int) -> Context:
+    """The ranks that share rows, within what torchtitan takes for data parallelism."""
+    batch = dims.get_mesh("batch")
+    mesh = batch._unflatten(0, (batch.size() // size, size), ("samples", "context"))["context"]
+    return Context(rank=mesh.get_local_rank(), size=size, group=mesh.get_group())
+
+
+def _exchanging(attend: Callable[..., Tensor], size: int, group: Any) -> Callable[..., Tensor]:
+    name: Any = group.group_name
+
+    def swapped(parts: Tensor) -> Tensor:
+        """Part i of [n, ...] to rank i."""
+        return all_to_all_single(parts.contiguous(), None, None, name)
+
+    def forward(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+        rows, width, heads, depth = q.shape
+        times = math.lcm(k.shape[2], size) // k.shape[2]
+        if times > 1:  # fewer heads of keys than ranks
+            k, v = (x.repeat_interleave(times, 2) for x in (k, v))
+        own, kv = heads // size, k.shape[2] // size
+        parts = torch.cat([x.reshape(rows, width, size, -1, depth) for x in (q, k, v)], 3)
+        whole = swapped(parts.permute(2, 0, 1, 3, 4)).transpose(0, 1).flatten(1, 2)
+        q, k, v = torch.split(whole, [own, kv, kv], 2)
+        options["enable_gqa"] = own > kv
+        out = attend(q, k, v, **options).reshape(rows, size, width, own, depth)
+        return swapped(out.transpose(0, 1)).permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+    return forward
