@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,16 @@ STEPS = 20 if DEEP else 3
 
 def test_the_list_is_complete() -> None:
     assert tuple(sorted(path.stem for path in PIPELINES.glob("*.forge"))) == NAMES
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in NAMES if n != "dapo_code" and not n.startswith("smollm")]
+)
+def test_header_says_how_much_it_learns_on_a_cpu(name: str) -> None:
+    """What benchmarks/learning.py measures."""
+    lines = (PIPELINES / f"{name}.forge").read_text("utf-8").splitlines()
+    header = " ".join(line.removeprefix("## ") for line in lines if line.startswith("## "))
+    assert re.search(r"\d+ steps (raise|lower) [\w/]+ by \d", header)
 
 
 @pytest.mark.parametrize("name", NAMES)
