@@ -83,7 +83,7 @@ def graph_of(text: str, *overrides: str):
 
 def plan_of(text: str, *overrides: str, host: Host | None = None, base_dir: Path | None = None):
     """(plan or None, diagnostics)."""
-    found = loaded(text, *overrides, host=host)
+    found = loaded(text, *overrides, folder=base_dir, host=host)
     graph = build(found.program, reporter=found.reporter)
     assert graph is not None, list(found.reporter)
     made = plan(found.program, graph, reporter=found.reporter, host=host, base_dir=base_dir)

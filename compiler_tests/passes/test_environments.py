@@ -4,9 +4,10 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from forge_texts import changed
+from forge_texts import changed, plan_of
 
 from forgedsl.api import load_text
+from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.lower.lock import lock_text
 
@@ -97,6 +98,38 @@ def test_the_script_of_an_mcp_server_is_an_input_of_the_run(tmp_path: Path, ther
     sha256 = hashlib.sha256(b"serve()\n").hexdigest()
     assert job.environments["shop"].scripts == ({"inputs/server.py": sha256} if there else {})
     assert (sha256 in lock_text(job)) == there
+
+
+GIB = 2**30
+WIDE = Host(hosts=3, gpus=0, gpu=None, gpu_memory=0, cpus=8, memory=256 * GIB)
+
+
+def planned(folder: Path, procs: int, *overrides: str):
+    (folder / "desk.py").write_text(DESK, encoding="utf-8")
+    return plan_of(TEXT, f"shop.procs={procs}", *overrides, host=WIDE, base_dir=folder)
+
+
+def test_a_plan_counts_processes_of_environments_and_their_tokenizers(tmp_path: Path) -> None:
+    wide = ("launcher=process", "cluster.hosts=3", "trainer.hosts=2", "trainer.batch.rows=1")
+    made, _ = planned(tmp_path, 250, *wide)
+    host = made.memory.stores[-1]
+    assert host.name == "memory of host 2"  # that of the generator, away from the trainer
+    assert host.parts["shop"] == pytest.approx(250 * (0.15 * GIB + 700 * 151_936), rel=1e-6)
+
+
+def test_an_environment_that_nothing_plays_in_takes_no_memory(tmp_path: Path) -> None:
+    made, _ = planned(tmp_path, 2)
+    text = changed(TEXT, (SHOP, f"{SHOP}\n{SHOP.replace('shop', 'other')}"))
+    with_other, _ = plan_of(text, host=WIDE, base_dir=tmp_path)
+    assert with_other.memory.stores[-1].parts == made.memory.stores[-1].parts
+
+
+def test_too_many_processes_of_an_environment_name_how_many_fit(tmp_path: Path) -> None:
+    made, said = planned(tmp_path, 2000)
+    assert made is None
+    assert [(d.code, d.severity) for d in said] == [("P205", "error")]
+    fitting = int(said[0].help.removeprefix("`shop.procs = ").removesuffix("` fits"))
+    assert planned(tmp_path, fitting)[1] == []
 
 
 def test_a_play_is_a_sample_that_knows_its_environment(tmp_path: Path) -> None:

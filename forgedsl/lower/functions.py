@@ -22,6 +22,7 @@ from forgedsl.hir.judges import holes, judge_of, scorer_of
 from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
+from forgedsl.plan.environments import played
 from forgedsl.services.registry import kind_of
 from forgedsl.shipped import locate
 from forgedsl.source import SourceFile
@@ -118,27 +119,24 @@ def lower_environments(
     program: Program, graph: Graph, files: InputFiles
 ) -> dict[str, job.Environment]:
     """What the flow and the evals play in."""
-    played = {node.settings.get("env") for node in graph.of("sample")}
-    refs = [decl.settings["env"].value for decl in program.evals.values()]
-    played |= {ref.name for ref in refs if isinstance(ref, Ref)}
     found = {}
-    for name, decl in program.environments.items():
-        if name in played:
-            path, sha256 = files.add(decl.body.module, decl.body.span)
-            found[name] = job.Environment(
-                type_name=decl.body.name,
-                args={key: plain_argument(value) for key, value in decl.body.args.items()},
-                path=path,
-                sha256=sha256,
-                tools=tuple(tool.name for tool in decl.body.tools),
-                parts=decl.body.parts,
-                scripts=dict(
-                    files.add(script, decl.body.span)
-                    for script in decl.body.scripts
-                    if locate(script, files.base_dir).is_file()  # else it is of another host
-                ),
-                **{key: setting.value for key, setting in decl.settings.items()},
-            )
+    for name in played(program, graph):
+        decl = program.environments[name]
+        path, sha256 = files.add(decl.body.module, decl.body.span)
+        found[name] = job.Environment(
+            type_name=decl.body.name,
+            args={key: plain_argument(value) for key, value in decl.body.args.items()},
+            path=path,
+            sha256=sha256,
+            tools=tuple(tool.name for tool in decl.body.tools),
+            parts=decl.body.parts,
+            scripts=dict(
+                files.add(script, decl.body.span)
+                for script in decl.body.scripts
+                if locate(script, files.base_dir).is_file()  # else it is of another host
+            ),
+            **{key: setting.value for key, setting in decl.settings.items()},
+        )
     return found
 
 

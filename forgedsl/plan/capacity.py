@@ -19,6 +19,7 @@ from forgedsl.plan.host import Host
 from forgedsl.plan.memory import (
     PHASES,
     PROCESS,
+    TOKENIZER,
     Phase,
     TitanShape,
     VllmShape,
@@ -119,6 +120,8 @@ class Request:
     syncs: tuple[Node, ...]
     held: Mapping[str, int] = field(default_factory=dict)
     """bytes of each buffer of samples"""
+    played: tuple[str, ...] = ()
+    """the environments in use"""
 
     @property
     def synced(self) -> frozenset[str]:
@@ -330,12 +333,21 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
         totals[0]["controller"], totals[index]["rewards"] = controller, rewards
     else:
         totals[0]["controller and rewards"] = controller + rewards
+    totals[index].update(_environments(request))
     index = max(totals, key=lambda host: sum(totals[host].values()))
     return Store(
         name=f"memory of host {index}" if request.host.hosts > 1 else "memory of the host",
         kind="host", services=tuple(name for name in totals[index] if name in request.dims),
         count=1, capacity=request.host.memory, parts=totals[index], phase="all phases",
     )  # fmt: skip
+
+
+def _environments(request: Request) -> dict[str, int]:
+    """What the processes of each environment take, with the tokenizer of a model that plays."""
+    vocab = max((dims.vocab for dims in request.dims.values() if dims is not None), default=0)
+    each = PROCESS["environment"] + TOKENIZER * vocab
+    decls = request.program.environments
+    return {name: round(decls[name].settings["procs"].value * each) for name in request.played}
 
 
 def _received(request: Request) -> Iterator[tuple[int, str, int]]:

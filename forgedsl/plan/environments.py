@@ -28,6 +28,15 @@ def environment_of(program: Program, settings: Mapping[str, object]) -> Environm
     return program.environments[str(name)] if name is not None else None
 
 
+def played(program: Program, graph: Graph) -> tuple[str, ...]:
+    """The environments that the flow and the evals play in."""
+    settings = [node.settings for node in graph.of("sample")]
+    settings += [{"env": decl.settings["env"].value} for decl in program.evals.values()]
+    found = [environment_of(program, each) for each in settings]
+    used = {decl.name for decl in found if decl is not None}
+    return tuple(name for name in program.environments if name in used)
+
+
 def longest_text(program: Program, node: Node) -> int | None:
     """Tokens of all turns of a trajectory, at most; None: only a deadline ends it."""
     service = program.services[node.target]

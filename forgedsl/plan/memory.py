@@ -45,8 +45,10 @@ BATCHED_TOKENS = 8192
 """tokens of one engine step"""
 GRAPHS = 1.5 * GIB
 MAX_RUNNING = 256
-PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB}
+PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB, "environment": 0.15 * GIB}
 """resident memory of processes that hold no model (measured); of services see their kinds"""
+TOKENIZER = 700
+"""bytes of an entry of a vocabulary in a process that makes tokens (measured)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,10 +66,14 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
         place = ""
     span = _span(decl, rows=bool(plan.fitting_rows(largest)))
     remedies = tuple(_remedies(request, plan, store, largest))
-    if (buffer := max(store.parts, key=lambda name: store.parts[name])) in request.program.buffers:
-        groups = request.program.buffers[buffer].settings["groups"]
-        span = groups.origin.span or request.program.buffers[buffer].name_span
-        remedies = (_fewer(store, buffer, groups.value),)
+    most = max(store.parts, key=lambda name: store.parts[name])
+    for key, decls in (
+        ("groups", request.program.buffers), ("procs", request.program.environments),
+    ):  # fmt: skip
+        if most in decls:
+            setting = decls[most].settings[key]
+            span = setting.origin.span or decls[most].name_span
+            remedies = (_fewer(store, f"{most}.{key}", setting.value, store.parts[most]),)
     over = store.share > 1
     if not over:
         message = f"{message}: {100 * store.share:.0f} % of it"
@@ -90,13 +94,12 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
     )
 
 
-def _fewer(store: Store, buffer: str, groups: int) -> str:
-    """A buffer of samples that leaves room for the rest."""
-    room = 0.9 * store.capacity - (store.bytes - store.parts[buffer])
-    fitting = int(groups * room / store.parts[buffer])
-    return (
-        f"`{buffer}.groups = {fitting}` fits" if fitting > 0 else f"no room is left for `{buffer}`"
-    )
+def _fewer(store: Store, setting: str, count: int, size: int) -> str:
+    """So many groups of a buffer or processes of an environment that there is room for the rest."""
+    room = 0.9 * store.capacity - (store.bytes - size)
+    fitting = int(count * room / size)
+    name = setting.partition(".")[0]
+    return f"`{setting} = {fitting}` fits" if fitting > 0 else f"no room is left for `{name}`"
 
 
 def _span(decl: Decl, *, rows: bool = False) -> Span:

@@ -19,7 +19,7 @@ from forgedsl.plan import checks
 from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, held_bytes, lengths, plan_cost
-from forgedsl.plan.environments import check_environments, check_tools
+from forgedsl.plan.environments import check_environments, check_tools, played
 from forgedsl.plan.host import Host, launcher_of, resolve_host
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory import GIB
@@ -195,7 +195,7 @@ def request_of(
         trainer=graph.trainer,
         syncs=tuple(graph.syncs),
     )
-    return replace(request, held=held_bytes(request, graph))
+    return replace(request, held=held_bytes(request, graph), played=played(program, graph))
 
 
 def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
