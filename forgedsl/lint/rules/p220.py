@@ -1,14 +1,25 @@
-"""P220 tensor-parallel-across-hosts: layers are split over the network between hosts.
+"""P220 split-across-hosts: what every layer sends goes over the network between hosts.
 
 Tensor parallelism sends activations twice in every layer, which links inside of a host carry and a
-network between hosts does not: steps become many times slower (OpenRLHF #758, vime #64).
+network between hosts does not: steps become many times slower (OpenRLHF #758, vime #64). Context
+parallelism sends the queries, keys and values of a rank's tokens and what attention makes of them,
+which is less, and nothing hides it either: of `cp` it is said where rows fit within a host.
 
     trainer { hosts = 2, procs = 4, parallel { tp = 8 } }                    # fires
+    trainer { hosts = 2, procs = 4, parallel { cp = 8 } }                    # where cp = 4 fits too
     trainer { hosts = 2, procs = 4, parallel { tp = 4, dp_shard = 2 } }      # silent
 """
 
+from math import gcd
+
+from forgedsl.diagnostics import counted
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
+from forgedsl.plan.capacity import TIGHT, plan_memory
+from forgedsl.plan.meshes import MeshPlan
+from forgedsl.plan.plan import Plan
+from forgedsl.records import replace
+from forgedsl.services.registry import kind_of
 
 finding = rule(__doc__, "W")
 
@@ -16,12 +27,30 @@ finding = rule(__doc__, "W")
 def check(view: View) -> Findings:
     if view.planned is None:
         return
-    for mesh in view.planned[1].meshes:
-        tp = mesh.degrees.get("tp", 1)
-        if mesh.hosts > 1 and tp > mesh.procs:
-            service = view.program.services[mesh.service]
-            yield finding(
-                f"tp = {tp} of `{mesh.service}` spans hosts of {mesh.procs} processes",
-                place(service.settings["parallel.tp"], service),
-                help=f"`tp = {mesh.procs}`, and the rest by `dp_shard` or `replicas`",
-            )
+    plan = view.planned[1]
+    for mesh in (mesh for mesh in plan.meshes if mesh.hosts > 1):
+        tp, cp = mesh.degrees["tp"], mesh.degrees.get("cp", 1)
+        if mesh.procs % tp:
+            key, most = "tp", gcd(tp, mesh.procs)
+        elif mesh.procs % (tp * cp) and _fits(plan, mesh, gcd(cp, mesh.procs // tp)):
+            key, most = "cp", gcd(cp, mesh.procs // tp)
+        else:
+            continue
+        service = view.program.services[mesh.service]
+        yield finding(
+            f"{key} = {mesh.degrees[key]} of `{mesh.service}` spans hosts of "
+            f"{counted(mesh.procs, 'process')}",
+            place(service.settings[f"parallel.{key}"], service),
+            help=f"`{key} = {most}`, and the rest by `{kind_of(mesh.kind).spread or 'replicas'}`",
+        )
+
+
+def _fits(plan: Plan, mesh: MeshPlan, cp: int) -> bool:
+    """Whether rows fit with fewer ranks to share each, as far as that is known."""
+    spread = mesh.degrees["dp_shard"] * mesh.degrees["cp"] // cp
+    fewer = replace(mesh, degrees={**mesh.degrees, "cp": cp, "dp_shard": spread})
+    meshes = tuple(fewer if each is mesh else each for each in plan.meshes)
+    memory = plan_memory(replace(plan.request, meshes=meshes))
+    mine = [store for store in memory.stores if mesh.service in store.services]
+    known = memory.rank(mesh.service) is not None
+    return known and all(store.share <= TIGHT for store in mine)
