@@ -125,11 +125,12 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """A constructor: `hf(id, revision)`."""
+    """A constructor: `hf(id, revision)`; `instead` says how to write what it does not take."""
 
     name: str
     params: tuple[Parameter, ...]
     doc: str
+    instead: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:

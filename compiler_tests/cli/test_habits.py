@@ -275,3 +275,31 @@ def test_the_help_of_every_command_has_examples_that_are_commands(command, monke
 def test_what_is_not_there_is_bad_usage_said_once(words, monkeypatch, capsys):
     assert forgec(monkeypatch, *words) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("written", "help_text"),
+    [
+        ("process(3)", "`launcher = process`; `cluster { hosts = 3 }` says how many there are"),
+        (
+            "process(hosts = 3)",
+            "`launcher = process`; `cluster { hosts = 3 }` says how many there are",
+        ),
+        ("process(3 hosts)", "`cluster { hosts = ... }` says how many hosts there are"),
+        ("local(3)", "`launcher = local`; `procs` of a service says how many it has"),
+        ('ssh("a", "b")', 'write `ssh(["a", "b"])`'),
+        ("ssh(hosts = 2)", 'write a list: `["NAME", "NAME"]`'),
+        ("ssh(hosts = [a])", '`hosts` of `ssh` is a string: `"a"`'),
+        ("slurm(partition = gpu)", '`partition` of `slurm` is a string: `"gpu"`'),
+        ('slurm("gpu", time = "12:00:00")', "write `12h`"),
+        ('slurm("gpu", time = "1:30:00")', "write `90min`"),
+        ('slurm("gpu", hosts = 2)', "here that is `hosts` of the cluster"),
+        ('slurm { partition = "gpu" }', '`launcher = slurm(partition = "gpu")`'),
+        ('"local"', "write `local`"),
+        ("k8s", "here that is `kubernetes(namespace = ..., image = ...)`"),
+    ],
+)
+def test_launchers_as_one_half_remembers_them(written, help_text):
+    text = f"{GRPO.read_text()}\nlauncher = {written}\n"
+    found = api.load_text(text, "test.forge", folder=GRPO.parent)
+    assert [d.help for d in found.reporter if d.severity == "error"] == [help_text]

@@ -88,6 +88,8 @@ def known_words() -> set[str]:
     kinds = (*KINDS.values(), *SERVICES.values(), SYNC)
     words = {setting.name for kind in kinds for setting in kind.settings}
     words |= {f"{kind.name}.{setting.name}" for kind in kinds for setting in kind.settings}
+    for form in KINDS["launcher"].settings[0].type.ctors.values():
+        words |= {form.name, *(param.name for param in form.params)}
     return words | {"n", "clip_low", "clip_high", "entropy_coef", "parallel.tp"}
 
 

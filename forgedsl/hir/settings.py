@@ -83,6 +83,8 @@ class Coercer:
             return self.ctx.error("F109", message, expr.span, help=help_text)
         if isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
             span, help_text = part_span(expr, 0, 0), f"{what} is {type_.text}"
+            if type_.base == "str":
+                help_text += f': `"{expr.text}"`'
             known = self.names.constants()
             return self.ctx.unknown("F101", "undefined name", expr.parts[0], span, known, help_text)
         found = evaluate(expr, self.names, self.ctx)
@@ -190,6 +192,11 @@ class Coercer:
         params = {p.name: p for p in signature.params}
         positional = [p for p in signature.params if not p.keyword]
         bound: dict[str, Any] = {}
+        texts = [f'"{arg.value.value}"' for arg in args if isinstance(arg.value, ast.String)]
+        if 1 < len(texts) == len(args) > len(positional) == 1 and positional[0].type.item:
+            message = f"`{positional[0].name}` of `{signature.name}` is one list"
+            help_text = f"write `{signature.name}([{', '.join(texts)}])`"
+            return self.ctx.error("F114", message, args[1].span, help=help_text)
         for index, arg in enumerate(args):
             param = self._parameter(signature, arg, index, positional, params)
             if param is None:
@@ -223,13 +230,13 @@ class Coercer:
                 return params[arg.name]
             span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name))
             what = f"`{signature.name}` has no parameter"
-            self.ctx.unknown("F114", what, arg.name, span, params)
+            self.ctx.unknown("F114", what, arg.name, span, params, signature.instead)
             return None
         if index < len(positional):
             return positional[index]
         most = len(positional)
         message = f"`{signature.name}` takes {counted(most, 'positional argument')}"
-        self.ctx.error("F114", message, arg.span)
+        self.ctx.error("F114", message, arg.span, help=signature.instead)
         return None
 
 
@@ -266,6 +273,8 @@ def _convert(value: Any, type_: Type) -> Any:
 
 def _form_of(text: str, type_: Type) -> str:
     """The call that a bare path or id stands for: `jsonl("a.jsonl")`, `hf("Qwen/Qwen3-1.7B")`."""
+    if text in type_.ctors:
+        return text
     ending = text.rpartition(".")[2]
     here = text.startswith((".", "/", "~", "forgedsl:"))
     name = ending if ending in type_.ctors else "local" if here else "hf"
@@ -300,8 +309,14 @@ def _unit_help(value: Any, type_: Type) -> str:
         return f"without quotes: `{value}`"
     if isinstance(value, str) and (said := habit(re.sub(r":\d+$|^torch\.", "", value))):
         return said if any(f"`{word}`" in said for word in type_.words) else ""
+    clock = re.fullmatch(r"(\d+):(\d\d):00", value) if isinstance(value, str) else None
+    if clock and type_.base == "duration":
+        hours, minutes = map(int, clock.groups())
+        return f"write `{f'{60 * hours + minutes}min' if minutes else f'{hours}h'}`"
     if type_.base == "list" and isinstance(value, str):
         return f"write a list: `[{show(value)}]`"
+    if type_.base == "list" and is_number and type_.item and type_.item.base == "str":
+        return 'write a list: `["NAME", "NAME"]`'
     if type_.base == "str" and is_number:
         return f'write it in quotes: `"{value}"`'
     return ""

@@ -71,9 +71,9 @@ class Launcher:
         return self.one_machine and self.most is None
 
 
-def signature(name: str, doc: str, *params: Parameter) -> Signature:
+def signature(name: str, doc: str, *params: Parameter, instead: str = "") -> Signature:
     """How it is written: `name(...)`."""
-    return Signature(name=name, params=params, doc=doc)
+    return Signature(name=name, params=params, doc=doc, instead=instead)
 
 
 def keyword(name: str, type_: Type, default: object = None) -> Parameter:

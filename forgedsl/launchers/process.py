@@ -9,7 +9,11 @@ from __future__ import annotations
 from forgedsl.launchers.base import Launcher, signature
 
 LAUNCHER = Launcher(
-    signature=signature("process", "hosts that are processes of this one"),
+    signature=signature(
+        "process",
+        "hosts that are processes of this one",
+        instead="`launcher = process`; `cluster { hosts = 3 }` says how many there are",
+    ),
     most=None,
     one_machine=True,
 )

@@ -51,6 +51,7 @@ _SHAPES = {
     "fn": "fn NAME(x: [B, T] f32) -> [B, T] f32 = EXPRESSION",
     "flow": "flow train { ... }",
     "sync": "sync trainer -> generator { every = 1 }",
+    "launcher": 'launcher = slurm(partition = "gpu")',
     "schedule": "schedule async { steps = 100, max_policy_age = 1 }",
     "eval": "eval NAME { dataset = ..., score = ..., every = 50 }",
     "profile": "profile NAME when CONDITION { ... }",

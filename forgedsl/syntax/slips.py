@@ -203,7 +203,9 @@ def _quantity_with_space(place: Place) -> Diagnostic | None:
         "unknown-unit",
         f"`{match[0]}{place.text}` is neither a number nor a quantity",
         span=span,
-        help="units are "
+        help="`cluster { hosts = ... }` says how many hosts there are"
+        if place.text in ("hosts", "nodes")
+        else "units are "
         + " ".join(UNITS)
         + (", behind plain digits" if place.text in UNITS else ""),
     )
