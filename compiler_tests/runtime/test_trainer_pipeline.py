@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_trainer_ranks import recorded_batch, recorded_loss, two_steps
+from test_trainer_ranks import published, recorded_batch, recorded_loss, two_steps
 
+from forgedsl import api
+from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
+from forgedsl.lower.loss import lower_loss
+from forgedsl.runtime.items import Batch
 
 
 def untied_model(folder: Path) -> spec.Model:
@@ -31,14 +35,25 @@ def untied_model(folder: Path) -> spec.Model:
     return spec.Model(source=spec.LocalModel(path=str(folder), sha256=""), dtype="f32", context=256)
 
 
+def of_values() -> spec.Loss:
+    functions, sources = api.load_functions("std/rl")
+    loss = lower_loss(functions["bradley_terry"], Reporter(), sources)
+    assert loss is not None
+    return loss
+
+
 async def asked(folder: Path, mesh: Any) -> Any:
-    """Log-probs and losses without gradients, and the weights of an export."""
-    samples = recorded_batch().samples[:7]
+    """Log-probs and losses without gradients, the weights of an export, and a step by a loss that
+    reads the value head alone, with the weights after it."""
+    samples = recorded_batch().samples[:8]
     logprobs = await mesh.first("logprobs", samples)
     held = await mesh.first("evaluate", samples, "recorded")
     await mesh.first("export", str(folder / "export"), "f32")
     (file,) = (folder / "export").glob("*.safetensors")
-    return logprobs, held, load_file(file)
+    exported = load_file(file)
+    told = await mesh.first("step", Batch(samples=samples), "bradley_terry")
+    values = await mesh.first("values", samples)
+    return logprobs, held, exported, (told.loss, told.grad_norm), values, await published(mesh)
 
 
 @pytest.mark.timeout(600)
@@ -61,11 +76,13 @@ def test_stages_take_the_step_of_one_rank_and_resume_each_other(
         procs = how.pp * how.dp_shard * how.cp
         # six microbatches a step, so that 1F1B has a steady state
         service = make_titan(procs=procs).model_copy(
-            update={"parallel": how, "batch": spec.BatchShape(seq_len=32, rows=2)}
-        )
-        job = make_job(
-            services={"trainer": service}, losses={"recorded": recorded_loss()}, **models
-        )
+            update={
+                "parallel": how, "batch": spec.BatchShape(seq_len=32, rows=2), "value_head": True
+            }
+        )  # fmt: skip
+        losses = {"recorded": recorded_loss(), "bradley_terry": of_values()}
+        until = spec.Schedule(mode="sync", steps=5, prompts=1, credits=1, age_bound=0)
+        job = make_job(services={"trainer": service}, losses=losses, schedule=until, **models)
         return asyncio.run(two_steps(job, procs, folder, resume, partial(asked, folder)))
 
     one = spec.TitanParallel()

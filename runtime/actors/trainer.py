@@ -423,6 +423,7 @@ class TitanTrainer(TitanActor):
         return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs))
 
     def _save(self, step: int) -> None:
+        titan.complete_moments(self.optimizers)
         self._saved = self.saver.save(step)
 
     def _export(self, target: Path, dtype: str) -> str | None:

@@ -359,6 +359,19 @@ def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None
             group["lr"] = rate
 
 
+def complete_moments(optimizers: Any) -> None:
+    """Give weights that no gradient has reached (a head that no loss reads) moments of 0, as a
+    checkpoint is loaded into those of all weights."""
+    for optimizer in optimizers:
+        known = next(iter(optimizer.state.values()), None)
+        for weight in (w for group in optimizer.param_groups for w in group["params"]):
+            if known and weight.requires_grad and weight not in optimizer.state:
+                optimizer.state[weight] = {
+                    name: torch.zeros_like(value if name == "step" else weight, dtype=value.dtype)
+                    for name, value in known.items()
+                }
+
+
 def build_checkpointer(
     titan: TitanModel,
     *,
