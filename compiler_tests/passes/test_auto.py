@@ -160,3 +160,11 @@ def test_a_slip_for_auto_is_told_what_may_stand_there():
 def test_hosts_that_nothing_reaches_are_left_out():
     one, four = (plan_of(OPEN, host=Host(gpus=8, hosts=hosts))[0] for hosts in (1, 4))
     assert four.chosen == one.chosen
+
+
+@pytest.mark.parametrize("written", ["parallel { pp = auto }", "parallel.dp_replicate = auto"])
+def test_what_is_not_worked_out_says_so(written):
+    text = changed(TINY, ("device = cpu, batch", f"device = cpu, {written}, batch"))
+    (found,) = [d for d in load_text(text).reporter if d.severity == "error"]
+    assert (found.code, text_at(text, found)) == ("F109", "auto")
+    assert found.help == "write its value: nothing works this one out"

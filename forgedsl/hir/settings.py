@@ -75,10 +75,13 @@ class Coercer:
     def folded(self, expr: ast.Expr, type_: Type, what: str) -> Any:
         """The value of an expression of names and numbers. A word on the command line that names
         nothing (`--set trainer.procs=abc`) is a value of the wrong type."""
-        is_typed = expr.span.file.startswith("<command line")
+        text = expr.text if isinstance(expr, ast.Path) else ""
+        is_typed = expr.span.file.startswith("<command line") or text == "auto"
         if is_typed and isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
-            small = expr.text.lower()
+            small = text.lower()
             help_text = f"write `{small}`" if small in ("true", "false", "none") else ""
+            if small == "auto":
+                help_text = "write its value: nothing works this one out"
             message = f"{what} is {type_.text}, not `{expr.text}`"
             return self.ctx.error("F109", message, expr.span, help=help_text)
         if isinstance(expr, ast.Path) and not self.names.knows(expr.parts[0]):
