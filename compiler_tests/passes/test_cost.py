@@ -1,5 +1,6 @@
 """Cost of a step, the bottleneck, dead groups, and the liveness of credit cycles."""
 
+import re
 from dataclasses import replace
 from itertools import pairwise
 
@@ -13,6 +14,7 @@ from forgedsl.plan.devices import LINK, REDUCE
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.params import forward_flops, stage_layers
 from forgedsl.plan.plan import advice, plan
+from forgedsl.plan.text import render_plan
 from forgedsl.plan.timeline import timeline
 
 FILTERED = changed(
@@ -202,3 +204,38 @@ def test_failure_edges():
     assert found["a pull of generator fails"].endswith("after 5 min at most")
     assert credit_loops(graph, made.schedule)[0][0] == "prompt"
     assert credit_loops(graph, made.schedule)[0][-2:] == ("step", "pull")
+
+
+FULL = changed(
+    GRPO,
+    ("{ device = cpu, procs = 2 }", "{ procs = 2 }"),
+    ("replicas = 2, parallel.tp = 2", "replicas = 1, parallel.tp = 2"),
+)
+
+
+def page(*edits, age):
+    text = changed(FULL, ("max_policy_age = 1", f"max_policy_age = {age}"), *edits)
+    made, _ = plan_of(text)
+    graph, _ = graph_of(text)
+    return made, render_plan(made.request.program, graph, made, summary=("",), identity="")
+
+
+@pytest.mark.parametrize(
+    ("prompts", "every", "age"), [(2, 1, 1), (2, 2, 2), (4, 1, 1), (4, 2, 2), (16, 2, 2)]
+)
+def test_one_more_batch_under_way_takes_what_the_plan_says(prompts, every, age):
+    edits = ("draw(16)", f"draw({prompts})"), ("every = 1", f"every = {every}")
+    made, text = page(*edits, age=age)
+    found = re.search(r"with (\d+).* \(`max_policy_age = (\d+)`\) .*a step takes (.+)", text)
+    then, _ = page(*edits, age=int(found[2]))
+    assert int(found[1]) == made.cost.lag + 2 == then.cost.lag + 1
+    assert found[3] == time_text(then.cost.step_seconds)
+
+
+def test_replicas_are_proposed_only_where_they_make_sampling_shorter():
+    (_, few), (_, many) = (
+        page(("draw(16)", "draw(1)"), age=1),
+        page(("draw(16)", "draw(512)"), age=1),
+    )
+    assert "bottleneck: rollout on generator\n" in few
+    assert re.search(r"rollout on generator; about \d+ replicas would keep up", many)

@@ -14,7 +14,7 @@ from forgedsl.diagnostics import Label, Reporter, counted, error
 from forgedsl.graph.ir import Graph, Node
 from forgedsl.hir.ir import Decl, Program
 from forgedsl.plan.staleness import Staleness, bound, plan_async
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.settings import Auto
 from forgedsl.source import Span
 
@@ -78,6 +78,15 @@ def plan_schedule(program: Program, graph: Graph, reporter: Reporter) -> Schedul
         starve_timeout=_setting(decl, "starve_timeout"),
         restarts=_setting(decl, "restarts"),
     )  # fmt: skip
+
+
+def looser(program: Program, schedule: SchedulePlan) -> SchedulePlan:
+    """The schedule that lets one more batch be under way, with the policy age that this takes."""
+    now, decl = schedule.staleness, program.schedule
+    assert decl is not None
+    fraction = float(_setting(decl, "window") or 0.0)
+    more = bound(prompts=now.prompts, lag=now.lag + 1, fraction=fraction, every=now.every)
+    return replace(schedule, staleness=more, max_policy_age=more.age_bound)
 
 
 def items_per_step(graph: Graph) -> int:

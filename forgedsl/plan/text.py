@@ -16,18 +16,23 @@ from forgedsl.graph.ir import Graph
 from forgedsl.hir.ir import Program
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, RankMemory, Store
-from forgedsl.plan.cost import DEAD_RATES, Cost, by_service, replayed, time_text
+from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, replayed, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.memory import GIB, PHASES, TitanShape
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.params import stage_layers
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.schedule import looser
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 
 WIDTH = 100
 HOST_ROWS = 6
+KEEPS_UP = 1.5
+"""times the others' seconds of a step that an engine may take"""
+SHORTER = 0.95
+"""of a step: what would save less is not said"""
 
 
 def render_plan(
@@ -41,7 +46,7 @@ def render_plan(
         ("policy age", _age(graph, plan)),
         ("replay", list(_replay(graph, plan))),
         ("liveness", list(_liveness(graph, plan))),
-        ("cost of a step, at most", list(_cost(plan))),
+        ("cost of a step, at most", list(_cost(graph, plan))),
         ("dead groups", list(_dead(plan)) if graph.of("score") else []),
         ("removed", [f"{', '.join((*part.nodes, *part.services)) or 'field'}: {part.reason}"
                      for part in graph.removed]),
@@ -278,7 +283,7 @@ def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:
 # ---- cost
 
 
-def _cost(plan: Plan) -> Iterator[str]:
+def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
     cost = plan.cost
     if cost.stages:
         busy = {name: cost.busy(name) for name in by_service(cost.stages)}
@@ -297,21 +302,33 @@ def _cost(plan: Plan) -> Iterator[str]:
         how = "stages overlap" if cost.overlapped else "stages take turns"
         yield f"{how}: about {time_text(cost.step_seconds)} a step, {_run_time(plan)}"
         if cost.waits:
-            yield from _under_way(cost)
+            yield (
+                f"bottleneck: the policy age; {counted(cost.lag + 1, 'batch')} under way, each "
+                f"{time_text(cost.turn)} from its first token to its weights"
+            )
         else:
-            yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(plan)}"
+            yield f"bottleneck: {slowest.node} on {slowest.service}{_balance(graph, plan)}"
+        yield from _looser(graph, plan, slowest)
     for name in cost.unknown:
         yield f"{name}: not known, like its model's dimensions"
 
 
-def _under_way(cost: Cost) -> Iterator[str]:
-    """That everything waits for batches, of which a larger lag allows more."""
-    now, then = cost.lag + 1, replace(cost, lag=cost.lag + 1).step_seconds
-    yield (
-        f"bottleneck: the policy age; {counted(now, 'batch')} under way, each "
-        f"{time_text(cost.turn)} from its first token to its weights"
-    )
-    yield f"  with {now + 1} (`max_policy_age = {now}`) a step takes {time_text(then)}"
+def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
+    """What one more batch under way gives: to all who wait for batches, or to the engine that all
+    wait for and that has too few sequences to decode at once."""
+    cost, request = plan.cost, plan.request
+    engine = slowest.node in {node.name for node in graph.of("sample")}
+    if not cost.overlapped or plan.schedule.every is None or not (cost.waits or engine):
+        return
+    more = looser(request.program, plan.schedule)
+    then = plan_cost(request, graph, more, plan.colocate, plan.memory.ranks).step_seconds
+    if then < SHORTER * cost.step_seconds:
+        batches = "" if cost.waits else " batches under way"
+        why = "" if cost.waits else "it decodes more at once, and "
+        yield (
+            f"  with {more.staleness.lag + 1}{batches} (`max_policy_age = {more.max_policy_age}`) "
+            f"{why}a step takes {time_text(then)}"
+        )
 
 
 def _run_time(plan: Plan) -> str:
@@ -324,8 +341,9 @@ def _run_time(plan: Plan) -> str:
     )
 
 
-def _balance(plan: Plan) -> str:
-    """What would even out sampling and training."""
+def _balance(graph: Graph, plan: Plan) -> str:
+    """What would even out sampling and training. Of more replicas each has fewer sequences to
+    decode at once, which takes an engine that has few no less time."""
     cost = plan.cost
     times = by_service(cost.stages)
     slowest = cost.bottleneck
@@ -335,9 +353,15 @@ def _balance(plan: Plan) -> str:
         return ""
     others = max((t for name, t in times.items() if name != slowest.service), default=0.0)
     replicas = plan.mesh(slowest.service).replicas
-    if others <= 0 or times[slowest.service] < 1.5 * others:
+    if others <= 0 or times[slowest.service] < KEEPS_UP * others:
         return ""
     wanted = ceil(replicas * times[slowest.service] / others)
+    wider = replace(plan.mesh(slowest.service), replicas=wanted)
+    meshes = tuple(wider if mesh.service == slowest.service else mesh for mesh in plan.meshes)
+    request = replace(plan.request, meshes=meshes)
+    then = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)
+    if by_service(then.stages)[slowest.service] > KEEPS_UP * others:
+        return ""
     return f"; about {wanted} replicas would keep up with the others"
 
 
