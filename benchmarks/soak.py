@@ -1,7 +1,8 @@
 """A long run, and what grows in it: memory and open files of each process, queues, event lag.
 
     forgec run (three hosts that are processes) --every EVERY s--> own memory, files, counts
-        --least squares, without the first WARM of the time--> a slope with its error, by process
+        --least squares, without the first WARM of the time--> a slope with its error, by process,
+          and the largest step, of which a slope may consist
 
     python benchmarks/soak.py [--minutes 30] [--run-dir runs/soak] [words for --set]
 
@@ -33,6 +34,8 @@ ROOT = Path(__file__).parents[1]
 WORDS = ("launcher=process", "cluster.hosts=3", "generator.replicas=2", "prompts=4", "group=4",
          "schedule.steps=1000000", "held_out.limit=16", "checkpoint.every=200")  # fmt: skip
 EVERY, WARM = 10.0, 0.25
+MINUTE = 6
+"""looks"""
 MIB = 2**20
 
 
@@ -54,6 +57,14 @@ class Series:
         mean = statistics.fmean(x)
         rest = sum((b - at_zero - slope * a) ** 2 for a, b in zip(x, y, strict=True))
         return slope, (rest / (len(x) - 2) / sum((a - mean) ** 2 for a in x)) ** 0.5
+
+    def step(self) -> tuple[float, float]:
+        """The largest rise from one minute to the next, of medians, and the second when it was:
+        a slope, and its error, do not tell a single step from growth."""
+        y, size = self.values, max(1, min(MINUTE, len(self.values) // 4))
+        ends = range(max(size, int(WARM * len(y))), len(y) - size + 1)
+        middle = [statistics.median(y[i : i + size]) for i in range(len(y))]
+        return max(((middle[i] - middle[i - size], self.at[i]) for i in ends), default=(0.0, 0.0))
 
 
 class Tail:
@@ -142,8 +153,8 @@ def table(found: dict[str, Series], minutes: float, code: int) -> str:
         "",
     ]
     lines += [
-        "| | first | last | most | slope an hour | of the last half |",
-        "|---|---|---|---|---|---|",
+        "| | first | last | most | slope an hour | of the last half | largest step |",
+        "|---|---|---|---|---|---|---|",
     ]
     for name, series in found.items():
         y = series.values
@@ -151,6 +162,7 @@ def table(found: dict[str, Series], minutes: float, code: int) -> str:
             continue
         cells = [f"{v:.1f}" for v in (y[0], y[-1], max(y))]
         cells += ["{:+.2f} ± {:.2f}".format(*series.slope(begin)) for begin in (WARM, 0.5)]
+        cells.append("{:+.1f} at {:.0f} s".format(*series.step()))
         lines.append(f"| {name} {series.unit} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
