@@ -48,11 +48,8 @@ def modules(job: Job) -> dict[str, str]:
 def loss_modules(job: Job, name: str) -> dict[str, str]:
     """The files of one loss."""
     loss, stem = job.losses[name], loss_stem(name)
-    return {
-        f"{stem}.py": loss.source,
-        f"{stem}_kernels.py": loss.kernels,
-        f"{stem}.tree": loss.tree,
-    }
+    kernels = {f"{stem}_kernels.py": loss.kernels} if loss.kernels else {}
+    return {f"{stem}.py": loss.source, **kernels, f"{stem}.tree": loss.tree}
 
 
 def loss_stem(name: str) -> str:

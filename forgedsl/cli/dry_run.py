@@ -38,6 +38,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ("models", lambda: _models(job, folder)),
             ("data", lambda: _data(job, folder, seen)),
             ("rewards", lambda: _rewards(job, folder, seen)),
+            *([("losses", lambda: _losses(job, folder))] if _in_python(job) else ()),
             *([("environments", lambda: _environments(job, folder))] if job.environments else ()),
             ("run folder", lambda: _run_folder(request, job, folder)),
         )
@@ -127,6 +128,20 @@ def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:
         raise LaunchError("\n".join(filter(None, problems)))
     said = [name if t.value is None else f"{name} gave {t.value:g}" for name, t in tried.items()]
     return ", ".join(said) or "none"
+
+
+def _in_python(job: Job) -> list[str]:
+    return [name for name, loss in job.losses.items() if loss.python]
+
+
+def _losses(job: Job, folder: Path) -> str:
+    """Make those that are classes in Python, and call each once on random rows."""
+    from forgedsl.cli.outside import look_at_losses
+
+    problems = look_at_losses(folder)
+    if problems:
+        raise LaunchError("\n".join(f"{name}: {why}" for name, why in problems.items()))
+    return ", ".join(_in_python(job))
 
 
 def _environments(job: Job, folder: Path) -> str:

@@ -7,6 +7,9 @@ Lowered --files copied beside the job--> Look at each dataset      what would be
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -233,6 +236,21 @@ def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
         name: EnvironmentProcess(Served(name=name, environment=found, job_dir=str(folder)))
         for name, found in job.environments.items()
     })  # fmt: skip
+
+
+def look_at_losses(folder: Path) -> dict[str, str]:
+    """Make losses that are classes in Python and call them once, in a process of their own; what
+    is wrong, by name. `folder` has the job."""
+    command = [sys.executable, "-m", "forgedsl.runtime.losses.trial", str(folder / "job.json")]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise LaunchError(f"a loss in Python took more than {SECONDS:g} s of a call") from error
+    if done.returncode:
+        said = done.stderr.strip().splitlines()
+        raise LaunchError(f"a loss in Python ended its process: {said[-1] if said else ''}")
+    problems: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return problems
 
 
 def _unloadable(processes: Mapping[str, EnvironmentProcess]) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import EnvironmentDecl, PythonEnvironment, Scope
+from forgedsl.hir.ir import EnvironmentDecl, PythonEnvironment, PythonModule, Scope
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import replace
 from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
@@ -47,7 +47,7 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
         ctx.error("X802", message, value.span)
         return None
     args = call.args if call is not None else ()
-    bound = resolver.coercer.bind(_signature(found), args, value.span, resolver.scope)
+    bound = resolver.coercer.bind(signature_of(found), args, value.span, resolver.scope)
     if bound is ERROR:
         return None
     order = [param.name for param in found.init if not param.keyword]
@@ -55,7 +55,7 @@ def _body(resolver: File, declared: Declared) -> PythonEnvironment | None:
     return replace(found, args={name: bound[name] for name in bound if name in given})
 
 
-def _signature(found: PythonEnvironment) -> Signature:
+def signature_of(found: PythonEnvironment | PythonModule) -> Signature:
     """The constructor with the types that are written at its parameters."""
     return Signature(
         name=found.name,

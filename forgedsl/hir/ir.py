@@ -129,6 +129,23 @@ class PythonEnvironment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PythonModule:
+    """An `nn.Module` of `import python`, which a loss can be: `init` makes it, `forward` is called.
+    `text` is that of its file, `reports` are the names its class lists, `args` the given ones of
+    `init`, `any_name` says that `forward` takes whatever is declared."""
+
+    module: str
+    name: str
+    init: tuple[PythonParameter, ...]
+    forward: tuple[PythonParameter, ...]
+    any_name: bool = False
+    reports: tuple[str, ...]
+    text: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    span: Span
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
     """A loss, reward, advantage, filter or fn with a body in the expression language.
 
@@ -142,6 +159,8 @@ class Function:
     fields: tuple[ast.Field, ...]
     result: ast.Type | None
     statements: tuple[ast.Assign | ast.TypedAssign | ast.Return | ast.Minimize | ast.Report, ...]
+    python: PythonModule | None = None
+    """what a loss is whose body is a class in Python; it has no statements"""
     scope: Scope
     doc: str
     span: Span
@@ -153,14 +172,15 @@ class Scope:
 
     module: str = ""
     names: MutableMapping[
-        str, Constant | Function | PythonFunction | PythonEnvironment | Decl | Scope
+        str,
+        Constant | Function | PythonFunction | PythonEnvironment | PythonModule | Decl | Scope,
     ] = field(default_factory=dict)
     others: MutableMapping[str, str] = field(default_factory=dict)
     """what else a Python file has a name for, and why a reward cannot be it"""
 
     def lookup(
         self, parts: tuple[str, ...]
-    ) -> Constant | Function | PythonFunction | PythonEnvironment | Decl | None:
+    ) -> Constant | Function | PythonFunction | PythonEnvironment | PythonModule | Decl | None:
         """Resolve a dotted name; None if a part is unknown."""
         found: Any = self
         for part in parts:

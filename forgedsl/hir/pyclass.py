@@ -1,9 +1,10 @@
-"""Environment classes of `import python "x.py" as x`, read from the source text, never executed.
+"""Classes of `import python "x.py" as x`, read from the source text, never executed.
 
     class Desk(Environment):     what its objects are made with (typed), its tools, its reward parts
+    class Clip(nn.Module):       what it is made with, what `forward` takes, its reports
 
-A class is one if `Environment` or `MCPTools` is among its bases, in the file or by way of a class
-of the file.
+A class is an environment if `Environment` or `MCPTools` is among its bases, in the file or by way
+of a class of the file; what a loss can be has `Module` there, and a method `forward`.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from forgedsl.hir.ir import PythonEnvironment, PythonParameter, PythonTool
+from forgedsl.hir.ir import PythonEnvironment, PythonModule, PythonParameter, PythonTool
 from forgedsl.source import Span
 
 if TYPE_CHECKING:
     import ast as python
 
 BASES = ("Environment", "MCPTools")
+MODULE = "Module"
 SERVED = "MCPTools"
 """has tools that are known when it runs"""
 MARK = "tool"
@@ -28,16 +30,10 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
     """The environment classes of a file, by name."""
     import ast as python
 
-    classes = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
     found = {}
-    for name, node in classes.items():
-        chain = list(_lineage(node, classes))
-        bases = {_last(base) for each in chain for base in each.bases}
+    for name, bases, items in _classes(tree):
         if bases.isdisjoint(BASES):
             continue
-        items: dict[str, python.stmt] = {}
-        for each in reversed(chain):
-            items |= {key: item for item in each.body if (key := _key(item))}
         init = items.get("__init__")
         found[name] = PythonEnvironment(
             module=module,
@@ -50,6 +46,42 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
             span=span,
         )
     return found
+
+
+def modules(tree: python.Module, module: str, text: str, span: Span) -> dict[str, PythonModule]:
+    """The classes of a file that a loss can be, by name."""
+    import ast as python
+
+    found = {}
+    for name, bases, items in _classes(tree):
+        init, forward = items.get("__init__"), items.get("forward")
+        if MODULE in bases and isinstance(forward, python.FunctionDef):
+            found[name] = PythonModule(
+                module=module,
+                name=name,
+                init=tuple(_parameters(init)) if isinstance(init, python.FunctionDef) else (),
+                forward=tuple(_parameters(forward)),
+                any_name=forward.args.kwarg is not None,
+                reports=_parts(items.get("reports")),
+                text=text,
+                span=span,
+            )
+    return found
+
+
+def _classes(
+    tree: python.Module,
+) -> Iterator[tuple[str, set[str], dict[str, python.stmt]]]:
+    """The classes of a file: name, bases, and what they and their bases of the file define."""
+    import ast as python
+
+    classes = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
+    for name, node in classes.items():
+        chain = list(_lineage(node, classes))
+        items: dict[str, python.stmt] = {}
+        for each in reversed(chain):
+            items |= {key: item for item in each.body if (key := _key(item))}
+        yield name, {_last(base) for each in chain for base in each.bases}, items
 
 
 def _lineage(

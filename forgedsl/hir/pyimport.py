@@ -1,7 +1,7 @@
 """`import python "x.py" as x`: what can be called of it, read from the source text, never executed.
 
 functions, classes with `__call__` (made with arguments of the reward), objects of such classes,
-environments (hir.pyclass)
+environments and modules (hir.pyclass)
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import Context
 from forgedsl.hir.ir import PythonFunction, PythonParameter, Scope
-from forgedsl.hir.pyclass import environments
+from forgedsl.hir.pyclass import environments, modules
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.syntax import ast
@@ -56,6 +56,7 @@ def python_scope(
     scope = Scope(module=decl.target)
     scope.others.update(_others(tree))
     scope.names.update(environments(tree, rebase(decl.target), decl.span))
+    scope.names.update(modules(tree, rebase(decl.target), text, decl.span))
     for name, found in callables(tree).items():
         arguments = found.definition.args
         scope.names[name] = PythonFunction(

@@ -22,6 +22,7 @@ from forgedsl.hir.ir import Constant, Decl, Deferred, Function, Origin, Ref, Sco
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
 from forgedsl.hir.pyimport import python_scope
+from forgedsl.hir.pyloss import is_python, python_loss
 from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, part_span
 from forgedsl.settings import Auto, Derived, Required, Setting
@@ -272,7 +273,13 @@ class Resolver(File):
             if decl.kind == "reward":
                 continue
             if isinstance(decl, ast.FnDecl):
-                functions[name] = build_function(decl, self.scope, self.ctx)
+                if is_python(self, decl):
+                    made = python_loss(self, decl)
+                else:
+                    made = build_function(decl, self.scope, self.ctx)
+                if made is None:
+                    continue
+                functions[name] = made
             else:
                 alias = bound(decl, self)
                 if alias is None:

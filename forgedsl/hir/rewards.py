@@ -163,14 +163,14 @@ def _python(
         return None
     order = [param.name for param in params if not param.keyword]
     given = {arg.name or order[index] for index, arg in enumerate(args)}
-    plain = {name: _plain(bound[name]) for name in bound if name in given}
+    plain = {name: plain_value(bound[name]) for name in bound if name in given}
     return replace(found, args=plain)
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
     """A value as Python has it: durations in seconds, sizes in bytes."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     return float(value) if isinstance(value, float) else value
 
 

@@ -112,7 +112,7 @@ class View:
             if function.module == "" or name in self._used:
                 is_standard = function.module.startswith("std/")
                 found = self._locate(function, Reporter() if is_standard else reporter)
-                if found is not None:
+                if found is not None and not found.tree.is_python:
                     self.located[name] = found
 
     def _locate(self, function: Function, reporter: Reporter) -> Located | None:

@@ -71,6 +71,10 @@ class Builder:
             return self("neg", args[result.index])
         return self._add(op, args, None, self._type(op, args))
 
+    def python(self, attr: str, args: tuple[int, ...]) -> int:
+        """A number that code in Python makes of the inputs."""
+        return self._add("python", args, attr, TensorType(frozenset(), "f32", True))
+
     def expand(self, value: int, axes: frozenset[str]) -> int:
         """`value` repeated to `axes`; scalars need no repetition."""
         type_ = self.values[value].type

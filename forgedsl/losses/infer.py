@@ -10,6 +10,7 @@ and gradient flow of every expression are checked by name. What is already wrong
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from forgedsl.diagnostics import Label, Reporter
@@ -40,6 +41,13 @@ def infer(
     return Inference(reporter).function(function, dict(params or {}))
 
 
+def described(module: ir.PythonModule) -> str:
+    """`Clip(eps = 0.2) of losses.py 1a2b3c4d5e6f`."""
+    args = ", ".join(f"{name} = {value!r}" for name, value in module.args.items())
+    digest = sha256(module.text.encode()).hexdigest()[:12]
+    return f"{module.name}({args}) of {module.module} {digest}"
+
+
 class Inference(Walk):
     """The walk over statements and expressions, and what meets in an operation."""
 
@@ -49,6 +57,8 @@ class Inference(Walk):
         self.scope = function.scope
         self.calls = [function]
         declared = fields.declare(self, function, params)
+        if function.python is not None:
+            return self._python(function, function.python, declared)
         outputs = [*self.statements(function)]
         if function.kind == "loss":
             roots.check_objective(self, function, outputs)
@@ -58,6 +68,19 @@ class Inference(Walk):
             return None
         ends = {name: typed.value for name, typed in outputs}
         return self._tree(function, declared, folding.surviving(function, self.build.values, ends))
+
+    def _python(
+        self, function: ir.Function, module: ir.PythonModule, declared: tuple[Field, ...]
+    ) -> Tree | None:
+        """A loss that is a class in Python reads all its fields."""
+        if self.failed:
+            return None
+        args = tuple(self.locals[field.name].value for field in declared)
+        self.build.span = function.span
+        says = described(module)
+        ends = {"loss": self.build.python(says, args)}
+        ends |= {name: self.build.python(f"{name} of {says}", args) for name in module.reports}
+        return self._tree(function, declared, ends)
 
     def statements(self, function: ir.Function) -> list[tuple[str, Typed]]:
         """Walk the body; the outputs by name ("loss", reports, or "result")."""

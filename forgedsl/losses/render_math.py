@@ -32,6 +32,8 @@ Text = tuple[str, int]  # a text and the level of its loosest operator
 
 def render(tree: Tree) -> str:
     """The whole page of a loss: steps, objective, reports, gradient."""
+    if tree.is_python:
+        return _python(tree)
     analysis = Analysis(tree.values, [value for _, value in tree.outputs])
     names = {i: value.name for i, value in enumerate(tree.values) if value.name}
     writer = _Writer(tree.values, names)
@@ -48,6 +50,14 @@ def render(tree: Tree) -> str:
         lines += ["", "report"]
         lines += [f"  {name} = {writer.text(tree.output(name))}" for name in tree.reports]
     return "\n".join([*lines, "", *_gradient(tree, writer)]) + "\n"
+
+
+def _python(tree: Tree) -> str:
+    """A loss that is a class in Python: what it is given."""
+    says = tree.values[tree.output("loss")].attr
+    reports = ["", "report", *(f"  {name}" for name in tree.reports)] if tree.reports else []
+    lines = ["inputs", *_fields(tree), "", "minimize", f"  {says}", *reports]
+    return "\n".join([*lines, "", "gradient", "  by torch.autograd"]) + "\n"
 
 
 def _fields(tree: Tree) -> list[str]:

@@ -11,6 +11,8 @@ A `Tree` is SSA: `values[i]` computes from earlier values only, equal expression
                  group_sum, group_max, group_min remove G, or B where a function is given the
                  whole step, in which sibling_sum, sibling_max, sibling_min give every sequence
                  the value of its group; total_sum(x, mask) leaves a scalar
+    python       a loss, or one of its reports, that a class in Python makes of all inputs; `attr`
+                 says which class, with its arguments and the digest of its file
 
 `total(name)` leaves are counts of the whole optimizer step (num_tokens, num_sequences), given by
 the caller; the aggregators (`token_mean`, ...) are `total_sum` over such a count, so that partial
@@ -81,6 +83,11 @@ class Tree:
 
     def output(self, name: str) -> int:
         return dict(self.outputs)[name]
+
+    @property
+    def is_python(self) -> bool:
+        """Whether nothing is known of what it computes."""
+        return any(value.op == "python" for value in self.values)
 
     @property
     def reports(self) -> tuple[str, ...]:

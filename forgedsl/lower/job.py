@@ -162,7 +162,8 @@ class Loss(Spec):
 
     `source` is the text of a torch module, `kernels` of a Triton module; `tree` is the typed
     expression that both come from, in its text form. `kinks` are the places where its gradient
-    jumps, as `min file.forge:35:10`.
+    jumps, as `min file.forge:35:10`. Where a class in Python is the loss, `source` has the text of
+    its file, there are no kernels, and `python` says which class.
     """
 
     name: str
@@ -172,6 +173,7 @@ class Loss(Spec):
     reports: tuple[str, ...]
     kernels: str = ""
     kinks: tuple[str, ...] = ()
+    python: str = ""
 
     @property
     def paired(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
+from forgedsl.emit.pymodule import emit_module
 from forgedsl.emit.torch import emit_loss, place
 from forgedsl.emit.triton import emit_kernels
 from forgedsl.hir import ir
@@ -30,8 +31,24 @@ def lower_loss(
     tree = infer(function, reporter, params)
     if tree is None:
         return None
+    if function.python is not None:
+        return python_loss(tree, function.python, sources)
     self_check(tree)
     return loss_of(tree, sources)
+
+
+def python_loss(tree: Tree, module: ir.PythonModule, sources: Mapping[str, SourceFile]) -> job.Loss:
+    """A loss that is a class in Python: no kernels, and the text of its file in the module."""
+    from forgedsl.lower import job
+
+    return job.Loss(
+        name=tree.name,
+        source=emit_module(tree, module, sources),
+        tree=write(tree),
+        fields=fields_of(tree),
+        reports=tree.reports,
+        python=f"{module.name} of {module.module}",
+    )
 
 
 def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
@@ -42,16 +59,23 @@ def loss_of(tree: Tree, sources: Mapping[str, SourceFile]) -> job.Loss:
         name=tree.name,
         source=emit_loss(tree, sources),
         tree=write(tree),
-        fields=tuple(
-            job.LossField(
-                name=field.name,
-                axes=tuple(axis for axis in AXES if axis in field.type.axes),
-                dtype=field.type.dtype,
-                diff=field.type.diff,
-            )
-            for field in tree.fields
-        ),
+        fields=fields_of(tree),
         reports=tree.reports,
         kernels=emit_kernels(tree, sources),
         kinks=tuple(f"{kink.op} {place(kink.span, sources)}" for kink in kinks(tree)),
+    )
+
+
+def fields_of(tree: Tree) -> tuple[job.LossField, ...]:
+    """The inputs of a loss, as the job has them."""
+    from forgedsl.lower import job
+
+    return tuple(
+        job.LossField(
+            name=field.name,
+            axes=tuple(axis for axis in AXES if axis in field.type.axes),
+            dtype=field.type.dtype,
+            diff=field.type.diff,
+        )
+        for field in tree.fields
     )

@@ -236,6 +236,7 @@ class TitanTrainer(TitanActor):
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         torch.set_num_threads(self._threads)
+        self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         self._build()
         assert self.service.optimizer is not None
         steps = (self.job.schedule.steps or 10**9) * self._updates()
@@ -253,7 +254,6 @@ class TitanTrainer(TitanActor):
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         # a checkpoint brings the settings that it was trained with
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
-        self.losses = {name: LossFunction.from_job(loss) for name, loss in self.job.losses.items()}
         dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
         ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
                       stages=self.service.parallel.pp)  # fmt: skip

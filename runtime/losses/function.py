@@ -344,7 +344,10 @@ class LossFunction:
         return LossOutput(loss=loss, metrics=named, kernel=f"{kind}/{form}")
 
     def _fused(self, device: torch.device) -> bool:
-        """Whether the generated kernels run; raises if they must and cannot."""
+        """Whether the generated kernels run; raises if they must and cannot. A loss that is a
+        class in Python has none."""
+        if self.spec.python:
+            return False
         if self.backend == "triton":
             require(device)
         return self.backend == "triton" or (self.backend == "auto" and device.type == "cuda")

@@ -1,4 +1,4 @@
-"""X802 signature: a Python reward cannot be called as rewards are called.
+"""X802 signature: a Python reward, or loss, cannot be called as rewards and losses are called.
 
 A reward is a function, synchronous or asynchronous, or an object with `__call__`. Its parameters
 are given what they are called: `prompt`, `messages`, `response`, `target`, `rollout`, `row`, or a
@@ -10,6 +10,9 @@ column of the row. Names that say nothing count by place: `(prompt, response, ta
     def score(prompt, response, target) -> str: ...        # fires: a reward is a number
     def score(response, level): ...                        # silent: `level` is a column
     def score(completions, answer, **kwargs): ...          # silent: the form of TRL, lists of one
+
+A loss is a class with `torch.nn.Module` as base. `forward` takes the fields that the loss declares,
+and `seq_id`, `num_tokens`, `num_sequences`, by name.
 
 The file is read, never imported.
 """

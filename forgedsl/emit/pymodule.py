@@ -1,0 +1,39 @@
+"""The module of a loss that is a class in Python: the text of its file, and what it is given.
+
+It has the functions of a generated loss (see `emit.torch`); what they compute is in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forgedsl.emit.torch import place, tuple_of
+from forgedsl.hir import ir
+from forgedsl.hir.pyloss import MORE
+from forgedsl.losses.tree import VOCABULARY, Tree
+from forgedsl.source import SourceFile
+
+
+def emit_module(tree: Tree, module: ir.PythonModule, sources: Mapping[str, SourceFile]) -> str:
+    """The text of the Python module that calls `forward`."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("forgedsl.emit"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"names": tuple_of, "repr": repr}
+    return environment.get_template("pymodule.py.j2").render(
+        name=tree.name,
+        where=place(tree.span, sources),
+        module=module,
+        args=dict(module.args),
+        fields=[field.name for field in tree.fields],
+        per_sequence=[field.name for field in tree.fields if field.type.tokens is None],
+        statistics=[f.name for f in tree.fields if f.name in VOCABULARY and f.type.diff],
+        taken=[param.name for param in module.forward],
+        counts=MORE[1:],
+    )

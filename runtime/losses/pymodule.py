@@ -1,0 +1,116 @@
+"""A loss that is a `torch.nn.Module` of the user.
+
+    x  ->  forward(logprob=[N], adv=[B], seq_id=[N], num_tokens=[])  ->  loss, or (loss, reports)
+
+`forward` gets the tokens that count and nothing else, packed: token fields `[N]`, sequence fields
+`[B]`, `seq_id[n]` the sequence of a token. Its loss is a sum that divides by counts of the whole
+optimizer step (`num_tokens`, `num_sequences`), so that the parts of microbatches and ranks add up.
+"""
+
+from __future__ import annotations
+
+import linecache
+import traceback
+from collections.abc import Mapping
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class ModuleError(ValueError):
+    """A class in Python cannot be used as a loss, or failed; the text names class, file, line."""
+
+
+class ModuleLoss:
+    """An object of the class `type_name` in the file `path`, of which `text` is the text."""
+
+    def __init__(
+        self,
+        text: str,
+        path: str,
+        type_name: str,
+        args: Mapping[str, Any],
+        *,
+        per_sequence: tuple[str, ...],
+        seq_id: bool,
+        reports: tuple[str, ...],
+    ) -> None:
+        self.says, self.path = f"`{type_name}` of {path}", path
+        self.per_sequence, self.seq_id, self.reports = per_sequence, seq_id, reports
+        module = ModuleType(f"forgedsl_module_{type_name}")
+        linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+        try:
+            exec(compile(text, path, "exec"), module.__dict__)
+            self.module: torch.nn.Module = getattr(module, type_name)(**args)
+        except Exception as error:
+            raise ModuleError(self._failed("cannot be made", error)) from error
+        if found := [name for name, _ in self.module.named_parameters()]:
+            raise ModuleError(
+                f"{self.says} has parameters ({', '.join(found)}), which no optimizer trains: "
+                "a loss has arguments and buffers"
+            )
+
+    def value(
+        self, x: SimpleNamespace, inputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and the reports of the rows of `x`."""
+        loss, reports = self._call(x, inputs)
+        return loss.detach(), {
+            name: torch.as_tensor(found, device=loss.device).detach()
+            for name, found in reports.items()
+        }
+
+    def gradient(
+        self, x: SimpleNamespace, inputs: Mapping[str, Tensor], names: tuple[str, ...]
+    ) -> dict[str, Tensor]:
+        """d loss / d each of `names`, `[N]` for all rows of `x`; 0 where a row does not count."""
+        leaves = {name: inputs[name].detach().requires_grad_() for name in names}
+        with torch.enable_grad():
+            loss, _ = self._call(x, {**inputs, **leaves})
+        if not bool(x.mask.any()):
+            return {name: torch.zeros_like(leaf) for name, leaf in leaves.items()}
+        if not loss.requires_grad:
+            raise ModuleError(
+                f"the loss that {self.says} returns has no gradient for {' and '.join(names)}: "
+                "was something detached, or made of numbers?"
+            )
+        found = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        return {
+            name: torch.zeros_like(leaf) if part is None else part.where(x.mask, 0.0)
+            for (name, leaf), part in zip(leaves.items(), found, strict=True)
+        }
+
+    def _call(
+        self, x: SimpleNamespace, inputs: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Mapping[str, Any]]:
+        """`forward` on the rows that count; 0 where none does, as on a rank without work."""
+        kept: Tensor = x.mask
+        if not bool(kept.any()):
+            nothing = torch.zeros((), dtype=x.dtype, device=kept.device)
+            return nothing, dict.fromkeys(self.reports, 0.0)
+        whole = {"num_tokens", "num_sequences", *self.per_sequence}
+        given = {name: v if name in whole else v[kept] for name, v in inputs.items()}
+        if self.seq_id:
+            given["seq_id"] = x.seq_id[kept]
+        try:
+            found = self.module.to(kept.device)(**given)
+        except Exception as error:
+            raise ModuleError(self._failed("failed", error)) from error
+        loss, reports = found if isinstance(found, tuple) else (found, {})
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            shape = list(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+            raise ModuleError(f"{self.says} returns {shape}, and a loss is a tensor of one number")
+        if sorted(reports) != sorted(self.reports):
+            raise ModuleError(
+                f"{self.says} returns reports {sorted(reports)}, and its class says "
+                f"`reports = {self.reports!r}`"
+            )
+        return loss.reshape(()), reports
+
+    def _failed(self, what: str, error: Exception) -> str:
+        """With the line of the file that it came from."""
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
+        line = f" in line {frames[-1].lineno}" if frames else ""
+        return f"{self.says} {what}{line}: {type(error).__name__}: {error}"

@@ -1,0 +1,47 @@
+"""Losses that are classes in Python, made and called once on random rows.
+
+python -m forgedsl.runtime.losses.trial JOB   ->   {"hand": "why it cannot be used"} as JSON
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+from forgedsl.lower.job import Job, Loss
+from forgedsl.runtime.losses.function import LossFunction
+from forgedsl.runtime.losses.pymodule import ModuleError
+
+SHAPE, VOCABULARY = (2, 4), 8
+
+
+def main() -> int:
+    job = Job.model_validate_json(Path(sys.argv[1]).read_text("utf-8"))
+    found = {name: failure(spec) for name, spec in job.losses.items() if spec.python}
+    print(json.dumps({name: why for name, why in found.items() if why}))
+    return 0
+
+
+def failure(spec: Loss) -> str:
+    """Why it is no loss, or nothing."""
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(*SHAPE, VOCABULARY, generator=draw, requires_grad=True)
+    inputs = {"labels": torch.randint(VOCABULARY, SHAPE, generator=draw)}
+    try:
+        loss = LossFunction.from_job(spec, "torch")
+        for field in spec.fields:
+            if field.name in loss.input_names:
+                shape = SHAPE if "T" in field.axes else SHAPE[:1]
+                number = torch.randn(shape, generator=draw)
+                inputs[field.name] = number > 0 if field.dtype == "bool" else number
+        loss(logits=logits, **inputs).loss.backward()
+    except ModuleError as error:
+        return str(error)
+    return ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
