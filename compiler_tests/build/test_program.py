@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forge_texts import GRPO, SFT, loaded
+from forge_texts import GRPO, SFT, edited, loaded
 
 from forgedsl import api
 from forgedsl.build.code import Call, Raw, quoted, statement
@@ -61,6 +61,29 @@ def test_the_program_states_the_same_job(path, profile, tmp_path, monkeypatch):
     job = stated(written(made, tmp_path), monkeypatch)
     assert job.model_dump() == made.job.model_dump()
     assert job.content_hash == made.job.content_hash
+
+
+def test_a_loss_in_python_is_stated(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n\nclass Plain(nn.Module):\n"
+        "    def forward(self, logprob, adv, seq_id, num_tokens):\n"
+        "        return -(logprob * adv[seq_id]).sum() / num_tokens\n"
+    )
+    head = "loss grpo(logprob: diff [B, T] f32, adv: [B] f32) = mine.Plain()\nflow train"
+    start, end = GRPO.index("loss grpo("), GRPO.index("flow train")
+    text = (GRPO[:start] + head + GRPO[end + len("flow train") :]).replace("ref = ref_lp, ", "")
+    text = text.replace("model policy", 'import python "mine.py" as mine\nmodel policy')
+    made, problems = edited(text, folder=tmp_path)
+    assert problems == []
+    job = stated(written(made, tmp_path / "out"), monkeypatch)
+    assert job.content_hash == made.job.content_hash
+    assert job.losses["grpo"].python == "Plain of mine.py"
+    command = [sys.executable, "-m", "ruff", "format", "--check", "--isolated"]
+    done = subprocess.run(
+        [*command, "--line-length", "100", "out/losses/grpo.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
 
 
 RICH = GRPO.replace(

@@ -48,8 +48,11 @@ def modules(job: Job) -> dict[str, str]:
 def loss_modules(job: Job, name: str) -> dict[str, str]:
     """The files of one loss."""
     loss, stem = job.losses[name], loss_stem(name)
-    kernels = {f"{stem}_kernels.py": loss.kernels} if loss.kernels else {}
-    return {f"{stem}.py": loss.source, **kernels, f"{stem}.tree": loss.tree}
+    return {
+        f"{stem}.py": loss.source,
+        f"{stem}_kernels.py": loss.kernels,
+        f"{stem}.tree": loss.tree,
+    }
 
 
 def loss_stem(name: str) -> str:
@@ -251,6 +254,7 @@ class _Main:
                 (None, name), (None, loss_stem(name)),
                 *([("name", loss.name)] if loss.name != name else []),
                 ("reads", reads), ("reports", loss.reports), ("kinks", loss.kinks),
+                *([("python", loss.python)] if loss.python else []),
                 *self.at(name),
             ]  # fmt: skip
             yield statement(f"{self.variable('loss', name)} = ", Call("program.loss", args))

@@ -5,6 +5,7 @@ It has the functions of a generated loss (see `emit.torch`); what they compute i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from forgedsl.emit.torch import place, tuple_of
@@ -25,15 +26,21 @@ def emit_module(tree: Tree, module: ir.PythonModule, sources: Mapping[str, Sourc
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"names": tuple_of, "repr": repr}
+    environment.filters |= {"names": tuple_of, "quoted": quoted}
     return environment.get_template("pymodule.py.j2").render(
         name=tree.name,
         where=place(tree.span, sources),
         module=module,
-        args=dict(module.args),
         fields=[field.name for field in tree.fields],
         per_sequence=[field.name for field in tree.fields if field.type.tokens is None],
         statistics=[f.name for f in tree.fields if f.name in VOCABULARY and f.type.diff],
         taken=[param.name for param in module.forward],
         counts=MORE[1:],
     )
+
+
+def quoted(value: object) -> str:
+    """A value as the formatter writes it: text in double quotes, unless it has some."""
+    if isinstance(value, str) and '"' not in value:
+        return json.dumps(value, ensure_ascii=False)
+    return repr(value)
