@@ -11,9 +11,12 @@ from __future__ import annotations
 
 import marshal
 import os
-from typing import Any
 
 from . import calls, kernel
+
+TYPE_CHECKING = False  # `typing` at run time costs more than all the other imports
+if TYPE_CHECKING:
+    from typing import Any
 
 
 def main() -> None:

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import os
 from _json import encode_basestring_ascii as quoted  # the json package costs 6 ms
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` at run time costs more than all the other imports
+if TYPE_CHECKING:
+    from typing import Any
 
 TAGS = {tuple: "t", set: "s", frozenset: "f"}
 LONGEST = 10**15

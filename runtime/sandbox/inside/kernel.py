@@ -5,12 +5,14 @@ Nothing here can be taken back by the process that called it. Numbers are those 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import resource
-from collections.abc import Iterable, Mapping
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` at run time costs more than all the other imports
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
 
 EPERM, EAGAIN, EACCES, ENOSYS = 1, 11, 13, 38
 PR_SET_PDEATHSIG, PR_SET_SECCOMP, PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 1, 22, 24, 38
@@ -92,8 +94,10 @@ def drop_privileges() -> None:
     syscall("capget", CAPSET - 1, header, data)
     if data[0] & CAP_SETPCAP:  # without it the bounding set stays, and gives nobody anything
         for capability in range(64):
-            with contextlib.suppress(OSError):  # beyond the last one
+            try:
                 prctl(PR_CAPBSET_DROP, capability)
+            except OSError:  # beyond the last one
+                continue
     syscall("capset", CAPSET, header, (ctypes.c_uint32 * 6)())
     prctl(PR_SET_NO_NEW_PRIVS, 1)
 

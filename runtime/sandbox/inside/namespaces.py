@@ -9,9 +9,12 @@ tree gets a user id that nobody else has, so that its count of processes is its 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from .kernel import die_with_parent, syscall
+
+TYPE_CHECKING = False  # `typing` at run time costs more than all the other imports
+if TYPE_CHECKING:
+    from typing import Any
 
 MOUNT, UMOUNT2, PIVOT_ROOT, UNSHARE, MOUNT_SETATTR = 165, 166, 155, 272, 442
 NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
