@@ -24,14 +24,16 @@ from forgedsl.plan.plan import advice
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 NAMES = (
-    "cispo_math", "curriculum_math", "dapo_code", "dapo_math", "desk", "distill_math", "dpo_math",
+    "cispo_math", "code_sft", "curriculum_math", "dapo_code", "dapo_math", "desk", "distill_math",
+    "dpo_math",
     "grpo_math", "gspo_math", "guess_math", "ppo_critic", "reinforce_math", "replay_math",
     "reward_math", "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math",
     "smollm_sft", "writing",
 )  # fmt: skip
 PROFILES = {
+    "code_sft": ("none",),
     "curriculum_math": ("none",),
-    "dapo_code": ("none",),
+    "dapo_code": ("none", "gpu1", "cpu"),
     "desk": ("none",),
     "grpo_math": ("none", "cpu", "gpu1", "gpu2", "gpu4", "gpu_tiny", "cluster"),
     "guess_math": ("none",),
@@ -45,12 +47,13 @@ PROFILES = {
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
 RUNS = (
-    tuple(n for n in NAMES if n != "dapo_code" and not n.startswith("smollm"))
+    tuple(n for n in NAMES if not n.startswith("smollm"))
     if DEEP
     else ("desk", "distill_math", "dpo_math")
 )
 ONLY_CPU = (
-    "curriculum_math", "desk", "guess_math", "replay_math", "sft_math", "skills_sft", "writing",
+    "code_sft", "curriculum_math", "desk", "guess_math", "replay_math", "sft_math", "skills_sft",
+    "writing",
 )  # fmt: skip
 STEPS = 20 if DEEP else 3
 
