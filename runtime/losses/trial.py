@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -29,7 +30,7 @@ def failure(spec: Loss) -> str:
     """Why it is no loss, or nothing."""
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(*SHAPE, VOCABULARY, generator=draw, requires_grad=True)
-    inputs = {"labels": torch.randint(VOCABULARY, SHAPE, generator=draw)}
+    inputs: dict[str, Any] = {"labels": torch.randint(VOCABULARY, SHAPE, generator=draw)}
     try:
         loss = LossFunction.from_job(spec, "torch")
         for field in spec.fields:
@@ -37,7 +38,7 @@ def failure(spec: Loss) -> str:
                 shape = SHAPE if "T" in field.axes else SHAPE[:1]
                 number = torch.randn(shape, generator=draw)
                 inputs[field.name] = number > 0 if field.dtype == "bool" else number
-        loss(logits=logits, **inputs).loss.backward()
+        torch.autograd.backward(loss(logits=logits, **inputs).loss)
     except ModuleError as error:
         return str(error)
     return ""
