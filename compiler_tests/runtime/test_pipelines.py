@@ -28,7 +28,7 @@ NAMES = (
     "dpo_math",
     "grpo_math", "gspo_math", "guess_math", "ppo_critic", "reinforce_math", "replay_math",
     "reward_math", "rloo_math", "sapo_math", "sft_math", "skills_sft", "smollm_dpo", "smollm_math",
-    "smollm_sft", "writing",
+    "smollm_sft", "teacher_sft", "writing",
 )  # fmt: skip
 PROFILES = {
     "code_sft": ("none",),
@@ -43,6 +43,7 @@ PROFILES = {
     "smollm_dpo": ("gpu1", "gpu2"),  # cpu where the model is: test_real_model
     "smollm_math": ("none", "gpu1"),
     "smollm_sft": ("none", "gpu1"),
+    "teacher_sft": ("none",),
     "writing": ("none",),
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
@@ -53,7 +54,7 @@ RUNS = (
 )
 ONLY_CPU = (
     "code_sft", "curriculum_math", "desk", "guess_math", "replay_math", "sft_math", "skills_sft",
-    "writing",
+    "teacher_sft", "writing",
 )  # fmt: skip
 STEPS = 20 if DEEP else 3
 
@@ -142,4 +143,5 @@ def test_it_trains_on_a_cpu(name: str, tmp_path: Path) -> None:
     if name == "desk":  # calls are read in what the model wrote, and their results go back to it
         assert all(0 < row["reward/right"] < 1 < 10 * row["reward/lookups"] for row in rows)
     if name == "distill_math":
-        assert all(0 < row["loss/reverse_kl"] < 1 for row in rows)
+        # the teacher is sure of what the student is not: 1.2 nats a token at first
+        assert all(0 < row["loss/reverse_kl"] < 2 for row in rows)
