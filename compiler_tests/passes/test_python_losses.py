@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from forge_texts import edited
+from forge_texts import GRPO, changed, edited
 
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.losses.pymodule import ModuleError
@@ -28,23 +28,7 @@ class Clip(nn.Module):
 class Helper:
     pass
 """
-TEXT = """forge 1
-import "std/rl" as rl
-import python "losses.py" as mine
-param low : float = 0.2
-model policy { source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B"), context = 4096 }
-dataset gsm8k {
-  source = hf("openai/gsm8k", split = "train")
-  prompt = row.question
-  target = row.answer
-  max_prompt_tokens = 512
-}
-service trainer : titan(policy) {
-  procs = 4, optimizer.lr = 1e-6, batch { seq_len = 4096, rows = 4 }
-}
-service generator : vllm(policy) { replicas = 2, parallel.tp = 2, sampling.max_tokens = 1024 }
-reward correct = rl.math_equal(tolerance = 1e-6)
-rubric total { score = correct, on_truncated = 0.0 }
+LOSSES = """\
 loss hand(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32) = mine.Clip(low = low)
 loss told(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B, T] bool) {
   ratio = exp(logprob - behavior)
@@ -52,16 +36,14 @@ loss told(logprob: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, mask: [B
   minimize token_mean(-min(ratio * adv, bounded * adv), mask)
   report clipped = token_mean(ratio != bounded, mask)
 }
-flow train {
-  prompt  = gsm8k.draw(16)
-  rollout = generator.sample(prompt, n = 8)
-  score   = total(rollout, prompt.target)
-  batch   = replay(rollout, adv = rl.mean_baseline(score))
-  trainer.step(batch, loss = hand)
-  sync trainer -> generator { every = 1 }
-}
-schedule async { steps = 500, max_policy_age = 1 }
 """
+TEXT = changed(
+    GRPO[: GRPO.index("loss grpo(")] + LOSSES + GRPO[GRPO.index("flow train") :],
+    ("param beta : float = 0.02", 'import python "losses.py" as mine\nparam low : float = 0.2'),
+    ("loss = grpo", "loss = hand"),
+    ("  ref_lp  = reference.logprobs(rollout)\n", ""),
+    ("ref = ref_lp, ", ""),
+)
 STEP = "trainer.step(batch, loss = hand)"
 
 

@@ -143,5 +143,6 @@ def test_it_trains_on_a_cpu(name: str, tmp_path: Path) -> None:
     if name == "desk":  # calls are read in what the model wrote, and their results go back to it
         assert all(0 < row["reward/right"] < 1 < 10 * row["reward/lookups"] for row in rows)
     if name == "distill_math":
-        # the teacher is sure of what the student is not: 1.2 nats a token at first
-        assert all(0 < row["loss/reverse_kl"] < 2 for row in rows)
+        # the teacher is sure of what the student is not: 1.0 to 1.5 nats a token at first
+        assert 0.9 < rows[0]["loss/reverse_kl"] < 1.6
+        assert all(0.1 < row["loss/reverse_kl"] < 1.6 for row in rows)

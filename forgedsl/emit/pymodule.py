@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
+from forgedsl.emit.jinja import environment
 from forgedsl.emit.torch import place, tuple_of
 from forgedsl.hir import ir
 from forgedsl.hir.pyloss import MORE
@@ -17,17 +18,9 @@ from forgedsl.source import SourceFile
 
 def emit_module(tree: Tree, module: ir.PythonModule, sources: Mapping[str, SourceFile]) -> str:
     """The text of the Python module that calls `forward`."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("forgedsl.emit"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters |= {"names": tuple_of, "quoted": quoted}
-    return environment.get_template("pymodule.py.j2").render(
+    templates = environment()
+    templates.filters |= {"names": tuple_of, "quoted": quoted}
+    return templates.get_template("pymodule.py.j2").render(
         name=tree.name,
         where=place(tree.span, sources),
         module=module,

@@ -23,6 +23,7 @@ import re
 from collections.abc import Mapping
 
 from forgedsl.emit.expressions import Text
+from forgedsl.emit.jinja import environment
 from forgedsl.emit.sequences import Program, at_once, measured, program
 from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
@@ -203,19 +204,11 @@ def _render(
     tree: Tree, derivative: Tree, *, local: bool, paired: bool, programs: list[Program],
     row: Row | None, where: str,
 ) -> str:  # fmt: skip
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("forgedsl.emit"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["names"] = tuple_of
-    environment.filters["suffixed"] = lambda name: f"{name}_ptr"
-    environment.filters["at_once"] = at_once
-    environment.filters["sums"] = lambda sums: "\n".join(mapping([(i.name, i.kind) for i in sums]))
+    templates = environment()
+    templates.filters["names"] = tuple_of
+    templates.filters["suffixed"] = lambda name: f"{name}_ptr"
+    templates.filters["at_once"] = at_once
+    templates.filters["sums"] = lambda sums: "\n".join(mapping([(i.name, i.kind) for i in sums]))
     cotangents = [name for name, _ in derivative.outputs]
     mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)
     names = {
@@ -239,10 +232,10 @@ def _render(
         "sums": [item for item in row.inputs if item.name.startswith("sum_")] if row else [],
         "num_parts": len(programs[-1].parts),
     }
-    bodies = environment.get_template("kernels.py.j2").render(names)
+    bodies = templates.get_template("kernels.py.j2").render(names)
     names["helpers"] = helpers(bodies)
     names["bodies"] = bodies
-    return tidy(environment.get_template("module.py.j2").render(names))
+    return tidy(templates.get_template("module.py.j2").render(names))
 
 
 def slope(cotangents: list[str]) -> str:
