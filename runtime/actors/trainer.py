@@ -452,7 +452,8 @@ class TitanTrainer(TitanActor):
 def _gauge(device: torch.device) -> float:
     on_gpu = device.type != "cpu"
     size, dtype, times = (4096, torch.bfloat16, 64) if on_gpu else (512, torch.float32, 16)
-    factor = torch.zeros(size, size, dtype=dtype, device=device)
+    own = torch.Generator(device).manual_seed(0)  # training's random numbers stay as they are
+    factor = torch.randn(size, size, dtype=dtype, device=device, generator=own)
     wait = torch.cuda.synchronize if on_gpu else int
     wait()
     start = time.perf_counter()
