@@ -29,9 +29,9 @@ from forgedsl.runtime.items import Sample
 
 FLAT_STEP = 128
 """a flat row is filled up to a multiple of it, and its longest stretch counted in powers of two"""
-LANES = 16
-"""sums over keys are taken in so many parts: a sequence that begins at a multiple of it is computed
-to the last bit alike, whatever shares its row"""
+LANES, FINE = 16, 4
+"""how wide rows are that must be computed alike: in multiples of the first, longer ones in those of
+the power of two that is so many doublings below them"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,14 +81,14 @@ def pack(
     pairs: bool = False,
     flat: bool = False,
     share: bool = True,
-    step: int = 1,
+    alike: bool = False,
     parts: int = 1,
 ) -> list[Microbatch]:
     """This rank's microbatches, each of at most `rows` rows, or as many tokens in one.
 
-    Samples `share` rows, each from a multiple of `step`, or each has its own row; rows divide into
-    `parts`. With `pairs`, samples 2p and 2p + 1 are in the same microbatch, as its sequences 2q and
-    2q + 1.
+    Samples `share` rows, or each has its own row; rows divide into `parts`. With `pairs`, samples
+    2p and 2p + 1 are in the same microbatch, as its sequences 2q and 2q + 1. `alike`: on a CPU a
+    sample has the same bits in any company, in a row of its own as wide as all of its microbatch.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -110,13 +110,34 @@ def pack(
         paired = [_paired(samples, own, seq_len, rows, share) for own in mine]
         cuts = paired[rank] + [[]] * (max(map(len, paired)) - len(paired[rank]))
         return [_microbatch(samples, cut, sorted(_flat(cut)), parts) for cut in cuts]
-    bins = _first_fit(samples, range(len(samples)), seq_len, share, step)
+    if alike:
+        return _alike(samples, seq_len * rows, rank, world, lcm(LANES, parts))
+    bins = _first_fit(samples, range(len(samples)), seq_len, share)
     per_rank = -(-len(bins) // world)
     count = max(1, -(-per_rank // rows))
     own = bins[rank::world]
     size = -(-per_rank // count)
     cuts = [own[i * size : (i + 1) * size] for i in range(count)]
-    return [_microbatch(samples, cut, _flat(cut), lcm(step, parts), step) for cut in cuts]
+    return [_microbatch(samples, cut, _flat(cut), parts) for cut in cuts]
+
+
+def _alike(
+    samples: Sequence[Sample], budget: int, rank: int, world: int, step: int
+) -> list[Microbatch]:
+    """Microbatches of rows of one width, which a sample's length decides and nothing else: products
+    over keys are taken in another order where there are more of them."""
+    widths: dict[int, list[int]] = {}
+    for i, sample in enumerate(samples):
+        length = max(len(sample.token_ids), 1)
+        width = _up(length, lcm(step, 1 << max(length.bit_length() - FINE, 0)))
+        widths.setdefault(width, []).append(i)
+    found = []
+    for width, members in sorted(widths.items() or [(step, [])]):
+        most = max(budget // width, 1) * world
+        for at in range(0, max(len(members), 1), most):
+            own = members[at : at + most][rank::world]
+            found.append(_microbatch(samples, [[i] for i in own], own, width))
+    return found
 
 
 def _balanced(
@@ -181,7 +202,7 @@ def _flat(bins: list[list[int]]) -> list[int]:
 
 
 def _first_fit(
-    samples: Sequence[Sample], members: Sequence[int], seq_len: int, share: bool, step: int = 1
+    samples: Sequence[Sample], members: Sequence[int], seq_len: int, share: bool
 ) -> list[list[int]]:
     """Indices per row, one in each unless they `share` rows. Longest first; stable, so that packing
     is deterministic."""
@@ -190,7 +211,7 @@ def _first_fit(
     room: list[int] = []
     first_open = 0
     for i in order:
-        length = _up(len(samples[i].token_ids), step)
+        length = len(samples[i].token_ids)
         while first_open < len(room) and room[first_open] < 2:
             first_open += 1
         for k in range(first_open, len(bins)):
@@ -209,15 +230,11 @@ def _up(length: int, step: int) -> int:
 
 
 def _microbatch(
-    samples: Sequence[Sample],
-    bins: list[list[int]],
-    members: list[int],
-    step: int = 1,
-    each: int = 1,
+    samples: Sequence[Sample], bins: list[list[int]], members: list[int], step: int = 1
 ) -> Microbatch:
-    """The rows of `bins`, filled up to a multiple of `step`, and to one of `each` between samples;
-    these are numbered as in `members`."""
-    used = max((sum(_up(len(samples[i].token_ids), each) for i in row) for row in bins), default=0)
+    """The rows of `bins`, filled up to a multiple of `step`; samples are numbered as in
+    `members`."""
+    used = max((sum(len(samples[i].token_ids) for i in row) for row in bins), default=0)
     length = max(_up(used, step), step)
     num_rows = max(len(bins), 1)
     tokens = np.zeros(num_rows * length, dtype=np.int64)
@@ -230,9 +247,7 @@ def _microbatch(
             bounds.append(start)
             end = start + len(samples[i].token_ids)
             tokens[start:end] = samples[i].token_ids
-            start = _up(end, each)
-            if end < start:
-                bounds.append(end)
+            start = end
         if start < (r + 1) * length:
             bounds.append(start)
     edges = np.array([*bounds, num_rows * length])

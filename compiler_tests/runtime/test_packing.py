@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import linear, scaled_dot_product_attention
 
 from forgedsl.runtime.items import Sample
+from forgedsl.runtime.losses import token_logprobs
 from forgedsl.runtime.packing import LANES, pack
 
 
@@ -80,24 +84,67 @@ def test_sequences_do_not_see_each_other() -> None:
     assert micro.positions[0].tolist()[:6] == [0, 1, 2, 0, 1, 2]
 
 
-def attended(items: list[Sample], of: int) -> torch.Tensor:
-    """What attention makes of a sample among the others of its microbatch."""
-    (micro,) = pack(items, seq_len=128, rows=8, rank=0, world=1, step=LANES)
-    table = torch.randn(200, 2, 3, 32, generator=torch.Generator().manual_seed(3))
-    q, k, v = table[micro.tokens + micro.positions].permute(3, 0, 2, 1, 4)
-    out = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=micro.mask())
-    at = micro.index[micro.seq_id == micro.members.index(of)]
-    return out.transpose(1, 2).flatten(0, 1)[at]
-
-
-def test_who_shares_a_row_changes_no_bit_where_sequences_begin_at_lanes() -> None:
-    first, *others = [
-        Sample(token_ids=list(range(length)), num_prompt=1, mask=[True] * (length - 1))
-        for length in (45, 50, 61, 70, 47)
+@settings(max_examples=80, deadline=None)
+@given(samples(), st.integers(1, 4), st.integers(1, 3))
+def test_rows_of_samples_that_are_computed_alike_are_as_wide_as_their_microbatch(
+    items: list[Sample], rows: int, world: int
+) -> None:
+    shares = [
+        pack(items, seq_len=32, rows=rows, rank=rank, world=world, alike=True)
+        for rank in range(world)
     ]
-    alone = attended([first], 0)
-    for count in (1, 2, 3, 4):
-        assert attended([*others[:count], first], count).equal(alone)
+    assert len({len(share) for share in shares}) == 1, "collectives need equally many on all ranks"
+    for same in zip(*shares, strict=True):
+        assert len({micro.tokens.shape[1] for micro in same}) == 1
+    micros = [micro for share in shares for micro in share]
+    assert sorted(i for micro in micros for i in micro.members) == list(range(len(items)))
+    for micro in micros:
+        width = micro.tokens.shape[1]
+        assert width % LANES == 0
+        assert micro.tokens.shape[0] <= max(rows * 32 // width, 1)
+        for row, i in zip(micro.tokens.tolist(), micro.members, strict=False):
+            assert row[: len(items[i].token_ids)] == items[i].token_ids
+            assert width == -(-len(items[i].token_ids) // LANES) * LANES
+
+
+def predicted(items: list[Sample], heads: int = 2, width: int = 32) -> list[list[float]]:
+    """Log-probs of the completions, by a layer of attention and products of random matrices."""
+    draw = torch.Generator().manual_seed(3)
+    hidden = heads * width
+    table = torch.randn(400, hidden, generator=draw)
+    into = torch.randn(3 * hidden, hidden, generator=draw) / 8
+    out, vocabulary = torch.randn(hidden, hidden, generator=draw) / 8, table[:48]
+    found: list[list[float]] = [[] for _ in items]
+    for micro in pack(items, seq_len=512, rows=8, rank=0, world=1, alike=True):
+        shape = (*micro.tokens.shape, 3, heads, width)
+        q, k, v = linear(table[micro.tokens + micro.positions], into).view(shape).unbind(2)
+        mixed = scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=micro.mask()
+        )
+        rows = linear(mixed.transpose(1, 2).flatten(2), out).flatten(0, 1)[micro.index]
+        numbers = token_logprobs(rows, vocabulary, micro.labels % 48).tolist()
+        for seq, number in zip(micro.seq_id.tolist(), numbers, strict=True):
+            found[micro.members[seq]].append(number)
+    return found
+
+
+def test_no_bit_of_a_log_prob_depends_on_what_it_is_asked_with() -> None:
+    """Of rows whose sums over keys were alike, those of 208 tokens were not, and the last three of
+    eleven of a product."""
+    draw = random.Random(5)
+    lengths = [draw.choice((6, 9, 11, 18, 19, 20, 31, 47, 90, 140, 300)) for _ in range(60)]
+    items = [
+        Sample(
+            token_ids=[draw.randrange(48) for _ in range(length)],
+            num_prompt=min(length // 2, 9),
+            mask=[True] * (length - min(length // 2, 9)),
+        )
+        for length in lengths
+    ]
+    alone = [predicted([item])[0] for item in items]
+    for _ in range(60):
+        chosen = draw.sample(range(len(items)), draw.choice((2, 3, 5, 8, 16)))
+        assert predicted([items[i] for i in chosen]) == [alone[i] for i in chosen]
 
 
 def test_too_long_is_refused() -> None:

@@ -30,7 +30,8 @@ from forgedsl.runtime.context import cut
 from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.packing import LANES, Microbatch, pack
+from forgedsl.runtime.losses.logprobs import whole_tiles
+from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.updates import parts, summary
@@ -103,13 +104,13 @@ class TitanActor(ForgeActor):
         self.classes = self.titan.classes
 
     def _pack(
-        self, samples: Sequence[Sample], *, pairs: bool = False, step: int = 1
+        self, samples: Sequence[Sample], *, pairs: bool = False, alike: bool = False
     ) -> list[Microbatch]:
         shape = self.service.batch
         return pack(
             samples, seq_len=shape.seq_len, rows=shape.rows, rank=self.titan.dp_rank,
             world=self.titan.dp_size, pairs=pairs, flat=self.titan.flat, share=shape.pack,
-            step=step, parts=self.titan.context.size,
+            alike=alike, parts=self.titan.context.size,
         )  # fmt: skip
 
     def _logprobs(
@@ -121,7 +122,10 @@ class TitanActor(ForgeActor):
         )
 
     def _values(self, samples: Sequence[Sample]) -> list[list[float]]:
-        return self._of_tokens(samples, lambda h, w, shared, m: self.titan.values(_rows(h, m)))
+        return self._of_tokens(
+            samples,
+            lambda h, w, shared, m: self.titan.values(whole_tiles(_rows(h, m)))[: len(m.labels)],
+        )
 
     def _of_tokens(
         self, samples: Sequence[Sample], of_rows: Callable[..., Tensor]
@@ -141,7 +145,7 @@ class TitanActor(ForgeActor):
             return values
 
         # who is asked together is chance
-        packed = self._pack(plain, step=LANES)
+        packed = self._pack(plain, alike=True)
         micros = [cut(micro, self.titan.context).to(self.titan.device) for micro in packed]
         with torch.no_grad():
             self._run(micros, of)

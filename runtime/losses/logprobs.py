@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
+from torch.nn.functional import pad
 
 from forgedsl.runtime.losses import head as heads
 from forgedsl.runtime.losses.batch import Rows, slices
@@ -18,6 +19,9 @@ from forgedsl.runtime.losses.product import Product, fits
 
 ROWS_AT_A_TIME = 16384
 """Sums of the softmax take 8 bytes a row for each 256 logits."""
+TILE = 16
+"""On a CPU the rows of a product that are left over are added up in another order: there are none,
+so that a row has the same bits whatever rows are beside it."""
 
 
 def token_logprobs(
@@ -36,6 +40,8 @@ def token_logprobs(
     `group` and `vocabulary` as in `LossFunction.linear`.
     """
     check_linear(hidden, weight, labels)
+    count = len(labels)
+    hidden, labels = whole_tiles(hidden), whole_tiles(labels)
     wide = torch.float64 in (hidden.dtype, weight.dtype)
     dtype = torch.float64 if wide else torch.float32
     rows = heads.every_row(labels, dtype)
@@ -45,6 +51,9 @@ def token_logprobs(
         chunk_rows = chunk_rows or heads.rows_of_chunk(labels.device, shard.largest)
     if shard is None and hidden.is_cuda and fits(hidden, weight):
         return on_chip(hidden.detach(), weight.detach(), rows, temperature)
+    if not hidden.is_cuda:
+        chunk = chunk_rows or heads.rows_of_chunk(labels.device, weight.shape[0])
+        chunk_rows = -(-chunk // TILE) * TILE
     source = heads.LinearHead(hidden.detach(), weight.detach(), rows, dtype, chunk_rows)
     found = hidden.new_empty(labels.shape, dtype=dtype)
     with torch.no_grad():
@@ -56,7 +65,13 @@ def token_logprobs(
             else:
                 _, mine = heads.Softmax.of(z, places.clamp(min=0), mean_logprob=False)
                 found[part] = shard.combine(mine, places >= 0, rows.valid[part])["logprob"]
-    return found
+    return found[:count]
+
+
+def whole_tiles(rows: Tensor) -> Tensor:
+    """`[N, ...]` -> on a CPU with zeros behind, up to a multiple of `TILE` rows."""
+    rest = 0 if rows.is_cuda else -len(rows) % TILE
+    return pad(rows, (0, 0) * (rows.dim() - 1) + (0, rest)) if rest else rows
 
 
 def on_chip(hidden: Tensor, weight: Tensor, rows: Rows, temperature: float) -> Tensor:
