@@ -349,7 +349,8 @@ def _sample(
         )
     )
     prefill = per_token / (rates.prefill * mesh.world)
-    again = lag * each * (prompt / shared + new / 2) * prefill * _exchanges(graph, schedule, node)
+    again = lag * each * (prompt / shared + new / 2) * (prefill + rates.again)
+    again *= _exchanges(graph, schedule, node)
     at_once = width / each if width > each else 1 / -(-each // width)
     alone = each * prompt / shared * prefill
     return Stage(

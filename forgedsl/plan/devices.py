@@ -13,7 +13,8 @@ from forgedsl.records import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """FLOP/s and bytes/s that work reaches; seconds for each pass of a trainer (`launch`), and for
-    each decode step: of its own, for a layer, and of the host for a sampled token."""
+    each decode step: of its own, for a layer, and of the host for a sampled token; and beside its
+    FLOPs for each token whose keys and values are computed anew, while nothing is decoded."""
 
     train: float
     prefill: float
@@ -22,6 +23,7 @@ class Rates:
     decode: float = 0.0
     layer: float = 0.0
     token: float = 0.0
+    again: float = 0.0
 
 
 PEAKS = {
@@ -64,6 +66,7 @@ def gpu_rates(model: str | None, *, graphs: bool) -> Rates:
         launch=0.004,
         layer=40e-6 if graphs else 400e-6,
         token=4.5e-6,
+        again=10e-6,
     )
 
 

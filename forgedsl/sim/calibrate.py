@@ -144,6 +144,7 @@ def _engine(engine: Engine, name: str, data: RunData, syncs: list[Interval]) -> 
         load=(1 - PUBLISH) * statistics.median(e - s for s, e in syncs) if syncs else engine.load,
         start=max((p["seconds"] for p in ready), default=0.0) + 10.0,
         like=_likeness(lengths),
+        again=0.0,  # what it took is in the times of the steps
     )
 
 

@@ -3,7 +3,8 @@
     add(now, request, tokens, prefill) ... next_end() -> time ... ended(now) -> requests
 
 With n sequences running a token of each takes `decode + n * decode_sequence` seconds; a prefill
-stops the others for its time, a swap of weights stops all. What waits is taken up in order as soon
+stops the others for its time, a swap of weights stops all, for longer where it computes their
+contexts anew. What waits is taken up in order as soon
 as a sequence ends. The cost is O(log n) a request, whatever its length. The simulator drives it on
 simulated time, the engines of a rehearsal on the clock.
 """
@@ -38,7 +39,8 @@ class Batching(Generic[R]):
         self.tokens = 0.0
         self._level = 0.0
         """tokens that a sequence which ran from the start would have"""
-        self._running: list[tuple[float, int, R]] = []
+        self._running: list[tuple[float, int, R, float, float]] = []
+        """by the level that ends them: who, the level that they began at, and their prefill"""
         self._waiting: deque[tuple[R, float, float]] = deque()
         self._count = 0
 
@@ -67,9 +69,13 @@ class Batching(Generic[R]):
                 self.busy += now - self.now
             self.now = now
 
-    def stop(self, now: float, seconds: float) -> None:
-        """Do nothing for `seconds`."""
+    def stop(self, now: float, seconds: float, again: float = 0.0) -> None:
+        """Do nothing for `seconds`, and for `again` longer for each token that runs, its prompt's
+        prefill beside."""
         self.advance(now)
+        if again:
+            for _, _, _, begun, prefill in self._running:
+                seconds += again * (self._level - begun) + prefill
         self.now += seconds
         self.stopped += seconds
 
@@ -91,7 +97,7 @@ class Batching(Generic[R]):
 
     def lose(self) -> list[R]:
         """Forget everything, as a process that dies does; the requests it owed."""
-        found = [request for _, _, request in self._running]
+        found = [each[2] for each in self._running]
         found += [request for request, _, _ in self._waiting]
         self._running.clear()
         self._waiting.clear()
@@ -105,6 +111,7 @@ class Batching(Generic[R]):
         while self._waiting and len(self._running) < self.max_running:
             request, tokens, prefill = self._waiting.popleft()
             self._count += 1
-            heapq.heappush(self._running, (self._level + tokens, self._count, request))
+            begun = self._level
+            heapq.heappush(self._running, (begun + tokens, self._count, request, begun, prefill))
             self.now += prefill * self.slowness
             self.stopped += prefill * self.slowness

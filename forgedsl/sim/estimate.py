@@ -25,14 +25,14 @@ from forgedsl.plan.cost import (
     offload_seconds,
     rates_of,
     reduce_seconds,
+    sync_seconds,
 )
 from forgedsl.plan.memory import MAX_RUNNING
-from forgedsl.plan.meshes import number, value
+from forgedsl.plan.meshes import number, transport_of, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.services.titan import PRECISIONS
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
-from forgedsl.transports import RATES
 
 if TYPE_CHECKING:
     from forgedsl.graph.ir import Graph, Node
@@ -168,9 +168,18 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
         decode_sequence=times * (full - fixed) / width,
         prefill=times * flops / (rates.prefill * mesh.world) / shared,
         max_running=width,
-        load=(1 - PUBLISH) * size * num_params(dims) / RATES["shm"] if syncs else 0.0,
+        load=(1 - PUBLISH) * max((transfer(plan, node) for node in syncs), default=0.0),
         start=START[mesh.device] + NOTICE,
+        again=times * (flops / (rates.prefill * mesh.world) + rates.again)
+        if any(node.settings.get("on_swap", "recompute") == "recompute" for node in syncs)
+        else 0.0,
     )
+
+
+def transfer(plan: Plan, node: Node) -> float:
+    """Seconds of one sync, by the transport that the plan gives it."""
+    way = transport_of(plan.request.host, plan.request.meshes, node)
+    return sync_seconds(plan.request, plan.schedule, node, way) * (plan.schedule.every or 1)
 
 
 class UnknownModelError(Exception):
@@ -204,24 +213,18 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     each = rows * seq_len * data_ranks(mesh)
     passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))] if trained else 1.0
     epochs, many = graph.updates
-    size = itemsize(request.program, decl)
-    reduce = reduce_seconds(mesh, dims, rows * seq_len, size)
+    reduce = reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
     token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
-    size *= num_params(dims)
     fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
     token += fetched / each / passes
     weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision"))]
-    synced = _is_synced(graph.syncs, name)
+    synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
         step=step * epochs * many * (rates.launch * passes + updated) if trained else 0.0,
         token=step * epochs * passes * token if trained else 0.0,
         logprobs=logprobs * rates.launch,
         logprobs_token=logprobs * token,
-        publish=PUBLISH * size / RATES["shm"] if synced else 0.0,
+        publish=PUBLISH * max((transfer(plan, node) for node in synced), default=0.0),
         save=(weight + moments) * num_params(dims) / DISK / mesh.world if trained else 0.0,
     )
-
-
-def _is_synced(syncs: tuple[Node, ...], name: str) -> bool:
-    return any(sync.target == name for sync in syncs)

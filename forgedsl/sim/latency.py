@@ -42,6 +42,8 @@ class Engine:
     """seconds that sampling stops for new weights"""
     start: float
     """seconds until a replica that died serves again"""
+    again: float = 0.0
+    """more for each sampled token in flight, where contexts are computed anew then"""
     like: float = 0.5
     """share of the variance of lengths that is the prompt's"""
 

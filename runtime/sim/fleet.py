@@ -97,7 +97,7 @@ class Fleet:
         now = done = self._loop.time()
         for index, replica in enumerate(self.replicas):
             if replica.alive:
-                replica.engine.stop(now, self.spec.load)
+                replica.engine.stop(now, self.spec.load, self.spec.again)
                 done = max(done, replica.engine.now)
                 self._order(index)
         await asyncio.sleep(done - now)
