@@ -31,6 +31,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Cases marked `deep` are those of `make deep`: others of their test run in `make test`."""
+    if os.environ.get("FORGE_DEEP") != "1":
+        for item in items:
+            if item.get_closest_marker("deep"):
+                item.add_marker(pytest.mark.skip(reason="a case of `make deep` (FORGE_DEEP=1)"))
+
+
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     """Compare a text with a golden file, or rewrite the file under --update-golden."""

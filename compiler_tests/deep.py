@@ -2,7 +2,8 @@
 
     FORGE_DEEP=1 pytest MODULES, twice --junitxml--> totals, folders, slowest --> docs/deep.md
 
-MODULES are those that ask for FORGE_DEEP; all others do in `make test` what they can.
+MODULES are those that ask for FORGE_DEEP, or have cases marked `deep`; all others do in `make test`
+what they can.
 Files run side by side on all cores, then those on real meshes one after the other.
 Further arguments go to pytest; a run that was narrowed by them leaves docs/deep.md alone.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -46,7 +48,8 @@ def main() -> int:
 def modules() -> list[str]:
     """Test modules whose counts FORGE_DEEP raises."""
     found = sorted((ROOT / "compiler_tests").rglob("test_*.py"))
-    return [str(p.relative_to(ROOT)) for p in found if "FORGE_DEEP" in p.read_text("utf-8")]
+    asks = re.compile(r"FORGE_DEEP|mark\.deep\b")
+    return [str(p.relative_to(ROOT)) for p in found if asks.search(p.read_text("utf-8"))]
 
 
 def summary(suites: list[ET.Element]) -> str:

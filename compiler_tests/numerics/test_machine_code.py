@@ -37,6 +37,7 @@ ROWS_ON_CHIP = (
 """The launches of tuning.json and those of benchmarks/losses.py --pair, with 8 warps."""
 
 LOCAL = ("sft", "grpo_entropy", "sapo", "dppo", "ppo_dual")
+LIKE = ("sapo", "dppo")  # whose kernels have the shape of the others'
 COUPLED = ("gspo", "gmpo", "dpo")
 
 
@@ -78,7 +79,9 @@ def test_what_is_compiled_here_is_what_is_launched(kernel, size):
     assert (ring["SLOTS"], ring["HELD"]) == (size["SLOTS"], size["HELD"])
 
 
-@pytest.mark.parametrize("name", LOCAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.deep) if n in LIKE else n for n in LOCAL]
+)
 def test_rows_on_chip(losses, tmp_path, name):
     jobs = [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
     code = compile_for_gpu(tmp_path, losses.standard(name), jobs)

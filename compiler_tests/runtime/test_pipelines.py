@@ -1,6 +1,6 @@
 """Every shipped pipeline: lints clean, plans under each of its profiles, and trains on CPU.
 
-The three that share least with grpo_math run here for a few steps; FORGE_DEEP runs all, 20 steps.
+The two that share least with grpo_math run here for a few steps; FORGE_DEEP runs all, 20 steps.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ PROFILES = {
     "writing": ("none",),
 }
 DEEP = bool(os.environ.get("FORGE_DEEP"))
-RUNS = (
-    tuple(n for n in NAMES if not n.startswith("smollm"))
-    if DEEP
-    else ("desk", "distill_math", "dpo_math")
-)
+RUNS = tuple(n for n in NAMES if not n.startswith("smollm")) if DEEP else ("desk", "dpo_math")
 ONLY_CPU = (
     "code_sft", "curriculum_math", "desk", "guess_math", "replay_math", "sft_math", "skills_sft",
     "teacher_sft", "writing",

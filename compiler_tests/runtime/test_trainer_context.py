@@ -90,8 +90,10 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("degrees", "recomputed"),
-    [({"cp": 2, "dp_shard": 2}, "full"), ({"cp": 4}, "selective")],
-    ids=["beside others", "more than heads of keys"],
+    [
+        pytest.param({"cp": 2, "dp_shard": 2}, "full", id="beside others"),
+        pytest.param({"cp": 4}, "selective", id="more than heads of keys", marks=pytest.mark.deep),
+    ],
 )
 def test_ranks_that_share_rows_agree_with_one(
     tmp_path: Path, one: Any, degrees: dict[str, int], recomputed: str

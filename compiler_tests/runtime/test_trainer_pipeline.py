@@ -60,11 +60,17 @@ async def asked(folder: Path, mesh: Any) -> Any:
 @pytest.mark.parametrize(
     ("parallel", "tied"),
     [
-        (spec.TitanParallel(pp=2), True),
-        (spec.TitanParallel(pp=2, dp_shard=2), False),
-        (spec.TitanParallel(pp=2, cp=2), True),
+        pytest.param(spec.TitanParallel(pp=2), True, id="tied"),
+        pytest.param(
+            spec.TitanParallel(pp=2, dp_shard=2),
+            False,
+            id="untied, sharded",
+            marks=pytest.mark.deep,
+        ),
+        pytest.param(
+            spec.TitanParallel(pp=2, cp=2), True, id="tied, rows shared", marks=pytest.mark.deep
+        ),
     ],
-    ids=["tied", "untied, sharded", "tied, rows shared"],
 )
 def test_stages_take_the_step_of_one_rank_and_resume_each_other(
     tmp_path: Path, make_job: Any, make_titan: Any, parallel: spec.TitanParallel, tied: bool

@@ -16,8 +16,11 @@ from forgedsl.lower import job as spec
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("lora", "cp"),
-    [(None, 1), (spec.Lora(rank=4, alpha=16.0), 1), (None, 2)],
-    ids=["weights", "adapters", "rows too"],
+    [
+        pytest.param(None, 1, id="weights"),
+        pytest.param(spec.Lora(rank=4, alpha=16.0), 1, id="adapters", marks=pytest.mark.deep),
+        pytest.param(None, 2, id="rows too", marks=pytest.mark.deep),
+    ],
 )
 def test_one_rank_and_two_that_share_the_vocabulary(
     tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None, cp: int

@@ -338,19 +338,16 @@ def _sample(
     cache = width * context * kv_bytes(dims, tp=1, pp=1, itemsize=kv)
     read = size * num_params(dims) + cache
     fetched = read + (FP8_READ - 1) * cache if kv < size and mesh.device == "gpu" else read
+    prefill = per_token / (rates.prefill * mesh.world)
     token_s = (
         rates.decode
         + dims.layers * rates.layer
         + width * rates.token
         + reduce_seconds(mesh, dims, width, size)
-        + max(
-            fetched / (rates.bandwidth * mesh.world),
-            width * per_token / (rates.prefill * mesh.world),
-        )
+        + max(fetched / (rates.bandwidth * mesh.world), width * prefill)
     )
-    prefill = per_token / (rates.prefill * mesh.world)
-    again = lag * each * (prompt / shared + new / 2) * (prefill + rates.again)
-    again *= _exchanges(graph, schedule, node)
+    begun = lag * each * (prompt / shared + new / 2)
+    again = begun * (prefill + rates.again) * _exchanges(graph, schedule, node)
     at_once = width / each if width > each else 1 / -(-each // width)
     alone = each * prompt / shared * prefill
     return Stage(

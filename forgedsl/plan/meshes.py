@@ -285,27 +285,28 @@ def _fit(
     """Take GPUs for every replica from `free`, or None: the same ones on hosts side by side, so
     that a replica is a slice of them all. Who needs none goes where the `load` of processes is
     the least."""
-    need = mesh.procs * mesh.gpus
+    need, starts = mesh.procs * mesh.gpus, range(len(free) - mesh.hosts + 1)
     places: list[Place] = []
+    start = 0
     for replica in range(mesh.replicas):
-        slices = [range(i, i + mesh.hosts) for i in range(len(free) - mesh.hosts + 1)]
-        common = [sorted(set.intersection(*(set(free[h]) for h in hosts))) for hosts in slices]
-        fitting = [
-            (hosts, gpus[:need])
-            for hosts, gpus in zip(slices, common, strict=True)
-            if len(gpus) >= need
-        ]
-        if not fitting:
-            return None
-        hosts, gpus = fitting[0]
         if load is not None and not need:
-            hosts, gpus = min(fitting, key=lambda each: sum(load[h] for h in each[0]))
-        for index in hosts:
+            start = min(starts, key=lambda i: sum(load[i : i + mesh.hosts]), default=len(starts))
+        while start in starts and len(_common(free[start : start + mesh.hosts])) < need:
+            start += 1  # what has no room now has none for a later replica
+        if start not in starts:
+            return None
+        gpus = _common(free[start : start + mesh.hosts])[:need]
+        for index in range(start, start + mesh.hosts):
             places.append(Place(replica=replica, host=index, gpus=tuple(gpus)))
             free[index] = [gpu for gpu in free[index] if gpu not in gpus]
             if load is not None:
                 load[index] += mesh.procs
     return tuple(places)
+
+
+def _common(free: Sequence[Sequence[int]]) -> list[int]:
+    """The GPUs that are free on all of these hosts."""
+    return sorted(set(free[0]).intersection(*free[1:]))
 
 
 def pools_host(meshes: Sequence[MeshPlan], trainer: str, hosts: int) -> int:
