@@ -21,7 +21,8 @@ GOLDEN = Path(__file__).parent / "golden"
 
 # `make test` runs slices with fixed seeds; `make deep` looks at other inputs each time.
 settings.register_profile("slices", derandomize=True, database=None)
-if os.environ.get("FORGE_DEEP") != "1":
+DEEP = os.environ.get("FORGE_DEEP") == "1"
+if not DEEP:
     settings.load_profile("slices")
 ASKED: set[Path] = set()
 os.environ["FORGE_CALIBRATION"] = ""  # plans rest on no runs of whoever tests
@@ -33,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Cases marked `deep` are those of `make deep`: others of their test run in `make test`."""
-    if os.environ.get("FORGE_DEEP") != "1":
+    if not DEEP:
         for item in items:
             if item.get_closest_marker("deep"):
                 item.add_marker(pytest.mark.skip(reason="a case of `make deep` (FORGE_DEEP=1)"))

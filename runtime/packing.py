@@ -30,8 +30,8 @@ from forgedsl.runtime.items import Sample
 FLAT_STEP = 128
 """a flat row is filled up to a multiple of it, and its longest stretch counted in powers of two"""
 LANES, FINE = 16, 4
-"""how wide rows are that must be computed alike: in multiples of the first, longer ones in those of
-the power of two that is so many doublings below them"""
+"""rows that must be computed alike are a multiple of the first wide, long ones one of a 16th (2^-4)
+of the power of two above their length: there are few widths, and little of a row is empty"""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -150,7 +150,6 @@ def test_the_first_ratio_is_one(served: Any, trained: Any) -> None:
     assert statistics.fmean(ratios) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.deep
 def test_log_probs_in_bf16_are_near_those_of_the_sampler(
     folder: Path, served_in_bf16: Any, tmp_path: Path
 ) -> None:

@@ -121,13 +121,7 @@ async def two_steps(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "lora",
-    [
-        pytest.param(None, id="weights"),
-        pytest.param(spec.Lora(rank=4, alpha=16.0), id="adapters", marks=pytest.mark.deep),
-    ],
-)
+@pytest.mark.parametrize("lora", [None, spec.Lora(rank=4, alpha=16.0)], ids=["weights", "adapters"])
 def test_one_and_two_ranks_agree_and_resume_continues(
     tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None
 ) -> None:

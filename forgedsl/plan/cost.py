@@ -367,8 +367,12 @@ def _sample(
 def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
     """How often a step the contexts in flight of a generator are computed anew."""
     syncs = (sync for sync in graph.of("sync") if sync.settings["target"] == node.target)
-    again = [sync for sync in syncs if sync.settings.get("on_swap", "recompute") == "recompute"]
-    return len(again) / (schedule.every or 1)
+    return sum(map(computed_anew, syncs)) / (schedule.every or 1)
+
+
+def computed_anew(sync: Node) -> bool:
+    """Whether the contexts in flight are, under the weights that it brings."""
+    return str(sync.settings.get("on_swap", "recompute")) == "recompute"
 
 
 def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:

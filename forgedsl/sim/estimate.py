@@ -20,6 +20,7 @@ from forgedsl.plan.calibration import factor
 from forgedsl.plan.capacity import itemsize, kv_itemsize
 from forgedsl.plan.cost import (
     RECOMPUTE,
+    computed_anew,
     data_ranks,
     lengths,
     offload_seconds,
@@ -171,7 +172,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
         load=(1 - PUBLISH) * max((transfer(plan, node) for node in syncs), default=0.0),
         start=START[mesh.device] + NOTICE,
         again=times * (flops / (rates.prefill * mesh.world) + rates.again)
-        if any(node.settings.get("on_swap", "recompute") == "recompute" for node in syncs)
+        if any(map(computed_anew, syncs))
         else 0.0,
     )
 
