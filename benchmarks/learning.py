@@ -67,7 +67,16 @@ def measured(claim: Claim, run: Path) -> tuple[float, float]:
 def learned(name: str, claim: Claim, seed: int, run: Path) -> tuple[str, bool]:
     """One run: its cell of the table, and whether it did what the header says."""
     started = time.monotonic()
-    command = ["forgec", "run", f"pipelines/{name}.forge", "--seed", str(seed), "--quiet"]
+    command = [
+        sys.executable,
+        "-m",
+        "forgedsl.cli.main",
+        "run",
+        f"pipelines/{name}.forge",
+        "--seed",
+        str(seed),
+        "--quiet",
+    ]
     command += ["--run-dir", str(run), "--set", f"schedule.steps={claim.steps}"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
