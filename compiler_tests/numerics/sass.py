@@ -23,7 +23,7 @@ from triton.compiler import ASTSource
 POINTERS = {
     "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "mask": "*i1", "active": "*i1",
     "seq_ids": "*i64", "starts": "*i32", "done": "*i32", "taken": "*i32",
-    "turns": "*i32", "far": "*i32", "far_rows": "*i1",
+    "turns": "*i32", "mail": "*i64", "far": "*i32", "far_rows": "*i1",
 }  # fmt: skip
 INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len", "count",
             "num_columns")  # fmt: skip

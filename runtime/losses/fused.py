@@ -173,7 +173,7 @@ class Evaluation:
                 grid = logits.shape[0]
             elif chosen.kernel == "pair":
                 grid = 2 * min(logits.shape[0], num_processors(self.device) // 2)
-                arguments |= self._meeting(grid) | self._ring(chosen, arguments["INNER"])
+                arguments |= self._meeting() | self._ring(chosen, arguments["INNER"])
                 options |= {"launch_cooperative_grid": True}
             else:
                 arguments |= self._ring(chosen)
@@ -206,11 +206,12 @@ class Evaluation:
         widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
         return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
-    def _meeting(self, programs: int) -> dict[str, Any]:
+    def _meeting(self) -> dict[str, Any]:
         """Where the halves of rows meet; with all programs at once none starts before its time."""
-        halves = torch.empty((programs, 2, 4), dtype=torch.float32, device=self.device)
-        turns = self.kernels.counter(self.device, "turns", num_processors(self.device))
-        return {"halves": halves, "turns": turns, "OVERLAP": False}
+        most = num_processors(self.device)
+        mail = self.kernels.counter(self.device, "mail", most, 2, 8).view(torch.int64)
+        turns = self.kernels.counter(self.device, "turns", most)
+        return {"mail": mail, "turns": turns, "OVERLAP": False}
 
     def _ring(self, chosen: Config, inner: int = 0) -> dict[str, Any]:
         """The slots of the ring of tiles, and the tiles of a row that go on to registers; of half a
@@ -219,8 +220,10 @@ class Evaluation:
         tiles = -(-(half or self.vocabulary) // chosen.block)
         ahead = min(chosen.ahead, tiles)
         slots = min(chosen.slots, tiles + ahead)
+        held = tiles + ahead - slots
+        lead = min(chosen.lead, max(0, held - 1))
         taken = self.kernels.counter(self.device, "taken")
-        return {"SLOTS": slots, "HELD": tiles + ahead - slots, "taken": taken}
+        return {"SLOTS": slots, "HELD": held, "LEAD": lead, "taken": taken}
 
     def config(self, name: str, logits: Tensor) -> Config:
         return config(name, self.vocabulary, logits.dtype, self.device)

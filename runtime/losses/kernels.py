@@ -48,6 +48,8 @@ class Config:
     """stream, pair: tiles in shared memory"""
     ahead: int = 0
     """stream, pair: tiles fetched before they are read; the others wait to be written back"""
+    lead: int = 0
+    """stream, pair: tiles of the next row that are read before the row is decided"""
     parts: int = 1
     """of rows that are kept: a tile goes through registers in so many; whole ones spill"""
     registers: int = 0

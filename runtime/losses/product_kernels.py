@@ -92,7 +92,7 @@ def piece(
         largest = tl.max(z, 1)
         total = tl.maximum(total, largest, propagate_nan=tl.PropagateNan.ALL)
         return total, tilt, level
-    d = tl.maximum(z - reference[:, None], NOTHING, propagate_nan=tl.PropagateNan.ALL)
+    d = z - reference[:, None]  # finite, or NaN: no logit is minus infinity
     if MODE == "gradient":
         w = exp2(d)
         dz = w * (slope[:, None] + bend[:, None] * d) if TILTED else w * slope[:, None]
