@@ -19,6 +19,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.setenv("TRITON_INTERPRET", "1")
     import triton.language  # noqa: F401
 
+    import forgedsl.runtime.losses.counts
     import forgedsl.runtime.losses.product_kernels
     import forgedsl.runtime.losses.rescale
 

@@ -23,10 +23,11 @@ from triton.compiler import ASTSource
 POINTERS = {
     "logits": "*bf16", "gradient": "*bf16", "labels": "*i64", "mask": "*i1", "active": "*i1",
     "seq_ids": "*i64", "starts": "*i32", "done": "*i32", "taken": "*i32",
-    "turns": "*i32", "mail": "*i64", "far": "*i32", "far_rows": "*i1",
+    "turns": "*i32", "mail": "*i64", "far": "*i32", "far_rows": "*i1", "words": "*i64",
 }  # fmt: skip
 INTEGERS = ("ignore_index", "num_rows", "row_stride", "gradient_stride", "seq_len", "count",
-            "num_columns")  # fmt: skip
+            "num_columns", "num_sequences")  # fmt: skip
+UNALIGNED = ("ignore_index", "num_rows", "num_columns", "num_sequences", "seq_len")
 COUNTED = (
     "MUFU.EX2", "UTMALDG.3D", "LDS.128", "LDG.E.128", "LDG.E.EF.128", "STG.E.128", "LDL", "STL",
     "BAR.SYNC", "HGMMA", "UTMALDG.2D",
@@ -61,7 +62,7 @@ def inspect(
             inner = int(str(constants["INNER"]))
             rows = int(str(constants["BLOCK"])) // 2 // inner
             signature[argument] = WORDS.format(rows=rows, inner=inner)
-        elif argument not in ("ignore_index", "num_rows", "num_columns", "seq_len"):
+        elif argument not in UNALIGNED:
             attributes[(index,)] = [["tt.divisibility", 16]]
     values = {(kernel.arg_names.index(k),): v for k, v in constants.items()}
     source_type = ASTSource

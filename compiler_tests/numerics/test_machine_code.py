@@ -37,6 +37,12 @@ ROWS_ON_CHIP = (
 )
 """The launches of tuning.json, with 8 warps."""
 
+RESCALE = [("_rescale", {"BLOCK": 16384}, 16)]
+COUNTS = [
+    ("_count", {"BLOCK": 1024, "SEQUENCES": True, "PAIRED": True}, 8),
+    ("_count", {"BLOCK": 1024, "SEQUENCES": False, "PAIRED": False, "starts": None}, 8),
+]
+
 LOCAL = ("sft", "grpo_entropy", "sapo", "dppo", "ppo_dual")
 LIKE = ("sapo", "dppo")  # whose kernels have the shape of the others'
 COUPLED = ("gspo", "gmpo", "dpo")
@@ -155,8 +161,9 @@ def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
         jobs += [("prepare", *SEQUENCES), ("fused", size, 8)]
         jobs += [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
     found = compile_for_gpu(tmp_path, loss, jobs)
-    module = Path(kernels.__file__).with_name("rescale.py")
-    found += compile_file(tmp_path, module, loss, [("_rescale", {"BLOCK": 16384}, 16)])
+    folder = Path(kernels.__file__).parent
+    for name, more in (("rescale.py", RESCALE), ("counts.py", COUNTS)):
+        found += compile_file(tmp_path, folder / name, loss, more)
     for code in found:
         assert code["waits"]
         assert code["releases"]

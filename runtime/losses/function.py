@@ -243,7 +243,8 @@ class LossFunction:
         compact = options.get("compact", False) if fused else not first.is_cuda
         rows = self._pack(given, **batch, ignore_index=options["ignore_index"], dtype=dtype,
                           compact=compact)  # fmt: skip
-        step = self._step(rows, counts, clamped=not fused or options.get("group") is not None)
+        clamped = not fused or options.get("group") is not None
+        step = self._step(rows, counts, clamped=clamped, fused=fused)
         columns = last.shape[-1] if form == "logits" else last.shape[0]
         shard = None
         if (group := options.get("group")) is not None:
@@ -406,14 +407,20 @@ class LossFunction:
         return counts
 
     def _step(
-        self, rows: Rows, counts: Mapping[str, float | Tensor | None], *, clamped: bool
-    ) -> SimpleNamespace:
+        self, rows: Rows, counts: Mapping[str, float | Tensor | None], *, clamped: bool,
+        fused: bool = False,
+    ) -> SimpleNamespace:  # fmt: skip
         """The counts of the whole optimizer step, clamped to at least one."""
         given = {name: value for name, value in counts.items() if value is not None}
-        if not given:
+        of_sequences = "x.step.num_sequences" in self.source
+        if not given and fused and not self.module.TOTALS:
+            from forgedsl.runtime.losses.counts import counted
+
+            given.update(counted(self.kernels, rows, sequences=of_sequences))
+        elif not given:
             given.update(self._counts(rows))
         needed = ["num_tokens", *self.module.TOTALS]
-        if "x.step.num_sequences" in self.source:
+        if of_sequences:
             needed.append("num_sequences")
         if missing := [name for name in needed if name not in given]:
             raise TypeError(

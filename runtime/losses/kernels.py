@@ -86,13 +86,16 @@ class Kernels:
         given = {key: arguments[key] for key in kernel.arg_names}
         kernel[(grid,)](**given, **options, **overlapped(given.get("OVERLAP", False)))
 
-    def counter(self, device: torch.device, purpose: str, *size: int) -> Tensor:
-        """A zero that programs count up (`done`: who ends last, `taken`: whose row is next), and
-        leave zero again; `turns` has one of each program, which goes on."""
+    def counter(
+        self, device: torch.device, purpose: str, *size: int, dtype: torch.dtype = torch.int32
+    ) -> Tensor:
+        """A zero that programs count up (`done`: who ends last, `taken`: whose row is next,
+        `counted`: what they found), and leave zero again; `turns` has one of each program, which
+        goes on."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = device, stream, purpose
         if key not in self.counters:
-            self.counters[key] = torch.zeros(size, dtype=torch.int32, device=device)
+            self.counters[key] = torch.zeros(size, dtype=dtype, device=device)
         return self.counters[key]
 
 

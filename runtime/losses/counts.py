@@ -1,0 +1,112 @@
+"""The counts of a call that is a whole step, in one launch: rows that count, sequences with one.
+
+    labels, mask, sequences  ->  counted  ->  num_tokens, num_sequences, where kernels read them
+
+Each program counts a few sequences (for the rows alone: a few blocks of rows) and adds what it
+found to a word, together with its arrival. Who finds all others there knows the sum: it waits for
+nobody, and sums of integers are the same in any order.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from forgedsl.runtime.losses.batch import Rows
+from forgedsl.runtime.losses.kernels import (
+    INTERPRETED_BLOCK,
+    Kernels,
+    num_processors,
+    overlapped,
+    overlaps,
+)
+
+BLOCK, WARPS = 1024, 8
+"""Rows of one sequence that a program takes at once; it takes two sequences, which may be a pair"""
+PROGRAMS = 4
+"""of a multiprocessor, at most"""
+ARRIVED = tl.constexpr(1 << 40)
+"""An arrival in a word whose lower bits are the sum."""
+
+
+def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tensor]:
+    """The counts of these rows, in their dtype; those of `sequences` take longer."""
+    device, num_rows = rows.labels.device, rows.num_kept
+    block = BLOCK if device.type == "cuda" else INTERPRETED_BLOCK
+    count, length, starts = -(-num_rows // block), block, None
+    if sequences:
+        count, length = rows.num_sequences, rows.seq_len
+        starts = None if length else rows.starts
+    programs = max(1, min(-(-count // 2), PROGRAMS * num_processors(device)))
+    found = torch.empty((2, 4), dtype=rows.dtype, device=device)  # 16 bytes apart, as kernels like
+    words = kernels.counter(device, "counted", 2, dtype=torch.int64)
+    overlap = overlaps(device)
+    _count[(programs,)](
+        found, words, rows.labels, rows.mask, starts, rows.ignore_index, num_rows, count, length,
+        SEQUENCES=sequences, PAIRED=rows.paired, BLOCK=block, OVERLAP=overlap, num_warps=WARPS,
+        **overlapped(overlap),
+    )  # fmt: skip
+    names = ("num_tokens", "num_sequences") if sequences else ("num_tokens",)
+    return {name: found[number, 0] for number, name in enumerate(names)}
+
+
+@triton.jit(do_not_specialize=["ignore_index", "num_rows", "num_sequences", "seq_len"])
+def _count(
+    found,
+    words,
+    labels,
+    mask,
+    starts,
+    ignore_index,
+    num_rows,
+    num_sequences,
+    seq_len,
+    SEQUENCES: tl.constexpr,
+    PAIRED: tl.constexpr,
+    BLOCK: tl.constexpr,
+    OVERLAP: tl.constexpr,
+):
+    if OVERLAP:
+        gdc_wait()  # the kernel before may still run: until here no memory is touched
+        gdc_launch_dependents()
+    first = tl.program_id(0) * 2
+    tokens = tl.full([2], 0, tl.int32)
+    present = tl.full([2], 0, tl.int32)
+    seen = first * 0
+    while (first < num_sequences) & (seen < num_rows):  # after the last row come empty sequences
+        seqs = first + tl.arange(0, 2)
+        if starts is None:
+            start = seqs * seq_len
+            end = tl.minimum(start + seq_len, num_rows)
+        else:
+            start = tl.load(starts + seqs, mask=seqs < num_sequences, other=0)
+            end = tl.load(starts + seqs + 1, mask=seqs < num_sequences, other=0)
+        each = tl.full([2, BLOCK], 0, tl.int32)
+        for turn in range(0, tl.max(end - start, 0), BLOCK):
+            rows = (start + turn)[:, None] + tl.arange(0, BLOCK)[None, :]
+            here = rows < end[:, None]
+            counts = tl.load(labels + rows, mask=here, other=ignore_index) != ignore_index
+            if mask is not None:
+                counts &= tl.load(mask + rows, mask=here, other=0).to(tl.int1)
+            each += counts.to(tl.int32)
+        in_each = tl.sum(each, 1)
+        tokens += in_each
+        held = tl.minimum(in_each, 1)
+        present += tl.min(held, 0) if PAIRED else held
+        seen = tl.max(end, 0)
+        first += 2 * tl.num_programs(0)
+    _add(words, found, tl.sum(tokens, 0))
+    if SEQUENCES:
+        _add(words + 1, found + 4, tl.sum(present, 0))
+
+
+@triton.jit
+def _add(word, result, count):
+    """The last of all programs leaves the sum, and zero in the word."""
+    before = tl.atomic_add(word, count.to(tl.int64) + ARRIVED, sem="relaxed")
+    if before // ARRIVED == tl.num_programs(0) - 1:
+        tl.store(result, (before % ARRIVED + count).to(result.dtype.element_ty))
+        tl.store(word, 0)
