@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -66,9 +67,17 @@ def make(vocabulary: int, width: int, rows: int) -> Sources:
     return Sources(hidden.requires_grad_(), weight.requires_grad_(), call, inputs)
 
 
+def shapes(options: argparse.Namespace) -> Iterable[tuple[int, int]]:
+    """Vocabularies and widths, all pairs of those asked for."""
+    if not options.vocabulary and not options.width:
+        return SHAPES
+    vocabularies, widths = zip(*SHAPES, strict=True)
+    return itertools.product(options.vocabulary or vocabularies, options.width or widths)
+
+
 def bench_linear(options: argparse.Namespace) -> None:
     """All providers at each shape, against the three products alone."""
-    for vocabulary, width in SHAPES:
+    for vocabulary, width in shapes(options):
         data = make(vocabulary, width, options.rows)
         hidden, weight = data.hidden.detach(), data.weight.detach()
         runs: dict[str, Callable[[], object]] = {
@@ -102,7 +111,7 @@ def bench_linear(options: argparse.Namespace) -> None:
 
 def bench_compact(options: argparse.Namespace) -> None:
     """A share z of the sequences has no advantage, and their rows are left out."""
-    for vocabulary, width in SHAPES:
+    for vocabulary, width in shapes(options):
         data = make(vocabulary, width, options.rows)
         runs: dict[str, Callable[[], object]] = {"all rows": data.run("dapo")}
         for share in (0.0, 0.25, 0.5, 0.75):

@@ -2,11 +2,13 @@
 
     python benchmarks/losses.py logits    forward and backward from bf16 logits
     python benchmarks/losses.py random    the same for random losses, those of the test suite
+    python benchmarks/losses.py plain     the same with a mask, with and without counts of the step
     python benchmarks/losses.py linear    from hidden states and lm_head
     python benchmarks/losses.py compact   the same, some rows of zero advantage left out
     python benchmarks/losses.py tune      launch parameters of the fused kernel
     python benchmarks/losses.py check     results on the GPU against float64
 
+    python benchmarks/losses.py linear --vocabulary 151936 --width 1024
     V=201088; python benchmarks/losses.py check --pair --vocabulary $V
     python benchmarks/losses.py logits --pair --vocabulary $V --loss dapo --repeats 9
 
@@ -52,22 +54,27 @@ def ours(name: str, batch: Batch) -> Callable[[], str]:
     return timed(forgedsl.compile_loss(source, params=params, backend="triton"), batch)
 
 
-def timed(loss: LossFunction, batch: Batch) -> Callable[[], str]:
-    """Forward and backward of a loss, in place."""
+def timed(
+    loss: LossFunction, batch: Batch, *, mask: Tensor | None = None, counted: bool = True
+) -> Callable[[], str]:
+    """Forward and backward of a loss, in place; `counted` says whether it is given the counts."""
     rows, length = batch.labels.numel(), batch.labels.numel() // batch.adv.numel()
     shape = rows // length, length
     values = {"behavior": batch.old.view(shape), "ref": batch.ref.view(shape), "adv": batch.adv}
     inputs = {key: values[key] for key in loss.input_names}
     if loss.paired and "adv" in inputs:
         inputs["adv"] = batch.adv[::2].contiguous()
-    counts = {
-        "num_tokens": torch.tensor(float(rows), device="cuda"),
-        "num_sequences": torch.tensor(float(shape[0]), device="cuda"),
-    }
+    call: dict[str, Tensor] = {"labels": batch.labels.view(shape)}
+    if mask is not None:
+        call["mask"] = mask.view(shape)
+    if counted:
+        tokens = float(rows) if mask is None else float(mask.sum())
+        call["num_tokens"] = torch.tensor(tokens, device="cuda")
+        call["num_sequences"] = torch.tensor(float(shape[0]), device="cuda")
     logits = batch.logits.detach().view(*shape, -1).requires_grad_()
 
     def run() -> str:
-        out = loss(logits=logits, labels=batch.labels.view(shape), inplace=True, **counts, **inputs)
+        out = loss(logits=logits, inplace=True, **call, **inputs)
         out.loss.backward()
         logits.grad = None
         return out.kernel
@@ -153,6 +160,26 @@ def bench_logits(options: argparse.Namespace) -> None:
         floors = {name: "copy 6 B" if name in coupled else "copy 4 B" for name in found}
         state = "VOID, " if moved < 3.9 else ""
         report(f"V={vocabulary} N={options.rows}: {state}copy {moved:.2f} TB/s", found, floors)
+
+
+def bench_plain(options: argparse.Namespace) -> None:
+    """With and without a mask, with and without counts. Rows that do not count cost less."""
+    for vocabulary in options.vocabulary or VOCABULARIES[:1]:
+        batch = make(vocabulary, options.rows)
+        every = torch.ones_like(batch.labels, dtype=torch.bool)
+        masks = {"": None, ", mask": every, ", 10 % masked": torch.rand_like(batch.old) >= 0.1}
+        runs: dict[str, Callable[[], object]] = {"copy 4 B": copies(batch, 4)}
+        for name in options.loss or ["dapo"]:
+            source, params, _ = LOSSES[name]
+            loss = forgedsl.compile_loss(source, params=params, backend="triton")
+            for counted in (True, False):
+                for masked, mask in masks.items():
+                    title = f"ours {name}{', counts' if counted else ''}{masked}"
+                    runs[title] = timed(loss, batch, mask=mask, counted=counted)
+        found = interleaved(runs, lambda b=batch: _refresh(b), options.repeats)
+        moved = batch.logits.numel() * 4 / found["copy 4 B"][0] / 1e9
+        state = "VOID, " if moved < 3.9 else ""
+        report(f"V={vocabulary} N={options.rows}: {state}copy {moved:.2f} TB/s", found, {})
 
 
 def bench_random(options: argparse.Namespace) -> None:
@@ -265,6 +292,7 @@ def main() -> None:
     parser.add_argument("what", choices=tuple(COMMANDS))
     parser.add_argument("--rows", type=int, default=ROWS)
     parser.add_argument("--vocabulary", type=int, action="append")
+    parser.add_argument("--width", type=int, action="append", help="of hidden states")
     parser.add_argument("--loss", action="append")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--count", type=int, default=24, help="of random losses")
@@ -281,8 +309,8 @@ def main() -> None:
 
 
 COMMANDS = {
-    "logits": bench_logits, "random": bench_random, "linear": bench_linear,
-    "compact": bench_compact, "tune": tune, "check": check,
+    "logits": bench_logits, "random": bench_random, "plain": bench_plain,
+    "linear": bench_linear, "compact": bench_compact, "tune": tune, "check": check,
 }  # fmt: skip
 
 
