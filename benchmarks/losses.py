@@ -9,8 +9,8 @@
     python benchmarks/losses.py check     results on the GPU against float64
 
     python benchmarks/losses.py linear --vocabulary 151936 --width 1024
-    V=201088; python benchmarks/losses.py check --pair --vocabulary $V
-    python benchmarks/losses.py logits --pair --vocabulary $V --loss dapo --repeats 9
+    V=201088; python benchmarks/losses.py check --vocabulary $V
+    python benchmarks/losses.py logits --vocabulary $V --vocabulary 262144
 
 How times are taken says `loss_timing.py`. Logits are random and written anew before each run,
 outside the timed region.
@@ -219,8 +219,8 @@ def _refresh(batch: Batch) -> None:
 
 
 PAIRS = [
-    launching.Config(8192, 8, 1, kernel="pair", slots=14, ahead=ahead, parts=4, registers=bound)
-    for ahead, bound in ((3, 0), (3, 255), (2, 0), (4, 255))
+    launching.Config(8192, 8, 1, kernel="pair", slots=14, ahead=ahead, lead=lead, parts=4)
+    for ahead, lead in ((3, 0), (5, 0), (4, 1), (5, 2), (6, 2), (6, 3))
 ]
 """rows on two multiprocessors"""
 
@@ -296,15 +296,12 @@ def main() -> None:
     parser.add_argument("--loss", action="append")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--count", type=int, default=24, help="of random losses")
-    parser.add_argument("--pair", action="store_true", help="rows on two multiprocessors")
     parser.add_argument("--others", action="store_true", help="Liger's kernels too")
     parser.add_argument("--plain", action="store_true", help="eager and compiled torch too")
     options = parser.parse_args()
     device = torch.cuda.get_device_properties(0)
     versions = {"torch": torch.__version__, "python": sys.version.split()[0]}
     print(device.name, json.dumps(versions))
-    if options.pair:
-        launching_config(only("fused", PAIRS[0], launching.config))
     COMMANDS[options.what](options)
 
 
