@@ -55,20 +55,9 @@ def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tenso
 
 @triton.jit(do_not_specialize=["ignore_index", "num_rows", "num_sequences", "seq_len"])
 def _count(
-    found,
-    words,
-    labels,
-    mask,
-    starts,
-    ignore_index,
-    num_rows,
-    num_sequences,
-    seq_len,
-    SEQUENCES: tl.constexpr,
-    PAIRED: tl.constexpr,
-    BLOCK: tl.constexpr,
-    OVERLAP: tl.constexpr,
-):
+    found, words, labels, mask, starts, ignore_index, num_rows, num_sequences, seq_len,
+    SEQUENCES: tl.constexpr, PAIRED: tl.constexpr, BLOCK: tl.constexpr, OVERLAP: tl.constexpr,
+):  # fmt: skip
     if OVERLAP:
         gdc_wait()  # the kernel before may still run: until here no memory is touched
         gdc_launch_dependents()
@@ -94,8 +83,7 @@ def _count(
             each += counts.to(tl.int32)
         in_each = tl.sum(each, 1)
         tokens += in_each
-        held = tl.minimum(in_each, 1)
-        present += tl.min(held, 0) if PAIRED else held
+        present += tl.minimum(tl.min(in_each, 0) if PAIRED else in_each, 1)
         seen = tl.max(end, 0)
         first += 2 * tl.num_programs(0)
     _add(words, found, tl.sum(tokens, 0))
