@@ -32,7 +32,8 @@ def register(maker: Any) -> int:
 
 def apply(run: Any, sources: tuple[Tensor, ...]) -> Tensor:
     """The loss of a run; its gradient goes to `sources`."""
-    loss: Tensor = _Apply.apply(run, *sources)  # type: ignore[no-untyped-call]
+    needed = tuple(source.requires_grad and torch.is_grad_enabled() for source in sources)
+    loss: Tensor = _Apply.apply(run, needed, *sources)  # type: ignore[no-untyped-call]
     return loss
 
 
@@ -40,17 +41,17 @@ class _Apply(torch.autograd.Function):
     """Hands the gradients of a run to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, run: Any, *sources: Tensor) -> Tensor:
+    def forward(ctx: Any, run: Any, needed: tuple[bool, ...], *sources: Tensor) -> Tensor:
         ctx.run = run
         ctx.sources = [(source.dtype, source.shape) for source in sources]
         with torch.no_grad():
-            loss: Tensor = run.forward(tuple(ctx.needs_input_grad[1:]))
+            loss: Tensor = run.forward(needed)  # ctx would say the same with gradients switched off
         return loss
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_typed(ctx.run.backward(grad), ctx.sources)
+        return None, None, *_typed(ctx.run.backward(grad), ctx.sources)
 
 
 def _typed(
