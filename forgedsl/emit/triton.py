@@ -29,9 +29,11 @@ from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
 from forgedsl.losses.phases import TOKEN_LOCAL, of_values_alone, phase, prepared
+from forgedsl.losses.silence import silencing
 from forgedsl.losses.tree import VOCABULARY, Tree, Value
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
+from forgedsl.types.tensors import TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +155,8 @@ def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, 
         if value.op == "total":
             inputs[local(value)] = Input(local(value), "")
         elif value.op == "input" and value.attr not in (*VOCABULARY, "mask"):
-            index = "row" if value.type.tokens else "pair" if "P" in value.type.axes else "seq"
-            inputs[local(value)] = Input(local(value), index, value.type.dtype == "bool")
+            is_bool = value.type.dtype == "bool"
+            inputs[local(value)] = Input(local(value), index_of(value.type), is_bool)
         elif value.op == "in_side":
             inputs[f"is_{value.attr}"] = Input(f"is_{value.attr}", "side")
     writer = Writer(
@@ -171,6 +173,11 @@ def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, 
         names=tuple(f"d_{name}" for name, _ in derivative.outputs),
         results=tuple(writer.text(value).code for _, value in derivative.outputs),
     )
+
+
+def index_of(type_: TensorType) -> str:
+    """What numbers the entries of an input."""
+    return "row" if type_.tokens else "pair" if "P" in type_.axes else "seq"
 
 
 TRUE = Text("True")
@@ -208,7 +215,7 @@ def _render(
     templates.filters["names"] = tuple_of
     templates.filters["suffixed"] = lambda name: f"{name}_ptr"
     templates.filters["at_once"] = at_once
-    templates.filters["sums"] = lambda sums: "\n".join(mapping([(i.name, i.kind) for i in sums]))
+    templates.filters["mapping"] = lambda pairs: "\n".join(mapping(pairs))
     cotangents = [name for name, _ in derivative.outputs]
     mean = any(v.attr == "mean_logprob" and v.op == "input" for v in tree.values)
     names = {
@@ -229,8 +236,12 @@ def _render(
         "level": "mean_logprob" in cotangents,
         "programs": programs,
         "results": [name for name, _ in programs[-1].results],
-        "sums": [item for item in row.inputs if item.name.startswith("sum_")] if row else [],
+        "sums": [(i.name, i.kind) for i in row.inputs if i.name.startswith("sum_")] if row else [],
         "num_parts": len(programs[-1].parts),
+        "silent": [
+            (field.name, f'"{index_of(field.type)}"')
+            for field in (silencing(derivative) if local else ())
+        ],
     }
     bodies = templates.get_template("kernels.py.j2").render(names)
     names["helpers"] = helpers(bodies)
