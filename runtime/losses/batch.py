@@ -156,11 +156,17 @@ def pack(
 def compacted(rows: Rows) -> Rows:
     """Only the rows that count. Waits for the device."""
     index = rows.valid.nonzero().squeeze(1)
+    kept = index if index.numel() < rows.num_rows else None
+    return replace(taken(rows, index), index=kept, mask=None)
+
+
+def taken(rows: Rows, index: Tensor) -> Rows:
+    """The rows at these places, in this order; `starts` means nothing where it is another one."""
     return replace(
         rows,
-        index=index if index.numel() < rows.num_rows else None,
+        index=index,
         labels=rows.labels[index],
-        mask=None,
+        mask=None if rows.mask is None else rows.mask[index],
         packed_id=rows.seq_id[index],
         seq_len=0,
         tokens={name: value[index] for name, value in rows.tokens.items()},

@@ -24,7 +24,7 @@ from torch.distributed import ProcessGroup
 from forgedsl.lower import job
 from forgedsl.runtime.losses import head as heads
 from forgedsl.runtime.losses.autograd import apply, opaque, register
-from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, pack
+from forgedsl.runtime.losses.batch import IGNORE_INDEX, ROW_STATISTICS, Rows, compacted, pack
 from forgedsl.runtime.losses.checks import (
     check_labels,
     check_linear,
@@ -167,10 +167,12 @@ class LossFunction:
         """The loss of logits `hidden @ weight.T`: hidden `[N, H]` or `[B, T, H]`, weight `[V, H]`.
 
         Logits exist for `chunk_rows` rows at a time, in float32 unless `logits_dtype` says
-        otherwise. `compact` leaves rows without gradient out of the products, exactly; it waits
-        for the device once a chunk. With `workspace` the call holds at most so many bytes besides
-        the gradients, for any number of rows and any vocabulary; it computes the logits twice. The
-        gradient of `weight` is that of a plain tensor; under FSDP pass the gathered weight.
+        otherwise. `compact` leaves rows without gradient out of the products, exactly: where a loss
+        of single tokens keeps logits on chip those that do not count or whose inputs say so (of no
+        advantage), and it waits for the device once; elsewhere clipped ones too, once a chunk. With
+        `workspace` the call holds at most so many bytes besides the gradients, for any number of
+        rows and any vocabulary; it computes the logits twice. The gradient of `weight` is that of a
+        plain tensor; under FSDP pass the gathered weight.
 
         With `group`, the weight is this rank's rows of a vocabulary that the ranks of the group
         share (of `vocabulary` rows in all where they do not divide evenly); all else is the same on
@@ -240,9 +242,8 @@ class LossFunction:
         dtype = torch.float64 if wide else torch.float32
         given: dict[str, Any] = dict(tensors)
         batch = {name: given.pop(name, None) for name in ("labels", "mask", "seq_id")}
-        compact = options.get("compact", False) if fused else not first.is_cuda
         rows = self._pack(given, **batch, ignore_index=options["ignore_index"], dtype=dtype,
-                          compact=compact)  # fmt: skip
+                          compact=not fused and not first.is_cuda)  # fmt: skip
         clamped = not fused or options.get("group") is not None
         step = self._step(rows, counts, clamped=clamped, fused=fused)
         columns = last.shape[-1] if form == "logits" else last.shape[0]
@@ -279,7 +280,7 @@ class LossFunction:
 
     def _kernel_run(self, call: SimpleNamespace) -> Any:
         """By the generated kernels."""
-        from forgedsl.runtime.losses import fused, linear, onchip, sharded, tiled_kernels
+        from forgedsl.runtime.losses import fused, linear, onchip, ranked, sharded, tiled_kernels
         from forgedsl.runtime.losses.product import fits
 
         arguments = (self.kernels, call.rows, call.step, call.temperature)
@@ -296,6 +297,12 @@ class LossFunction:
         hidden, weight = call.sources
         logits_dtype, workspace = options.get("logits_dtype"), options.get("workspace")
         onchip_fits = call.shard is None and logits_dtype is None and fits(hidden, weight)
+        if options.get("compact"):
+            if onchip_fits and workspace is None and self.kernels.local:
+                return ranked.RankedEvaluation(
+                    *arguments, hidden=hidden, weight=weight, chunk_rows=options.get("chunk_rows")
+                )
+            arguments = (self.kernels, compacted(call.rows), *arguments[2:])
         if workspace is not None and onchip_fits:
             return onchip.OnChipTiledEvaluation(
                 *arguments, hidden=hidden, weight=weight, workspace=workspace

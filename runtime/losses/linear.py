@@ -5,7 +5,8 @@ that a log-prob is not rounded to bfloat16), the loss kernel writes their gradie
 products add it up into the gradients of hidden and weight. Three products in all.
 
 Rows without gradient (masked, clipped, of zero advantage) can be left out of the products, exactly:
-`compact` waits for the device once a chunk to learn how many remain.
+`compact` waits for the device once a chunk to learn how many remain; where logits stay on chip, a
+token-local loss waits once (ranked.py).
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class LinearEvaluation(Evaluation):
             return self.chunk
         unit = self.rows.seq_len * (2 if self.rows.paired else 1)
         return self.chunk // unit * unit if 0 < unit <= self.chunk else None
+
+    @property
+    def num_active(self) -> int:
+        """Rows that go into the products of gradients, at most."""
+        return self.rows.num_kept
 
     def _chunks(self) -> Iterator[slice]:
         return slices(self.rows.num_kept, self.chunk)
@@ -147,7 +153,7 @@ class LinearEvaluation(Evaluation):
 
     def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
         """Added up in float32, but for two chunks: there one rounding more costs no pass."""
-        few = self.rows.num_kept <= 2 * self.chunk
+        few = self.num_active <= 2 * self.chunk
         if self.mixed and few:
             if self.d_weight is None:
                 self.d_weight = gradient.t() @ hidden

@@ -78,6 +78,10 @@ class OnChipEvaluation(LinearEvaluation):
         """One product for the weights of these rows, and two for what follows from them."""
         out = self.buffer[: rows.stop - rows.start]
         self.product.weights(rows, out)
+        self._gradients(rows, out)
+
+    def _gradients(self, rows: slice, out: Tensor) -> None:
+        """What follows from the weights of these rows."""
         if self.kernels.local:
             self.decide(rows)
         else:

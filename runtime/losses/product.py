@@ -231,7 +231,7 @@ class Product:
             "bend_ptr": bend, "floor_ptr": floor, "at_label_ptr": at_label,
             "num_rows": rows.stop - rows.start,
         }  # fmt: skip
-        for given in ("active", *(f"{k}{s}_ptr" for k in ("", "d_") for s in ROW_STATISTICS)):
+        for given in (f"{k}{s}_ptr" for k in ("", "d_") for s in ROW_STATISTICS):
             value = self.arguments.get(given)
             known[given] = reference if value is None else value[rows]
         self.latest = rows, known

@@ -292,8 +292,8 @@ def slopes(
 @triton.jit(do_not_specialize=["num_rows"])
 def factors(
     valid, label_logit, reference, logsumexp_ptr, entropy_ptr, d_logprob_ptr, d_entropy_ptr,
-    d_logsumexp_ptr, d_mean_logprob_ptr, slope_ptr, bend_ptr, floor_ptr, at_label_ptr, active,
-    scale, num_rows,
+    d_logsumexp_ptr, d_mean_logprob_ptr, slope_ptr, bend_ptr, floor_ptr, at_label_ptr, scale,
+    num_rows,
     LOGPROB: tl.constexpr, ENTROPY: tl.constexpr, LOGSUMEXP: tl.constexpr, MEAN: tl.constexpr,
     FORM: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
@@ -311,7 +311,6 @@ def factors(
         d_mean_logprob_ptr, tl.load(scale + 1), tl.load(scale + 2), tl.full([BLOCK], 0.0, ACC),
         LOGPROB, ENTROPY, LOGSUMEXP, MEAN,
     )  # fmt: skip
-    tl.store(active + rows, (slope != 0.0) | (bend != 0.0) | (floor != 0.0) | (gain != 0.0), inside)
     log_sum = tl.load(logsumexp_ptr + rows, inside, 0.0) / LOG_2
     q_label = tl.load(label_logit + rows, counts, 0.0) - log_sum
     p_label = tl.exp2(q_label)
