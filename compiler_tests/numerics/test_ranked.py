@@ -12,7 +12,7 @@ import torch
 import forgedsl
 from forgedsl.runtime.losses.onchip import OnChipEvaluation
 from forgedsl.runtime.losses.product import Product
-from forgedsl.runtime.losses.ranked import RankedEvaluation
+from forgedsl.runtime.losses.ranked import OnHost, RankedEvaluation
 
 EXACT = {"rtol": 1e-9, "atol": 1e-11}
 FIELDS = (
@@ -91,11 +91,17 @@ def test_what_silences_a_row_of_an_invented_loss(value, silent):
     assert silent == loss_of(value).kernels.module.SILENT
 
 
-def test_an_input_of_pairs_silences_both_sequences():
+def test_an_input_of_pairs_silences_both_sequences(losses, work):
     gain = "adv * (sum(logprob.chosen, T, mask.chosen) - sum(logprob.rejected, T, mask.rejected))"
     text = f"loss f({PAIRED}) {{ minimize pair_mean({gain}) }}"
     loss = forgedsl.compile_loss(text, backend="triton")
     assert loss.kernels.module.SILENT == {"adv": "pair"}
+    case = losses.make_case(loss, lengths=(5, 3, 6, 4))
+    case.inputs["adv"] = torch.tensor([0.0, -1.3], dtype=torch.float64)
+    case.mask[:] = True
+    plain, compact = both(loss, losses, case)
+    torch.testing.assert_close(compact, plain, **EXACT)
+    assert work["push"] == [(0, 18), (0, 10)]
 
 
 # ---- the same results
@@ -254,40 +260,33 @@ def test_without_gradient_there_are_no_weights(losses, work):
     assert work == {"weights": [], "statistics": [(0, 20), (20, 33)], "push": []}
 
 
-def test_the_sizes_are_read_once_the_first_chunk_is_under_way(losses, work, monkeypatch):
-    from forgedsl.runtime.losses.ranked import OnHost
+def test_nobody_asks_for_the_sizes_before_the_first_chunk_is_under_way(losses, work, monkeypatch):
+    read, before = OnHost.__call__, []
 
-    read = OnHost.__call__
-    monkeypatch.setattr(
-        OnHost,
-        "__call__",
-        lambda self: work.setdefault("under way", [*work["weights"]]) and read(self),
-    )
+    def noted(self):
+        before.append([*work["weights"]])
+        return read(self)
+
+    monkeypatch.setattr(OnHost, "__call__", noted)
     loss = losses.standard("dapo").using("triton")
     case = make(loss, losses, silent=[1])
     call = {**case.batch, **case.inputs, "num_tokens": 33.0}
     loss.linear(hidden=case.hidden, weight=case.weight, compact=True, chunk_rows=20, **call)
-    assert work["under way"] == [(0, 20)]
+    assert before[0] == [(0, 20)]
 
 
 @pytest.mark.parametrize(
     ("name", "more", "ranked"),
     [("dapo", {}, True), ("sft", {}, True), ("gspo", {}, False),
-     ("dapo", {"workspace": 1 << 20}, False), ("dapo", {"logits_dtype": torch.float64}, False)],
+     ("dapo", {"compact": False}, False), ("dapo", {"workspace": 1 << 20}, False),
+     ("dapo", {"logits_dtype": torch.float64}, False)],
 )  # fmt: skip
-def test_where_rows_are_ranked(losses, monkeypatch, name, more, ranked):
-    made = []
-    kept = RankedEvaluation.__init__
-    monkeypatch.setattr(
-        RankedEvaluation,
-        "__init__",
-        lambda self, *args, **k: made.append(1) or kept(self, *args, **k),
-    )
+def test_where_rows_are_ranked(losses, name, more, ranked):
     loss = losses.standard(name).using("triton")
     case = losses.make_case(loss)
-    call = {**case.batch, **case.inputs, **more}
-    loss.linear(hidden=case.hidden, weight=case.weight, compact=True, **call)
-    assert bool(made) == ranked
+    sources, options = (case.hidden, case.weight), {"ignore_index": -100, "compact": True, **more}
+    run = loss.make_run("linear", sources, {**case.batch, **case.inputs}, {}, 1.0, options)
+    assert isinstance(run, RankedEvaluation) == ranked
 
 
 def test_a_rerun_has_the_same_bits(losses):
