@@ -32,8 +32,8 @@ ROWS_ON_CHIP = (
     ("fused_row", {**ROW, "mask": None}),
     ("fused_stream", {"V": 128256, "INNER": 32, "HELD": 5, "LEAD": 0, **RING}),
     ("fused_stream", {"V": 151936, "INNER": 32, "HELD": 8, "LEAD": 0, **RING}),
-    ("fused_pair", {"V": 201088, "INNER": 32, "HELD": 4, "LEAD": 2, **RING}),
-    ("fused_pair", {"V": 262144, "INNER": 32, "HELD": 7, "LEAD": 2, **RING}),
+    ("fused_pair", {"V": 201088, "INNER": 32, "HELD": 4, "LEAD": 2, **RING, "PARTS": 2}),
+    ("fused_pair", {"V": 262144, "INNER": 32, "HELD": 7, "LEAD": 2, **RING, "PARTS": 2}),
 )
 """The launches of tuning.json, with 8 warps."""
 
