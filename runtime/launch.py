@@ -266,11 +266,9 @@ def _outcome_of(error: BaseException) -> Outcome:
 
 async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     from forgedsl.runtime.upstream.checkpoints import check_checkpoint
-    from forgedsl.runtime.upstream.monarch import ignore_faults
 
     if this.resume is not None:
         check_checkpoint(this.run_dir, this.resume)
-    ignore_faults()  # the keeper watches every mesh
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     fleet = this.backing.spawn(this)
     starting = False

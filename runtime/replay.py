@@ -25,7 +25,6 @@ from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.recording import FOLDER
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.titan import TitanClient
-from forgedsl.runtime.upstream.monarch import ignore_faults
 
 Device = Literal["cpu", "gpu"]
 
@@ -137,7 +136,6 @@ async def _replay(
             f"step {step} starts from checkpoints/step-{resume}, which is not there; "
             "`checkpoint.every` and `checkpoint.keep` say which are"
         )
-    ignore_faults()  # the calls below raise
     out.mkdir(parents=True, exist_ok=True)
     scratch = Scratch()
     fleet = meshes.spawn(job, out, run_dir, scratch.environment())

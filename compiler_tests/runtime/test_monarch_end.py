@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 ENDLESS = """
 import os
@@ -45,3 +46,36 @@ def test_a_failed_run_ends_with_its_code_whatever_monarch_does_at_the_end() -> N
     """Once, after `kill -9` of a trainer's rank, it was that of an abort."""
     done = subprocess.run([sys.executable, "-c", ABORTS, "5"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (5, "the report\n")
+
+
+KILLS = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.endpoints import ServiceError
+from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
+
+async def main(logs):
+    mesh = Mesh.spawn(
+        service="s", origin="", name="actor", size=1, actor=ForgeActor, args=(), kwargs={},
+        start=bootstrap({}, logs, "cpu"), logs=logs,
+    )
+    (facts,) = await mesh.call("describe")
+    os.kill(facts["pid"], signal.SIGKILL)
+    try:
+        await mesh.call("describe")
+    except ServiceError:
+        print("told", flush=True)
+    await asyncio.sleep(3.0)
+    print("goes on", flush=True)
+
+asyncio.run(main(Path(sys.argv[1]) / "actor"))
+"""
+
+
+def test_a_death_interrupts_nobody_but_who_asks(tmp_path: Path) -> None:
+    """Monarch's default ends the main thread as if by Ctrl-C, whatever it does by then."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, str(tmp_path)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "told\ngoes on\n")

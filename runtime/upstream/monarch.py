@@ -50,7 +50,12 @@ END_SECONDS, FLUSH_SECONDS = 5.0, 0.3
 
 @functools.cache
 def this_host() -> Any:
-    """This host. Monarch's client, which begins here, is ours to end."""
+    """This host. Monarch's client, which begins here, is ours to end.
+
+    Nothing happens at an unhandled fault: who calls an actor, or watches it, is told. Monarch's
+    default interrupts the main thread as if by Ctrl-C and exits with 130.
+    """
+    monarch.actor.unhandled_fault_hook = lambda failure: None
     found = monarch.actor.this_host()
     atexit.register(shut_down)  # after Monarch's own hook, and so called before it
     return found
@@ -69,14 +74,6 @@ def shut_down() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     with suppress(Exception, KeyboardInterrupt):  # the run is over, and all it had to say is said
         monarch.actor.shutdown_context(host_timeout=FLUSH_SECONDS).get(timeout=END_SECONDS)
-
-
-def ignore_faults() -> None:
-    """Let nothing happen at an unhandled fault: who calls an actor, or watches it, is told.
-
-    Monarch's default interrupts the main thread as if by Ctrl-C and exits with 130.
-    """
-    monarch.actor.unhandled_fault_hook = lambda failure: None
 
 
 def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
