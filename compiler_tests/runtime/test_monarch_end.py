@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ENDLESS = """
 import os
 from monarch._src.actor import actor_mesh, future
@@ -46,6 +48,33 @@ def test_a_failed_run_ends_with_its_code_whatever_monarch_does_at_the_end() -> N
     """Once, after `kill -9` of a trainer's rank, it was that of an abort."""
     done = subprocess.run([sys.executable, "-c", ABORTS, "5"], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (5, "the report\n")
+
+
+DIES_LATE = """
+import atexit, ctypes, functools, sys
+from types import SimpleNamespace
+from forgedsl.cli import main
+
+def run():
+    client.this_host()
+    sys.exit(int(sys.argv[1]))
+
+ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)  # the last that an interpreter does
+client = SimpleNamespace(this_host=functools.cache(lambda: None))
+sys.modules["forgedsl.runtime.upstream.monarch"] = client
+atexit.register(print, "its client has ended", flush=True)
+main._call = run
+print("the report", flush=False)
+main.main()
+"""
+
+
+@pytest.mark.parametrize("code", [0, 75])
+def test_a_run_ends_with_its_code_whatever_happens_as_the_interpreter_ends(code: int) -> None:
+    """Once, after a rehearsal that had gone well, it was that of an abort."""
+    command = [sys.executable, "-c", DIES_LATE, str(code)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "the report\nits client has ended\n")
 
 
 KILLS = """

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from forgedsl.cli.commands import COMMANDS, PLAIN
 
 EXIT_FAILED = 5
+MONARCH = "forgedsl.runtime.upstream.monarch"
 
 
 def main() -> None:
@@ -31,14 +32,25 @@ def main() -> None:
     if sys.stdout is None:
         print("forgec: standard output is closed; give it a file, or /dev/null", file=sys.stderr)
         sys.exit(2)
+    with_client = _has_client()
     code = _ended(_call)
     code = _ended(_flush) or code
     atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # all is said and written
-    if code == EXIT_FAILED and "forgedsl.runtime.upstream.monarch" in sys.modules:
+    if code == EXIT_FAILED and MONARCH in sys.modules:
         sys.stderr.flush()
         os._exit(code)  # with processes of it dead, Monarch's client may abort over its end
+    if _has_client() and not with_client:  # begun by this command, which has the process
+        sys.stderr.flush()
+        atexit._run_exitfuncs()
+        os._exit(code)  # its threads abort, seldom, where they meet an interpreter that ends
     gc.freeze()  # what is left need not be searched for cycles, only to be given back
     sys.exit(code)
+
+
+def _has_client() -> bool:
+    """Whether Monarch's client has begun in this process."""
+    begin = getattr(sys.modules.get(MONARCH), "this_host", None)  # none if its import failed
+    return begin is not None and bool(begin.cache_info().currsize)
 
 
 def _call() -> None:
