@@ -1,4 +1,4 @@
-"""Monarch's client ends before the hook that Monarch registers, and without a word of its."""
+"""The end of Monarch's client: silent, with the exit code of the run. Whom a death interrupts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def run():
 ctypes.pythonapi.Py_AtExit(ctypes.CDLL(None).abort)  # the last that an interpreter does
 client = SimpleNamespace(this_host=functools.cache(lambda: None))
 sys.modules["forgedsl.runtime.upstream.monarch"] = client
-atexit.register(print, "its client has ended", flush=True)
+atexit.register(print, "its client has ended")
 main._call = run
 print("the report", flush=False)
 main.main()

@@ -42,6 +42,7 @@ def main() -> None:
     if _has_client() and not with_client:  # begun by this command, which has the process
         sys.stderr.flush()
         atexit._run_exitfuncs()
+        _ended(_flush)
         os._exit(code)  # its threads abort, seldom, where they meet an interpreter that ends
     gc.freeze()  # what is left need not be searched for cycles, only to be given back
     sys.exit(code)
