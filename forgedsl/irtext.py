@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from forgedsl.graph import ir as graph
-from forgedsl.hir import ir
 from forgedsl.hir.evaluate import Bytes, Seconds
+from forgedsl.ir import graph
+from forgedsl.ir import program as ir
 from forgedsl.records import fields
 from forgedsl.settings import Auto
 from forgedsl.source import SourceFile, Span

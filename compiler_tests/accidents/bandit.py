@@ -17,7 +17,7 @@ import torch
 
 from forgedsl.api import load_text
 from forgedsl.diagnostics import Reporter
-from forgedsl.hir.ir import Constructor, PythonFunction
+from forgedsl.ir.program import Constructor, PythonFunction
 from forgedsl.losses.tree import ROW_STATISTICS
 from forgedsl.lower.build import _program_text
 from forgedsl.lower.loss import lower_loss

@@ -8,7 +8,7 @@ from forge_texts import changed
 import forgedsl.pipelines
 from forgedsl.api import Host, load_text
 from forgedsl.drawing.details import arrow_details
-from forgedsl.graph.ir import EdgeKind
+from forgedsl.ir.graph import EdgeKind
 from forgedsl.lower.build import lower
 from forgedsl.runs.topology import topology_svg
 

@@ -4,7 +4,7 @@ import pytest
 from forge_texts import GRPO, SFT, changed, graph_of, text_at
 
 from forgedsl.diagnostics import Severity
-from forgedsl.graph.ir import EdgeKind, Level
+from forgedsl.ir.graph import EdgeKind, Level
 
 
 def names(graph):

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.errors import InternalError
-from forgedsl.hir.ir import Value
+from forgedsl.ir.program import Value
 from forgedsl.irtext import print_ir
 from forgedsl.passes import PASSES, Request, compile_program, names
 from forgedsl.passes.manager import verify

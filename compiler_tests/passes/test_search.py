@@ -13,7 +13,7 @@ from forgedsl.cli.app import app
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph.dataflow import build
 from forgedsl.hir.context import Host, gpu_bytes
-from forgedsl.hir.ir import Ref
+from forgedsl.ir.program import Ref
 from forgedsl.plan.alternatives import alternatives, render
 from forgedsl.plan.capacity import TIGHT
 from forgedsl.plan.plan import plan, request_of

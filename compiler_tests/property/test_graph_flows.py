@@ -16,7 +16,7 @@ from forgedsl.drawing.render_svg import scene_svg
 from forgedsl.drawing.render_text import topology_lines
 from forgedsl.drawing.scene_dataflow import dataflow_scene
 from forgedsl.graph.dataflow import build
-from forgedsl.graph.ir import EdgeKind
+from forgedsl.ir.graph import EdgeKind
 from forgedsl.lower.build import lower
 from forgedsl.plan.plan import plan
 

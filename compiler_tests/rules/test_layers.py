@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl import api
-from forgedsl.hir.ir import Constructor, Ref
+from forgedsl.ir.program import Constructor, Ref
 from forgedsl.settings import Auto
 
 GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"

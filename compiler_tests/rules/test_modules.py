@@ -9,7 +9,7 @@ import pytest
 
 from forgedsl import api
 from forgedsl.explain import provenance
-from forgedsl.hir.ir import Ref
+from forgedsl.ir.program import Ref
 from forgedsl.lint.engine import lint_file
 from forgedsl.lower.diff import compare
 from forgedsl.lower.job import Job

@@ -9,8 +9,8 @@ from fake_endpoints import job
 from forgedsl.errors import InternalError, RunError
 from forgedsl.runtime.controller.assembly import _set, spread
 from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.controller.unit import Unit
 from forgedsl.runtime.items import Sample
+from forgedsl.runtime.unit import Unit
 
 
 def in_loop(check):

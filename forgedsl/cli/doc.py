@@ -76,8 +76,8 @@ def _file(path: Path) -> tuple[str, str, str] | int:
     from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
     from forgedsl.docs.markdown import block
     from forgedsl.docs.module import Page
-    from forgedsl.hir.ir import Function
     from forgedsl.hir.resolve import is_module
+    from forgedsl.ir.program import Function
 
     loaded = api.load(path, profile="none", allow_open=True)
     if loaded.program is None or loaded.file is None or loaded.reporter.has_errors:

@@ -27,9 +27,9 @@ from forgedsl.errors import writing
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
     from forgedsl.drawing.drawing import Drawing
-    from forgedsl.graph.ir import Graph
     from forgedsl.hir.context import Host
-    from forgedsl.hir.ir import Program
+    from forgedsl.ir.graph import Graph
+    from forgedsl.ir.program import Program
     from forgedsl.plan.plan import Plan
 
 

@@ -14,7 +14,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.docs.markdown import block, code, join, table
 from forgedsl.format.expressions import Expressions
 from forgedsl.format.notes import Notes
-from forgedsl.hir.ir import Function
+from forgedsl.ir.program import Function
 from forgedsl.losses.infer import infer
 from forgedsl.losses.render_math import render
 from forgedsl.records import dataclass, field

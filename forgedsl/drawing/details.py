@@ -8,28 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import counted
-from forgedsl.graph.ir import EdgeKind, Graph, Node
-from forgedsl.plan.cost import lengths, time_text
+from forgedsl.ir.graph import EdgeKind, Graph, Node
+from forgedsl.operations.registry import operation
+from forgedsl.plan.cost import time_text
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.sizes import lengths
 
 Details = tuple[tuple[str, str], ...]
-
-TYPE_BY_OP = {
-    "draw": "Stream[Prompt]",
-    "pairs": "Stream[Pair]",
-    "batches": "Stream[Batch]",
-    "sample": "Stream[Group[Rollout]]",
-    "logprobs": "[B, T] f32",
-    "score": "[G] f32",
-    "call": "[G] f32",
-    "mask": "bool",
-    "recall": "Stream[Group[Rollout]]",
-    "put": "nothing",
-    "replay": "Batch",
-    "step": "weights",
-}
 
 
 def box_details(node: Node, graph: Graph, plan: Plan) -> Details:
@@ -38,7 +25,7 @@ def box_details(node: Node, graph: Graph, plan: Plan) -> Details:
 
 
 def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
-    yield "produces", TYPE_BY_OP.get(node.op) or str(node.stream)
+    yield "produces", operation(node.op).produces or str(node.stream)
     shape = _shape(node, graph, plan)
     if shape:
         yield "a step", shape
@@ -60,12 +47,12 @@ def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
 def _shape(node: Node, graph: Graph, plan: Plan) -> str:
     """How much it makes in one optimizer step."""
     prompts = graph.drawn(node) if node.root else 0
+    if own := operation(node.op).size_text(node):
+        return own
     if node.op == "draw":
         return counted(node.settings["count"], "prompt")
     if node.op == "pairs":
         return counted(node.settings["count"], "pair")
-    if node.op == "recall":
-        return counted(node.settings["count"], "group")
     if node.op == "sample":
         prompt, new = lengths(plan.request, graph, node)
         size = int(node.settings["n"])
@@ -96,9 +83,8 @@ def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: 
     found = [("edge", ends), ("type", edge.type)]
     found.append(("queue", f"holds at most {plan.capacities[names[source]]}"))
     drawn = graph.node(graph.node(names[source]).root or names[source])
-    if drawn.op == "recall":
-        most = plan.request.program.buffers[drawn.target].settings["max_age"].value
-        found.append(("policy age", f"1 to {most} steps"))
+    if age_text := operation(drawn.op).age_text(drawn, plan.request.program):
+        found.append(("policy age", age_text))
     elif graph.node(names[source]).samplers and plan.schedule.every is not None:
         found.append(("policy age", f"0 to {age.age_bound} steps"))
     return tuple(found)

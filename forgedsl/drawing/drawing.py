@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.drawing.picture import Picture, picture, title_text
 from forgedsl.drawing.scene import Scene
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Program
 from forgedsl.plan.plan import Plan
 from forgedsl.source import SourceFile, Span
 

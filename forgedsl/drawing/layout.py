@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from forgedsl.graph.ir import EdgeKind, Graph
+from forgedsl.ir.graph import EdgeKind, Graph
 
 
 def ranks(graph: Graph) -> dict[str, int]:

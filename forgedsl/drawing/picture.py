@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from forgedsl.diagnostics import counted
-from forgedsl.graph.ir import EdgeKind, Graph, Node
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import EdgeKind, Graph, Node
+from forgedsl.ir.program import Program
+from forgedsl.operations.registry import operation
 from forgedsl.plan.plan import Plan
+from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 
@@ -125,43 +126,12 @@ def title_text(program: Program) -> str:
 
 def call_text(node: Node) -> str:
     """The node as a call, e.g. "generator.sample(n = 8)"."""
-    settings = node.settings
-    if node.op in ("draw", "pairs"):
-        weight = f", weight = {settings['weight']}" if "weight" in settings else ""
-        return f"{node.target}.{node.op}({settings['count']}{weight})"
-    if node.op == "sample":
-        return f"{node.target}.sample(n = {settings['n']})"
-    if node.op == "recall":
-        return f"{node.target}.draw({settings['count']})"
-    if node.op == "put":
-        return f"{node.target}.put"
-    if node.op == "step":
-        updates = "".join(
-            f", {key} = {settings[key]}" for key in ("epochs", "minibatches") if settings[key] > 1
-        )
-        losses = ", ".join(loss for loss, _ in node.terms)
-        return f"{node.target}.step({losses}{updates})"
-    if node.op in ("batches", "logprobs"):
-        return f"{node.target}.{node.op}"
-    return node.target or node.op
+    return operation(node.op).call_text(node)
 
 
 def note_text(node: Node, plan: Plan, graph: Graph) -> str:
     """The size of the work of one optimizer step."""
-    if node.op == "draw":
-        return f"{counted(graph.drawn(node), 'prompt')} a step"
-    if node.op == "recall":
-        held = plan.request.program.buffers[node.target].settings
-        most = f"of {held['groups'].value}, age <= {held['max_age'].value}"
-        return f"{counted(graph.drawn(node), 'group')} a step, {most}"
-    if node.op == "sample":
-        return f"{counted(graph.drawn(node) * int(node.settings['n']), 'completion')} a step"
-    if node.op == "logprobs" and node.at_step:
-        return "under the weights before the step"
-    if node.op == "step":
-        rows = plan.rows[graph.trainer]
-        return f"microbatches of {rows.rows} x {rows.seq_len} tokens"
-    return ""
+    return operation(node.op).note_text(node, PlannedSizes(plan.request, graph))
 
 
 def _arrows(graph: Graph, plan: Plan) -> tuple[Arrow, ...]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Program
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
 

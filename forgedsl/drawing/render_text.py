@@ -14,8 +14,9 @@ from collections.abc import Sequence
 
 from forgedsl.drawing.layout import ranks
 from forgedsl.drawing.picture import call_text, note_text, sync_text, title_text
-from forgedsl.graph.ir import EdgeKind, Graph, Node
-from forgedsl.hir.ir import Constructor, Program, Ref
+from forgedsl.ir.graph import EdgeKind, Graph, Node
+from forgedsl.ir.program import Constructor, Program, Ref
+from forgedsl.operations.base import Role
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import Plan
 
@@ -109,13 +110,13 @@ def _sync_lines(graph: Graph, plan: Plan) -> list[str]:
         kept = ", keys kept" if sync.settings.get("on_swap") == "keep" else ", keys recomputed"
         how = f"{sync_text(sync, plan)}{kept}"
         lines.append(f"{sync.target} ==> {sync.settings['target']}    {how}")
-    for old in graph.of("recall"):
+    for old in graph.having(Role.RECALLS):
         lines.append(f"{old.target} ==> {old.name}    {note_text(old, plan, graph)}")
     return lines
 
 
 def _cycles(graph: Graph) -> str:
-    if not graph.of("recall"):
+    if not graph.having(Role.RECALLS):
         return "weight sync (the only cycle)"
     return "weight sync and replay (the only cycles)" if graph.syncs else "replay (the only cycle)"
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from forgedsl.drawing.lanes import BEND, FRAME, Lanes, Trunk, place
 from forgedsl.drawing.picture import Arrow, Box, Group, Picture
 from forgedsl.drawing.scene import Cluster, Label, Rect, Scene, Shape, Wire, box_size, text_width
-from forgedsl.graph.ir import EdgeKind
+from forgedsl.ir.graph import EdgeKind
 
 LEFT, TOP = 44.0, 52.0
 SYNC_FIRST, SYNC_NEXT = 34.0, 30.0

@@ -24,8 +24,8 @@ from forgedsl.drawing.scene import (
     box_size,
     text_width,
 )
-from forgedsl.graph.ir import EdgeKind, Graph
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import EdgeKind, Graph
+from forgedsl.ir.program import Program
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.memory import GIB

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 from forgedsl.drawing.picture import Arrow, Box, Group, Picture, sync_text, title_text
 from forgedsl.drawing.views import processes
-from forgedsl.graph.ir import EdgeKind, Graph
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import EdgeKind, Graph
+from forgedsl.ir.program import Program
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import Plan

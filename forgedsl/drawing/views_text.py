@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from forgedsl.drawing.views import Pass
-from forgedsl.graph.ir import Graph
+from forgedsl.ir.graph import Graph
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.text import placement_lines, table

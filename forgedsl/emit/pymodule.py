@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from forgedsl.emit.jinja import environment
 from forgedsl.emit.torch import place, tuple_of
-from forgedsl.hir import ir
 from forgedsl.hir.pyloss import MORE
+from forgedsl.ir import program as ir
 from forgedsl.losses.tree import VOCABULARY, Tree
 from forgedsl.source import SourceFile
 

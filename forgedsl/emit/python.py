@@ -26,7 +26,7 @@ from forgedsl.emit.expressions import ATOM, Text, render
 from forgedsl.emit.scalars import Scalars, long_text
 from forgedsl.emit.torch import Writer, located, place
 from forgedsl.errors import SourceError
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses.infer import infer
 from forgedsl.losses.reductions import over_step, over_tokens
 from forgedsl.losses.tree import Tree, Value

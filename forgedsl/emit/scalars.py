@@ -13,8 +13,8 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter, error
 from forgedsl.emit.expressions import ATOM, COMPARE, POWER, PRODUCT, SUM, UNARY, Text, literal
-from forgedsl.hir import ir
 from forgedsl.hir.context import Context
+from forgedsl.ir import program as ir
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast

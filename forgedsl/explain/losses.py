@@ -9,8 +9,8 @@ from pathlib import Path
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError
-from forgedsl.hir.ir import Function
 from forgedsl.hir.modules import standard_modules
+from forgedsl.ir.program import Function
 from forgedsl.losses.infer import infer
 from forgedsl.losses.render_math import render
 from forgedsl.syntax import ast

@@ -13,8 +13,8 @@ from typing import Any
 from forgedsl import api
 from forgedsl.hir.evaluate import show
 from forgedsl.hir.habits import habit
-from forgedsl.hir.ir import Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.ir.program import Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.records import dataclass
 from forgedsl.schema.kinds import KINDS, SERVICES
 from forgedsl.settings import Auto, Derived, Kind, Required, Setting

@@ -15,45 +15,16 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph import legality
-from forgedsl.graph.ir import Edge, EdgeKind, Graph, Input, Level, Node, Stream, filled
 from forgedsl.graph.prune import prune
-from forgedsl.hir.ir import FlowStep, Function, Program, Ref
+from forgedsl.ir.graph import Edge, EdgeKind, Graph, Input, Level, Node, Stream
+from forgedsl.ir.program import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
 from forgedsl.losses.reductions import over_step, over_tokens
+from forgedsl.operations.base import Role
+from forgedsl.operations.registry import operation
 from forgedsl.records import replace
 
 FLOW = "train"
-
-
-STREAM_BY_OP = {
-    "draw": Stream.PROMPT,
-    "batches": Stream.BATCH,
-    "pairs": Stream.PAIR,
-    "sample": Stream.ROLLOUT,
-    "logprobs": Stream.LOGPROB,
-    "score": Stream.SCORE,
-    "call": Stream.VALUE,
-    "mask": Stream.MASK,
-    "replay": Stream.BATCH,
-    "recall": Stream.ROLLOUT,
-    "put": Stream.NOTHING,
-    "step": Stream.NOTHING,
-    "sync": Stream.NOTHING,
-}
-
-LEVEL_BY_OP = {
-    "draw": Level.GROUP,
-    "batches": Level.BATCH,
-    "pairs": Level.GROUP,
-    "sample": Level.ROLLOUT,
-    "score": Level.ROLLOUT,
-    "call": Level.GROUP,
-    "mask": Level.GROUP,
-    "replay": Level.BATCH,
-    "put": Level.BATCH,
-    "step": Level.BATCH,
-    "sync": Level.BATCH,
-}
 
 
 def live_fields(loss: Function, reporter: Reporter) -> frozenset[str]:
@@ -131,7 +102,7 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
     if op == "keep" and step.receiver and all(i.edge != step.receiver for i in inputs):
         edge = Input(argument="edge", edge=step.receiver, attribute=None, span=step.span)
         inputs = (edge, *inputs)
-    level = LEVEL_BY_OP.get(op, Level.ROLLOUT)
+    level = operation(op).level
     if op == "call" and function and over_step(function):
         level = Level.BATCH
     return Node(
@@ -143,10 +114,11 @@ def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, An
         level=level,
         stream=Stream.LOGPROB
         if op == "call" and function and over_tokens(function)
-        else STREAM_BY_OP.get(op, Stream.NOTHING),
+        else operation(op).stream,
         root="",
         samplers=frozenset(),
         settings=settings,
+        roles=operation(op).roles,
         span=step.span,
     )
 
@@ -174,18 +146,16 @@ def _with_distinct_ids(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
     """Topological order, statement order where it is free; None if there is a cycle."""
     produced = {node.name for node in nodes}
-    put = filled(nodes)
+    after = {node.name: operation(node.op).after(node, nodes) for node in nodes}
     done: set[str] = set()
     ordered: list[Node] = []
     waiting = list(nodes)
     while waiting:
-        after_step = not any(n.op == "step" for n in waiting)
         ready = (
             node
             for node in waiting
             if all(i.edge in done or i.edge not in produced for i in node.inputs)
-            and (node.op != "sync" or after_step)
-            and (node.op != "recall" or put[node.target] in done)
+            and after[node.name] <= done
         )
         node = next(ready, None)
         if node is None:
@@ -198,27 +168,10 @@ def _ordered(nodes: tuple[Node, ...]) -> tuple[Node, ...] | None:
 
 def _typed(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """Nodes with their level, stream, root, samplers and `at_step`, from those of their inputs."""
-    trained = {node.target for node in nodes if node.op == "step"}
-    put = filled(nodes)
     by_name: dict[str, Node] = {}
     for node in nodes:
         sources = [by_name[i.edge] for i in node.inputs]
-        first = sources[0] if sources else None
-        new = replace(node, at_step=node.op == "logprobs" and node.target in trained)
-        if first is None:
-            new = replace(new, root="" if node.op == "sync" else node.name)
-            if node.op == "recall":  # what was drawn before by others
-                new = replace(new, samplers=by_name[put[node.target]].samplers)
-        else:
-            samplers = frozenset[str]().union(*(source.samplers for source in sources))
-            if node.op == "sample":
-                samplers = frozenset({node.name})
-            new = replace(new, root=first.root, samplers=samplers)
-        if node.op == "keep" and first is not None:
-            new = replace(new, stream=first.stream, level=first.level)
-        elif node.op == "logprobs" and first is not None:
-            new = replace(new, level=first.level)
-        by_name[node.name] = new
+        by_name[node.name] = operation(node.op).typed(node, sources, by_name, nodes)
     return tuple(by_name[node.name] for node in nodes)
 
 
@@ -236,19 +189,8 @@ def _edges(nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
         for node in nodes
         for i in node.inputs
     ]
-    for sync in (node for node in nodes if node.op == "sync"):
-        step = next(node for node in nodes if node.op == "step")
-        edges.append(_plain_edge(step, sync, EdgeKind.CONTROL, "version"))
-        readers = [n for n in nodes if n.op == "sample" and n.target == sync.settings["target"]]
-        edges += [_plain_edge(sync, reader, EdgeKind.WEIGHTS, "weights") for reader in readers]
-    for recall in (node for node in nodes if node.op == "recall"):
-        put = next(n for n in nodes if n.op == "put" and n.target == recall.target)
-        edges.append(_plain_edge(put, recall, EdgeKind.REPLAY, recall.target))
-    return tuple(edges)
-
-
-def _plain_edge(source: Node, target: Node, kind: EdgeKind, label: str) -> Edge:
-    return Edge(source=source.id, target=target.id, kind=kind, label=label, attribute=None, type="")
+    links = [edge for node in nodes for edge in operation(node.op).links(node, nodes)]
+    return (*edges, *sorted(links, key=lambda edge: edge.kind is EdgeKind.REPLAY))
 
 
 def _edge_type(node: Node, attribute: str | None) -> str:
@@ -267,6 +209,6 @@ def _edge_type(node: Node, attribute: str | None) -> str:
 
 
 def _datasets(program: Program, nodes: tuple[Node, ...]) -> tuple[str, ...]:
-    drawn = {node.target for node in nodes if node.op in ("draw", "batches", "pairs")}
+    drawn = {node.target for node in nodes if Role.SOURCE in node.roles}
     evaluated = {plain(decl.settings["dataset"].value) for decl in program.evals.values()}
     return tuple(name for name in program.datasets if name in drawn | evaluated)

@@ -12,17 +12,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
-from forgedsl.graph.buffers import check_buffers
 from forgedsl.graph.fields import check_fields
-from forgedsl.graph.ir import Input, Level, Node, Removed, Stream
 from forgedsl.graph.streams import check_streams
-from forgedsl.hir.ir import Decl, Function, Program, Ref, model_of, rewards_of
 from forgedsl.hir.judges import compared, compares, judge_of, judges
+from forgedsl.ir.graph import Input, Level, Node, Removed, Stream
+from forgedsl.ir.program import Decl, Function, Program, Ref, model_of, rewards_of
+from forgedsl.operations.base import Role
+from forgedsl.operations.registry import operation
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
-
-SOURCES = ("draw", "batches", "pairs")
 
 
 def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
@@ -83,7 +82,7 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 help="one step takes both: `trainer.step(a, loss = x, b, loss = y)`",
             )
         )
-    if not any(node.op in SOURCES for node in nodes):
+    if not any(Role.SOURCE in node.roles for node in nodes):
         reporter.report(
             error(
                 "F130",
@@ -93,7 +92,7 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
                 help="begin it with `prompt = DATASET.draw(n)` or `batch = DATASET.batches()`",
             )
         )
-    return len(steps) == 1 and any(node.op in SOURCES for node in nodes)
+    return len(steps) == 1 and any(Role.SOURCE in node.roles for node in nodes)
 
 
 def report_cycle(nodes: tuple[Node, ...], reporter: Reporter) -> None:
@@ -145,7 +144,8 @@ def check(
 ) -> bool:
     """Run every typed check; whether all passed. `reads`: by batch its loss and fields."""
     by_name = {node.name: node for node in nodes}
-    found = check_buffers(program, nodes, by_name) or check_streams(program, nodes, by_name)
+    own = (operation(node.op).check(program, node, nodes, by_name) for node in nodes)
+    found = [d for each in own for d in each] or check_streams(program, nodes, by_name)
     if not found:
         for node in nodes:
             found += _check_join(node, by_name)
@@ -155,7 +155,7 @@ def check(
         trainer = program.services[next(node.target for node in nodes if node.op == "step")]
         for batch, (loss, live) in reads.items():
             node = by_name[batch]
-            drawn = by_name[node.root].op == "recall"
+            drawn = Role.RECALLS in by_name[node.root].roles
             from_buffer = node.inputs[0].edge if drawn else ""
             found += check_fields(node, loss, live, trainer, from_buffer)
     found += _check_minibatches(nodes)
@@ -177,7 +177,7 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     for read, source in zip(node.inputs[1:], sources[1:], strict=True):
         if source.root != first.root:
             found = _unrelated(node, read, first, source, "no common draw")
-            if by_name[first.root].op == "recall":
+            if Role.RECALLS in by_name[first.root].roles:
                 name = read.attribute or read.edge
                 help = f"put it beside them, `{name} = {read.text}`, and read `{first.name}.{name}`"
                 found = replace(found, help=help)
@@ -259,7 +259,7 @@ def _kind(batch: Node, by_name: dict[str, Node]) -> str:
 def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
     """The groups of a batch are dealt to its minibatches, as many to each."""
     step = next(node for node in nodes if node.op == "step")
-    sources = [node for node in nodes if node.op in (*SOURCES, "recall")]
+    sources = [node for node in nodes if Role.SOURCE in node.roles or Role.RECALLS in node.roles]
     many, drawn = int(step.settings["minibatches"]), next(iter(sources))
     prompts = sum(int(node.settings.get("count", 0)) for node in sources)
     if many == 1 or (prompts and prompts % many == 0):

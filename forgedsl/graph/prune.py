@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgedsl.graph.ir import Node, Removed
 from forgedsl.graph.legality import services_used
-from forgedsl.hir.ir import Function, Program
+from forgedsl.ir.graph import Node, Removed
+from forgedsl.ir.program import Function, Program
+from forgedsl.operations.registry import operation
 from forgedsl.records import replace
 
 
@@ -67,23 +68,13 @@ def _without(node: Node, field: str) -> Node:
 
 def _slim(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
     """The nodes with puts that keep nothing beside the rollouts but what is read of draws."""
-    drawn = {node.name: node.target for node in nodes if node.op == "recall"}
-    read = {(drawn[i.edge], i.attribute) for n in nodes for i in n.inputs if i.edge in drawn}
-    return tuple(
-        node
-        if node.op != "put"
-        else replace(node, inputs=tuple(
-            i for i in node.inputs
-            if i.argument in ("rollout", "keep") or (node.target, i.argument) in read
-        ))
-        for node in nodes
-    )  # fmt: skip
+    return tuple(operation(node.op).slim(node, nodes) for node in nodes)
 
 
 def _reachable(nodes: tuple[Node, ...]) -> set[str]:
     """Names of the nodes that a step, a sync, a score or a draw from a buffer needs."""
     by_name = {node.name: node for node in nodes}
-    needed = [node.name for node in nodes if node.op in ("step", "sync", "score")]
+    needed = [node.name for node in nodes if operation(node.op).needed]
     seen: set[str] = set()
     while needed:
         name = needed.pop()
@@ -91,6 +82,5 @@ def _reachable(nodes: tuple[Node, ...]) -> set[str]:
             seen.add(name)
             node = by_name[name]
             needed.extend(i.edge for i in node.inputs)
-            if node.op == "recall":
-                needed += [n.name for n in nodes if n.op == "put" and n.target == node.target]
+            needed += operation(node.op).needs(node, nodes)
     return seen

@@ -15,15 +15,15 @@ message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.graph.ir import Input, Node, Stream
-from forgedsl.hir.buffers import OWN
-from forgedsl.hir.ir import Constructor, Function, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.records import dataclass
+from forgedsl.ir.graph import Input, Node, Stream, losses_of
+from forgedsl.ir.program import Constructor, Program, rewards_of
+from forgedsl.operations.base import Role, Wanted
+from forgedsl.operations.registry import operation
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
@@ -41,24 +41,10 @@ PARTS = {
     Stream.PROMPT: ("target", "text"),
     Stream.ROLLOUT: ("num_tokens", "truncated", "response", "mask"),
 }
-NUMBERS = (Stream.SCORE, Stream.VALUE)
-KEPT = (*NUMBERS, Stream.LOGPROB, Stream.MASK)
-"""what a buffer keeps beside rollouts"""
-SEQUENCES = (Stream.ROLLOUT, Stream.PAIR)
 TEXTS = ("text", "response")
 """parts that are no numbers"""
 COMPARING = ("math_equal", "exact", "contains")
 """rewards of the standard library that need a target"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """What an argument reads; `attribute`: also a part of a prompt or rollout, or only that."""
-
-    streams: tuple[Stream, ...]
-    text: str
-    attribute: bool = False
-    help: str = ""
 
 
 def check_streams(
@@ -66,14 +52,14 @@ def check_streams(
 ) -> list[Diagnostic]:
     """The wrong arguments of all statements."""
     found: list[Diagnostic] = []
-    kept = {n.target: _kept(n, by_name) for n in nodes if n.op == "put"}
     for node in nodes:
         for read in node.inputs:
-            source, wanted = by_name[read.edge], _wanted(program, node, read)
-            of = kept.get(source.target, {}) if source.op == "recall" else {}
+            source = by_name[read.edge]
+            wanted = operation(node.op).wanted(program, node, read)
+            of = operation(source.op).parts(source, nodes, by_name)
             if wanted is not None and not _fits(read, source, wanted, of):
                 found.append(_wrong(node, read, source, wanted))
-                if node.op == "score":
+                if Role.SCORES in node.roles:
                     break  # `grade(prompt, rollout)`: the first argument says it
             elif read.attribute is not None:
                 found += _part(program, read, source, by_name, of)
@@ -82,87 +68,12 @@ def check_streams(
     return found
 
 
-def _kept(put: Node, by_name: Mapping[str, Node]) -> dict[str, Stream | None]:
-    """What is kept beside the rollouts of a buffer, and what it carries; None: a part of some, or
-    something wrong, which is told where it is put."""
-    reads = (i for i in put.inputs if i.argument not in ("rollout", "keep"))
-    streams = {i.argument: None if i.attribute else by_name[i.edge].stream for i in reads}
-    return {name: stream if stream in KEPT else None for name, stream in streams.items()}
-
-
-def _wanted(program: Program, node: Node, read: Input) -> Wanted | None:
-    if node.op == "sample":
-        return Wanted(streams=(Stream.PROMPT,), text="prompts")
-    if node.op == "logprobs":
-        streams = (*SEQUENCES, Stream.BATCH)
-        return Wanted(streams=streams, text="rollouts or preference pairs")
-    if node.op == "score" and read.argument == "rollout":
-        return Wanted(streams=(Stream.ROLLOUT,), text="rollouts")
-    if node.op == "score":
-        help = "`prompt.target`, for example"
-        return Wanted(streams=(), text="what belongs to a prompt", attribute=True, help=help)
-    if node.op in ("call", "mask"):
-        return _argument(program.functions[node.target], read)
-    if node.op == "keep":
-        if read.argument == "edge":
-            return None
-        help = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
-        return Wanted(streams=(Stream.MASK,), text="the decisions of a filter", help=help)
-    if node.op == "put" and read.argument == "rollout":
-        return Wanted(streams=(Stream.ROLLOUT,), text="rollouts", help="rollouts of a sampler")
-    if node.op == "put" and read.argument == "keep":
-        help = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
-        return Wanted(streams=(Stream.MASK,), text="the decisions of a filter", help=help)
-    if node.op == "put":
-        help = "what a loss reads later: `adv = rl.group_norm(score)`"
-        return Wanted(streams=KEPT, text="numbers", attribute=True, help=help)
-    if node.op == "replay":
-        return _field(program, node, read)
-    if node.op == "step":
-        help = f"`batch = replay({read.edge}, ...)`"
-        return Wanted(streams=(Stream.BATCH,), text="a batch", help=help)
-    return None
-
-
-def _argument(function: Function, read: Input) -> Wanted | None:
-    """By the declared type of a field of an advantage, a filter or another function."""
-    field = next((f for f in function.fields if f.name == read.argument), None)
-    if field is None or not isinstance(field.type, ast.TensorType):
-        return None
-    axes = ", ".join(axis.text for axis in field.type.axes if isinstance(axis, ast.Path))
-    text = f"numbers, [{axes}] {field.type.dtype}"
-    if field.type.dtype == "bool":
-        return Wanted(streams=(Stream.MASK,), text=f"decisions, [{axes}] bool", attribute=True)
-    streams = (Stream.LOGPROB,) if "T" in axes else NUMBERS
-    return Wanted(streams=streams, text=text, attribute=True)
-
-
-def _field(program: Program, node: Node, read: Input) -> Wanted | None:
-    """The rollouts of a batch, and the fields that a loss reads beside them."""
-    if read.argument == "rollout":
-        help = f"`rollout.keep({read.edge})` gives the rollouts that it keeps"
-        return Wanted(streams=SEQUENCES, text="rollouts or preference pairs", help=help)
-    return Wanted(
-        streams=(*NUMBERS, Stream.LOGPROB, *([Stream.MASK] if _is_bool(program, read) else [])),
-        text="numbers",
-        attribute=True,
-    )
-
-
-def _is_bool(program: Program, read: Input) -> bool:
-    """Whether the loss of the flow declares this field as bool."""
-    losses = [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
-    fields = (f for name in losses for f in program.functions[name].fields)
-    return any(
-        f.name == read.argument and isinstance(f.type, ast.TensorType) and f.type.dtype == "bool"
-        for f in fields
-    )
-
-
-def _fits(read: Input, source: Node, wanted: Wanted, kept: Mapping[str, Stream | None]) -> bool:
+def _fits(
+    read: Input, source: Node, wanted: Wanted, kept: Mapping[str, Stream | None] | None
+) -> bool:
     if read.attribute is not None:
-        stream = kept.get(read.attribute)
-        if wanted.streams and read.attribute in TEXTS and source.op != "recall":
+        stream = (kept or {}).get(read.attribute)
+        if wanted.streams and read.attribute in TEXTS and kept is None:
             return False
         return wanted.attribute and (stream is None or stream in wanted.streams)
     return source.stream in wanted.streams
@@ -173,8 +84,8 @@ def _wrong(node: Node, read: Input, source: Node, wanted: Wanted) -> Diagnostic:
     if read.attribute in TEXTS:
         given = "text"
     name = f"`{read.text}` carries" if "." not in source.name else "this is"
-    reader = READERS[node.op](node) if node.op in READERS else read.argument.replace(*REPLAYED)
-    help = wanted.help if node.op != "replay" or source.stream is Stream.MASK else ""
+    reader = operation(node.op).reader(node, read)
+    help = wanted.help if Role.PACKS not in node.roles or source.stream is Stream.MASK else ""
     nested = read.span == source.span or read.attribute in TEXTS
     return Diagnostic(
         code="T703",
@@ -187,33 +98,22 @@ def _wrong(node: Node, read: Input, source: Node, wanted: Wanted) -> Diagnostic:
     )
 
 
-REPLAYED = ("rollout", "replay")
-READERS: dict[str, Callable[[Node], str]] = {
-    "sample": lambda node: f"{node.target}.sample",
-    "logprobs": lambda node: f"{node.target}.{'values' if node.values else 'logprobs'}",
-    "step": lambda node: f"{node.target}.step",
-    "keep": lambda node: "keep",
-    "put": lambda node: f"{node.target}.put",
-    **dict.fromkeys(("score", "call", "mask"), lambda node: node.target),
-}
-
-
 def _part(
     program: Program,
     read: Input,
     source: Node,
     by_name: Mapping[str, Node],
-    kept: Mapping[str, Stream | None],
+    kept: Mapping[str, Stream | None] | None,
 ) -> Iterator[Diagnostic]:
     """A part that items of the stream do not have, or that the dataset does not give them."""
     parts = (*PARTS.get(source.stream, ()), *_of_turns(program, source, by_name))
-    if source.op == "recall":
-        parts = (*kept, *OWN)
+    if kept is not None:
+        parts = (*kept,)
     if read.attribute not in parts:
         close = did_you_mean(nearest(str(read.attribute), parts))
-        has = f"they have {', '.join(f'`{p}`' for p in parts)}" if parts else ""
-        if source.op == "recall":
-            has += f"; `{read.attribute} = ...` in its `put` keeps more"
+        known = f"they have {', '.join(f'`{p}`' for p in parts)}" if parts else ""
+        if kept is not None:
+            known += f"; `{read.attribute} = ...` in its `put` keeps more"
         length = len(str(read.attribute))
         yield Diagnostic(
             code="F101",
@@ -221,7 +121,7 @@ def _part(
             severity=Severity.ERROR,
             message=f"{WORDS[source.stream]} have no part `{read.attribute}`",
             span=Span(read.span.file, read.span.end - length, read.span.end),
-            help=close or has,
+            help=close or known,
         )
     elif read.attribute == "target":
         dataset = program.datasets[by_name[source.root].target]
@@ -249,10 +149,9 @@ def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]
     """What there is of each token (a reward of turns, the mask), where a number for the sequence is
     declared."""
     of_tokens = read.attribute == "mask" or str(read.attribute).startswith("rewards.")
-    if not of_tokens or node.op not in ("call", "mask", "replay"):
+    if not of_tokens or not (Role.COMPUTES in node.roles or Role.PACKS in node.roles):
         return
-    losses = [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
-    readers = losses if node.op == "replay" else [node.target]
+    readers = losses_of(program) if Role.PACKS in node.roles else [node.target]
     for field in (f for name in readers for f in program.functions[name].fields):
         if field.name != read.argument or not isinstance(field.type, ast.TensorType):
             continue
@@ -277,7 +176,7 @@ def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]
 
 def _without_target(program: Program, node: Node) -> Iterator[Diagnostic]:
     """A rubric or reward called without the target that one of its rewards compares with."""
-    if node.op != "score" or any(read.argument == "target" for read in node.inputs):
+    if Role.SCORES not in node.roles or any(read.argument == "target" for read in node.inputs):
         return
     reward = next(
         (name for name in rewards_of(program, node.target) if _compares(program, name)), ""

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
 from forgedsl.hir.habits import HABITS, habit
-from forgedsl.hir.ir import Origin
 from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
+from forgedsl.ir.program import Origin
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES
 from forgedsl.services.registry import KINDS as SERVICE_KINDS

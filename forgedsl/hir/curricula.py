@@ -14,8 +14,8 @@ from typing import Protocol
 
 from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import FlowStep, Function, Origin, Ref, Value
 from forgedsl.hir.table import Declared
+from forgedsl.ir.program import FlowStep, Function, Origin, Ref, Value
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast

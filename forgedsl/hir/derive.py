@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.hir.context import ERROR, under
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import Constructor, Origin, Value
+from forgedsl.ir.program import Constructor, Origin, Value
 from forgedsl.launchers import registry
 from forgedsl.settings import Auto
 from forgedsl.source import NO_SPAN

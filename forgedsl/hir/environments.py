@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import EnvironmentDecl, PythonEnvironment, PythonModule, Scope
 from forgedsl.hir.table import Declared, part_span
+from forgedsl.ir.program import EnvironmentDecl, PythonEnvironment, PythonModule, Scope
 from forgedsl.records import replace
 from forgedsl.settings import ANY, BOOL, FLOAT, INT, REQUIRED, STR, Parameter, Signature, Type
 from forgedsl.syntax import ast

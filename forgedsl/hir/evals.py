@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import Decl, Deferred, Function, Ref, Value
 from forgedsl.hir.specialize import resolve_loss
+from forgedsl.ir.program import Decl, Deferred, Function, Ref, Value
 from forgedsl.records import replace
 from forgedsl.syntax import ast
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.habits import habit
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.settings import Auto
 from forgedsl.syntax import ast
 

@@ -12,11 +12,11 @@ from typing import Any, Self
 
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import Context, Host
-from forgedsl.hir.ir import Scope, Value
 from forgedsl.hir.modules import Loader
 from forgedsl.hir.params import Params
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Declared, Entry
+from forgedsl.ir.program import Scope, Value
 from forgedsl.settings import Setting
 from forgedsl.shipped import SHIPPED
 from forgedsl.syntax import ast

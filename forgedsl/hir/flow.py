@@ -15,17 +15,27 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir import buffers, curricula, imports
+from forgedsl.hir import curricula, imports
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import called
 from forgedsl.hir.habits import function_habit, reward_habit
-from forgedsl.hir.ir import FlowInput, FlowStep, Function, Origin, PythonFunction, Ref, Scope, Value
 from forgedsl.hir.specialize import incomplete_step, resolve_loss
 from forgedsl.hir.streams import named_step, not_a_stream
 from forgedsl.hir.table import Declared, part_span
+from forgedsl.ir.program import (
+    FlowInput,
+    FlowStep,
+    Function,
+    Origin,
+    PythonFunction,
+    Ref,
+    Scope,
+    Value,
+)
+from forgedsl.operations.registry import OPERATIONS, written
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS, place
 from forgedsl.schema.kinds import SYNC
@@ -74,7 +84,8 @@ class FlowResolver:
         for name in self.merged.keys() - self.read:
             message = f"no step reads `{name}`"
             self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
-        buffers.check(self.ctx, self.steps, self.unsure)
+        for unit in OPERATIONS:
+            unit.check_flow(self.ctx, self.steps, self.unsure)
         return tuple(curricula.joined(self, self.observed))
 
     # ---- statements
@@ -119,7 +130,7 @@ class FlowResolver:
         before = len(self.steps)
         good = self._call(None, call, call.span)
         added = self.steps[before:]  # nothing, where results are observed
-        if good and added and added[-1].op not in ("step", "put"):
+        if good and added and added[-1].op not in NAMELESS:
             message = f"the result of `{call.function.text}` is not used"
             self.ctx.error("F119", message, call.span, help="give it a name: `name = ...`")
 
@@ -155,9 +166,12 @@ class FlowResolver:
         declared, depth = self.resolver.declared_at(path)
         if path.text == "merge":
             return self._merge(name, call)
+        if (meant := written("", path.text)) is not None:
+            unit, form = meant
+            return unit.resolve(self, name, call, form, "", span)
         if path.text == "replay":
             names = tuple(arg.name for arg in call.args if arg.name is not None)
-            return self._simple(name, "replay", "", call, ("rollout", *names), span)
+            return self.simple(name, "replay", "", call, ("rollout", *names), span)
         if head in self.failed:
             return False
         if head in self.edges or (head in self.later and len(path.parts) == 2):
@@ -166,7 +180,7 @@ class FlowResolver:
             return self._method(name, call, declared, span)
         if declared is not None and declared.kind.name in {"rubric", "reward"}:
             self.resolver.used.add(head)
-            return self._simple(name, "score", declared.name, call, PARAMETERS["score"], span)
+            return self.simple(name, "score", declared.name, call, PARAMETERS["score"], span)
         function = self._function(path)
         return function is not None and self._apply(name, call, function, span)
 
@@ -198,8 +212,10 @@ class FlowResolver:
             return not named_step(self.ctx, name, call) and self._step(call, declared, span)
         if method == "observe":
             return curricula.observe(self, name, call, declared)
-        if owner == "buffer":
-            good = self._buffer(name, call, declared.name, span)
+        meant = written(owner, method)
+        if meant is not None:
+            unit, form = meant
+            good = unit.resolve(self, name, call, form, declared.name, span)
             self.unsure |= set() if good else {declared.name}
             return good
         for column in COLUMNS.get(method, ()):
@@ -211,34 +227,14 @@ class FlowResolver:
             return self._play(name, call, declared, span)
         if method == "draw":
             return self._draw(name, call, declared, span)
-        return self._simple(name, method, declared.name, call, PARAMETERS[method], span)
-
-    def _buffer(self, name: str | None, call: ast.Call, buffer: str, span: Span) -> bool:
-        """What is put into a buffer, or drawn from it: the statement that closes a cycle."""
-        if call.function.parts[-1] == "draw":
-            return self._simple(name, "recall", buffer, call, ("count",), span)
-        if name is not None:
-            help_text = f"write `{call.function.text}(...)` alone"
-            self.ctx.error("F119", "a put has no result", call.span, help=help_text)
-            return False
-        given = tuple(arg.name for arg in call.args if arg.name is not None)
-        params = ("rollout", *(name for name in given if name != "rollout"))
-        first = [arg for arg in call.args if arg.name in (None, "rollout")]
-        for extra in first[1:]:
-            message = f"`{call.function.text}` is given a second value without a name"
-            said = extra.value.text if isinstance(extra.value, ast.Path) else "..."
-            help_text = f"name what is kept beside the rollouts: `{said.split('.')[-1]} = {said}`"
-            self.ctx.error("F114", message, extra.span, help=help_text)
-        if first[1:]:
-            return False
-        return self._simple(f"{buffer}.put", "put", buffer, call, params, span)
+        return self.simple(name, method, declared.name, call, PARAMETERS[method], span)
 
     def _draw(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
         """A draw; its `weight` names a function."""
         by = next((arg for arg in call.args if arg.name == "weight"), None)
         rest = replace(call, args=tuple(arg for arg in call.args if arg is not by))
         weight = None if by is None else curricula.weight(self, by.value)
-        if not self._simple(name, "draw", declared.name, rest, ("count",), span):
+        if not self.simple(name, "draw", declared.name, rest, ("count",), span):
             return False
         if weight is not None:
             settings = {**self.steps[-1].settings, "weight": weight}
@@ -256,7 +252,7 @@ class FlowResolver:
         meant = self.resolver.coercer.value(env.value, _ENV, self.resolver.scope, "`env`")
         rest = replace(call, args=tuple(arg for arg in call.args if arg is not env))
         params = tuple(p for p in PARAMETERS["play"] if p != "env")
-        if meant is ERROR or not self._simple(name, "sample", declared.name, rest, params, span):
+        if meant is ERROR or not self.simple(name, "sample", declared.name, rest, params, span):
             return False
         settings = {**self.steps[-1].settings, "env": _written(meant, env.value.span)}
         self.steps[-1] = replace(self.steps[-1], settings=settings)
@@ -272,9 +268,9 @@ class FlowResolver:
             what = f"stream `{head}` has no method"
             self.ctx.unknown("F101", what, ".".join(path.parts[1:]), part_span(path, 1), ("keep",))
             return False
-        return self._simple(name, "keep", head, call, PARAMETERS["keep"], span)
+        return self.simple(name, "keep", head, call, PARAMETERS["keep"], span)
 
-    def _simple(
+    def simple(
         self,
         name: str | None,
         op: str,
@@ -282,6 +278,7 @@ class FlowResolver:
         call: ast.Call,
         params: tuple[str, ...],
         span: Span,
+        shown: str = "",
     ) -> bool:
         """A call whose stream parameters come first and whose counts are constants."""
         arguments = self._arguments(name, call, params)
@@ -292,8 +289,8 @@ class FlowResolver:
         given = settings if first == "count" else {i.argument for i in inputs}
         if first and first not in given:
             callee = call.function.text
-            shown = f"`{callee}({', '.join(params) if op != 'put' else 'rollout, adv = adv'})`"
-            self.ctx.error("F114", f"`{callee}` needs its {first}", call.span, help=shown)
+            said = f"`{shown or callee + '(' + ', '.join(params) + ')'}`"
+            self.ctx.error("F114", f"`{callee}` needs its {first}", call.span, help=said)
             return False
         if op == "sample":
             settings.setdefault("n", Value(value=1, origin=_DEFAULT))
@@ -577,6 +574,7 @@ class FlowResolver:
         self.steps.append(step)
 
 
+NAMELESS = ("step", *(o.name for o in OPERATIONS for f in o.forms if not f.result))
 EXAMPLES = {"count": "32", "n": "n = 8", "max_turns": "max_turns = 3", "env": "env = game"}
 """arguments of methods, as one writes them"""
 _ENV = Type(base="ref", kinds=("environment",))

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.habits import function_habit, habit, reward_habit
-from forgedsl.hir.ir import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.hir.table import part_span
+from forgedsl.ir.program import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
 from forgedsl.syntax import ast

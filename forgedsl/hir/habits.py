@@ -15,8 +15,8 @@ from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.schema.constructors import STANDARD_REWARDS
 
 if TYPE_CHECKING:
-    from forgedsl.hir.ir import Scope
     from forgedsl.hir.table import Declared
+    from forgedsl.ir.program import Scope
     from forgedsl.syntax import ast
 
 MIXED = (

@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from forgedsl.hir.file import File
 from forgedsl.hir.instantiate import argument_entries
-from forgedsl.hir.ir import (
+from forgedsl.hir.table import Declared, part_span
+from forgedsl.ir.program import (
     Constructor,
     Decl,
     Deferred,
@@ -29,7 +30,6 @@ from forgedsl.hir.ir import (
     Scope,
     Value,
 )
-from forgedsl.hir.table import Declared, part_span
 from forgedsl.records import fields, replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast

@@ -9,10 +9,10 @@ from forgedsl.hir.collect import alias_of
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Names
 from forgedsl.hir.functions import build_function, check_function
-from forgedsl.hir.ir import Constant, Origin, Scope
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.params import Params
 from forgedsl.hir.table import Entry
+from forgedsl.ir.program import Constant, Origin, Scope
 from forgedsl.syntax import ast
 
 

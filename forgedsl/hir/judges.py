@@ -15,8 +15,8 @@ from string import Formatter
 
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import Constructor, Decl, Program, RewardDecl
 from forgedsl.hir.table import Declared, part_span
+from forgedsl.ir.program import Constructor, Decl, Program, RewardDecl
 from forgedsl.schema.constructors import JUDGE
 from forgedsl.services.registry import kind_of
 from forgedsl.syntax import ast

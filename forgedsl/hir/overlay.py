@@ -16,9 +16,9 @@ from forgedsl.hir import imports
 from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
 from forgedsl.hir.habits import habit, misspelt_option, whole_addresses
-from forgedsl.hir.ir import Origin
 from forgedsl.hir.suggest import did_you_mean
 from forgedsl.hir.table import RANK, Declared, Entry, part_span
+from forgedsl.ir.program import Origin
 from forgedsl.records import dataclass, replace
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Names
-from forgedsl.hir.ir import Origin, Scope, Value
 from forgedsl.hir.settings import Coercer
 from forgedsl.hir.table import Entry
+from forgedsl.ir.program import Origin, Scope, Value
 from forgedsl.records import replace
 from forgedsl.settings import BOOL, BYTES, DURATION, FLOAT, INT, STR, Type
 from forgedsl.source import Span

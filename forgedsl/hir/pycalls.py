@@ -11,7 +11,7 @@ A parameter with a default is given nothing by place, and a column only if the r
 
 from __future__ import annotations
 
-from forgedsl.hir.ir import PythonFunction, PythonParameter
+from forgedsl.ir.program import PythonFunction, PythonParameter
 from forgedsl.records import dataclass
 
 SOURCES = {

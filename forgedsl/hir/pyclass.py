@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from forgedsl.hir.ir import PythonEnvironment, PythonModule, PythonParameter, PythonTool
+from forgedsl.ir.program import PythonEnvironment, PythonModule, PythonParameter, PythonTool
 from forgedsl.source import Span
 
 if TYPE_CHECKING:

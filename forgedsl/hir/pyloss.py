@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.environments import signature_of
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import Function, PythonModule, Scope
 from forgedsl.hir.rewards import plain_value
 from forgedsl.hir.table import part_span
+from forgedsl.ir.program import Function, PythonModule, Scope
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast

@@ -10,8 +10,8 @@ from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, is_auto, show, type_name
 from forgedsl.hir.file import File
-from forgedsl.hir.ir import Value
 from forgedsl.hir.operands import hang
+from forgedsl.ir.program import Value
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

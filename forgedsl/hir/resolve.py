@@ -16,11 +16,11 @@ from forgedsl.hir.context import ERROR, Host
 from forgedsl.hir.environments import resolve_environments
 from forgedsl.hir.evals import with_losses
 from forgedsl.hir.flow import resolve_flow
-from forgedsl.hir.ir import Decl, EnvironmentDecl, FlowStep, Function, Program, RewardDecl
 from forgedsl.hir.modules import Loader
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolver import Resolver
 from forgedsl.hir.rewards import resolve_rewards
+from forgedsl.ir.program import Decl, EnvironmentDecl, FlowStep, Function, Program, RewardDecl
 from forgedsl.syntax import ast
 
 

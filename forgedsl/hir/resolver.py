@@ -18,13 +18,13 @@ from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, called, check_deferred, check_function
 from forgedsl.hir.instantiate import import_module
-from forgedsl.hir.ir import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Overlay, Override
 from forgedsl.hir.pyimport import python_scope
 from forgedsl.hir.pyloss import is_python, python_loss
 from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, part_span
+from forgedsl.ir.program import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
 from forgedsl.settings import Auto, Derived, Required, Setting
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast

@@ -8,9 +8,9 @@ from typing import Any
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, check_function
-from forgedsl.hir.ir import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.hir.judges import judged
 from forgedsl.hir.table import part_span
+from forgedsl.ir.program import Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.records import replace
 from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.settings import ANY, REQUIRED, Parameter, Signature

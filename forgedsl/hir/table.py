@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from forgedsl.hir.ir import Origin, Value
+from forgedsl.ir.program import Origin, Value
 from forgedsl.records import dataclass, field
 from forgedsl.settings import Kind
 from forgedsl.source import Span

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Decl, Deferred, Program
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Decl, Deferred, Program
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.rules import d607, d612
 from forgedsl.lint.view import View, place

@@ -17,10 +17,10 @@ from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.hir.context import ERROR, Context, Host
 from forgedsl.hir.functions import Checked
-from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolve import is_module, resolve
+from forgedsl.ir.program import Program
 from forgedsl.lint.config import DEFAULT, Config
 from forgedsl.lint.registry import FINDINGS, RULES
 from forgedsl.lint.rules import a303, f104
@@ -31,7 +31,7 @@ from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 
 if TYPE_CHECKING:
-    from forgedsl.graph.ir import Graph
+    from forgedsl.ir.graph import Graph
     from forgedsl.lint.deep import Outside
     from forgedsl.plan.plan import Plan
 

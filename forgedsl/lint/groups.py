@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from forgedsl.hir.ir import FlowStep
+from forgedsl.ir.program import FlowStep
 from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.reductions import over_step

@@ -15,15 +15,16 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.buffers import put_into
-from forgedsl.hir.ir import FlowInput, FlowStep, Function, Program, Value
+from forgedsl.ir.program import FlowInput, FlowStep, Function, Program, Value
 from forgedsl.lint.facts import Facts
 from forgedsl.losses.points import Point
 from forgedsl.losses.sites import Located
 from forgedsl.losses.tree import ROW_STATISTICS, Tree
+from forgedsl.operations.registry import operation
 from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 
 T = TypeVar("T")
 STANDARD = "forgedsl:"
@@ -96,7 +97,7 @@ class LossView:
 
         def source(read: FlowInput) -> FlowStep:
             step = by_name[read.edge]
-            put = put_into(self.program.flow, step) if step.op == "recall" else None
+            put = operation(step.op).stands_for(step, self.program.flow)
             fields = () if put is None else put.inputs
             kept = (i for i in fields if i.argument == read.attribute and i.attribute is None)
             return next((by_name[i.edge] for i in kept), step)
@@ -128,8 +129,8 @@ class LossView:
             if step is None or name in found:
                 continue
             found[name] = step
-            put = put_into(self.program.flow, step) if step.op == "recall" else None
-            if step.op != "sample":
+            put = operation(step.op).stands_for(step, self.program.flow)
+            if Role.SAMPLES not in operation(step.op).roles:
                 pending += [i.edge for i in (step if put is None else put).inputs]
         return tuple(found.values())
 
@@ -141,7 +142,7 @@ class LossView:
     @cached_property
     def recalls(self) -> tuple[FlowStep, ...]:
         """The statements that drew some of them from a buffer."""
-        return tuple(step for step in self._behind if step.op == "recall")
+        return tuple(s for s in self._behind if Role.RECALLS in operation(s.op).roles)
 
     @cached_property
     def roles(self) -> dict[str, str]:

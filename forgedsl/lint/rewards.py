@@ -11,9 +11,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from forgedsl.hir.ir import Constant, Constructor, Decl, Function, PythonFunction, RewardDecl, Scope
 from forgedsl.hir.judges import NAME as JUDGE
 from forgedsl.hir.judges import SCORER
+from forgedsl.ir.program import (
+    Constant,
+    Constructor,
+    Decl,
+    Function,
+    PythonFunction,
+    RewardDecl,
+    Scope,
+)
 from forgedsl.lint.view import View
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span

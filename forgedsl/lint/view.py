@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Diagnostic, Reporter
-from forgedsl.hir.ir import Constant, Decl, FlowStep, Function, Program, Value
+from forgedsl.ir.program import Constant, Decl, FlowStep, Function, Program, Value
 from forgedsl.lint.facts import Facts, structure
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
@@ -26,7 +26,7 @@ from forgedsl.syntax.walk import names
 from forgedsl.types.intervals import INF, Interval, interval, point
 
 if TYPE_CHECKING:
-    from forgedsl.graph.ir import Graph
+    from forgedsl.ir.graph import Graph
     from forgedsl.plan.plan import Plan
 
 

@@ -5,7 +5,7 @@ Reductions and aggregators are in `reductions`. See language_settings for the li
 
 from __future__ import annotations
 
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses import fields, reductions, roots, scans
 from forgedsl.losses.build import Typed
 from forgedsl.losses.walk import Walk, arguments

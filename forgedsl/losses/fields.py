@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgedsl.hir import ir
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.ir import program as ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, Field
 from forgedsl.losses.walk import Walk

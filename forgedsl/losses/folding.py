@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses.tree import Value, reachable
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any
 
 from forgedsl.diagnostics import Label, Reporter
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses import builtins, fields, folding, roots
 from forgedsl.losses.build import Typed, constant_dtype
 from forgedsl.losses.tree import Field, Tree, Value, reachable

@@ -12,7 +12,7 @@ mask registers a total of its own, which the caller adds up over the step before
 
 from __future__ import annotations
 
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, reachable
 from forgedsl.losses.walk import Walk, arguments

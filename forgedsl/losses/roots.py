@@ -6,7 +6,7 @@ scalar multiples of them. These checks keep everything else out.
 
 from __future__ import annotations
 
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses import reductions
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, VALUE, reachable

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.infer import Inference
 from forgedsl.losses.tree import Field, Tree, reachable

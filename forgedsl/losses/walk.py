@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity
-from forgedsl.hir import ir
 from forgedsl.hir.context import Context
+from forgedsl.ir import program as ir
 from forgedsl.losses.build import Builder, Typed
 from forgedsl.source import Span
 from forgedsl.syntax import ast

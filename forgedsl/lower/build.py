@@ -16,8 +16,8 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.drawing.render_text import render_text
 from forgedsl.errors import SourceError
 from forgedsl.graph.dataflow import build
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Constructor, Program
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Constructor, Program
 from forgedsl.lower import flow, functions, sources
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import InputFiles

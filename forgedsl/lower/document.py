@@ -14,7 +14,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from forgedsl.graph.ir import Graph
+from forgedsl.ir.graph import Graph
 from forgedsl.lower.build import Lowered
 from forgedsl.lower.job import Job
 from forgedsl.plan.liveness import credit_loops, exits

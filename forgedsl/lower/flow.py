@@ -6,22 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from forgedsl.emit.python import call_name, scalar_name
-from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Decl, Program, Ref, model_of, rewards_of
 from forgedsl.hir.judges import compared
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Decl, Program, Ref, model_of, rewards_of
 from forgedsl.lower import job
 from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
+from forgedsl.operations.base import CALL_TIMEOUT
+from forgedsl.operations.registry import operation
 from forgedsl.plan.environments import environment_of
 from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
-from forgedsl.schema.flow import place as part
 from forgedsl.settings import Auto
 from forgedsl.source import Span
 
-CALL_TIMEOUT = 300.0
-MODEL_TIMEOUT = 1800.0
-"""seconds for a step or log-probs: the first may compile"""
 SLOWEST_TOKENS_PER_S = 5.0
 """a completion that decodes slower than this has failed"""
 
@@ -39,63 +37,55 @@ def longest(program: Program, graph: Graph, plan: Plan, service: str) -> int:
     return row.seq_len if context is None else min(context, row.seq_len)
 
 
+class _Lowering:
+    """`operations.base.Lowering` of one program."""
+
+    def __init__(self, program: Program, graph: Graph, plan: Plan) -> None:
+        self.program, self.graph, self.plan = program, graph, plan
+
+    def function(self, name: str, settings: Mapping[str, Any]) -> str:
+        return call_name(self.program.functions[name].kind, name, settings)
+
+    def scalar(self, name: str) -> str:
+        return scalar_name(self.program.functions[name])
+
+    def longest(self, service: str) -> int:
+        return longest(self.program, self.graph, self.plan, service)
+
+    def transport(self, node: Node) -> str:
+        return transport_of(self.plan.host, self.plan.meshes, node)
+
+    def compares(self, score: str) -> bool:
+        return bool(compared(self.program, rewards_of(self.program, score)))
+
+    def timeout_of(self, score: str) -> float:
+        limits = [self.program.rewards[n].settings for n in rewards_of(self.program, score)]
+        return max(float(s["timeout"].value * (s["retries"].value + 1)) for s in limits)
+
+    def turn_seconds(self, service: str) -> float:
+        tokens = number(self.program.services[service], "sampling.max_tokens", 0)
+        return max(CALL_TIMEOUT, tokens / SLOWEST_TOKENS_PER_S)
+
+    def play_seconds(self, settings: Mapping[str, Any], turn: float) -> float:
+        return _played(self.program, settings, turn)
+
+
 def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) -> job.Node:
-    settings = node.settings
-    target = node.target
-    if node.op in ("call", "mask"):
-        target = call_name(program.functions[target].kind, target, settings)
-    return job.Node(
-        id=node.id,
-        name=node.name,
-        op=node.op,  # type: ignore[arg-type]  # the graph and the job share one list of operations
-        target=target,
-        inputs=tuple(
+    to, unit = _Lowering(program, graph, plan), operation(node.op)
+    fields: dict[str, Any] = {
+        "id": node.id,
+        "name": node.name,
+        "op": node.op,
+        "target": node.target,
+        "inputs": tuple(
             job.Input(argument=i.argument, edge=i.edge, attribute=i.attribute) for i in node.inputs
         ),
-        level=node.level.value,
-        slots=plan.slots[node.name],
-        count=settings["count"] if node.op in ("draw", "pairs", "recall") else None,
-        weight=scalar_name(program.functions[settings["weight"]]) if "weight" in settings else None,
-        observe=settings.get("observe"),
-        compares=node.op == "score" and bool(compared(program, rewards_of(program, target))),
-        n=settings["n"] if node.op == "sample" else None,
-        env=settings.get("env"),
-        max_turns=settings.get("max_turns"),
-        longest=longest(program, graph, plan, node.target) if "env" in settings else None,
-        loss=settings["loss"] if node.op == "step" else None,
-        beside=tuple(settings.get(part("loss", i), "") for i in range(1, len(node.inputs)))
-        if node.op == "step"
-        else (),
-        epochs=settings.get("epochs", 1),
-        minibatches=settings.get("minibatches", 1),
-        to=settings["target"] if node.op == "sync" else None,
-        every=settings.get("every", 1),
-        overlap=settings.get("overlap", True),
-        on_swap=settings.get("on_swap", "recompute"),
-        transport=transport_of(plan.host, plan.meshes, node) if node.op == "sync" else "shm",
-        timeout=_timeout(program, node),
-        at_step=node.at_step,
-        values=node.values,
-        origin=place(node.span),
-    )
-
-
-def _timeout(program: Program, node: Node) -> float:
-    """The deadline of one call of the node, in seconds."""
-    if node.op == "sync":
-        return float(node.settings.get("timeout", CALL_TIMEOUT))
-    if node.op in ("step", "logprobs"):
-        return MODEL_TIMEOUT
-    if node.op == "sample":
-        tokens = number(program.services[node.target], "sampling.max_tokens", 0)
-        turn = max(CALL_TIMEOUT, tokens / SLOWEST_TOKENS_PER_S)
-        return turn if "env" not in node.settings else _played(program, node.settings, turn)
-    if node.op == "score":
-        rewards = rewards_of(program, node.target)
-        limits = [program.rewards[name].settings for name in rewards]
-        longest = [float(s["timeout"].value * (s["retries"].value + 1)) for s in limits]
-        return max(CALL_TIMEOUT, *longest)
-    return CALL_TIMEOUT
+        "level": node.level.value,
+        "slots": plan.slots[node.name],
+        "timeout": unit.timeout(node, to),
+        "origin": place(node.span),
+    }
+    return job.Node(**fields | unit.fields(node, to))
 
 
 def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float:

@@ -7,8 +7,10 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter, error
 from forgedsl.emit.python import function_name
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import (
+from forgedsl.hir.judges import holes, judge_of, scorer_of
+from forgedsl.hir.pycalls import Inputs, inputs_of
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import (
     Constructor,
     Decl,
     Program,
@@ -18,8 +20,6 @@ from forgedsl.hir.ir import (
     model_of,
     rewards_of,
 )
-from forgedsl.hir.judges import holes, judge_of, scorer_of
-from forgedsl.hir.pycalls import Inputs, inputs_of
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.environments import played

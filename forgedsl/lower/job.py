@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower.parts import (
@@ -215,10 +215,9 @@ class Node(Spec):
 
     id: str
     name: str
-    op: Literal[
-        "draw", "batches", "pairs", "sample", "logprobs", "score", "call", "mask", "keep",
-        "put", "recall", "replay", "step", "sync",
-    ]  # fmt: skip
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    op: str
     target: str = ""
     inputs: tuple[Input, ...] = ()
     level: Literal["rollout", "group", "batch"]

@@ -9,7 +9,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.emit.pymodule import emit_module
 from forgedsl.emit.torch import emit_loss, place
 from forgedsl.emit.triton import emit_kernels
-from forgedsl.hir import ir
+from forgedsl.ir import program as ir
 from forgedsl.losses.infer import infer
 from forgedsl.losses.selfcheck import kinks, self_check
 from forgedsl.losses.text import write

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Decl, Program, model_of
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Decl, Program, model_of
 from forgedsl.lower import job
 from forgedsl.plan.meshes import MeshPlan, number, value
 from forgedsl.plan.plan import Plan

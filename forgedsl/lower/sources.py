@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.emit.python import COLUMNS, function_name
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Constructor, Decl, Deferred, Program, Ref, Value, model_of
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Constructor, Decl, Deferred, Program, Ref, Value, model_of
 from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan

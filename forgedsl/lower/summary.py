@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from forgedsl.diagnostics import counted
 from forgedsl.drawing.picture import title_text
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Constructor, Program, model_of
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Constructor, Program, model_of
 from forgedsl.plan.plan import Plan
 
 

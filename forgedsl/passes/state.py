@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Host
-from forgedsl.hir.ir import Program
 from forgedsl.hir.modules import Loader
 from forgedsl.hir.overlay import Override
+from forgedsl.ir.program import Program
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
-    from forgedsl.graph.ir import Graph
+    from forgedsl.ir.graph import Graph
     from forgedsl.lower.build import Lowered
     from forgedsl.plan.plan import Plan
 

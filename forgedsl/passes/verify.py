@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
-from forgedsl.hir.ir import Ref
+from forgedsl.ir.program import Ref
 from forgedsl.passes.state import State
 from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES

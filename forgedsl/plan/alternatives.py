@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.graph.ir import Graph
 from forgedsl.hir.evaluate import show
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Program
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.cost import by_service, time_text
 from forgedsl.plan.host import Host, host_text

@@ -11,7 +11,7 @@ from typing import Any
 from forgedsl.diagnostics import Diagnostic, error
 from forgedsl.families import registry
 from forgedsl.families.base import Dims, Family, Misshapen, Unsupported, difference
-from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.ir.program import Constructor, Decl
 from forgedsl.shipped import locate
 from forgedsl.source import Span
 

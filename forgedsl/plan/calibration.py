@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from forgedsl.hir.context import Host
-from forgedsl.hir.ir import Program
+from forgedsl.ir.program import Program
 from forgedsl.plan.devices import PEAKS
 
 

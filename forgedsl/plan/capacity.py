@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import floor
 
 from forgedsl.families.base import Dims
-from forgedsl.graph.ir import Node
-from forgedsl.hir.ir import Decl, Program
+from forgedsl.ir.graph import Node
+from forgedsl.ir.program import Decl, Program
 from forgedsl.plan.host import Host
 from forgedsl.plan.memory import (
     PHASES,

@@ -12,10 +12,10 @@ from math import lcm
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, error, warning
 from forgedsl.families.base import Dims
-from forgedsl.graph.ir import Graph
 from forgedsl.hir.context import Host
-from forgedsl.hir.ir import Constructor, Decl, Program, Value, model_of
 from forgedsl.hir.table import RANK
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Constructor, Decl, Program, Value, model_of
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
 from forgedsl.plan.capacity import Request

@@ -15,13 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
-from forgedsl.graph.ir import Graph, Node, Stream
-from forgedsl.hir.ir import Constructor, Decl, Program, rewards_of
 from forgedsl.hir.judges import holes, judge_of, judges
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Constructor, Decl, Program, rewards_of
 from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
 from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
-from forgedsl.plan.environments import environment_of, longest_text
 from forgedsl.plan.freeing import freeing_parameter
 from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, repeated, vllm_pool
 from forgedsl.plan.meshes import MeshPlan, copies_of, number, transport_of, value
@@ -36,6 +35,7 @@ from forgedsl.plan.params import (
     vocab_params,
 )
 from forgedsl.plan.schedule import SchedulePlan
+from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.services.titan import PRECISIONS
@@ -179,18 +179,6 @@ def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
             yield DeadGroups(node=node.name, size=size, filtered=filtered, rollouts=count)
 
 
-def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
-    """(prompt, completion) tokens of a sample node, at most; a prompt without limit fills a row,
-    and so does a trajectory that only a deadline ends."""
-    dataset = request.program.datasets[graph.node(node.root).target]
-    row = request.rows[graph.trainer][1]
-    new = longest_text(request.program, node)
-    if new is None or environment_of(request.program, node.settings) is not None:
-        least = number(dataset, "max_prompt_tokens", 1)
-        new = min(row if new is None else new, max(1, row - least))
-    return number(dataset, "max_prompt_tokens", max(1, row - new)), new
-
-
 def engine_judges(program: Program, node: Node) -> dict[str, Constructor]:
     """The judges behind a score that are engines of the plan, by reward."""
     found = judges(program, rewards_of(program, node.target)).items()
@@ -240,56 +228,6 @@ def _judge(request: Request, graph: Graph, node: Node, name: str, judge: Constru
         bytes=float(size * num_params(dims)), detail=f"{count} x {each} read",
         seconds=flops / (rates.prefill * mesh.world * mesh.replicas),
     )  # fmt: skip
-
-
-def step_tokens(request: Request, graph: Graph) -> int:
-    """Tokens that one optimizer step trains on, at most."""
-    rows, seq_len = request.rows[graph.trainer]
-    batches = [graph.node(read.edge) for read in graph.step.inputs]
-    sampled = frozenset[str]().union(*(batch.samplers for batch in batches))
-    found = sum(
-        completions(graph, node) * sum(lengths(request, graph, node))
-        for node in graph.of("sample")
-        if node.name in sampled
-    )
-    found += sum(replayed(request, graph, node)[1] for node in graph.of("recall"))
-    found += sum(2 * int(node.settings["count"]) * seq_len for node in graph.of("pairs"))
-    mesh = request.mesh(graph.trainer)
-    accumulate = number(request.program.services[graph.trainer], "batch.accumulate", 1)
-    return found + len(graph.of("batches")) * rows * seq_len * accumulate * data_ranks(mesh)
-
-
-def replayed(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
-    """(completions, tokens) of the groups that a step draws from a buffer, at most."""
-    samples = [graph.node(name) for name in sorted(node.samplers)]
-    count = [int(node.settings["count"]) * int(s.settings["n"]) for s in samples]
-    each = [sum(lengths(request, graph, sample)) for sample in samples]
-    return sum(count), sum(n * tokens for n, tokens in zip(count, each, strict=True))
-
-
-def held_bytes(request: Request, graph: Graph) -> dict[str, int]:
-    """What buffers take on the controller's host, at most: of each token its id, log-prob, mask and
-    fields."""
-    found = {}
-    for node in graph.of("recall"):
-        put = next(n for n in graph.of("put") if n.target == node.target)
-        kept = [graph.node(i.edge).stream for i in put.inputs if i.attribute is None]
-        settings = request.program.buffers[node.target].settings
-        young = (int(settings["max_age"].value) + 1) * graph.drawn(graph.node(put.inputs[0].edge))
-        groups = min(int(settings["groups"].value), young)
-        tokens = replayed(request, graph, node)[1] // int(node.settings["count"])
-        found[node.target] = groups * tokens * (9 + 4 * kept.count(Stream.LOGPROB))
-    return found
-
-
-def completions(graph: Graph, node: Node) -> int:
-    """What a sampler makes in a step."""
-    return graph.drawn(node) * int(node.settings["n"])
-
-
-def data_ranks(mesh: MeshPlan) -> int:
-    """Ranks that see different rows."""
-    return mesh.degrees["dp_shard"] * mesh.degrees["dp_replicate"]
 
 
 def stage_of(

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity, error
-from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Decl, EnvironmentDecl, Function, Program, Ref, model_of
 from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Decl, EnvironmentDecl, Function, Program, Ref, model_of
 from forgedsl.plan.archs import read_model
 from forgedsl.plan.meshes import number
 from forgedsl.source import Span

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Set
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.hir.ir import Constant, Program, Scope
+from forgedsl.ir.program import Constant, Program, Scope
 from forgedsl.losses.infer import infer
 from forgedsl.records import replace
 

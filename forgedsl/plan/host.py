@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from forgedsl.hir.context import GPU_GIB, Host, gpu_bytes, under
-from forgedsl.hir.ir import Program
+from forgedsl.ir.program import Program
 from forgedsl.launchers import registry
 from forgedsl.launchers.base import Launcher
 from forgedsl.records import fields, replace

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Severity
-from forgedsl.graph.ir import Graph, Level, Node
+from forgedsl.ir.graph import Graph, Level, Node
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass
 

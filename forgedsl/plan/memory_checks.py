@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.hir.ir import Decl
+from forgedsl.ir.program import Decl
 from forgedsl.plan.capacity import (
     TIGHT,
     MemoryPlan,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, counted, error
-from forgedsl.graph.ir import Node
-from forgedsl.hir.ir import Decl, Value
+from forgedsl.ir.graph import Node
+from forgedsl.ir.program import Decl, Value
 from forgedsl.plan.devices import linked
 from forgedsl.plan.host import Host
 from forgedsl.records import dataclass, replace

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Reporter
 from forgedsl.families.base import Dims
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Decl, Program, Ref, model_of
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import checks
 from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
-from forgedsl.plan.cost import Cost, check_bottleneck, held_bytes, lengths, plan_cost
+from forgedsl.plan.cost import Cost, check_bottleneck, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools, played
 from forgedsl.plan.host import Host, launcher_of, resolve_host
 from forgedsl.plan.liveness import check_liveness
@@ -27,6 +27,7 @@ from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh, value
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
+from forgedsl.plan.sizes import held_bytes, lengths
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto

@@ -9,31 +9,20 @@ client sends what waits in one call), the trainer one batch.
 
 from __future__ import annotations
 
-from forgedsl.graph.ir import Graph, Level, Node
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.operations.registry import operation
 from forgedsl.plan.staleness import Staleness
-
-PREFETCH = 2
 
 
 def slots_of(node: Node, staleness: Staleness) -> int:
     """Groups (or batches) that `node` works on at once."""
-    if node.op == "batches":
-        return PREFETCH
-    if node.op in ("sample", "score") or (node.op == "logprobs" and not node.at_step):
-        return staleness.credits
-    return 1
+    return operation(node.op).slots(node, staleness.credits)
 
 
 def capacities(graph: Graph, staleness: Staleness) -> dict[str, int]:
     """Items an edge may hold, by the name of the node that produces it."""
     return {
-        node.name: PREFETCH
-        if node.op == "batches"
-        else int(node.settings["count"])
-        if node.op == "recall"
-        else 1
-        if node.level is Level.BATCH
-        else staleness.credits
+        node.name: operation(node.op).queue(node, staleness.credits)
         for node in graph.nodes
         if node.stream
     }

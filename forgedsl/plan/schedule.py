@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.diagnostics import Label, Reporter, counted, error
-from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Decl, Program
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Decl, Program
+from forgedsl.operations.registry import operation
 from forgedsl.plan.staleness import Staleness, bound, plan_async
 from forgedsl.records import dataclass, replace
 from forgedsl.settings import Auto
@@ -159,21 +160,14 @@ def _report_exceeded(
 def _replayable(program: Program, graph: Graph, staleness: Staleness, reporter: Reporter) -> bool:
     """Whether groups are young enough for their buffer: one step older than they were trained on
     when they can first be drawn."""
-    least = staleness.age_bound + 1
-    found = [program.buffers[node.target] for node in graph.of("recall")]
-    found = [decl for decl in found if decl.settings["max_age"].value < least]
-    for decl in found:
-        reporter.report(
-            error(
-                "A302",
-                "age-bound-exceeded",
-                f"groups may be {least} steps old when they can first be drawn from `{decl.name}`, "
-                f"which keeps none older than {decl.settings['max_age'].value}",
-                decl.settings["max_age"].origin.span or decl.name_span,
-                notes=(f"worst age of a step = {staleness.formula}",),
-                help=f"`max_age = {8 * least}`",
-            )
-        )
+    bound_, formula = staleness.age_bound, staleness.formula
+    found = [
+        problem
+        for node in graph.nodes
+        for problem in operation(node.op).check_age(program, node, bound_, formula)
+    ]
+    for problem in found:
+        reporter.report(problem)
     return not found
 
 

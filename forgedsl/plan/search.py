@@ -18,14 +18,15 @@ from math import ceil, inf, prod
 from typing import Any
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.graph.ir import Graph, Node
-from forgedsl.hir.ir import Decl, Program, Ref, model_of
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import capacity, checks, cost, meshes
 from forgedsl.plan.capacity import RankMemory, Request, Store
 from forgedsl.plan.cost import Cost
 from forgedsl.plan.devices import linked
 from forgedsl.plan.meshes import CHOSEN, MeshPlan, number
 from forgedsl.plan.schedule import SchedulePlan
+from forgedsl.plan.sizes import data_ranks, step_tokens
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto
@@ -269,9 +270,7 @@ class _Search:
     def _is_other_batch(self, mesh: MeshPlan) -> bool:
         """Whether a step of `batches()` would train on more or fewer rows than it does."""
         trains = mesh.service == self.base.trainer and self.graph.of("batches")
-        return bool(trains) and cost.data_ranks(mesh) != cost.data_ranks(
-            self.base.mesh(mesh.service)
-        )
+        return bool(trains) and data_ranks(mesh) != data_ranks(self.base.mesh(mesh.service))
 
     def _options(
         self, decl: Decl, mesh: MeshPlan, cores: float = 0.0
@@ -285,8 +284,8 @@ class _Search:
         sizes = [rows]
         if (name, ROWS) in self.space.free:
             updates = self.graph.updates[1] if trained else 1
-            tokens = cost.step_tokens(self.base, self.graph)
-            need = max(1, ceil(tokens / (updates * seq_len * cost.data_ranks(mesh))))
+            tokens = step_tokens(self.base, self.graph)
+            need = max(1, ceil(tokens / (updates * seq_len * data_ranks(mesh))))
             halved = {1 << i for i in range(need.bit_length())}
             sizes = sorted({ceil(need / n) for n in (counts(need) if trained else halved)})
         modes: tuple[str, ...] = ("",)

@@ -12,11 +12,12 @@ from math import ceil
 from textwrap import wrap
 
 from forgedsl.diagnostics import counted
-from forgedsl.graph.ir import Graph
-from forgedsl.hir.ir import Program
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Program
+from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.capacity import TIGHT, RankMemory, Store
-from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, replayed, time_text
+from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
 from forgedsl.plan.memory import GIB, PHASES, TitanShape
@@ -24,6 +25,7 @@ from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.params import stage_layers
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.schedule import looser
+from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
 
@@ -254,18 +256,9 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
 
 def _replay(graph: Graph, plan: Plan) -> Iterator[str]:
     """What steps draw of steps before, and what holds it."""
-    for node in graph.of("recall"):
-        settings = plan.request.program.buffers[node.target].settings
-        count, tokens = replayed(plan.request, graph, node)
-        yield (
-            f"{node.target}: {node.settings['count']} groups a step ({count:,} completions, "
-            f"{tokens:,} tokens at most), of {settings['groups'].value:,}"
-        )
-        yield (
-            f"  1 to {settings['max_age'].value} steps old; "
-            f"{plan.request.held[node.target] / 2**20:,.1f} MiB beside the controller, at most, "
-            "and in every checkpoint"
-        )
+    sizes = PlannedSizes(plan.request, graph)
+    for node in graph.nodes:
+        yield from operation(node.op).plan_lines(node, sizes)
 
 
 def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:

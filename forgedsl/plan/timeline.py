@@ -9,7 +9,7 @@ of steps done when it is trained on, less the steps in the weights that began to
 
 from __future__ import annotations
 
-from forgedsl.graph.ir import Graph, Node
+from forgedsl.ir.graph import Graph, Node
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
 

@@ -21,8 +21,6 @@ from forgedsl.plan.capacity import itemsize, kv_itemsize
 from forgedsl.plan.cost import (
     RECOMPUTE,
     computed_anew,
-    data_ranks,
-    lengths,
     offload_seconds,
     rates_of,
     reduce_seconds,
@@ -31,12 +29,13 @@ from forgedsl.plan.cost import (
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, transport_of, value
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
+from forgedsl.plan.sizes import data_ranks, lengths
 from forgedsl.services.titan import PRECISIONS
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
 
 if TYPE_CHECKING:
-    from forgedsl.graph.ir import Graph, Node
+    from forgedsl.ir.graph import Graph, Node
     from forgedsl.plan.plan import Plan
 
 MEDIAN, SIGMA = 0.35, 0.7

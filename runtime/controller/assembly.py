@@ -14,10 +14,10 @@ from typing import Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
-from forgedsl.runtime.controller.flow import Flow, Stream
-from forgedsl.runtime.controller.unit import Unit, number
 from forgedsl.runtime.endpoints import Score
+from forgedsl.runtime.flow import Flow, Stream
 from forgedsl.runtime.items import Batch, Rollout, Sample
+from forgedsl.runtime.unit import Unit, number
 
 SHOWN = 200
 """characters at either end that are kept of the other answers of a group"""
@@ -54,7 +54,7 @@ def assemble(
                         _add(flow, out, unit, stream, known.get(stream.edge, {}))
         samples.append(out.batch.samples)
     out.batch.samples = samples[0]
-    drawn = [recall.source for recall in flow.recalls]
+    drawn = flow.recalls
     roots = {source.node.name for source in drawn}
     out.batch.beside = [
         (loss, part)
@@ -88,7 +88,7 @@ def _add(flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int,
             out.batch.ages.append(ages[sibling])
         if sibling in primary:
             out.batch.rewards.append(primary[sibling].value)
-        if isinstance(item, Rollout) and unit.source.node.op != "recall":
+        if isinstance(item, Rollout) and unit.source not in flow.recalls:
             out.truncated.append(item.truncated)
             out.batch.examples.append(_example(item, primary.get(sibling)))
     for name, by_sibling in scores.items():

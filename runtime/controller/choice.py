@@ -16,9 +16,9 @@ from typing import Any
 from forgedsl.errors import RunError
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import demand
-from forgedsl.runtime.controller.flow import Source
-from forgedsl.runtime.controller.unit import Unit
 from forgedsl.runtime.endpoints import seed_of
+from forgedsl.runtime.flow import Source
+from forgedsl.runtime.unit import Unit
 
 RECENT = 16
 """groups of a level whose scores make its mean"""

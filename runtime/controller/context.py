@@ -6,9 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from forgedsl.lower.job import Job
-from forgedsl.runtime.controller.flow import Flow
 from forgedsl.runtime.endpoints import Endpoints
 from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.guards import FailureGuard
 from forgedsl.runtime.meter import Meter
 from forgedsl.runtime.state import ControllerState

@@ -25,7 +25,6 @@ from typing import Any, Literal, NoReturn
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Job, Node, TitanService
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
-from forgedsl.runtime.controller.buffers import Buffer, packed, unpack
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
 from forgedsl.runtime.controller.flow import analyse
@@ -33,7 +32,7 @@ from forgedsl.runtime.controller.intake import Intake, Pool
 from forgedsl.runtime.controller.lanes import Lanes
 from forgedsl.runtime.controller.records import Records
 from forgedsl.runtime.controller.saving import Saving
-from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.controller.stores import packed, unpack
 from forgedsl.runtime.endpoints import (
     CheckpointError,
     Endpoints,
@@ -55,7 +54,9 @@ from forgedsl.runtime.guards import (
 )
 from forgedsl.runtime.items import StepResult
 from forgedsl.runtime.meter import Meter, Record, batch_record, finite, replay_record, step_record
+from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.runtime.state import ControllerState
+from forgedsl.runtime.unit import Unit
 from forgedsl.runtime.versions import Versions
 
 MIN_FAILURES_IN_A_ROW = 16
@@ -123,7 +124,8 @@ class Controller:
         for intake in self._intakes if state else ():
             intake.load(self._state.ledgers[intake.source.node.name], self._state.step)
         self._pool = Pool(context, self._intakes)
-        self._buffers = {r.put.target: Buffer(context, r) for r in flow.recalls}
+        found = (unit_of(s.node.op).store(context, s) for s in flow.recalls)
+        self._buffers = {store.name: store for store in found if store is not None}
         for name in unpack(replay, self._buffers, self._state.replay):
             text = f"buffer {name} starts empty: it is filled with other fields than before"
             events.emit("warning", text=text)

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Eval, Job, Node
 from forgedsl.runtime.controller.context import Context
-from forgedsl.runtime.controller.firing import ask, demand, span_fields
+from forgedsl.runtime.controller.firing import ask, demand
 from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
 from forgedsl.runtime.guards import Late
 from forgedsl.runtime.items import Prompt
 from forgedsl.runtime.meter import finite
+from forgedsl.runtime.operations.sample import span_fields
 
 MIN_RUNNING = 64
 TIMEOUT, LOSS_TIMEOUT = 300.0, 3600.0

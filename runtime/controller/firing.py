@@ -13,30 +13,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from forgedsl.errors import ForgeError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.round import Round
-from forgedsl.runtime.controller.unit import Dead, DropGroup, Unit
 from forgedsl.runtime.endpoints import (
-    GROUP,
     DropRollout,
-    RewardError,
     RolloutError,
-    Score,
     ServiceError,
-    seed_of,
 )
 from forgedsl.runtime.guards import Late
-from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.operations.base import Call
+from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.runtime.places import described
+from forgedsl.runtime.unit import Dead, DropGroup, Unit
 
 T = TypeVar("T")
-
-SAMPLE_TRIES = 2
 
 
 async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float | None) -> T:
@@ -85,12 +79,14 @@ class Firing:
 
     def __init__(self, context: Context) -> None:
         self._flow = context.flow
-        self._seed = context.job.seed
-        self._endpoints = context.endpoints
-        self._events = context.events
-        self._meter = context.meter
-        self._failures = context.failures
+        self.seed = context.job.seed
+        self.endpoints = context.endpoints
+        self.events = context.events
+        self.meter = context.meter
+        self.failures = context.failures
         self._slots = {node.name: asyncio.Semaphore(node.slots) for node in context.job.nodes}
+
+    ask, demand = staticmethod(ask), staticmethod(demand)
 
     async def group(self, unit: Unit) -> str | None:
         """Fire every group-phase node of a group; the reason if the group was dropped."""
@@ -146,21 +142,14 @@ class Firing:
     def _abandon(self, unit: Unit, reason: str) -> None:
         """A group that is already in a batch adds nothing to it."""
         unit.abandon(reason)
-        self._meter.group_dropped(reason)
-        self._events.emit("group.dropped", group=unit.group, reason=reason)
+        self.meter.group_dropped(reason)
+        self.events.emit("group.dropped", group=unit.group, reason=reason)
 
     async def _whole(self, unit: Unit, node: Node) -> tuple[Sequence[int], Any]:
         siblings, values = unit.joined(node.inputs)
-        result = await self._group_call(unit, node, values)
+        result = await unit_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
         _check_length(node, result, len(siblings))
         return siblings, result
-
-    async def _group_call(self, unit: Unit, node: Node, values: list[Any]) -> Any:
-        if node.op != "logprobs":
-            return await demand(node, self._endpoints.call(node, _named(node, values)))
-        fields = {"node": node.name, "service": node.target, "group": unit.group}
-        with self._events.span("logprobs", **fields):
-            return await demand(node, self._endpoints.logprobs(node, values[0]))
 
     async def _one(self, unit: Unit, node: Node, sibling: int) -> Any:
         args = [unit.one(given, sibling) for given in node.inputs]
@@ -170,58 +159,16 @@ class Firing:
         try:
             return await self._rollout_call(unit, node, sibling, args)
         except DropRollout as drop:
-            self._meter.rollouts_dropped += 1
+            self.meter.rollouts_dropped += 1
             where = {"node": node.name, "group": unit.group, "sibling": sibling}
-            self._events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
+            self.events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             return Dead(drop.reason)
 
     async def _rollout_call(self, unit: Unit, node: Node, sibling: int, args: list[Any]) -> Any:
-        if node.op == "sample":
-            return await self._sample(unit, node, sibling, args[0])
-        if node.op in ("call", "mask"):
-            return await demand(node, self._endpoints.call(node, _named(node, args)))
-        if node.compares:
-            rivals = unit.live(node.inputs[0].edge).items()
-            others = tuple(other.text for s, other in rivals if s != sibling)
-            args[0] = replace(args[0], others=others)
-        number = self._flow.offsets.get(self._flow.edges[node.name].lineage or "", 0) + sibling
-        with self._events.span("score", node=node.name, group=unit.group, sibling=number) as end:
-            call = self._endpoints.score(node, args[0], args[1] if len(args) > 1 else None)
-            try:
-                # the reward client bounds each call; how long one waits for its turn is no failure
-                score: Score = await ask(node, call, patient=True)
-            except RolloutError as error:
-                self._failures.failed(node, error)
-                raise DropRollout(f"{node.op} {node.target}") from error
-            except RewardError as error:
-                self._meter.scored(error)
-                self._failures.failed(node, error)
-                raise
-            self._meter.scored(score)
-            self._failures.succeeded(node)
-            end["value"] = score.value
-        unit.scores.setdefault(node.name, {})[sibling] = score
-        return score.value
-
-    async def _sample(self, unit: Unit, node: Node, local: int, prompt: Any) -> Rollout:
-        """One completion, tried again after a failure with the same seed."""
-        sibling = self._flow.offsets[node.name] + local
-        seed = seed_of(self._seed, unit.group, sibling)
-        where = {"service": node.target, "group": unit.group, "sibling": sibling}
-        for attempt in range(1, SAMPLE_TRIES + 1):
-            try:
-                with self._meter, self._events.span("sample", **where) as end:
-                    call = self._endpoints.sample(node, prompt, sibling, seed)
-                    rollout = await ask(node, call)
-                    end.update(span_fields(rollout))
-            except (Late, RolloutError) as error:
-                self._failures.failed(node, error)
-                failed = {"message": f"{type(error).__name__}: {error}", "attempt": attempt}
-                self._events.emit("rollout.failed", **where, **failed)
-            else:
-                self._failures.succeeded(node)
-                return rollout
-        raise DropRollout(f"sample {node.target}")
+        first = self._flow.edges[node.name].lineage or ""
+        number = self._flow.offsets.get(first, 0) + sibling
+        call = Call(node=node, args=args, unit=unit, sibling=sibling, number=number)
+        return await unit_of(node.op).fire(self, call)
 
     async def _joint(self, units: Sequence[Unit], node: Node) -> None:
         """A node over the whole batch: inputs are concatenated, the result is split back."""
@@ -241,7 +188,7 @@ class Firing:
             for index in range(len(node.inputs))
         ]
         groups = [n for n, (_, siblings, _) in enumerate(parts) for _ in siblings]
-        result = await self._batch_call(node, columns, groups)
+        result = await unit_of(node.op).fire(self, Call(node=node, args=columns, groups=groups))
         _check_length(node, result, sum(len(siblings) for _, siblings, _ in parts))
         for unit, siblings, _ in parts:
             if isinstance(result, list):
@@ -249,31 +196,6 @@ class Firing:
                 unit.put_result(node, siblings, mine_of_it)
             else:
                 unit.put_result(node, siblings, result)
-
-    async def _batch_call(self, node: Node, columns: list[list[Any]], groups: list[int]) -> Any:
-        if node.op != "logprobs":
-            args = _named(node, columns) | {GROUP: groups}
-            return await demand(node, self._endpoints.call(node, args))
-        with self._events.span("logprobs", node=node.name, service=node.target):
-            return await demand(node, self._endpoints.logprobs(node, columns[0]))
-
-
-def span_fields(rollout: Rollout) -> dict[str, Any]:
-    """What the end of a sample event says about its completion."""
-    return {
-        "version_min": rollout.version_min,
-        "version_max": rollout.version_max,
-        "tokens": rollout.num_tokens,
-        "truncated": rollout.truncated,
-        "running": rollout.running,
-        "engine_start": rollout.started,
-        "engine_end": rollout.finished,
-        **rollout.play,
-    }
-
-
-def _named(node: Node, values: list[Any]) -> dict[str, Any]:
-    return {given.argument: value for given, value in zip(node.inputs, values, strict=True)}
 
 
 def _check_length(node: Node, result: Any, count: int) -> None:

@@ -21,11 +21,11 @@ from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
 from forgedsl.runtime.controller.choice import Choice
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
-from forgedsl.runtime.controller.flow import Source
-from forgedsl.runtime.controller.unit import Unit
+from forgedsl.runtime.flow import Source
 from forgedsl.runtime.guards import AgeGuard, Late, deadline
 from forgedsl.runtime.items import Batch
 from forgedsl.runtime.ledger import Entry, Ledger
+from forgedsl.runtime.unit import Unit
 
 HEALTH_SECONDS = 10.0
 

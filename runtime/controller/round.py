@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from forgedsl.lower.job import Node
-from forgedsl.runtime.controller.flow import Flow
-from forgedsl.runtime.controller.unit import MISSING, Column, DropGroup, Unit
+from forgedsl.runtime.flow import Flow
+from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.unit import MISSING, Column, DropGroup, Unit
 
 Fire = Callable[[Unit, Node, int], Awaitable[Any]]
 """the value of a node for a completion"""
@@ -192,7 +193,7 @@ class Round:
 def _place(flow: Flow, node: Node) -> Place:
     edges = frozenset(given.edge for given in node.inputs)
     width = flow.edges[node.name].width
-    each = width is not None and node.op != "logprobs"
+    each = width is not None and unit_of(node.op).fires == "completion"
     count = (width or 1) if each else 1
     if node.op == "keep":
         edge = flow.edges[node.inputs[0].edge]

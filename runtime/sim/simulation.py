@@ -14,8 +14,9 @@ from typing import Any
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Job
 from forgedsl.runtime.controller import Controller
-from forgedsl.runtime.controller.flow import Flow, analyse
+from forgedsl.runtime.controller.flow import analyse
 from forgedsl.runtime.events import Event, EventLog, Span
+from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.sim.clock import run
 from forgedsl.runtime.sim.endpoints import SimEndpoints
 from forgedsl.sim.inject import Fault

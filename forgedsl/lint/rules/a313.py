@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View, place
-from forgedsl.plan.cost import completions, time_text
+from forgedsl.plan.cost import time_text
+from forgedsl.plan.sizes import completions
 
 if TYPE_CHECKING:
-    from forgedsl.graph.ir import Graph
+    from forgedsl.ir.graph import Graph
     from forgedsl.plan.plan import Plan
 
 finding = rule(__doc__, "W")

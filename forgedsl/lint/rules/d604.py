@@ -15,7 +15,7 @@ from posixpath import normpath
 from typing import Any
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

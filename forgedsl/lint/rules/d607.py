@@ -12,7 +12,7 @@ and answers run on to `max_tokens` (TRL #7039).
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.families.registry import FAMILIES, family
-from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rules import d610
 from forgedsl.lint.view import View, place

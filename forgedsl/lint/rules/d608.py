@@ -9,7 +9,7 @@ A `forge.lock` beside the file pins all of them. Pedantic: on with `--select D60
 from collections.abc import Iterator
 from typing import Any
 
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

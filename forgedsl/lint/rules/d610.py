@@ -16,8 +16,8 @@ from typing import Any
 from forgedsl.diagnostics import Label
 from forgedsl.families.base import Unsupported
 from forgedsl.families.registry import by_hub_name, family
-from forgedsl.hir.ir import Constructor, Decl, model_of
 from forgedsl.hir.judges import scorer_of
+from forgedsl.ir.program import Constructor, Decl, model_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

@@ -19,7 +19,7 @@ import math
 from itertools import islice
 from typing import Any
 
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rules.d604 import SLICE
 from forgedsl.lint.view import View, place

@@ -8,7 +8,7 @@ The loss falls either way; what the policy learns shows in its answers only (TRL
 """
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Deferred
+from forgedsl.ir.program import Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax.walk import reads

@@ -11,7 +11,7 @@ An answer that `math_equal` reads needs its closing tag too. It fires too for an
 """
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place

@@ -10,7 +10,7 @@ user, and what it learns is to write questions (TRL #4201).
 Looked at where prompts are messages, made with `chat`: the template writes those.
 """
 
-from forgedsl.hir.ir import Decl, Deferred
+from forgedsl.ir.program import Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.syntax import ast

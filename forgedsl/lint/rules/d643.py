@@ -14,7 +14,7 @@ It knows DeepSeek-R1 and its distillations, QwQ, and the Thinking models of Qwen
 import re
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Constructor, Decl
+from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place

@@ -13,7 +13,7 @@ Texts are joined with `+`, numbers become text by `text(row.id)`.
 import re
 from collections.abc import Iterator
 
-from forgedsl.hir.ir import Constant, Deferred
+from forgedsl.ir.program import Constant, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast

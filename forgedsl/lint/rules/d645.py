@@ -9,7 +9,7 @@ trajectory of an environment may begin with the same words, and its task comes f
 
 import re
 
-from forgedsl.hir.ir import Deferred
+from forgedsl.ir.program import Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast

@@ -11,7 +11,7 @@ evaluating the function for a level that is new, never right, half right and alw
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import evaluate
-from forgedsl.hir.ir import Constant, Function
+from forgedsl.ir.program import Constant, Function
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast

@@ -12,9 +12,10 @@ So is what is put into a buffer beside a rollout, and read of no drawn one: it i
 
 from collections.abc import Iterator
 
-from forgedsl.hir.ir import FlowInput, FlowStep, Scope
+from forgedsl.ir.program import FlowInput, FlowStep, Scope
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.operations.registry import operation
 
 finding = rule(__doc__, "W", everywhere=True)
 
@@ -55,9 +56,8 @@ def check(view: View) -> Findings:
 
 def _unread(flow: tuple[FlowStep, ...]) -> Iterator[tuple[str, FlowInput]]:
     read = {(i.edge, i.attribute) for step in flow for i in step.inputs}
-    drawn = {step.receiver: step.name for step in flow if step.op == "recall" and step.name}
-    for step in (step for step in flow if step.op == "put" and step.receiver in drawn):
-        for part in step.inputs:
-            name = drawn[step.receiver]
-            if part.argument not in ("rollout", "keep") and (name, part.argument) not in read:
-                yield name, part
+    for draw in flow:
+        put = operation(draw.op).stands_for(draw, flow)
+        for part in put.inputs if put is not None and draw.name else ():
+            if part.argument not in ("rollout", "keep") and (draw.name, part.argument) not in read:
+                yield str(draw.name), part

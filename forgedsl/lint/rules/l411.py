@@ -25,7 +25,7 @@ from __future__ import annotations
 from pathlib import PurePath
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
-from forgedsl.hir.ir import Decl, Value
+from forgedsl.ir.program import Decl, Value
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View, place

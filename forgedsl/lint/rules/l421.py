@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Function
+from forgedsl.ir.program import Function
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View

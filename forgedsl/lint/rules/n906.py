@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from forgedsl.hir.ir import Function
+from forgedsl.ir.program import Function
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View, place

@@ -11,7 +11,7 @@ often lies on another machine than the one where the file is written.
 from collections.abc import Iterator
 from typing import Any
 
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.lower.paths import near

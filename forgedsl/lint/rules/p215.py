@@ -10,7 +10,7 @@ not know the memory it takes. `lint --deep` and `run --dry-run` read it where th
 
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
-from forgedsl.hir.ir import Constructor
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 

@@ -12,7 +12,8 @@ sequences only.
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
-from forgedsl.plan.cost import data_ranks, replayed
+from forgedsl.operations.registry import operation
+from forgedsl.plan.sizes import PlannedSizes, data_ranks
 
 finding = rule(__doc__, "W")
 
@@ -21,9 +22,8 @@ def check(view: View) -> Findings:
     if view.planned is None:
         return
     graph, plan = view.planned
-    sequences = sum(graph.drawn(node) * int(node.settings["n"]) for node in graph.of("sample"))
-    sequences += sum(2 * graph.drawn(node) for node in graph.of("pairs"))
-    sequences += sum(replayed(plan.request, graph, node)[0] for node in graph.of("recall"))
+    sizes = PlannedSizes(plan.request, graph)
+    sequences = sum(operation(node.op).sequences(node, sizes) for node in graph.nodes)
     ranks = data_ranks(plan.mesh(graph.trainer))
     for step in view.steps:
         parts = int(step.settings["minibatches"].value)

@@ -12,7 +12,7 @@ the answer in their last prompt (DataAgentBench #56).
 """
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import Deferred
+from forgedsl.ir.program import Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span

@@ -8,7 +8,7 @@ A term counts by its span, weight times range of the reward. One that spans more
 than 20 times the others, is in another unit than they are. See TRL #3857.
 """
 
-from forgedsl.hir.ir import Decl
+from forgedsl.ir.program import Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import Term, reward_interval, weights
 from forgedsl.lint.view import View

@@ -16,7 +16,7 @@ Sample at least two completions; add `1e-6` to the divisor.
 import math
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
-from forgedsl.hir.ir import FlowStep
+from forgedsl.ir.program import FlowStep
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.groups import probe, score_ranges
 from forgedsl.lint.losses import STANDARD

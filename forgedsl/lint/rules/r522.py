@@ -12,7 +12,7 @@ full speed and with a rising score (Alpamayo #29, open-r1 #312, verl #2107).
 Decided by evaluating the score at the bounds of all its rewards.
 """
 
-from forgedsl.hir.ir import Constructor, RewardDecl
+from forgedsl.ir.program import Constructor, RewardDecl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import Score, place_of, score_of
 from forgedsl.lint.view import View

@@ -11,7 +11,7 @@ Compared are rewards of the library: what reads the target against tags and patt
 penalties and bonuses for length, of which none may weigh more than the answer.
 """
 
-from forgedsl.hir.ir import Constructor, RewardDecl
+from forgedsl.ir.program import Constructor, RewardDecl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import is_of_length, score_of
 from forgedsl.lint.view import View

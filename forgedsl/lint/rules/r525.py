@@ -8,7 +8,7 @@ meant up to `max_tokens` is gone at a quarter of it (ms-swift #3353).
 """
 
 from forgedsl.diagnostics import Edit, Fix
-from forgedsl.hir.ir import Constant, Function, Scope
+from forgedsl.ir.program import Constant, Function, Scope
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast

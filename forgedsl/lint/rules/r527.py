@@ -11,7 +11,7 @@ Name the tags in `system`, in the prompt, or in the model's `chat_template`. Sil
 profile asks, and where the prompt comes from a file or a column only.
 """
 
-from forgedsl.hir.ir import Constant, Constructor, Decl, Deferred
+from forgedsl.ir.program import Constant, Constructor, Decl, Deferred
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View

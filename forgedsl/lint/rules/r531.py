@@ -11,8 +11,8 @@ A judge that is synced, so that its grades would move with the policy, is F108.
 """
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir.ir import model_of
 from forgedsl.hir.judges import judge_of, scorer_of
+from forgedsl.ir.program import model_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.services.registry import kind_of

@@ -11,9 +11,7 @@ for a buffer and a resumed run draws the same. Numbers are kept as the trainer r
 
 from __future__ import annotations
 
-import io
 import random
-import zipfile
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -23,14 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from forgedsl.errors import RunError
-from forgedsl.lower.job import Node
-from forgedsl.runs.checkpoints import REPLAY
-from forgedsl.runtime.controller.context import Context
-from forgedsl.runtime.controller.flow import Recall
-from forgedsl.runtime.controller.unit import Column, Dead, DropGroup, Unit, number
+from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.endpoints import seed_of
+from forgedsl.runtime.flow import Edge, Source
 from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.operations.base import Context, Operation
+from forgedsl.runtime.unit import Column, Dead, DropGroup, Unit, number
 
 SHORT = Dead("not put")
 """stands for the completions that a group had lost when it was put"""
@@ -63,14 +59,20 @@ class Group:
 class Buffer:
     """The groups of one buffer, oldest first."""
 
-    def __init__(self, context: Context, recall: Recall) -> None:
-        self._flow, self._recall = context.flow, recall
+    def __init__(self, context: Context, source: Source) -> None:
+        self._flow, self._source = context.flow, source
         self._seed = context.job.seed
         self._versions = context.versions
-        spec = context.job.buffers[recall.put.target]
+        self.name = source.node.target
+        spec = context.job.buffers[self.name]
+        self._put = _put(context.job, self.name)
+        given = {i.argument: i for i in self._put.inputs}
+        self._rollout, self._keep = given.pop("rollout"), given.pop("keep", None)
+        self._fields = tuple(given.values())
+        self._sync = self._flow.synced(self._flow.edges[self._rollout.edge].lineage or "")
         self._max_age = spec.max_age
         self._groups: deque[Group] = deque(maxlen=spec.groups)
-        self._width = context.flow.edges[recall.source.node.name].width or 1
+        self._width = context.flow.edges[source.node.name].width or 1
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -78,7 +80,7 @@ class Buffer:
     def put(self, units: Iterable[Unit]) -> None:
         """Keep the groups of a step that is done, as far as its filter says so."""
         for unit in units:
-            root = self._flow.edges[self._recall.rollout.edge].root
+            root = self._flow.edges[self._rollout.edge].root
             if unit.source.node.name != root or unit.abandoned:
                 continue
             with suppress(DropGroup):  # too few of its completions have every value
@@ -87,32 +89,31 @@ class Buffer:
 
     def draw(self, step: int) -> list[tuple[Unit, int]]:
         """Groups for the step behind `step`, as many as it asks for or as there are; their ages."""
-        now, node = self._now, self._recall.source.node
+        now, node = self._now, self._source.node
         young = [group for group in self._groups if now - group.born <= self._max_age]
         self._groups = deque(young, maxlen=self._groups.maxlen)
         chance = random.Random(seed_of(self._seed, node.name, step))
-        count = min(len(young), self._recall.source.quota)
+        count = min(len(young), self._source.quota)
         chosen = [young[i] for i in sorted(chance.sample(range(len(young)), count))]
         return [(self._unit(group), now - group.born) for group in chosen]
 
     @property
     def _now(self) -> int:
-        sync = self._recall.sync
-        return self._versions.trained[(sync or self._flow.steps[0]).target]
+        return self._versions.trained[(self._sync or self._flow.steps[0]).target]
 
     # ---- groups
 
     def _wanted(self, unit: Unit) -> bool:
-        if self._recall.keep is None:
+        if self._keep is None:
             return True
-        verdict = unit.whole(self._recall.keep)
+        verdict = unit.whole(self._keep)
         return all(verdict.values.values()) if isinstance(verdict, Column) else bool(verdict)
 
     def _group(self, unit: Unit) -> Group:
-        siblings, (rollouts, *values) = unit.joined((self._recall.rollout, *self._recall.fields))
+        siblings, (rollouts, *values) = unit.joined((self._rollout, *self._fields))
         columns = [v if isinstance(v, list) else [v] * len(siblings) for v in values]
-        names, put = [i.argument for i in self._recall.fields], self._recall.put
-        now = None if self._recall.sync is not None else self._now
+        names, put = [i.argument for i in self._fields], self._put
+        now = None if self._sync is not None else self._now
         return Group(
             group=unit.group,
             born=min(r.version_min for r in rollouts) if now is None else now,
@@ -130,7 +131,7 @@ class Buffer:
         )
         made: list[Any] = [_rollout(r, prompt, sibling) for sibling, r in enumerate(group.rollouts)]
         made += [SHORT] * (self._width - len(made))
-        source = self._recall.source
+        source = self._source
         unit = Unit(self._flow, source, group.group, made)
         unit.group = ~(group.group * len(self._flow.recalls) + source.index)
         return unit
@@ -159,7 +160,7 @@ class Buffer:
         """Take the groups of a checkpoint; whether they have what is put there now."""
         parts = {name: _parts_of(found, name) for name in ("row", "number")}
         names = {name for part in parts.values() for name in part} - {""}
-        if len(found["groups"]) and names != {i.argument for i in self._recall.fields}:
+        if len(found["groups"]) and names != {i.argument for i in self._fields}:
             return False
         facts = found["rollouts"]
         ends = np.cumsum(facts[:, 0])[:-1]
@@ -182,35 +183,33 @@ class Buffer:
         return True
 
 
-def packed(buffers: Mapping[str, Buffer]) -> bytes | None:
-    """The file of a checkpoint; None without buffers."""
-    if not buffers:
-        return None
-    file = io.BytesIO()
-    arrays = {
-        f"{n}/{key}": a for n, buffer in buffers.items() for key, a in buffer.arrays().items()
-    }
-    np.savez(file, **arrays)  # type: ignore[arg-type]  # none of the names is that of its flag
-    return file.getvalue()
+class Put(Operation):
+    name = "put"
+    fires = "store"
 
 
-def unpack(data: bytes | None, buffers: Mapping[str, Buffer], held: Mapping[str, int]) -> list[str]:
-    """Fill buffers from such a file, of a checkpoint that `held` so many groups of each; the names
-    of those that are filled with something else now."""
-    wanted = [name for name in buffers if held.get(name)]
-    if not wanted:
-        return []
-    try:
-        with np.load(io.BytesIO(data or b"")) as file:
-            found = {name: _parts_of(file, name) for name in wanted}
-            full = {name: buffers[name].load(found[name]) for name in wanted}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(
-            f"{REPLAY} of the checkpoint, which holds {sum(held.values())} groups of "
-            f"{', '.join(wanted)}, " + ("cannot be read" if data else "is not there"),
-            remedy="restore the file, or start a new run",
-        ) from error
-    return [name for name in wanted if not full[name]]
+class Recall(Operation):
+    name = "recall"
+    fires = "recall"
+
+    def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
+        """As wide as what is put into its buffer; known when a batch is assembled."""
+        put = _put(job, node.target)
+        kept = edges[next(i.edge for i in put.inputs if i.argument == "rollout")]
+        return Edge(
+            node=node, root=node.name, lineage=node.name, width=kept.width, rollouts=True,
+            in_batch=True,
+        )  # fmt: skip
+
+    def store(self, context: Context, source: Source) -> Buffer:
+        return Buffer(context, source)
+
+
+def _put(job: Job, buffer: str) -> Node:
+    return next(node for node in job.nodes if node.op == "put" and node.target == buffer)
+
+
+OPERATIONS = (Put(), Recall())
 
 
 def _parts_of(found: Mapping[str, NDArray[Any]], head: str) -> dict[str, NDArray[Any]]:

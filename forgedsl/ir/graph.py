@@ -8,19 +8,27 @@ of an edge is: a rollout, a group of rollouts of one prompt, or a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from forgedsl.hir.ir import terms_of
+from forgedsl.ir.program import Program, terms_of
 from forgedsl.records import dataclass
 from forgedsl.source import Span
+from forgedsl.types.flow import Level, Role, Stream
 
-
-class Level(StrEnum):
-    ROLLOUT = "rollout"
-    GROUP = "group"
-    BATCH = "batch"
+__all__ = [
+    "Edge",
+    "EdgeKind",
+    "Graph",
+    "Input",
+    "Level",
+    "Node",
+    "Removed",
+    "Role",
+    "Stream",
+    "losses_of",
+]
 
 
 class EdgeKind(StrEnum):
@@ -28,20 +36,6 @@ class EdgeKind(StrEnum):
     WEIGHTS = "weights"
     CONTROL = "control"
     REPLAY = "replay"
-
-
-class Stream(StrEnum):
-    """What flows on the edge a node produces."""
-
-    PROMPT = "Prompt"
-    PAIR = "Pair"
-    ROLLOUT = "Rollout"
-    LOGPROB = "LogProb"
-    SCORE = "Score"
-    VALUE = "Value"
-    MASK = "Mask"
-    BATCH = "Batch"
-    NOTHING = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +71,7 @@ class Node:
     samplers: frozenset[str]
     settings: Mapping[str, Any]
     at_step: bool = False
+    roles: frozenset[Role] = frozenset()
     span: Span
 
     @property
@@ -90,10 +85,9 @@ class Node:
         return terms_of(self.settings, self.inputs)
 
 
-def filled(nodes: Iterable[Node]) -> dict[str, str]:
-    """By buffer, the edge whose rollouts are put there."""
-    puts = (node for node in nodes if node.op == "put")
-    return {n.target: i.edge for n in puts for i in n.inputs if i.argument == "rollout"}
+def losses_of(program: Program) -> list[str]:
+    """The losses of the flow's steps."""
+    return [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +100,13 @@ class Edge:
     label: str
     attribute: str | None
     type: str
+
+    @staticmethod
+    def plain(source: Node, target: Node, kind: EdgeKind, label: str) -> Edge:
+        """An edge that carries no data of the step."""
+        return Edge(
+            source=source.id, target=target.id, kind=kind, label=label, attribute=None, type=""
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,10 @@ class Graph:
     def of(self, op: str) -> tuple[Node, ...]:
         """The nodes of one operation."""
         return tuple(node for node in self.nodes if node.op == op)
+
+    def having(self, role: Role) -> tuple[Node, ...]:
+        """The nodes of one role."""
+        return tuple(node for node in self.nodes if role in node.roles)
 
     @property
     def step(self) -> Node:

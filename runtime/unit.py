@@ -16,8 +16,8 @@ from typing import Any
 
 from forgedsl.errors import InternalError, RunError
 from forgedsl.lower.job import Input, Node
-from forgedsl.runtime.controller.flow import Flow, Source
 from forgedsl.runtime.endpoints import Score
+from forgedsl.runtime.flow import Flow, Source
 from forgedsl.runtime.items import Batch, Rollout
 
 

@@ -1,0 +1,1 @@
+"""The records that passes hand on: programs, graphs."""

@@ -1,0 +1,277 @@
+"""What an operation of a flow is to the compiler: passes ask it, it knows no pass.
+
+The methods of `Operation` are all questions that passes ask, in the order of the passes. A unit
+overrides what differs from the defaults. `Sizes` is what a planned graph can say about numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any, Protocol
+
+from forgedsl.records import dataclass, replace
+from forgedsl.types.flow import Level, Role, Stream
+
+__all__ = [
+    "CALL_TIMEOUT",
+    "Form",
+    "Level",
+    "Lowering",
+    "Operation",
+    "Role",
+    "Sizes",
+    "Statements",
+    "Stream",
+    "Wanted",
+]
+
+if TYPE_CHECKING:
+    from forgedsl.diagnostics import Diagnostic
+    from forgedsl.ir.graph import Edge, Input, Node
+    from forgedsl.ir.program import FlowStep, Program
+    from forgedsl.source import Span
+    from forgedsl.syntax import ast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What an argument reads; `attribute`: also a part of a prompt or rollout, or only that."""
+
+    streams: tuple[Stream, ...]
+    text: str
+    attribute: bool = False
+    help: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """One way to write an operation: `OWNER.method(params)`. `doc` is its row in the reference."""
+
+    owner: str
+    method: str
+    params: tuple[str, ...] = ()
+    shown: str = ""
+    """its arguments in the reference, if they are not `params`"""
+    doc: str
+    result: bool = True
+    """it is given a name, or may not be"""
+
+
+class Statements(Protocol):
+    """What a unit may ask of the flow while its statements are read."""
+
+    @property
+    def ctx(self) -> Any: ...
+    def simple(
+        self,
+        name: str | None,
+        op: str,
+        receiver: str,
+        call: ast.Call,
+        params: tuple[str, ...],
+        span: Span,
+        shown: str = "",
+    ) -> bool:
+        """A statement whose streams come first and whose counts are constants."""
+
+
+class Sizes(Protocol):
+    """Numbers of a planned graph."""
+
+    program: Program
+
+    @property
+    def rows(self) -> int:
+        """Rows of a microbatch of the trainer."""
+
+    @property
+    def row_tokens(self) -> int:
+        """Tokens of such a row."""
+
+    @property
+    def batch_tokens(self) -> int:
+        """Tokens of a whole supervised batch."""
+
+    def node(self, name: str) -> Node: ...
+    def groups(self, node: Node) -> int:
+        """Groups of a step that a node works on."""
+
+    def lengths(self, node: Node) -> tuple[int, int]:
+        """(prompt, completion) tokens of a sampler, at most."""
+
+    def held(self, store: str) -> int:
+        """Bytes that are kept in a store, at most."""
+
+    def stored(self, recall: Node) -> Node:
+        """The node that fills what `recall` draws from."""
+
+
+class Lowering(Protocol):
+    """What a unit may ask while its node becomes one of a job."""
+
+    program: Program
+
+    def function(self, name: str, settings: Mapping[str, Any]) -> str: ...
+    def scalar(self, name: str) -> str: ...
+    def longest(self, service: str) -> int: ...
+    def transport(self, node: Node) -> str: ...
+    def timeout_of(self, score: str) -> float: ...
+    def turn_seconds(self, service: str) -> float: ...
+    def play_seconds(self, settings: Mapping[str, Any], turn: float) -> float: ...
+    def compares(self, score: str) -> bool: ...
+
+
+CALL_TIMEOUT = 300.0
+
+
+class Operation:
+    """One operation. `name` is its name in a job."""
+
+    name: str
+    roles: frozenset[Role] = frozenset()
+    stream: Stream = Stream.NOTHING
+    level: Level = Level.ROLLOUT
+    produces: str = ""
+    """for a drawing; else the name of the stream"""
+    owner: str = "program"
+    """the handle of a generated program that has its method: dataset, service, buffer, program"""
+    method: str = ""
+    """how that method is called, if not as the operation"""
+
+    forms: tuple[Form, ...] = ()
+
+    # ---- statements
+
+    def resolve(
+        self,
+        flow: Statements,
+        name: str | None,
+        call: ast.Call,
+        form: Form,
+        receiver: str,
+        span: Span,
+    ) -> bool:
+        """Add the step that a statement means; whether it could be read."""
+        return flow.simple(name, self.name, receiver, call, form.params, span)
+
+    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
+        """Report what is wrong with its statements together. `unsure` are receivers of statements
+        that have a mistake, which is reported."""
+
+    def stands_for(self, step: FlowStep, flow: Iterable[FlowStep]) -> FlowStep | None:
+        """The statement whose inputs it brings back from earlier steps."""
+        return None
+
+    # ---- graph
+
+    def typed(
+        self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
+    ) -> Node:
+        """The node with root, samplers and level, from those it reads."""
+        if not read:
+            return replace(node, root=node.name)
+        samplers = frozenset[str]().union(*(source.samplers for source in read))
+        return replace(node, root=read[0].root, samplers=samplers)
+
+    def after(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
+        """Names of nodes that come before it though it does not read them."""
+        return frozenset()
+
+    def links(self, node: Node, nodes: Sequence[Node]) -> Iterator[Edge]:
+        """Edges that carry no data of the step: order, weights, replay."""
+        return iter(())
+
+    @property
+    def needed(self) -> bool:
+        """Whether it stays though nothing reads it."""
+        return bool(self.roles & {Role.UPDATES, Role.TRANSFERS, Role.SCORES})
+
+    def needs(self, node: Node, nodes: Sequence[Node]) -> Iterable[str]:
+        """Nodes that have to stay if it does, besides those it reads."""
+        return ()
+
+    def slim(self, node: Node, nodes: Sequence[Node]) -> Node:
+        """The node without inputs that nobody will read."""
+        return node
+
+    # ---- legality
+
+    def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
+        """What an argument may carry; None: anything."""
+        return None
+
+    def parts(
+        self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
+    ) -> Mapping[str, Stream | None] | None:
+        """What its items have beside their own parts; None: they have what all of a stream have."""
+        return None
+
+    def reader(self, node: Node, read: Input) -> str:
+        """How a message calls who reads."""
+        return f"{node.target}.{self.name}"
+
+    def check(
+        self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
+    ) -> Iterator[Diagnostic]:
+        """Mistakes that only it can see."""
+        return iter(())
+
+    # ---- plan
+
+    def slots(self, node: Node, credits: int) -> int:
+        """Groups (or batches) that it works on at once."""
+        return 1
+
+    def queue(self, node: Node, credits: int) -> int:
+        """Items that its edge may hold."""
+        return 1 if node.level is Level.BATCH else credits
+
+    def check_age(
+        self, program: Program, node: Node, age_bound: int, formula: str
+    ) -> Iterator[Diagnostic]:
+        """Mistakes that show when it is known how old a group may be."""
+        return iter(())
+
+    def sequences(self, node: Node, sizes: Sizes) -> int:
+        """Sequences that a step trains on because of it, at most."""
+        return 0
+
+    def trained_tokens(self, node: Node, sizes: Sizes) -> int:
+        """Tokens that a step trains on because of it, at most."""
+        return 0
+
+    def held_bytes(self, node: Node, sizes: Sizes) -> int:
+        """What it keeps beside the controller, at most."""
+        return 0
+
+    def plan_lines(self, node: Node, sizes: Sizes) -> Iterator[str]:
+        """What the page of a plan says of it under `replay`."""
+        return iter(())
+
+    # ---- drawings
+
+    def call_text(self, node: Node) -> str:
+        """The node as a call: `generator.sample(n = 8)`."""
+        return node.target or node.op
+
+    def note_text(self, node: Node, sizes: Sizes) -> str:
+        """The size of its work in a step, in a few words."""
+        return ""
+
+    def size_text(self, node: Node) -> str:
+        """How much it makes in one optimizer step."""
+        return ""
+
+    def age_text(self, node: Node, program: Program) -> str:
+        """How old what comes of it is, if not as a fresh group."""
+        return ""
+
+    # ---- job
+
+    def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
+        """The fields of its node in the job that differ from their defaults."""
+        return {}
+
+    def timeout(self, node: Node, to: Lowering) -> float:
+        """Seconds that one call may take."""
+        return CALL_TIMEOUT

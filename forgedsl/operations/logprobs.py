@@ -1,0 +1,57 @@
+"""`TITAN.logprobs(rollout)`, `.values(rollout)`: what a model says of tokens that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.operations.base import Lowering, Operation, Role, Sizes, Stream, Wanted
+from forgedsl.records import replace
+
+if TYPE_CHECKING:
+    from forgedsl.ir.graph import Input, Node
+    from forgedsl.ir.program import Program
+
+MODEL_TIMEOUT = 1800.0
+"""seconds for a step or log-probs: the first may compile"""
+
+
+class Logprobs(Operation):
+    name = "logprobs"
+    roles = frozenset({Role.MEASURES})
+    stream = Stream.LOGPROB
+    produces = "[B, T] f32"
+    owner = "service"
+
+    def typed(
+        self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
+    ) -> Node:
+        trained = any(n.target == node.target for n in all_ if Role.UPDATES in n.roles)
+        node = super().typed(replace(node, at_step=trained), read, nodes, all_)
+        return replace(node, level=read[0].level) if read else node
+
+    def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
+        streams = (Stream.ROLLOUT, Stream.PAIR, Stream.BATCH)
+        return Wanted(streams=streams, text="rollouts or preference pairs")
+
+    def reader(self, node: Node, read: Input) -> str:
+        return f"{node.target}.{'values' if node.values else 'logprobs'}"
+
+    def slots(self, node: Node, credits: int) -> int:
+        """Of a frozen model everything: its client sends what waits in one call."""
+        return 1 if node.at_step else credits
+
+    def call_text(self, node: Node) -> str:
+        return f"{node.target}.logprobs"
+
+    def note_text(self, node: Node, sizes: Sizes) -> str:
+        return "under the weights before the step" if node.at_step else ""
+
+    def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
+        return {"at_step": node.at_step, "values": node.values}
+
+    def timeout(self, node: Node, to: Lowering) -> float:
+        return MODEL_TIMEOUT
+
+
+OPERATIONS: Sequence[Operation] = (Logprobs(),)

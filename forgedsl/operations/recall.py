@@ -1,0 +1,391 @@
+"""`BUFFER.put(rollout, adv = adv)`, `BUFFER.draw(8)`: groups of earlier steps, for later ones.
+
+The two have no data edge between them: a buffer closes a cycle, as `sync` does. F113, F130: what
+cannot be put or drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.diagnostics import Diagnostic, Label, counted, error
+from forgedsl.ir.graph import Edge, EdgeKind
+from forgedsl.operations.base import (
+    Form,
+    Level,
+    Lowering,
+    Operation,
+    Role,
+    Sizes,
+    Statements,
+    Stream,
+    Wanted,
+)
+from forgedsl.records import replace
+from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    from forgedsl.ir.graph import Input, Node
+    from forgedsl.ir.program import FlowStep, Program
+    from forgedsl.source import Span
+
+KEPT = (Stream.SCORE, Stream.VALUE, Stream.LOGPROB, Stream.MASK)
+"""what a buffer keeps beside rollouts"""
+TOKEN_BYTES, FIELD_BYTES = 9, 4
+"""of each token: id, log-prob and mask; and each field with a number per token"""
+
+
+OWN = ("num_tokens", "truncated", "mask")
+"""parts of every rollout, drawn ones too"""
+TAKEN = ("behavior", "response", *OWN)
+"""names that no field of a buffer can have"""
+
+
+class Put(Operation):
+    name = "put"
+    forms = (
+        Form(
+            owner="buffer",
+            method="put",
+            params=("rollout", "keep"),
+            result=False,
+            shown="rollout, keep = ..., NAME = ..., ...",
+            doc="what the step was made of, for later ones: the rollout, and by name what a loss "
+            "reads beside it; of the groups for which the filter `keep` holds",
+        ),
+    )
+    roles = frozenset({Role.STORES})
+    level = Level.BATCH
+    produces = "nothing"
+    owner = "buffer"
+
+    def resolve(
+        self,
+        flow: Statements,
+        name: str | None,
+        call: ast.Call,
+        form: Form,
+        receiver: str,
+        span: Span,
+    ) -> bool:
+        callee = call.function.text
+        if name is not None:
+            help = f"write `{callee}(...)` alone"
+            flow.ctx.error("F119", "a put has no result", call.span, help=help)
+            return False
+        given = tuple(arg.name for arg in call.args if arg.name not in (None, "rollout"))
+        first = [arg for arg in call.args if arg.name in (None, "rollout")]
+        for extra in first[1:]:
+            message = f"`{callee}` is given a second value without a name"
+            said = extra.value.text if isinstance(extra.value, ast.Path) else "..."
+            help = f"name what is kept beside the rollouts: `{said.split('.')[-1]} = {said}`"
+            flow.ctx.error("F114", message, extra.span, help=help)
+        params = ("rollout", *map(str, given))
+        return not first[1:] and flow.simple(
+            f"{receiver}.put",
+            "put",
+            receiver,
+            call,
+            params,
+            span,
+            shown=f"{callee}(rollout, adv = adv)",
+        )
+
+    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
+        mine = _once(ctx, steps, self.name, "is filled")
+        drawn = {step.receiver for step in steps if step.op == "recall"}
+        for put in (step for step in steps if step.op == "put"):
+            _check_put(ctx, steps, put)
+        for buffer in mine.keys() - drawn - unsure:
+            message = f"`{buffer}` is filled, and nothing is drawn from it"
+            ctx.error("F119", message, mine[buffer].span, help=f"`old = {buffer}.draw(8)`")
+
+    def slim(self, node: Node, nodes: Sequence[Node]) -> Node:
+        """Without the fields that are read of no draw."""
+        draws = {n.name for n in nodes if n.op == "recall" and n.target == node.target}
+        read = {i.attribute for n in nodes for i in n.inputs if i.edge in draws}
+        kept = (i for i in node.inputs if i.argument in ("rollout", "keep", *read))
+        return replace(node, inputs=tuple(kept))
+
+    def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
+        if read.argument == "rollout":
+            return Wanted(streams=(Stream.ROLLOUT,), text="rollouts", help="rollouts of a sampler")
+        if read.argument == "keep":
+            help = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
+            return Wanted(streams=(Stream.MASK,), text="the decisions of a filter", help=help)
+        help = "what a loss reads later: `adv = rl.group_norm(score)`"
+        return Wanted(streams=KEPT, text="numbers", attribute=True, help=help)
+
+    def check(
+        self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
+    ) -> Iterator[Diagnostic]:
+        """Log-probs of the trainer are those of the weights of a step, and of no later one."""
+        for read in node.inputs:
+            source = by_name[read.edge]
+            if source.at_step:
+                call = "values" if source.values else "logprobs"
+                yield error(
+                    "F130", "flow-shape",
+                    f"`{read.argument}` is computed under the weights of the step that it is put "
+                    "in",
+                    read.span, related=(Label(text="computed here", span=source.span),),
+                    help=f"compute it for what is drawn: `{source.target}.{call}(old)`",
+                )  # fmt: skip
+
+    def call_text(self, node: Node) -> str:
+        return f"{node.target}.put"
+
+
+class Recall(Operation):
+    name = "recall"
+    roles = frozenset({Role.RECALLS})
+    stream = Stream.ROLLOUT
+    produces = "Stream[Group[Rollout]]"
+    owner = "buffer"
+    method = "draw"
+    forms = (
+        Form(
+            owner="buffer",
+            method="draw",
+            params=("count",),
+            doc="so many groups of earlier steps, or what there is: rollouts whose parts are what "
+            "was put beside them (`old.adv`); no group twice in a step, and none older than "
+            "`max_age`",
+        ),
+    )
+
+    def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
+        mine = _once(ctx, steps, self.name, "is drawn from")
+        filled = {step.receiver for step in steps if step.op == "put"}
+        for buffer in mine.keys() - filled - unsure:
+            name = mine[buffer].name
+            message = f"`{name}` is drawn from `{buffer}`, and nothing is put there"
+            help = f"`{buffer}.put(rollout, adv = adv)`"
+            ctx.error("F114", message, mine[buffer].span, help=help)
+
+    def stands_for(self, step: FlowStep, flow: Iterable[FlowStep]) -> FlowStep | None:
+        return next((s for s in flow if s.op == "put" and s.receiver == step.receiver), None)
+
+    def typed(
+        self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
+    ) -> Node:
+        """Its completions are those of the sampler whose rollouts are put."""
+        rollout = next(i.edge for i in _put(node, all_).inputs if i.argument == "rollout")
+        return replace(node, root=node.name, samplers=nodes[rollout].samplers)
+
+    def after(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
+        put = _put(node, nodes)
+        return frozenset(i.edge for i in put.inputs if i.argument == "rollout")
+
+    def links(self, node: Node, nodes: Sequence[Node]) -> Iterator[Edge]:
+        yield Edge.plain(_put(node, nodes), node, EdgeKind.REPLAY, node.target)
+
+    def needs(self, node: Node, nodes: Sequence[Node]) -> Iterable[str]:
+        return (_put(node, nodes).name,)
+
+    def parts(
+        self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
+    ) -> Mapping[str, Stream | None]:
+        """What is kept beside the rollouts, and what it carries; None: a part of some, or something
+        wrong, which is told where it is put."""
+        reads = (i for i in _put(node, nodes).inputs if i.argument not in ("rollout", "keep"))
+        streams = {i.argument: None if i.attribute else by_name[i.edge].stream for i in reads}
+        kept = {name: stream if stream in KEPT else None for name, stream in streams.items()}
+        return kept | dict.fromkeys(OWN)
+
+    def check(
+        self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
+    ) -> Iterator[Diagnostic]:
+        yield from self._too_many(program, node, nodes, by_name)
+        draws = {n.name for n in nodes if n.op == "recall"}
+        for reader in nodes:
+            if node.name in (by_name[i.edge].root for i in reader.inputs):
+                yield from _too_late(reader, by_name)
+        if node.name == min(draws):  # once, however many draws there are
+            yield from _nothing_fresh(nodes, by_name, draws)
+
+    def _too_many(
+        self, program: Program, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
+    ) -> Iterator[Diagnostic]:
+        """A draw that never gets what it asks for, by the size of its buffer or by what comes in
+        before it is too old."""
+        decl, count = program.buffers[node.target], int(node.settings["count"])
+        groups, age = (decl.settings[key].value for key in ("groups", "max_age"))
+        if not (isinstance(groups, int) and isinstance(age, int)):
+            return
+        source = by_name[by_name[_put(node, nodes).inputs[0].edge].root]
+        fresh = int(source.settings.get("count", 0))
+        if count > groups:
+            key, has, related = "groups", f"`{decl.name}` holds {groups}", "the most that it holds"
+            help = f"`groups = {16 * count}` or more, so that a group is not drawn in every step"
+        elif count > fresh * age > 0 and _ages(node, nodes):
+            key, has = "max_age", f"`{decl.name}` has at most {fresh * age} that are young enough"
+            related = "older ones leave"
+            help = f"`max_age = {8 * -(-count // fresh)}`, or draw fewer: {fresh} are put in a step"
+        else:
+            return
+        yield error(
+            "F113", "bad-value", f"{count} groups are drawn in a step, and {has}", node.span,
+            related=(Label(text=related, span=decl.settings[key].origin.span or decl.name_span),),
+            help=help,
+        )  # fmt: skip
+
+    def queue(self, node: Node, credits: int) -> int:
+        return int(node.settings["count"])
+
+    def check_age(
+        self, program: Program, node: Node, age_bound: int, formula: str
+    ) -> Iterator[Diagnostic]:
+        """A group is one step older than it was trained on when it can first be drawn."""
+        decl, least = program.buffers[node.target], age_bound + 1
+        most = decl.settings["max_age"]
+        if most.value < least:
+            yield error(
+                "A302", "age-bound-exceeded",
+                f"groups may be {least} steps old when they can first be drawn from `{decl.name}`, "
+                f"which keeps none older than {most.value}",
+                most.origin.span or decl.name_span,
+                notes=(f"worst age of a step = {formula}",), help=f"`max_age = {8 * least}`",
+            )  # fmt: skip
+
+    def sequences(self, node: Node, sizes: Sizes) -> int:
+        return sum(count for count, _ in self._drawn(node, sizes))
+
+    def trained_tokens(self, node: Node, sizes: Sizes) -> int:
+        return sum(count * sum(sizes.lengths(sample)) for count, sample in self._drawn(node, sizes))
+
+    def _drawn(self, node: Node, sizes: Sizes) -> Iterator[tuple[int, Node]]:
+        """Completions that a step draws, at most, by the sampler that made them."""
+        for name in sorted(node.samplers):
+            sample = sizes.node(name)
+            yield int(node.settings["count"]) * int(sample.settings["n"]), sample
+
+    def held_bytes(self, node: Node, sizes: Sizes) -> int:
+        put = sizes.stored(node)
+        kept = [sizes.node(i.edge).stream for i in put.inputs if i.attribute is None]
+        settings = sizes.program.buffers[node.target].settings
+        young = (int(settings["max_age"].value) + 1) * sizes.groups(sizes.node(put.inputs[0].edge))
+        groups = min(int(settings["groups"].value), young)
+        tokens = self.trained_tokens(node, sizes) // int(node.settings["count"])
+        return groups * tokens * (TOKEN_BYTES + FIELD_BYTES * kept.count(Stream.LOGPROB))
+
+    def plan_lines(self, node: Node, sizes: Sizes) -> Iterator[str]:
+        settings = sizes.program.buffers[node.target].settings
+        yield (
+            f"{node.target}: {node.settings['count']} groups a step "
+            f"({self.sequences(node, sizes):,} completions, "
+            f"{self.trained_tokens(node, sizes):,} tokens at most), of "
+            f"{settings['groups'].value:,}"
+        )
+        yield (
+            f"  1 to {settings['max_age'].value} steps old; "
+            f"{sizes.held(node.target) / 2**20:,.1f} MiB beside the controller, at most, "
+            "and in every checkpoint"
+        )
+
+    def call_text(self, node: Node) -> str:
+        return f"{node.target}.draw({node.settings['count']})"
+
+    def note_text(self, node: Node, sizes: Sizes) -> str:
+        held = sizes.program.buffers[node.target].settings
+        most = f"of {held['groups'].value}, age <= {held['max_age'].value}"
+        return f"{counted(sizes.groups(node), 'group')} a step, {most}"
+
+    def size_text(self, node: Node) -> str:
+        return counted(node.settings["count"], "group")
+
+    def age_text(self, node: Node, program: Program) -> str:
+        return f"1 to {program.buffers[node.target].settings['max_age'].value} steps"
+
+    def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
+        return {"count": node.settings["count"]}
+
+
+def _once(ctx: Any, steps: Sequence[FlowStep], op: str, does: str) -> dict[str, FlowStep]:
+    """The statements of an operation by buffer; a second one is reported."""
+    found: dict[str, FlowStep] = {}
+    for step in (step for step in steps if step.op == op):
+        first = found.setdefault(step.receiver, step)
+        if first is not step:
+            related = (Label(text="the first time", span=first.span),)
+            help = "one put and one draw; declare a buffer for each kind of sample"
+            message = f"`{step.receiver}` {does} twice"
+            ctx.error("F102", message, step.span, related=related, help=help)
+    return found
+
+
+def _check_put(ctx: Any, steps: Sequence[FlowStep], put: FlowStep) -> None:
+    for argument, value in put.settings.items():
+        message = f"`{argument}` is a stream, not a constant"
+        ctx.error("F109", message, value.origin.span or put.span, help="a stream of the flow")
+    for read in put.inputs:
+        if read.argument in TAKEN:
+            message = f"`{read.argument}` is a part of every rollout"
+            help = "leave it out, or give what is kept beside the rollout another name"
+            ctx.error("F114", message, read.span, help=help)
+    for drawn in _behind(steps, put):
+        if drawn.op == "recall":
+            message = f"what was drawn from `{drawn.receiver}` is not put into a buffer again"
+            related = (Label(text="drawn here", span=drawn.span),)
+            help = "put what was sampled in this step; a drawn group stays where it is"
+            ctx.error("F105", message, put.span, related=related, help=help)
+
+
+def _behind(steps: Iterable[FlowStep], put: FlowStep) -> list[FlowStep]:
+    """The statements that a put depends on."""
+    by_name = {step.name: step for step in steps if step.name is not None}
+    pending = [i.edge for i in put.inputs]
+    found: dict[str, FlowStep] = {}
+    while pending:
+        step = by_name.get(name := pending.pop())
+        if step is not None and name not in found:
+            found[name] = step
+            pending += [i.edge for i in step.inputs]
+    return list(found.values())
+
+
+def _put(recall: Node, nodes: Iterable[Node]) -> Node:
+    """The node that fills the buffer of a draw."""
+    return next(n for n in nodes if n.op == "put" and n.target == recall.target)
+
+
+def _too_late(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
+    """What was drawn has been scored and filtered."""
+    name = by_name[reader.inputs[0].edge].name
+    if Role.DROPS in reader.roles:
+        message = f"`{name}` was drawn from a buffer, and is filtered"
+        help = "choose when it is put: `put(rollout, keep = FILTER(score))`"
+    elif Role.SCORES in reader.roles:
+        message = f"`{name}` was drawn from a buffer, and is scored again"
+        help = "keep its score: `put(rollout, score = score)`, and read `old.score`"
+    else:
+        return
+    yield error("F130", "flow-shape", message, reader.span, help=help)
+
+
+def _nothing_fresh(
+    nodes: Sequence[Node], by_name: Mapping[str, Node], draws: set[str]
+) -> Iterator[Diagnostic]:
+    """A buffer is empty at first, so something else has to be learned from."""
+    for step in (n for n in nodes if n.op == "step"):
+        (_, batches), *_ = step.terms
+        if all(by_name[read.edge].root in draws for read in batches):
+            names = ", ".join(f"`{read.edge}`" for read in batches)
+            yield error(
+                "F130", "flow-shape",
+                f"the first loss of a step learns from samples of the step; {names} was drawn from "
+                "a buffer, which is empty at first",
+                batches[0].span,
+                help=f"`{step.target}.step(merge(fresh, old), loss = x)`, or "
+                f"`{step.target}.step(fresh, loss = x, old, loss = y)`",
+            )  # fmt: skip
+
+
+def _ages(recall: Node, nodes: Sequence[Node]) -> bool:
+    """Whether what is drawn ages with each step: of a frozen sampler it does from the next one."""
+    targets = {n.target for n in nodes if n.name in recall.samplers}
+    return any(n.op == "sync" and n.settings["target"] in targets for n in nodes)
+
+
+OPERATIONS: Sequence[Operation] = (Put(), Recall())

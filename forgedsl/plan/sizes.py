@@ -1,0 +1,89 @@
+"""Sizes of a planned graph: lengths of sequences, groups and tokens of a step, bytes kept.
+
+request + graph -> PlannedSizes -> what the units of operations compute from it
+"""
+
+from __future__ import annotations
+
+from forgedsl.ir.graph import Graph, Node
+from forgedsl.operations.base import Role
+from forgedsl.operations.registry import operation
+from forgedsl.plan.capacity import Request
+from forgedsl.plan.environments import environment_of, longest_text
+from forgedsl.plan.meshes import MeshPlan, number
+
+
+def data_ranks(mesh: MeshPlan) -> int:
+    """Ranks that see different rows."""
+    return mesh.degrees["dp_shard"] * mesh.degrees["dp_replicate"]
+
+
+def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
+    """(prompt, completion) tokens of a sample node, at most; a prompt without limit fills a row,
+    and so does a trajectory that only a deadline ends."""
+    dataset = request.program.datasets[graph.node(node.root).target]
+    row = request.rows[graph.trainer][1]
+    new = longest_text(request.program, node)
+    if new is None or environment_of(request.program, node.settings) is not None:
+        least = number(dataset, "max_prompt_tokens", 1)
+        new = min(row if new is None else new, max(1, row - least))
+    return number(dataset, "max_prompt_tokens", max(1, row - new)), new
+
+
+def completions(graph: Graph, node: Node) -> int:
+    """What a sampler makes in a step."""
+    return graph.drawn(node) * int(node.settings["n"])
+
+
+class PlannedSizes:
+    """Numbers of a planned graph, for the units of operations (`operations.base.Sizes`)."""
+
+    def __init__(self, request: Request, graph: Graph) -> None:
+        self.request, self.graph, self.program = request, graph, request.program
+
+    @property
+    def rows(self) -> int:
+        return self.request.rows[self.graph.trainer][0]
+
+    @property
+    def row_tokens(self) -> int:
+        return self.request.rows[self.graph.trainer][1]
+
+    @property
+    def batch_tokens(self) -> int:
+        trainer = self.graph.trainer
+        accumulate = number(self.program.services[trainer], "batch.accumulate", 1)
+        return self.rows * self.row_tokens * accumulate * data_ranks(self.request.mesh(trainer))
+
+    def node(self, name: str) -> Node:
+        return self.graph.node(name)
+
+    def groups(self, node: Node) -> int:
+        return self.graph.drawn(node)
+
+    def lengths(self, node: Node) -> tuple[int, int]:
+        return lengths(self.request, self.graph, node)
+
+    def held(self, store: str) -> int:
+        return self.request.held[store]
+
+    def stored(self, recall: Node) -> Node:
+        return next(n for n in self.graph.having(Role.STORES) if n.target == recall.target)
+
+
+def step_tokens(request: Request, graph: Graph) -> int:
+    """Tokens that one optimizer step trains on, at most."""
+    batches = [graph.node(read.edge) for read in graph.step.inputs]
+    sampled = frozenset[str]().union(*(batch.samplers for batch in batches))
+    sizes = PlannedSizes(request, graph)
+    return sum(
+        operation(node.op).trained_tokens(node, sizes)
+        for node in graph.nodes
+        if Role.SAMPLES not in node.roles or node.name in sampled
+    )
+
+
+def held_bytes(request: Request, graph: Graph) -> dict[str, int]:
+    """What is kept on the controller's host for later steps, at most."""
+    sizes = PlannedSizes(request, graph)
+    return {n.target: operation(n.op).held_bytes(n, sizes) for n in graph.having(Role.RECALLS)}

@@ -1,0 +1,41 @@
+"""What flows: levels and streams of edges, roles of nodes."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Level(StrEnum):
+    ROLLOUT = "rollout"
+    GROUP = "group"
+    BATCH = "batch"
+
+
+class Stream(StrEnum):
+    """What flows on the edge a node produces."""
+
+    PROMPT = "Prompt"
+    PAIR = "Pair"
+    ROLLOUT = "Rollout"
+    LOGPROB = "LogProb"
+    SCORE = "Score"
+    VALUE = "Value"
+    MASK = "Mask"
+    BATCH = "Batch"
+    NOTHING = ""
+
+
+class Role(StrEnum):
+    """What passes look for in a graph without knowing who does it."""
+
+    SOURCE = "source"  # begins the groups (or batches) of a step
+    SAMPLES = "samples"  # makes completions
+    MEASURES = "measures"  # runs a model over tokens that are there
+    SCORES = "scores"  # gives a score for each completion
+    COMPUTES = "computes"  # calls a function of the program
+    DROPS = "drops"  # decides which groups a batch is made of
+    PACKS = "packs"  # makes a batch of completions and fields
+    UPDATES = "updates"  # trains a service
+    TRANSFERS = "transfers"  # brings weights to another service
+    STORES = "stores"  # keeps what a step was made of
+    RECALLS = "recalls"  # brings back what earlier steps kept

@@ -1,0 +1,53 @@
+"""The stores of a run as one file of a checkpoint.
+
+Store.arrays() of each --packed--> replay.npz --unpack--> Store.load()
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from forgedsl.errors import RunError
+from forgedsl.runs.checkpoints import REPLAY
+from forgedsl.runtime.operations.base import Store
+
+
+def packed(buffers: Mapping[str, Store]) -> bytes | None:
+    """The file of a checkpoint; None without buffers."""
+    if not buffers:
+        return None
+    file = io.BytesIO()
+    arrays = {
+        f"{n}/{key}": a for n, buffer in buffers.items() for key, a in buffer.arrays().items()
+    }
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def unpack(data: bytes | None, buffers: Mapping[str, Store], held: Mapping[str, int]) -> list[str]:
+    """Fill buffers from such a file, of a checkpoint that `held` so many groups of each; the names
+    of those that are filled with something else now."""
+    wanted = [name for name in buffers if held.get(name)]
+    if not wanted:
+        return []
+    try:
+        with np.load(io.BytesIO(data or b"")) as file:
+            found = {name: _parts_of(file, name) for name in wanted}
+            full = {name: buffers[name].load(found[name]) for name in wanted}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise RunError(
+            f"{REPLAY} of the checkpoint, which holds {sum(held.values())} groups of "
+            f"{', '.join(wanted)}, " + ("cannot be read" if data else "is not there"),
+            remedy="restore the file, or start a new run",
+        ) from error
+    return [name for name in wanted if not full[name]]
+
+
+def _parts_of(found: Mapping[str, NDArray[Any]], head: str) -> dict[str, NDArray[Any]]:
+    return {k.removeprefix(f"{head}/"): found[k] for k in found if k.startswith(f"{head}/")}

@@ -1,0 +1,1 @@
+"""How operations of a flow run: one module each, found through `registry`."""

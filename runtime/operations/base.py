@@ -1,0 +1,123 @@
+"""How an operation runs. The controller decides when a node fires; its unit says what is done then.
+
+analyse   unit.edge(node, read)              what is known of its output before anything runs
+Firing    unit.fire(run, call)               for a completion, a group, or a whole batch
+Controller  unit.store(context, node)        what it keeps over steps, and brings back
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from forgedsl.errors import InternalError
+from forgedsl.lower.job import Job, Node
+from forgedsl.runtime.endpoints import Endpoints
+from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.flow import Edge, Flow, Source
+from forgedsl.runtime.guards import FailureGuard
+from forgedsl.runtime.meter import Meter
+from forgedsl.runtime.unit import Unit
+from forgedsl.runtime.versions import Versions
+
+Fires = Literal["completion", "group", "source", "recall", "store", "end"]
+"""what a node fires for; a source begins groups, a recall brings some back, an end has no edge"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One firing. `sibling` is None for a whole group, `unit` too for a whole batch."""
+
+    node: Node
+    args: list[Any]
+    unit: Unit | None = None
+    sibling: int | None = None
+    number: int = 0
+    """of the completion, over all samplers of its group"""
+    groups: list[int] = field(default_factory=list)
+    """of a whole batch: the group of each completion"""
+
+
+class Run(Protocol):
+    """What a unit may use while it fires (controller.firing.Firing)."""
+
+    seed: int
+    endpoints: Endpoints
+    events: EventLog
+    meter: Meter
+    failures: FailureGuard
+
+    async def ask(self, node: Node, call: Any, *, patient: bool = False) -> Any: ...
+    async def demand(self, node: Node, call: Any) -> Any: ...
+
+
+class Context(Protocol):
+    """What a store may use (controller.context.Context)."""
+
+    @property
+    def job(self) -> Job: ...
+    @property
+    def flow(self) -> Flow: ...
+    @property
+    def versions(self) -> Versions: ...
+
+
+class Store(Protocol):
+    """Groups that are kept over steps, as one buffer of a job."""
+
+    name: str
+
+    def __len__(self) -> int: ...
+    def put(self, units: Iterable[Unit]) -> None:
+        """Keep what a step that is done was made of."""
+
+    def draw(self, step: int) -> list[tuple[Unit, int]]:
+        """Groups for the step behind `step`, and their ages."""
+
+    def arrays(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+
+    def load(self, found: Mapping[str, Any]) -> bool:
+        """Take what a checkpoint held; whether it fits what is put now."""
+
+
+class Operation:
+    """One operation; a unit overrides what differs."""
+
+    name: str
+    fires: Fires = "completion"
+
+    def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
+        """By default values about the completions that it reads, or about their group."""
+        first = next((edge for edge in read if edge.lineage), None)
+        alike = first is not None and node.level == "rollout"
+        return Edge(
+            node=node,
+            root=one_root(node, read),
+            lineage=first.lineage if first else None,
+            width=first.width if alike and first else None,
+            in_batch=in_batch(node, read),
+        )
+
+    async def fire(self, run: Run, call: Call) -> Any:
+        raise InternalError(f"{self.name} is not fired")
+
+    def store(self, context: Context, source: Source) -> Store | None:
+        """What it brings groups back from."""
+        return None
+
+
+def one_root(node: Node, read: Sequence[Edge]) -> str:
+    roots = {edge.root for edge in read}
+    if len(roots) != 1:
+        raise InternalError(f"node {node.name} ({node.op}) reads roots {sorted(roots)}")
+    return roots.pop()
+
+
+def in_batch(node: Node, read: Sequence[Edge]) -> bool:
+    return node.level == "batch" or node.at_step or any(edge.in_batch for edge in read)
+
+
+def named(node: Node, values: Sequence[Any]) -> dict[str, Any]:
+    return {given.argument: value for given, value in zip(node.inputs, values, strict=True)}

@@ -1,0 +1,54 @@
+"""Sources, and what ends a turn of the flow: these the controller carries out itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from forgedsl.lower.job import Job, Node
+from forgedsl.runtime.flow import Edge
+from forgedsl.runtime.operations.base import Operation
+
+
+class _Source(Operation):
+    fires = "source"
+    width: int | None = None
+    samples = True
+
+    def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
+        lineage = node.name if self.samples else None
+        return Edge(
+            node=node, root=node.name, lineage=lineage, width=self.width, rollouts=self.samples
+        )
+
+
+class Draw(_Source):
+    name = "draw"
+    samples = False
+
+
+class Pairs(_Source):
+    name = "pairs"
+    width = 2
+
+
+class Batches(_Source):
+    name = "batches"
+
+
+class _End(Operation):
+    fires = "end"
+
+
+class Replay(_End):
+    name = "replay"
+
+
+class Step(_End):
+    name = "step"
+
+
+class Sync(_End):
+    name = "sync"
+
+
+OPERATIONS = (Draw(), Pairs(), Batches(), Replay(), Step(), Sync())
