@@ -17,6 +17,7 @@ from forgedsl.lower.hosts import num_hosts
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.schema import SERVICES
+from forgedsl.types.flow import Role
 
 
 class Backing(Protocol):
@@ -82,7 +83,7 @@ def check_supported(job: spec.Job) -> None:
                     f"{limit.instead}"
                 )
     for node in job.nodes:
-        if node.op == "sync" and node.transport not in transports.NAMES:
+        if Role.TRANSFERS in node.roles and node.transport not in transports.NAMES:
             raise LaunchError(
                 f"{node.origin}: this version has no transport {node.transport}; it has "
                 + " and ".join(transports.NAMES)

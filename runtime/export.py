@@ -16,6 +16,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.models import HF_DTYPES, TOKENIZER_FILES, resolve_model, tokenizer_folder
+from forgedsl.types.flow import Role
 
 SHARD = "5GB"
 """largest file of weights, as transformers writes them"""
@@ -33,7 +34,7 @@ def export(run_dir: Path, step: int, target: Path) -> Path:
     from forgedsl.runtime.upstream.titan import checkpoint_weights
 
     job = spec.read_job(run_dir)
-    service = job.services[next(node.target for node in job.nodes if node.op == "step")]
+    service = job.services[next(node.target for node in job.nodes if Role.UPDATES in node.roles)]
     assert isinstance(service, spec.TitanService)
     model = job.models[service.model]
     folder = resolve_model(job, service.model, run_dir, run_dir)

@@ -25,6 +25,7 @@ from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.recording import FOLDER
 from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.types.flow import Role
 
 Device = Literal["cpu", "gpu"]
 
@@ -110,7 +111,7 @@ def trainer_only(
         update={"mesh": mesh, "parallel": parallel, "offload": service.offload and on_gpu,
                 "compile": on_gpu and (service.compile or device is not None)}
     )  # fmt: skip
-    steps = tuple(node for node in job.nodes if node.op == "step" and node.target == name)
+    steps = tuple(node for node in job.nodes if Role.UPDATES in node.roles and node.target == name)
     return job.model_copy(
         update={"services": {name: service}, "rewards": {}, "rubrics": {}, "nodes": steps}
     )

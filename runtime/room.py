@@ -17,6 +17,7 @@ from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params
 from forgedsl.runs.checkpoints import checkpoint_steps
 from forgedsl.runtime.models import resolve_model
 from forgedsl.services.titan import PRECISIONS
+from forgedsl.types.flow import Role
 
 GIB = 2**30
 
@@ -47,7 +48,7 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
 def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
     """Bytes of a checkpoint, and of the export that the job asks for."""
     size = export = 0
-    trained = {node.target for node in job.nodes if node.op == "step"}
+    trained = {node.target for node in job.nodes if Role.UPDATES in node.roles}
     for name in sorted(trained):
         service = job.services[name]
         model = job.models[service.model]

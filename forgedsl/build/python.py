@@ -20,6 +20,7 @@ from forgedsl.build.code import Call, Raw, documented, given, statement
 from forgedsl.emit.python import COLUMNS
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
+from forgedsl.types.flow import Role
 
 T = TypeVar("T")
 FUNCTIONS = "functions"
@@ -263,7 +264,7 @@ class _Main:
 
     def nodes(self) -> Iterator[str]:
         for node in self.job.nodes:
-            method = "draw" if node.op == "recall" else node.op
+            method = "draw" if Role.RECALLS in node.roles else node.op
             call = Call(f"{self.owner(node)}.{method}", [*self.arguments(node), *self.extra(node)])
             edge = (
                 ""
@@ -274,7 +275,7 @@ class _Main:
 
     def owner(self, node: spec.Node) -> str:
         """What has the method that makes the node."""
-        if node.op in ("draw", "pairs", "batches"):
+        if Role.SOURCE in node.roles:
             return self.variable("dataset", node.target)
         if node.op in ("put", "recall"):
             return self.variable("buffer", node.target)
@@ -286,13 +287,15 @@ class _Main:
         """Name, target, edges and the settings that the operation needs."""
         edges = {i.argument: self.edge(i) for i in node.inputs}
         found: list[tuple[str | None, Any]] = [(None, node.name)]
-        if node.op == "score":
+        if Role.SCORES in node.roles:
             found += [(None, self.raw("score", node.target)), (None, edges)]
-        elif node.op in ("call", "mask"):
+        elif Role.COMPUTES in node.roles:
             found += [(None, self.function(node.target)), (None, edges)]
         elif node.op in ("replay", "put"):
             found.append((None, edges))
-        elif node.op == "step" and len(edges) > 1:  # losses of further ones are in `beside`
+        elif (
+            Role.UPDATES in node.roles and len(edges) > 1
+        ):  # losses of further ones are in `beside`
             found.append((None, list(edges.values())))
         else:
             found += [(None, edge) for edge in edges.values()]
@@ -320,7 +323,7 @@ class _Main:
         if self.job.origins.get(node.name) == node.origin:
             self.placed.add(node.name)
         level: list[tuple[str | None, Any]] = []
-        if node.op in ("call", "mask") and node.level != "group":
+        if Role.COMPUTES in node.roles and node.level != "group":
             level = [("level", node.level)]
         return [*level, *self.fields(node, *but), ("id", node.id), *place]
 

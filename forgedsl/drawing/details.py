@@ -15,6 +15,7 @@ from forgedsl.plan.memory import GIB
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.sizes import lengths
+from forgedsl.types.flow import Role
 
 Details = tuple[tuple[str, str], ...]
 
@@ -53,7 +54,7 @@ def _shape(node: Node, graph: Graph, plan: Plan) -> str:
         return counted(node.settings["count"], "prompt")
     if node.op == "pairs":
         return counted(node.settings["count"], "pair")
-    if node.op == "sample":
+    if Role.SAMPLES in node.roles:
         prompt, new = lengths(plan.request, graph, node)
         size = int(node.settings["n"])
         return f"{prompts} x {size} completions, prompts <= {prompt}, completions <= {new} tokens"
@@ -61,9 +62,9 @@ def _shape(node: Node, graph: Graph, plan: Plan) -> str:
     if samplers and node.op in ("logprobs", "score", "call"):
         sizes = " + ".join(str(int(s.settings["n"])) for s in samplers)
         new = max(lengths(plan.request, graph, s)[1] for s in samplers)
-        tokens = f", T <= {new}" if node.op == "logprobs" else ""
+        tokens = f", T <= {new}" if Role.MEASURES in node.roles else ""
         return f"{counted(prompts, 'group')}, G = {sizes}{tokens}"
-    if node.op == "step":
+    if Role.UPDATES in node.roles:
         rows = plan.rows[graph.trainer]
         return f"microbatches of {rows.rows} x {rows.seq_len} tokens on each rank"
     return ""

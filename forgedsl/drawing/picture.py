@@ -17,6 +17,7 @@ from forgedsl.plan.plan import Plan
 from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import dataclass
 from forgedsl.source import Span
+from forgedsl.types.flow import Role
 
 Details = tuple[tuple[str, str], ...]
 """what a reader sees on hovering: (field, value)"""
@@ -91,7 +92,7 @@ def picture(program: Program, graph: Graph, plan: Plan, place: Place = lambda _:
             origin=place(node.span),
         )
         for node in graph.nodes
-        if node.op != "sync"
+        if Role.TRANSFERS not in node.roles
     )
     return Picture(
         title=title_text(program),

@@ -122,7 +122,7 @@ def _cycles(graph: Graph) -> str:
 
 
 def _node_lines(graph: Graph, plan: Plan) -> list[str]:
-    shown = [node for node in graph.nodes if node.op != "sync"]
+    shown = [node for node in graph.nodes if Role.TRANSFERS not in node.roles]
     rows = [
         (
             node.name,

@@ -32,6 +32,7 @@ from forgedsl.losses.reductions import over_step, over_tokens
 from forgedsl.losses.tree import Tree, Value
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 from forgedsl.types.ops import BY_NAME
 from forgedsl.types.tensors import axes_of
 
@@ -196,7 +197,8 @@ class ProgramWriter:
 
     def _constants(self, name: str) -> list[dict[str, object]]:
         """The sets of constant arguments that the flow calls a function with."""
-        calls = [step for step in self.program.flow if step.op == "call" and step.receiver == name]
+        flow = self.program.flow
+        calls = [s for s in flow if Role.COMPUTES in s.roles and s.receiver == name]
         found = [{key: value.value for key, value in step.settings.items()} for step in calls]
         return [c for i, c in enumerate(found) if c not in found[:i]] or [{}]
 

@@ -49,7 +49,7 @@ def build(
         legality.report_cycle(nodes, reporter)
         return None
     typed = _typed(ordered)
-    step = next(node for node in typed if node.op == "step")
+    step = next(node for node in typed if Role.UPDATES in node.roles)
     reads: dict[str, tuple[Function, frozenset[str]]] = {}
     for name, batches in step.terms:
         loss = program.functions[name]

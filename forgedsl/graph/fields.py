@@ -14,6 +14,7 @@ from forgedsl.losses.tree import VALUE
 from forgedsl.schema import builtins
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 
 UNNAMED = frozenset((*builtins.TRAINER_FIELDS, *builtins.ROLLOUT_FIELDS, *builtins.RUN_FIELDS))
 """Fields nobody has to name in `replay`; supervised batches and pairs have all but `behavior`."""
@@ -38,7 +39,7 @@ def check_fields(
         help = f"`service {trainer.name} : {trainer.ctor}(value_head({model_of(trainer)}))`"
         place = Label(text="declared here", span=headless.span)
         return [_error(message, trainer.name_span, place, help)]
-    fields = batch.inputs if batch.op == "replay" else ()
+    fields = batch.inputs if Role.PACKS in batch.roles else ()
     supplied = {i.argument for i in fields}
     given = UNNAMED | supplied
     if not batch.samplers:

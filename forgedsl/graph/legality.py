@@ -24,18 +24,27 @@ from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 
 
+def _step(nodes: Iterable[Node]) -> Node:
+    return next(node for node in nodes if Role.UPDATES in node.roles)
+
+
+def _joins(node: Node) -> bool:
+    """True if its inputs are about the same completions; a function may compare samplers."""
+    return Role.COMPUTES not in node.roles or Role.DECIDES in node.roles
+
+
 def services_used(program: Program, nodes: Iterable[Node]) -> tuple[str, ...]:
     """Services that nodes call, sync to or are judged by, in order of declaration."""
     nodes = tuple(nodes)
     used = {node.target for node in nodes}
-    used |= {node.settings["target"] for node in nodes if node.op == "sync"}
+    used |= {node.settings["target"] for node in nodes if Role.TRANSFERS in node.roles}
     used |= {d.name for d in judging(program, nodes).values() if not kind_of(d.ctor).remote}
     return tuple(name for name in program.services if name in used)
 
 
 def judging(program: Program, nodes: Iterable[Node]) -> dict[str, Decl]:
     """The judges behind the scores of the flow and of evals, by reward."""
-    scores = {node.target for node in nodes if node.op == "score"}
+    scores = {node.target for node in nodes if Role.SCORES in node.roles}
     refs = (decl.settings["score"].value for decl in program.evals.values())
     scores |= {ref.name for ref in refs if isinstance(ref, Ref)}
     return judges(program, (r for score in scores for r in rewards_of(program, score)))
@@ -58,7 +67,7 @@ def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -
             )
         )
         return False
-    steps = [node for node in nodes if node.op == "step"]
+    steps = [node for node in nodes if Role.UPDATES in node.roles]
     place = nodes[0].span
     if not steps:
         reporter.report(
@@ -152,7 +161,7 @@ def check(
             found += _check_keep(node, by_name)
             found += _check_observed(node, by_name)
         found += _check_terms(nodes, by_name)
-        trainer = program.services[next(node.target for node in nodes if node.op == "step")]
+        trainer = program.services[_step(nodes).target]
         for batch, (loss, live) in reads.items():
             node = by_name[batch]
             drawn = Role.RECALLS in by_name[node.root].roles
@@ -170,7 +179,7 @@ def check(
 
 def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     """Inputs must come from one draw, and fields from the sampler of the rollouts they join."""
-    if len(node.inputs) < 2 or node.op == "step":
+    if len(node.inputs) < 2 or Role.UPDATES in node.roles:
         return []
     sources = [by_name[i.edge] for i in node.inputs]
     first = sources[0]
@@ -182,19 +191,19 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
                 help = f"put it beside them, `{name} = {read.text}`, and read `{first.name}.{name}`"
                 found = replace(found, help=help)
             return [found]
-    if node.op == "replay":
+    if Role.PACKS in node.roles:
         return _check_fields_join(node, sources)
     owners = [(read, source) for read, source in zip(node.inputs, sources, strict=True)]
     sampled = [(read, source) for read, source in owners if source.samplers]
     for read, source in sampled[1:]:
-        if node.op != "call" and source.samplers != sampled[0][1].samplers:
+        if _joins(node) and source.samplers != sampled[0][1].samplers:
             return [_unrelated(node, read, sampled[0][1], source, "different samplers")]
     return []
 
 
 def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     """A filter decides which groups a batch is made of, so it cannot know the batch."""
-    if node.op != "mask":
+    if Role.DECIDES not in node.roles:
         return []
     pending = [by_name[i.edge] for i in node.inputs]
     while pending:
@@ -222,7 +231,7 @@ def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
 def _check_observed(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
     """A draw is weighed by scores of what was drawn there."""
     score = by_name.get(str(node.settings.get("observe")))
-    if node.op != "draw" or score is None or score.root == node.name:
+    if score is None or score.root == node.name:
         return []
     message = f"`{node.name}` is weighed by `{score.name}`, which scores `{score.root}`"
     help = f"observe a score of what is sampled for `{node.name}`"
@@ -231,7 +240,7 @@ def _check_observed(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
 
 def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diagnostic]:
     """What is put together is of one kind; a supervised batch is whole as it is drawn."""
-    step = next(node for node in nodes if node.op == "step")
+    step = _step(nodes)
     found = []
     for _, batches in step.terms:
         kinds = {b.edge: _kind(by_name[b.edge], by_name) for b in batches}
@@ -251,14 +260,14 @@ def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diag
 
 def _kind(batch: Node, by_name: dict[str, Node]) -> str:
     """What a batch is made of."""
-    if batch.op != "replay":
+    if Role.PACKS not in batch.roles:
         return "conversations"
     return "pairs" if by_name[batch.inputs[0].edge].stream is Stream.PAIR else "rollouts"
 
 
 def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
     """The groups of a batch are dealt to its minibatches, as many to each."""
-    step = next(node for node in nodes if node.op == "step")
+    step = _step(nodes)
     sources = [node for node in nodes if Role.SOURCE in node.roles or Role.RECALLS in node.roles]
     many, drawn = int(step.settings["minibatches"]), next(iter(sources))
     prompts = sum(int(node.settings.get("count", 0)) for node in sources)
@@ -269,7 +278,7 @@ def _check_minibatches(nodes: tuple[Node, ...]) -> list[Diagnostic]:
         near = sorted((d for d in range(1, prompts + 1) if prompts % d == 0),
                       key=lambda d: abs(d - many))[:2]  # fmt: skip
         help = " or ".join(f"`minibatches = {d}`" for d in sorted(near))
-        what = "pairs" if drawn.op == "pairs" else "prompts"
+        what = "pairs" if drawn.stream is Stream.PAIR else "prompts"
         message = f"`minibatches = {many}` does not divide the {prompts} {what} of a batch"
     else:
         message = f"`{drawn.target}.batches()` gives a batch without groups to divide"
@@ -316,7 +325,7 @@ def _check_compared(
 ) -> list[Diagnostic]:
     """A judge that compares siblings is given some: two completions of a prompt, and no eval."""
     found = []
-    for node in (node for node in nodes if node.op == "score"):
+    for node in (node for node in nodes if Role.SCORES in node.roles):
         reward = compared(program, rewards_of(program, node.target))
         alone = [s for s in sorted(node.samplers) if int(by_name[s].settings["n"]) < 2]
         if reward and alone:
@@ -335,7 +344,7 @@ def _check_compared(
 
 def _check_scorers(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:
     """F108: a reward model that is trained would give one answer another score in every step."""
-    step = next(node for node in nodes if node.op == "step")
+    step = _step(nodes)
     return [
         error("F108", "sync-into-frozen",
               f"`{service.name}` scores `{reward}`, and is trained: its scores would change",
@@ -347,10 +356,10 @@ def _check_scorers(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
 
 
 def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[Diagnostic]:
-    if node.op != "sync":
+    if Role.TRANSFERS not in node.roles:
         return []
     source, target = node.target, node.settings["target"]
-    step = next(n for n in nodes if n.op == "step")
+    step = _step(nodes)
     problem = help = ""
     if source != step.target:
         problem = f"`{source}` is never stepped, so its weights do not change"
@@ -375,9 +384,9 @@ def _check_sync(program: Program, node: Node, nodes: tuple[Node, ...]) -> list[D
 
 def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic]:
     """F107: a generator of the trained model that is never synced samples the initial weights."""
-    step = next(node for node in nodes if node.op == "step")
+    step = _step(nodes)
     trained = model_of(program.services[step.target])
-    synced = {node.settings["target"] for node in nodes if node.op == "sync"}
+    synced = {node.settings["target"] for node in nodes if Role.TRANSFERS in node.roles}
     return [
         error(
             "F107",
@@ -388,7 +397,7 @@ def _check_updated(program: Program, nodes: tuple[Node, ...]) -> list[Diagnostic
             help=f"add `sync {step.target} -> {node.target} {{ every = 1 }}`",
         )
         for node in nodes
-        if node.op == "sample"
+        if Role.SAMPLES in node.roles
         and model_of(program.services[node.target]) == trained
         and node.target not in synced
     ]
@@ -401,7 +410,7 @@ def report_removed(
     program: Program, part: Removed, nodes: tuple[Node, ...], reporter: Reporter
 ) -> None:
     """F106: say what is gone, why, and which processes that frees."""
-    step = next(node for node in nodes if node.op == "step")
+    step = _step(nodes)
     services = ", ".join(f"`{name}`" for name in part.services)
     gone = ", ".join(f"`{name}`" for name in part.nodes)
     if part.services:

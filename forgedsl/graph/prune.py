@@ -14,6 +14,7 @@ from forgedsl.ir.graph import Node, Removed
 from forgedsl.ir.program import Function, Program
 from forgedsl.operations.registry import operation
 from forgedsl.records import replace
+from forgedsl.types.flow import Role
 
 
 def prune(
@@ -34,7 +35,7 @@ def prune(
     dead = [
         (losses[node.name], i.argument)
         for node in nodes
-        if node.op == "replay"
+        if Role.PACKS in node.roles
         for i in node.inputs
         if i.argument not in reads[node.name][1] and i.argument != "rollout"
     ]
@@ -61,7 +62,7 @@ def prune(
 
 
 def _without(node: Node, field: str) -> Node:
-    if node.op != "replay":
+    if Role.PACKS not in node.roles:
         return node
     return replace(node, inputs=tuple(i for i in node.inputs if i.argument != field))
 

@@ -19,6 +19,7 @@ from forgedsl.ir.program import FlowStep, Function, Origin, Ref, Value
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 
 GIVEN = ("mean", "count")
 """what a weight may ask for: the mean score of a level's last groups, and how many there were"""
@@ -79,11 +80,11 @@ def observe(flow: Statements, name: str | None, call: ast.Call, dataset: Declare
                 ctx.unknown("F101", "undefined stream", path.text, path.span, flow.edges)
             return False
     drawn, score = (by_name[path.text] for path in paths)
-    if drawn.op != "draw" or drawn.receiver != dataset.name:
+    if Role.PROMPTS not in drawn.roles or drawn.receiver != dataset.name:
         message = f"`{paths[0].text}` is not drawn from `{dataset.name}`"
         ctx.error("F109", message, paths[0].span, help=shown)
         return False
-    if score.op != "score":
+    if Role.SCORES not in score.roles:
         message = f"`{paths[1].text}` is no score"
         ctx.error("F109", message, paths[1].span, help="`score = grade(rollout, prompt.target)`")
         return False
@@ -103,7 +104,7 @@ def joined(flow: Statements, observed: Mapping[str, Value]) -> list[FlowStep]:
             message = f"`{step.name}` is weighted, and nothing says by which results"
             said = f"`{step.receiver}.observe({step.name}, score)`"
             flow.ctx.error("F114", message, weighs.origin.span or step.span, help=said)
-        elif weighs is None and score is not None and step.op == "draw":
+        elif weighs is None and score is not None and Role.PROMPTS in step.roles:
             message = f"`{step.name}` is drawn without a weight, so nobody asks for its results"
             said = f"`{step.receiver}.draw(..., weight = FUNCTION)`"
             flow.ctx.error("F119", message, score.origin.span or step.span, help=said)

@@ -35,7 +35,7 @@ from forgedsl.ir.program import (
     Scope,
     Value,
 )
-from forgedsl.operations.registry import OPERATIONS, written
+from forgedsl.operations.registry import OPERATIONS, operation, written
 from forgedsl.records import replace
 from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS, place
 from forgedsl.schema.kinds import SYNC
@@ -569,7 +569,13 @@ class FlowResolver:
             self.ctx.error("F109", message, whole.span, help="read the batches that it is made of")
             return
         step = FlowStep(
-            name=name, op=op, receiver=receiver, inputs=inputs, settings=settings, span=span
+            name=name,
+            op=op,
+            receiver=receiver,
+            inputs=inputs,
+            settings=settings,
+            roles=operation(op).roles,
+            span=span,
         )
         self.steps.append(step)
 

@@ -87,7 +87,7 @@ class Node:
 
 def losses_of(program: Program) -> list[str]:
     """The losses of the flow's steps."""
-    return [loss.value.name for s in program.flow if s.op == "step" for loss, _ in s.terms]
+    return [loss.value.name for s in program.flow if Role.UPDATES in s.roles for loss, _ in s.terms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +146,7 @@ class Graph:
 
     @property
     def step(self) -> Node:
-        return self.of("step")[0]
+        return self.having(Role.UPDATES)[0]
 
     @property
     def updates(self) -> tuple[int, int]:
@@ -155,13 +155,17 @@ class Graph:
 
     def drawn(self, node: Node) -> int:
         """Groups of a step that a node works on."""
-        return int(self.node(node.root).settings.get("count", 1))
+        return self.quota(self.node(node.root))
+
+    def quota(self, source: Node) -> int:
+        """Groups that a source begins in a step; a source of whole batches begins one."""
+        return int(source.settings.get("count", 1))
 
     @property
     def sources(self) -> tuple[Node, ...]:
         """The nodes that draw the data of a step (draw, batches, pairs)."""
-        return tuple(node for node in self.nodes if node.op in ("draw", "batches", "pairs"))
+        return tuple(node for node in self.nodes if Role.SOURCE in node.roles)
 
     @property
     def syncs(self) -> tuple[Node, ...]:
-        return self.of("sync")
+        return self.having(Role.TRANSFERS)

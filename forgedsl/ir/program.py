@@ -16,6 +16,7 @@ from forgedsl.schema.flow import place
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
+from forgedsl.types.flow import Role
 
 S = TypeVar("S")
 R = TypeVar("R")
@@ -251,6 +252,7 @@ class FlowStep:
     receiver: str
     inputs: tuple[FlowInput, ...]
     settings: Mapping[str, Value]
+    roles: frozenset[Role] = frozenset()
     span: Span
 
     @property

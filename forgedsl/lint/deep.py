@@ -43,6 +43,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import reads, walk
+from forgedsl.types.flow import Role
 
 SECONDS = 120
 REPEATED = 0.1
@@ -287,7 +288,7 @@ def _written_text(dataset: Decl, text: str) -> Span | None:
 
 def _shared(view: View, job: Job, looks: Mapping[str, Look]) -> Iterator[Diagnostic]:
     """Prompts of evaluations that are trained on, whatever source they come from."""
-    trained = {node.target for node in job.nodes if node.op == "draw"} & looks.keys()
+    trained = {node.target for node in job.nodes if Role.PROMPTS in node.roles} & looks.keys()
     for name, evaluation in job.evals.items():
         mine = looks.get(evaluation.dataset, Look()).prompts
         for other in sorted(trained - {evaluation.dataset}):

@@ -13,6 +13,7 @@ from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.reductions import over_step
 from forgedsl.losses.siblings import evaluate
 from forgedsl.records import dataclass
+from forgedsl.types.flow import Role
 
 SIBLINGS = 8, 64
 """where the flow does not say how many; and the most that are tried"""
@@ -77,7 +78,7 @@ def probe(view: View, group: GroupView) -> Probe:
 def call(view: View, group: GroupView) -> FlowStep | None:
     """The statement of the flow that calls a function."""
     functions = view.program.functions
-    calls = (step for step in view.program.flow if step.op == "call")
+    calls = (step for step in view.program.flow if Role.COMPUTES in step.roles)
     return next((s for s in calls if functions[s.receiver] is group.function), None)
 
 
@@ -89,12 +90,12 @@ def score_ranges(view: View, group: GroupView) -> tuple[tuple[float, float], ...
 
 
 def _is_score(view: View, edge: str) -> bool:
-    return any(step.name == edge and step.op == "score" for step in view.program.flow)
+    return any(step.name == edge and Role.SCORES in step.roles for step in view.program.flow)
 
 
 def scored_by(view: View, group: GroupView) -> str:
     """The rubric or reward whose scores the flow gives to a function; "" if there is none."""
     step = call(view, group)
     edges = [i.edge for i in step.inputs] if step is not None else []
-    scores = [s.receiver for s in view.program.flow if s.op == "score" and s.name in edges]
+    scores = [s.receiver for s in view.program.flow if Role.SCORES in s.roles and s.name in edges]
     return scores[0] if scores else ""

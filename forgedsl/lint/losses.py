@@ -106,7 +106,7 @@ class LossView:
         return tuple(
             (i.argument, source(i))
             for batch in batches
-            if batch.op == "replay"
+            if Role.PACKS in batch.roles
             for i in batch.inputs
             if i.edge in by_name
         )
@@ -137,7 +137,7 @@ class LossView:
     @cached_property
     def samplers(self) -> tuple[FlowStep, ...]:
         """The statements that sampled the completions of its batches."""
-        return tuple(step for step in self._behind if step.op == "sample")
+        return tuple(step for step in self._behind if Role.SAMPLES in step.roles)
 
     @cached_property
     def recalls(self) -> tuple[FlowStep, ...]:
@@ -154,7 +154,7 @@ class LossView:
             return "policy"
         if name in COUNTS:
             return "count"
-        if source is not None and source.op == "logprobs":
+        if source is not None and Role.MEASURES in source.roles:
             trained = self.step is not None and source.receiver == self.step.receiver
             return "sampler" if trained else "reference"
         if name in ("behavior", "proximal"):

@@ -23,6 +23,7 @@ from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
+from forgedsl.types.flow import Role
 from forgedsl.types.intervals import INF, Interval, interval, point
 
 if TYPE_CHECKING:
@@ -149,12 +150,14 @@ class View:
     @cached_property
     def _used(self) -> frozenset[str]:
         """Names of functions that the flow calls or minimizes."""
-        calls = {step.receiver for step in self.program.flow if step.op in ("call", "keep")}
+        calls = {
+            step.receiver for step in self.program.flow if step.roles & {Role.COMPUTES, Role.DROPS}
+        }
         return frozenset(calls | {loss.value.name for step in self.steps for loss, _ in step.terms})
 
     @cached_property
     def steps(self) -> tuple[FlowStep, ...]:
-        return tuple(step for step in self.program.flow if step.op == "step")
+        return tuple(step for step in self.program.flow if Role.UPDATES in step.roles)
 
     @cached_property
     def losses(self) -> tuple[LossView, ...]:
@@ -188,12 +191,14 @@ class View:
     @cached_property
     def group_size(self) -> Interval:
         """Completions per prompt, as the flow samples them; two or more where it does not say."""
-        sizes = {step.settings["n"].value for step in self.program.flow if step.op == "sample"}
+        sizes = {
+            step.settings["n"].value for step in self.program.flow if Role.SAMPLES in step.roles
+        }
         return point(float(sizes.pop())) if len(sizes) == 1 else Interval(2.0, INF, nonzero=True)
 
     def samplers(self) -> Iterator[Decl]:
         """The generators whose rollouts are trained on."""
-        names = dict.fromkeys(s.receiver for s in self.program.flow if s.op == "sample")
+        names = dict.fromkeys(s.receiver for s in self.program.flow if Role.SAMPLES in s.roles)
         for name in names:
             yield self.program.services[name]
 
@@ -203,7 +208,7 @@ class View:
         sync that is not made after every step. Answers of a frozen model do not age."""
         schedule = self.program.schedule
         sampling = {service.name for service in self.samplers()}
-        syncs = [s for s in self.program.flow if s.op == "sync"]
+        syncs = [s for s in self.program.flow if Role.TRANSFERS in s.roles]
         syncs = [s for s in syncs if s.settings["target"].value.name in sampling]
         models = {service.ctor_args[0].name for service in self.samplers()}
         if schedule is None or (sampling and not syncs and self.trained.isdisjoint(models)):

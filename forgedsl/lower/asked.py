@@ -6,6 +6,7 @@ Job, dataset --> rewards that judge answers to it, columns that those cannot do 
 from __future__ import annotations
 
 from forgedsl.lower.job import Job, TitanService
+from forgedsl.types.flow import Role
 
 
 def read_by(job: Job, dataset: str) -> tuple[str, int]:
@@ -15,7 +16,7 @@ def read_by(job: Job, dataset: str) -> tuple[str, int]:
     of_evals = ("pairs" if loss.paired else "batches" for loss in measured)
     nodes = (str(node.op) for node in job.nodes if node.target == dataset)
     op = next(nodes, next(of_evals, "draw"))
-    step = next((node.target for node in job.nodes if node.op == "step"), "")
+    step = next((node.target for node in job.nodes if Role.UPDATES in node.roles), "")
     service = job.services.get(step)
     return op, service.batch.seq_len if isinstance(service, TitanService) else 0
 
@@ -47,9 +48,11 @@ def judges(job: Job, dataset: str) -> set[str]:
     drawn: set[str] = set()
     scores = {e.score for e in job.evals.values() if e.dataset == dataset and e.score}
     for node in job.nodes:  # in topological order
-        if (node.op == "draw" and node.target == dataset) or drawn & {i.edge for i in node.inputs}:
+        if (Role.PROMPTS in node.roles and node.target == dataset) or drawn & {
+            i.edge for i in node.inputs
+        }:
             drawn.add(node.name)
-            if node.op == "score":
+            if Role.SCORES in node.roles:
                 scores.add(node.target)
                 scores |= {name for name, reward in job.rewards.items() if reward.monitor}
     return {r for s in scores for r in (job.rubrics[s].rewards if s in job.rubrics else (s,))}

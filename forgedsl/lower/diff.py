@@ -21,6 +21,7 @@ from forgedsl.lower.formula import meanings
 from forgedsl.lower.job import Job
 from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES
+from forgedsl.types.flow import Role
 
 CLASSES = ("numerics", "placement", "observability", "cosmetic")
 MISSING = "-"
@@ -194,7 +195,7 @@ def _nodes(old: Job, new: Job) -> Iterator[Change]:
                          where=where)  # fmt: skip
             continue
         for path, left, right in _leaves(_dump(one), _dump(other)):
-            if path in NODE_TEXT or (path == "target" and one.op in ("call", "mask")):
+            if path in NODE_TEXT or (path == "target" and Role.COMPUTES in one.roles):
                 continue  # calls are compared by their generated functions
             impact = NODE_CLASS.get(path, "numerics")
             yield Change(impact=impact, path=f"flow {name}.{path}", before=_shown(left),

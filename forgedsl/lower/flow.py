@@ -19,6 +19,7 @@ from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
 from forgedsl.settings import Auto
 from forgedsl.source import Span
+from forgedsl.types.flow import Role
 
 SLOWEST_TOKENS_PER_S = 5.0
 """a completion that decodes slower than this has failed"""
@@ -100,7 +101,7 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
 
 def lower_buffers(program: Program, graph: Graph) -> dict[str, job.Buffer]:
     """What the flow draws from again."""
-    drawn = (program.buffers[node.target] for node in graph.of("recall"))
+    drawn = (program.buffers[node.target] for node in graph.having(Role.RECALLS))
     return {
         decl.name: job.Buffer(**{key: value.value for key, value in decl.settings.items()})
         for decl in drawn

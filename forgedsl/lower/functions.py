@@ -26,6 +26,7 @@ from forgedsl.plan.environments import played
 from forgedsl.services.registry import kind_of
 from forgedsl.shipped import locate
 from forgedsl.source import SourceFile
+from forgedsl.types.flow import Role
 
 HOLES = {"prompt": "messages"}
 """what a hole of a judge's prompt is given, where it is called otherwise"""
@@ -35,7 +36,7 @@ BACKOFF = 8.0
 
 def scores_used(program: Program, graph: Graph) -> tuple[str, ...]:
     """Rubrics and rewards that the flow or an eval scores with."""
-    used = [node.target for node in graph.of("score")]
+    used = [node.target for node in graph.having(Role.SCORES)]
     for decl in program.evals.values():
         score = decl.settings["score"].value
         used += [score.name] if isinstance(score, Ref) else []

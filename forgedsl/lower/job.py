@@ -42,6 +42,8 @@ from forgedsl.lower.parts import (
     VllmParallel,
     VllmService,
 )
+from forgedsl.operations.registry import operation
+from forgedsl.types.flow import Role
 
 __all__ = [
     "FORMAT_VERSION", "Arch", "BatchShape", "Buffer", "Checkpoint", "DataSource", "Dataset",
@@ -256,6 +258,11 @@ class Node(Spec):
     values: bool = False
     """logprobs: of the value head, the value of each token"""
     origin: str
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """What it does in the flow."""
+        return operation(self.op).roles
 
     @property
     def terms(self) -> tuple[tuple[str, tuple[str, ...]], ...]:

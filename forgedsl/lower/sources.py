@@ -11,6 +11,7 @@ from forgedsl.lower import job
 from forgedsl.lower.paths import InputFiles
 from forgedsl.plan.plan import Plan
 from forgedsl.settings import Auto
+from forgedsl.types.flow import Role
 
 
 def lower_models(
@@ -81,7 +82,7 @@ def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | Non
     """Tokens of a prompt that fit, with its completion, the model's context and a row of the
     trainer; None: nothing is sampled, or it is not known."""
     found = []
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         if graph.node(node.root).target == dataset:
             service = program.services[node.target]
             bounds = (plan.contexts[model_of(service)], plan.request.rows[graph.trainer][1])
@@ -116,7 +117,7 @@ def eval_entry(name: str, decl: Decl) -> str:
 def eval_service(graph: Graph) -> str:
     """The generator with the newest weights, else the first that samples."""
     synced = [sync.settings["target"] for sync in graph.syncs]
-    return str((synced or [node.target for node in graph.of("sample")])[0])
+    return str((synced or [node.target for node in graph.having(Role.SAMPLES)])[0])
 
 
 def _dataset(
@@ -147,7 +148,8 @@ def _tokenizer(program: Program, graph: Graph, dataset: str) -> str:
     """The model of the service that first reads what is drawn; of the trainer for the rest."""
     drawn = {node.name for node in graph.sources if node.target == dataset}
     reader = next(
-        (n.target for n in graph.of("sample") if {i.edge for i in n.inputs} & drawn), graph.trainer
+        (n.target for n in graph.having(Role.SAMPLES) if {i.edge for i in n.inputs} & drawn),
+        graph.trainer,
     )
     return model_of(program.services[reader])
 

@@ -7,6 +7,7 @@ from forgedsl.drawing.picture import title_text
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Program, model_of
 from forgedsl.plan.plan import Plan
+from forgedsl.types.flow import Role
 
 
 def summary_lines(program: Program, graph: Graph, plan: Plan) -> tuple[str, ...]:
@@ -27,7 +28,7 @@ def _source(source: Constructor) -> str:
 def _rates(graph: Graph, plan: Plan) -> str:
     schedule = plan.schedule
     parts = [schedule.length, schedule.mode]
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         prompts = counted(graph.drawn(node), "prompt")
         parts.append(f"{prompts} x {node.settings['n']} completions a step")
     epochs, many = graph.updates

@@ -81,6 +81,7 @@ class Call(Operation):
 
 class Mask(Call):
     name = "mask"
+    roles = frozenset({Role.COMPUTES, Role.DECIDES})
     stream = Stream.MASK
     produces = "bool"
 

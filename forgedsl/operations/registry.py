@@ -11,10 +11,12 @@ OPERATIONS: tuple[Operation, ...] = (
 )  # fmt: skip
 
 
+_BY_NAME = {each.name: each for each in OPERATIONS}
+
+
 def operation(name: str) -> Operation:
     """The operation of this name; a statement may call one by another word."""
-    name = "logprobs" if name == "values" else name
-    return next(each for each in OPERATIONS if each.name == name)
+    return _BY_NAME["logprobs" if name == "values" else name]
 
 
 def written(owner: str, method: str) -> tuple[Operation, Form] | None:

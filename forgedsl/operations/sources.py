@@ -15,7 +15,6 @@ PREFETCH = 2
 
 
 class _Groups(Operation):
-    roles = frozenset({Role.SOURCE})
     level = Level.GROUP
     owner = "dataset"
 
@@ -33,6 +32,7 @@ class _Groups(Operation):
 
 class Draw(_Groups):
     name = "draw"
+    roles = frozenset({Role.SOURCE, Role.PROMPTS})
     stream = Stream.PROMPT
     produces = "Stream[Prompt]"
 
@@ -42,6 +42,7 @@ class Draw(_Groups):
 
 class Pairs(_Groups):
     name = "pairs"
+    roles = frozenset({Role.SOURCE, Role.PAIRS})
     stream = Stream.PAIR
     produces = "Stream[Pair]"
 
@@ -54,7 +55,7 @@ class Pairs(_Groups):
 
 class Batches(Operation):
     name = "batches"
-    roles = frozenset({Role.SOURCE})
+    roles = frozenset({Role.SOURCE, Role.SUPERVISED})
     stream = Stream.BATCH
     level = Level.BATCH
     produces = "Stream[Batch]"

@@ -17,6 +17,7 @@ from forgedsl.passes.state import State
 from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.syntax.walk import walk
+from forgedsl.types.flow import Role
 
 Check = Callable[[State], Iterator[str]]
 
@@ -141,9 +142,9 @@ def _graph_names(state: State) -> Iterator[str]:
     program: Any = state.hir
     yield from (f"service {name}" for name in graph.services if name not in program.services)
     yield from (f"dataset {name}" for name in graph.datasets if name not in program.datasets)
-    if len(graph.of("step")) != 1:
+    if len(graph.having(Role.UPDATES)) != 1:
         yield f"{len(graph.of('step'))} steps"
-    samplers = {node.name for node in graph.of("sample")}
+    samplers = {node.name for node in graph.having(Role.SAMPLES)}
     for node in graph.nodes:
         yield from (f"{node.name} samples by {name}" for name in node.samplers - samplers)
 
@@ -218,7 +219,7 @@ def _job_round_trip(state: State) -> Iterator[str]:
 def _job_names(state: State) -> Iterator[str]:
     job = state.job.job  # type: ignore[union-attr]
     defined = {n.name for n in python.parse(job.program).body if isinstance(n, python.FunctionDef)}
-    wanted = [node.target for node in job.nodes if node.op in ("call", "mask")]
+    wanted = [node.target for node in job.nodes if Role.COMPUTES in node.roles]
     wanted += [rubric.function for rubric in job.rubrics.values()]
     wanted += [r.function for r in job.rewards.values() if r.kind == "program"]
     wanted += [f for d in job.datasets.values()

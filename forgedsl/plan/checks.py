@@ -29,6 +29,7 @@ from forgedsl.schema import SERVICES, builtins
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 from forgedsl.transports import TRANSPORTS, Spot, choose
+from forgedsl.types.flow import Role
 
 PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"}
 
@@ -303,7 +304,7 @@ def check_colocation(
 def taking_turns(graph: Graph, services: Sequence[str]) -> tuple[str, ...]:
     """Those that an asynchronous schedule has work side by side: a frozen model is not, what it
     adds to a batch is needed before the step, wherever it runs."""
-    sampling = {node.target for node in graph.of("sample")}
+    sampling = {node.target for node in graph.having(Role.SAMPLES)}
     sampling |= {str(sync.settings["target"]) for sync in graph.syncs}
     return tuple(name for name in services if name == graph.trainer or name in sampling)
 
@@ -438,7 +439,7 @@ def check_evals(program: Program, graph: Graph) -> list[Diagnostic]:
     ]
     losses = {name: decl for name, decl in program.evals.items() if decl.settings["loss"].value}
     found += [d for decl in losses.values() for d in _check_loss(program, graph, decl)]
-    if graph.syncs or graph.of("sample"):
+    if graph.syncs or graph.having(Role.SAMPLES):
         return found
     return found + [
         error(
@@ -511,7 +512,7 @@ def check_judges(request: Request, graph: Graph) -> list[Diagnostic]:
     """D605: a judge's prompt fits its context, where it is known how long that may be."""
     found = []
     program = request.program
-    for node in graph.of("score"):
+    for node in graph.having(Role.SCORES):
         samples = [graph.node(sampler) for sampler in sorted(node.samplers)]
         drawn = (program.datasets[graph.node(sample.root).target] for sample in samples)
         sampled = [
@@ -545,7 +546,7 @@ def check_context(
     """D605: prompt and completion fit the model's context and the trainer's rows."""
     found = []
     trainer = program.services[graph.trainer]
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         service = program.services[node.target]
         new = number(service, "sampling.max_tokens", 0)
         root = graph.node(node.root)

@@ -40,6 +40,7 @@ from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.services.titan import PRECISIONS
 from forgedsl.transports import RATES
+from forgedsl.types.flow import WORKS, Role
 
 RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
 """forward passes that a forward and backward is worth, with activation checkpointing"""
@@ -153,7 +154,7 @@ def plan_cost(
     stages: list[Stage] = []
     unknown: list[str] = []
     for node in graph.nodes:
-        if node.op not in ("sample", "logprobs", "step", "sync"):
+        if not node.roles & WORKS:
             continue
         if request.dims[node.target] is None:
             unknown.append(node.target)
@@ -171,10 +172,10 @@ def plan_cost(
 
 
 def _dead_groups(graph: Graph) -> Iterator[DeadGroups]:
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         size = int(node.settings["n"])
         if size > 1:
-            filtered = bool(graph.of("keep"))
+            filtered = bool(graph.having(Role.DROPS))
             count = completions(graph, node)
             yield DeadGroups(node=node.name, size=size, filtered=filtered, rollouts=count)
 
@@ -205,7 +206,7 @@ def judge_stages(request: Request, graph: Graph) -> list[Stage]:
     """What judges in the plan read."""
     return [
         _judge(request, graph, node, name, judge)
-        for node in graph.of("score")
+        for node in graph.having(Role.SCORES)
         for name, judge in engine_judges(request.program, node).items()
         if request.dims[judge.args["service"]] is not None
     ]
@@ -238,9 +239,9 @@ def stage_of(
     ranks: Sequence[RankMemory] = (),
 ) -> Stage:
     """The work of a node; an engine that is not among `ranks` has room for all it may run."""
-    if node.op == "sync":
+    if Role.TRANSFERS in node.roles:
         return _sync(request, schedule, node)
-    if node.op == "sample":
+    if Role.SAMPLES in node.roles:
         held = next((rank for rank in ranks if rank.service == node.target), None)
         most = _sample(request, graph, schedule, node, held)
     else:
@@ -304,7 +305,9 @@ def _sample(
 
 def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
     """How often a step the contexts in flight of a generator are computed anew."""
-    syncs = (sync for sync in graph.of("sync") if sync.settings["target"] == node.target)
+    syncs = (
+        sync for sync in graph.having(Role.TRANSFERS) if sync.settings["target"] == node.target
+    )
     return sum(map(computed_anew, syncs)) / (schedule.every or 1)
 
 
@@ -320,7 +323,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     tokens = step_tokens(request, graph)
     rows, seq_len = request.rows[node.target]
     passes, epochs, many = 1.0, 1, 1
-    if node.op == "step":
+    if Role.UPDATES in node.roles:
         passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))]
         epochs, many = graph.updates
     forwards = epochs * max(1.0, passes - 1)  # a backward pass reduces as often as a forward one
@@ -328,7 +331,9 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     flops = passes * tokens * forward_flops(dims, seq_len)
     rates = rates_of(request, mesh)
     micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
-    fetched, updated = offload_seconds(request, decl, mesh, dims, trained=node.op == "step")
+    fetched, updated = offload_seconds(
+        request, decl, mesh, dims, trained=Role.UPDATES in node.roles
+    )
     bubble = waiting(mesh, dims, micros // many)
     return Stage(
         node=node.name,
@@ -506,7 +511,7 @@ def _remedies(program: Program, slowest: Stage) -> Iterator[str]:
     fields = {
         i.argument
         for replay in program.flow
-        if replay.op == "replay"
+        if Role.PACKS in replay.roles
         for i in replay.inputs
         for source in program.flow
         if source.name == i.edge and source.receiver == slowest.service

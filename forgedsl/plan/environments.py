@@ -19,6 +19,7 @@ from forgedsl.plan.meshes import number
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names, walk
+from forgedsl.types.flow import Role
 
 
 def environment_of(program: Program, settings: Mapping[str, object]) -> EnvironmentDecl | None:
@@ -30,7 +31,7 @@ def environment_of(program: Program, settings: Mapping[str, object]) -> Environm
 
 def played(program: Program, graph: Graph) -> tuple[str, ...]:
     """The environments that the flow and the evals play in."""
-    settings = [node.settings for node in graph.of("sample")]
+    settings = [node.settings for node in graph.having(Role.SAMPLES)]
     settings += [{"env": decl.settings["env"].value} for decl in program.evals.values()]
     found = [environment_of(program, each) for each in settings]
     used = {decl.name for decl in found if decl is not None}
@@ -55,20 +56,20 @@ def check_environments(
 ) -> list[Diagnostic]:
     """Everything that is wrong with what the flow and the evals play in."""
     found: list[Diagnostic] = []
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         shop = environment_of(program, node.settings)
         if shop is not None:
             found += _endless(shop, node.settings.get("max_turns"), node.span)
             found += _too_long(program, graph, node, shop, contexts, seq_len)
     for decl in program.evals.values():
         found += _eval(program, decl)
-    return found + [d for node in graph.of("score") for d in _parts(program, graph, node)]
+    return found + [d for node in graph.having(Role.SCORES) for d in _parts(program, graph, node)]
 
 
 def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
     """D622: the model of a player calls tools in a form that nothing reads."""
     found = []
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         shop = environment_of(program, node.settings)
         model = program.models[model_of(program.services[node.target])]
         offers = shop is not None and (shop.body.tools or shop.body.served)

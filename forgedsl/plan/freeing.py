@@ -14,11 +14,12 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.ir.program import Constant, Program, Scope
 from forgedsl.losses.infer import infer
 from forgedsl.records import replace
+from forgedsl.types.flow import Role
 
 
 def freeing_parameter(program: Program, fields: Set[str]) -> str:
     """A parameter that removes `fields` from the loss of the flow when it is 0."""
-    step = next(step for step in program.flow if step.op == "step")
+    step = next(step for step in program.flow if Role.UPDATES in step.roles)
     loss = program.functions[step.settings["loss"].value.name]
     for name, value in program.params.items():
         known = name.removeprefix(f"{loss.scope.module}.")

@@ -19,6 +19,7 @@ from forgedsl.diagnostics import Diagnostic, Severity
 from forgedsl.ir.graph import Graph, Level, Node
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.records import dataclass
+from forgedsl.types.flow import Role
 
 CREDITS, HELD = "credits", "credits held"
 RELEASE, PULL, TAKE = "release", "pull", "take"
@@ -99,7 +100,7 @@ def net_of(graph: Graph, schedule: SchedulePlan, capacities: Mapping[str, int]) 
     back: dict[str, int] = {}
     found: list[Transition] = []
     for source in graph.sources:
-        quota = 1 if source.op == "batches" else int(source.settings["count"])
+        quota = graph.quota(source)
         back[source.name] = quota
         share = schedule.staleness.credits * quota // schedule.staleness.prompts
         tokens[f"{source.name} {CREDITS}"] = share
@@ -256,19 +257,19 @@ def exits(graph: Graph, schedule: SchedulePlan) -> tuple[Exit, ...]:
 
 
 def _exits(graph: Graph, schedule: SchedulePlan) -> Iterator[Exit]:
-    if graph.of("sample"):
+    if graph.having(Role.SAMPLES):
         limit = max(16, 2 * schedule.staleness.credits)
         effect = f"its group is dropped, the credit returns; {limit} in a row end the run"
         yield Exit(failure="a rollout fails", effect=effect, ends=False)
-    if graph.of("score"):
+    if graph.having(Role.SCORES):
         effect = "dropped, or scored as `on_error` says; above `max_failed` the run ends"
         yield Exit(failure="a reward fails", effect=effect, ends=False)
-    if graph.of("keep"):
+    if graph.having(Role.DROPS):
         limit_s = schedule.starve_timeout
         until = f"no group for {_time(limit_s)} ends the run" if limit_s else "nothing ends a run"
         effect = f"the credit returns; {until}"
         yield Exit(failure="a filter drops a group", effect=effect, ends=False)
-    if graph.of("sample") and schedule.every is not None and schedule.mode == "async":
+    if graph.having(Role.SAMPLES) and schedule.every is not None and schedule.mode == "async":
         effect = "cannot be: the worst age is within max_policy_age"
         yield Exit(failure="a group gets too old", effect=effect, ends=False)
     for sync in graph.syncs:

@@ -31,6 +31,7 @@ from forgedsl.plan.sizes import held_bytes, lengths
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
+from forgedsl.types.flow import Role
 
 MICROBATCH_TOKENS = 16_384
 """Tokens of a microbatch where neither `rows` nor `tokens` is set."""
@@ -203,7 +204,7 @@ def advice(program: Program, graph: Graph, plan: Plan) -> list[Diagnostic]:
     """Warnings about speed: P211 kv-starved, which only `plan` gives, A307 bottleneck."""
     wanted: dict[str, int] = {}
     longest: dict[str, int] = {}
-    for node in graph.of("sample"):
+    for node in graph.having(Role.SAMPLES):
         each = min(2, int(node.settings["n"]))
         wanted[node.target] = wanted.get(node.target, 0) + each * plan.slots[node.name]
         tokens = sum(lengths(plan.request, graph, node))

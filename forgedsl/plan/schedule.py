@@ -18,6 +18,7 @@ from forgedsl.plan.staleness import Staleness, bound, plan_async
 from forgedsl.records import dataclass, replace
 from forgedsl.settings import Auto
 from forgedsl.source import Span
+from forgedsl.types.flow import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,7 @@ def looser(program: Program, schedule: SchedulePlan) -> SchedulePlan:
 
 def items_per_step(graph: Graph) -> int:
     """Groups (or batches) that one optimizer step consumes."""
-    return sum(1 if s.op == "batches" else int(s.settings["count"]) for s in graph.sources)
+    return sum(graph.quota(source) for source in graph.sources)
 
 
 def _staleness(decl: Decl, graph: Graph, reporter: Reporter) -> Staleness | None:
@@ -173,7 +174,7 @@ def _replayable(program: Program, graph: Graph, staleness: Staleness, reporter: 
 
 def _every(graph: Graph) -> int | None:
     """Steps between syncs into the samplers of the flow; evals alone make nothing stale."""
-    samplers = {node.target for node in graph.of("sample")}
+    samplers = {node.target for node in graph.having(Role.SAMPLES)}
     syncs = [node for node in graph.syncs if node.settings["target"] in samplers]
     return max(map(sync_every, syncs), default=None)
 

@@ -31,6 +31,7 @@ from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto
 from forgedsl.transports import TRANSPORTS, offered
+from forgedsl.types.flow import WORKS, Role
 
 SIZES = ("procs", "replicas", "parallel.tp", "parallel.cp", "parallel.dp_shard")
 ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.gpu_memory"
@@ -327,7 +328,7 @@ class _Search:
         stages = [
             cost.stage_of(request, self.graph, self.schedule, node)
             for node in self.graph.nodes
-            if node.target == decl.name and node.op in ("sample", "logprobs", "step")
+            if node.target == decl.name and node.roles & WORKS - {Role.TRANSFERS}
         ]
         stages += cost.judge_stages(request, self.graph)
         return sum(stage.seconds for stage in stages if stage.service == decl.name)

@@ -28,6 +28,7 @@ from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
+from forgedsl.types.flow import Role
 
 WIDTH = 100
 HOST_ROWS = 6
@@ -49,7 +50,7 @@ def render_plan(
         ("replay", list(_replay(graph, plan))),
         ("liveness", list(_liveness(graph, plan))),
         ("cost of a step, at most", list(_cost(graph, plan))),
-        ("dead groups", list(_dead(plan)) if graph.of("score") else []),
+        ("dead groups", list(_dead(plan)) if graph.having(Role.SCORES) else []),
         ("removed", [f"{', '.join((*part.nodes, *part.services)) or 'field'}: {part.reason}"
                      for part in graph.removed]),
     ]  # fmt: skip
@@ -265,7 +266,7 @@ def _liveness(graph: Graph, plan: Plan) -> Iterator[str]:
     schedule = plan.schedule
     for loop in credit_loops(graph, schedule):
         source = graph.node(loop[0])
-        quota = 1 if source.op == "batches" else int(source.settings["count"])
+        quota = graph.quota(source)
         credits = schedule.staleness.credits * quota // schedule.staleness.prompts
         yield f"{' > '.join((*loop, loop[0]))}"
         yield f"  {credits} credits, a turn needs {quota}: never stuck"
@@ -310,7 +311,7 @@ def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
     """What one more batch under way gives: to all who wait for batches, or to the engine that all
     wait for and that has too few sequences to decode at once."""
     cost, request = plan.cost, plan.request
-    engine = slowest.node in {node.name for node in graph.of("sample")}
+    engine = slowest.node in {node.name for node in graph.having(Role.SAMPLES)}
     if not cost.overlapped or plan.schedule.every is None or not (cost.waits or engine):
         return
     more = looser(request.program, plan.schedule)

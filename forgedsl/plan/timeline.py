@@ -12,6 +12,7 @@ from __future__ import annotations
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
+from forgedsl.types.flow import Role
 
 STEPS = 6
 SYNC = "weights"
@@ -45,9 +46,11 @@ class _Clock:
         nodes = [node for node in graph.nodes if node.name in seconds]
         self.seconds = seconds
         self.lane_of = plan.cost.lane
-        self.before = [n for n in nodes if n.op in ("sample", "logprobs") and not n.at_step]
-        self.steps = [n for n in nodes if n.at_step or n.op == "step"]
-        self.syncs = [n for n in nodes if n.op == "sync"]
+        self.before = [
+            n for n in nodes if n.roles & {Role.SAMPLES, Role.MEASURES} and not n.at_step
+        ]
+        self.steps = [n for n in nodes if n.at_step or Role.UPDATES in n.roles]
+        self.syncs = [n for n in nodes if Role.TRANSFERS in n.roles]
         self.lag = plan.schedule.staleness.lag
         self.every = plan.schedule.every
         self.bars: list[Bar] = []
@@ -63,10 +66,14 @@ class _Clock:
         for node in self.before:
             bar = self._work(node, step, ready)
             ready = bar.end
-            if node.op == "sample":
+            if Role.SAMPLES in node.roles:
                 version = max(v for time, v in self.served if time <= bar.start)
         for node in self.steps:
-            age = step - 1 - version if node.op == "step" and self.every is not None else None
+            age = (
+                step - 1 - version
+                if Role.UPDATES in node.roles and self.every is not None
+                else None
+            )
             ready = self._work(node, step, ready, age).end
         if self.every is not None and step % self.every == 0:
             for node in self.syncs:

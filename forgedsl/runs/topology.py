@@ -10,6 +10,7 @@ from html import escape
 
 from forgedsl.lower.job import Job, Node
 from forgedsl.records import dataclass
+from forgedsl.types.flow import Role
 
 BOX_W, BOX_H, LANE_H, GAP_X, GAP_Y, PAD = 172, 54, 4, 50, 20, 8
 TITLE = 22
@@ -97,7 +98,7 @@ def words(node: Node, shade: dict[str, str]) -> tuple[str, str]:
     target = node.target.removeprefix("advantage_").removeprefix("filter_")
     title = f"{target}.{node.op}" if node.target in shade else target or node.op
     if node.op in ("put", "recall"):
-        title = f"{target}.put" if node.op == "put" else f"{target}.draw"
+        title = f"{target}.put" if Role.STORES in node.roles else f"{target}.draw"
     size = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.loss
     note = f"{node.name} \u00b7 {size}" if size else node.name
     return (title if len(title) <= TITLE else title[: TITLE - 1] + "\u2026"), note
@@ -145,8 +146,8 @@ def back(step: Placed, sample: Placed, bottom: float, label: str) -> str:
 def topology_svg(job: Job) -> str:
     """Draw the job's dataflow graph."""
     shade = colors(job)
-    syncs = [node for node in job.nodes if node.op == "sync"]
-    drawing = place(tuple(node for node in job.nodes if node.op != "sync"))
+    syncs = [node for node in job.nodes if Role.TRANSFERS in node.roles]
+    drawing = place(tuple(node for node in job.nodes if Role.TRANSFERS not in node.roles))
     boxes = [(one.node, one) for one in drawing.places.values() if one.node is not None]
     parts = [curve([drawing.places[name] for name in route]) for route in drawing.routes]
     ways = [("step", s.target, "sample", s.to, f"sync {s.target} \u2192 {s.to}, every {s.every}")

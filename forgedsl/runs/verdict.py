@@ -18,6 +18,7 @@ from forgedsl.records import dataclass
 from forgedsl.runs import syncs
 from forgedsl.runs.data import RunData, Span
 from forgedsl.runs.text import duration, number
+from forgedsl.types.flow import Role
 
 Points = tuple[tuple[float, float], ...]
 
@@ -396,7 +397,7 @@ def _speed(data: RunData) -> Iterator[Finding]:
 
 
 def _bound(data: RunData, idle: float, starved: float) -> str:
-    samples = any(node.op == "sample" for node in data.job.nodes)
+    samples = any(Role.SAMPLES in node.roles for node in data.job.nodes)
     if idle >= WAITING:
         shares = waits(data.spans, data.starts)
         worst = max(shares, key=shares.__getitem__, default="")

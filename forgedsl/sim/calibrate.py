@@ -25,6 +25,7 @@ from forgedsl.sim.fit import Crowd, Interval, least_squares, overlap, union
 from forgedsl.sim.latency import Control, Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.result import Result
 from forgedsl.sim.values import Dist, constant, quantiles
+from forgedsl.types.flow import Role
 
 FIRST = 3
 """steps at the beginning that are no measure: compilation, empty queues"""
@@ -189,7 +190,7 @@ def _titan(titan: Titan, name: str, data: RunData, syncs: list[Interval]) -> Tit
 def _reward(reward: Reward, name: str, data: RunData) -> Reward:
     """A share of the time in which scores were being computed."""
     behind = {rubric: spec.rewards for rubric, spec in data.job.rubrics.items()}
-    targets = {n.name: n.target for n in data.job.nodes if n.op == "score"}
+    targets = {n.name: n.target for n in data.job.nodes if Role.SCORES in n.roles}
     scores = [
         span
         for span in after_start(data, "score")

@@ -33,6 +33,7 @@ from forgedsl.plan.sizes import data_ranks, lengths
 from forgedsl.services.titan import PRECISIONS
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
+from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph, Node
@@ -81,9 +82,9 @@ def _rewards(job: Job) -> tuple[dict[str, Reward], list[str]]:
 
 
 def _filters(job: Job) -> tuple[dict[str, Filter], list[str]]:
-    size = max((node.n or 1 for node in job.nodes if node.op == "sample"), default=1)
+    size = max((node.n or 1 for node in job.nodes if Role.SAMPLES in node.roles), default=1)
     keep = 1.0 - SUCCESS**size - (1.0 - SUCCESS) ** size if size > 1 else 1.0
-    names = [node.target for node in job.nodes if node.op == "mask"]
+    names = [node.target for node in job.nodes if Role.DECIDES in node.roles]
     note = f"{keep:.0%} of groups (success rate {SUCCESS:g}, {size} completions each)"
     return {n: Filter(keep=keep) for n in names}, [f"filter {n} keeps {note}" for n in names]
 
@@ -117,7 +118,7 @@ def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list
     for name, service in job.services.items():
         if not isinstance(service, Sampler):
             continue
-        nodes = [node for node in graph.of("sample") if node.target == name]
+        nodes = [node for node in graph.having(Role.SAMPLES) if node.target == name]
         if nodes:
             prompt, new = lengths(plan.request, graph, nodes[0])
         else:  # it serves evals only
@@ -141,7 +142,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     flops = forward_flops(dims, round(context))
     read = size * num_params(dims)
     siblings = max(
-        (int(n.settings["n"]) for n in graph.of("sample") if n.target == name), default=1
+        (int(n.settings["n"]) for n in graph.having(Role.SAMPLES) if n.target == name), default=1
     )
     shared = siblings if value(decl, "engine.prefix_caching") else 1
     cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=kv_itemsize(request.program, decl))

@@ -29,13 +29,21 @@ class Role(StrEnum):
     """What passes look for in a graph without knowing who does it."""
 
     SOURCE = "source"  # begins the groups (or batches) of a step
+    PROMPTS = "prompts"  # such a source: prompts, which are answered by sampling
+    PAIRS = "pairs"  # such a source: preference pairs, which were written beforehand
+    SUPERVISED = "supervised"  # such a source: whole batches of conversations
     SAMPLES = "samples"  # makes completions
     MEASURES = "measures"  # runs a model over tokens that are there
     SCORES = "scores"  # gives a score for each completion
     COMPUTES = "computes"  # calls a function of the program
+    DECIDES = "decides"  # such a call: a filter, which says yes or no
     DROPS = "drops"  # decides which groups a batch is made of
     PACKS = "packs"  # makes a batch of completions and fields
     UPDATES = "updates"  # trains a service
     TRANSFERS = "transfers"  # brings weights to another service
     STORES = "stores"  # keeps what a step was made of
     RECALLS = "recalls"  # brings back what earlier steps kept
+
+
+WORKS = frozenset({Role.SAMPLES, Role.MEASURES, Role.UPDATES, Role.TRANSFERS})
+"""roles of the nodes whose work is a model's: what a step costs is the sum over them"""

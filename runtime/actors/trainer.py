@@ -38,6 +38,7 @@ from forgedsl.runtime.updates import parts, summary
 from forgedsl.runtime.upstream import titan, value_head
 from forgedsl.runtime.upstream.titan_attention import Stretches
 from forgedsl.runtime.upstream.titan_saving import Saver
+from forgedsl.types.flow import Role
 
 PROBED = range(3)
 """publications that carry a probe: the start, and the first two that a step has changed"""
@@ -271,15 +272,21 @@ class TitanTrainer(TitanActor):
 
     def _updates(self) -> int:
         """Of a step, at most."""
-        mine = (n for n in self.job.nodes if n.op == "step" and n.target == self.name)
+        mine = (n for n in self.job.nodes if Role.UPDATES in n.roles and n.target == self.name)
         return max((node.epochs * node.minibatches for node in mine), default=1)
 
     def _generator_dtype(self) -> str:
-        targets = [n.to for n in self.job.nodes if n.op == "sync" and n.target == self.name]
+        targets = [
+            n.to for n in self.job.nodes if Role.TRANSFERS in n.roles and n.target == self.name
+        ]
         return self.job.services[targets[0]].dtype if targets and targets[0] else self.service.dtype
 
     def _transport(self) -> str:
-        chosen = [n.transport for n in self.job.nodes if n.op == "sync" and n.target == self.name]
+        chosen = [
+            n.transport
+            for n in self.job.nodes
+            if Role.TRANSFERS in n.roles and n.target == self.name
+        ]
         return chosen[0] if chosen else "shm"
 
     def _together(self, mine: Any) -> list[Any]:

@@ -18,6 +18,7 @@ from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.flow import Flow, Stream
 from forgedsl.runtime.items import Batch, Rollout, Sample
 from forgedsl.runtime.unit import Unit, number
+from forgedsl.types.flow import Role
 
 SHOWN = 200
 """characters at either end that are kept of the other answers of a group"""
@@ -127,7 +128,7 @@ def _sample(rollout: Rollout, source: Node) -> Sample:
             "truncated": float(rollout.truncated),
         },
     )
-    if source.op != "pairs":  # those were written, not sampled
+    if Role.PAIRS not in source.roles:  # pairs were written, not sampled
         sample.token_fields["behavior"] = list(rollout.logprobs)
     return sample
 

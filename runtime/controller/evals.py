@@ -23,6 +23,7 @@ from forgedsl.runtime.guards import Late
 from forgedsl.runtime.items import Prompt
 from forgedsl.runtime.meter import finite
 from forgedsl.runtime.operations.sample import span_fields
+from forgedsl.types.flow import Role
 
 MIN_RUNNING = 64
 TIMEOUT, LOSS_TIMEOUT = 300.0, 3600.0
@@ -45,7 +46,7 @@ class Evals:
         self._events = context.events
         self._meter = context.meter
         self._failures = context.failures
-        samplers = [e.node for e in flow.edges.values() if e.node.op == "sample"]
+        samplers = [e.node for e in flow.edges.values() if Role.SAMPLES in e.node.roles]
         self._nodes = {name: _node(name, spec, job, samplers) for name, spec in job.evals.items()}
         self._prompts: dict[str, list[Prompt]] = {}
 

@@ -20,6 +20,7 @@ from forgedsl.errors import InternalError
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.flow import Edge, Flow, Source, Stream
 from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.types.flow import Role
 
 ENDS = ("replay", "step", "sync")
 
@@ -52,7 +53,7 @@ def analyse(job: Job) -> Flow:
         replays={node.name: _streams(node, edges) for node in ends["replay"]},
         steps=ends["step"],
         syncs=ends["sync"],
-        scores=tuple(node for node in job.nodes if node.op == "score"),
+        scores=tuple(node for node in job.nodes if Role.SCORES in node.roles),
         recalls=tuple(
             Source(node=node, index=index, quota=node.count or 1, nodes=(), syncs=())
             for index, node in enumerate(drawn)
@@ -71,9 +72,9 @@ def _sources(job: Job, edges: dict[str, Edge], syncs: tuple[Node, ...]) -> tuple
             for edge in edges.values()
             if edge.root == node.name and edge.node is not node and not edge.in_batch
         )
-        samplers = {each.target for each in mine if each.op == "sample"}
-        whole = 1 if node.op == "batches" else job.schedule.prompts
-        quota = whole if len(nodes) == 1 or node.op == "batches" else node.count or whole
+        samplers = {each.target for each in mine if Role.SAMPLES in each.roles}
+        whole = 1 if Role.SUPERVISED in node.roles else job.schedule.prompts
+        quota = whole if len(nodes) == 1 or Role.SUPERVISED in node.roles else node.count or whole
         refreshed = tuple(sync for sync in syncs if sync.to in samplers)
         found.append(Source(node=node, index=index, quota=quota, nodes=mine, syncs=refreshed))
     return tuple(found)

@@ -25,7 +25,9 @@ from forgedsl.runtime.flow import Source
 from forgedsl.runtime.guards import AgeGuard, Late, deadline
 from forgedsl.runtime.items import Batch
 from forgedsl.runtime.ledger import Entry, Ledger
+from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.runtime.unit import Unit
+from forgedsl.types.flow import Role
 
 HEALTH_SECONDS = 10.0
 
@@ -177,16 +179,11 @@ class Intake:
 
     async def _draw(self) -> Any:
         node = self.source.node
-        ask = {
-            "draw": self._endpoints.draw,
-            "batches": self._endpoints.batches,
-            "pairs": self._endpoints.pairs,
-        }[node.op]
-        return await demand(node, ask(node))
+        return await demand(node, unit_of(node.op).begin(self._endpoints, node))
 
     def _begin(self, tasks: asyncio.TaskGroup, local: int, item: Any) -> None:
         unit = Unit(self._flow, self.source, local, item)
-        if self.source.node.op == "draw":
+        if Role.PROMPTS in self.source.node.roles:
             item.group = unit.group
         self.in_flight[local] = unit
         self._events.emit(
@@ -262,7 +259,8 @@ class Pool:
         for streams in self._flow.replays.values():
             for stream in streams:
                 edge = self._flow.edges[stream.edge]
-                sync = self._flow.synced(edge.lineage or "") if edge.node.op != "batches" else None
+                supervised = Role.SUPERVISED in edge.node.roles
+                sync = None if supervised else self._flow.synced(edge.lineage or "")
                 if edge.root == unit.source.node.name and sync is not None:
                     now = self._versions.trained[sync.target]
                     rollouts = unit.live(stream.edge)

@@ -20,6 +20,7 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.runtime.unit import MISSING, Column, DropGroup, Unit
+from forgedsl.types.flow import Role
 
 Fire = Callable[[Unit, Node, int], Awaitable[Any]]
 """the value of a node for a completion"""
@@ -48,7 +49,7 @@ class Place:
 
     def judged_by(self, edge: str) -> bool:
         """Whether this is a filter, and the edge its verdict."""
-        return self.node.op == "keep" and edge == self.node.inputs[1].edge
+        return Role.DROPS in self.node.roles and edge == self.node.inputs[1].edge
 
 
 class Round:
@@ -158,7 +159,7 @@ class Round:
     async def _one(self, place: Place, sibling: int) -> None:
         unit, node = self._unit, place.node
         siblings: Sequence[int] = ()
-        if node.op == "keep":
+        if Role.DROPS in node.roles:
             value = unit.cells(node.inputs[0].edge)[sibling]
         elif not place.each:
             await self._slots[node.name].acquire()
@@ -195,7 +196,7 @@ def _place(flow: Flow, node: Node) -> Place:
     width = flow.edges[node.name].width
     each = width is not None and unit_of(node.op).fires == "completion"
     count = (width or 1) if each else 1
-    if node.op == "keep":
+    if Role.DROPS in node.roles:
         edge = flow.edges[node.inputs[0].edge]
         each, count = True, edge.width or 1
     return Place(node=node, edges=edges, each=each, need=[len(edges)] * count, left=count)

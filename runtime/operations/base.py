@@ -7,7 +7,7 @@ Controller  unit.store(context, node)        what it keeps over steps, and bring
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -99,6 +99,10 @@ class Operation:
             width=first.width if alike and first else None,
             in_batch=in_batch(node, read),
         )
+
+    def begin(self, endpoints: Endpoints, node: Node) -> Awaitable[Any]:
+        """The next item of a source, which begins a group."""
+        raise InternalError(f"{self.name} begins no groups")
 
     async def fire(self, run: Run, call: Call) -> Any:
         raise InternalError(f"{self.name} is not fired")

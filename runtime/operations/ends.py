@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
 
 from forgedsl.lower.job import Job, Node
+from forgedsl.runtime.endpoints import Endpoints
 from forgedsl.runtime.flow import Edge
 from forgedsl.runtime.operations.base import Operation
 
 
 class _Source(Operation):
+    """Begins the groups of a step, each with what its dataset gives."""
+
     fires = "source"
     width: int | None = None
     samples = True
@@ -25,14 +29,23 @@ class Draw(_Source):
     name = "draw"
     samples = False
 
+    def begin(self, endpoints: Endpoints, node: Node) -> Awaitable[Any]:
+        return endpoints.draw(node)
+
 
 class Pairs(_Source):
     name = "pairs"
     width = 2
 
+    def begin(self, endpoints: Endpoints, node: Node) -> Awaitable[Any]:
+        return endpoints.pairs(node)
+
 
 class Batches(_Source):
     name = "batches"
+
+    def begin(self, endpoints: Endpoints, node: Node) -> Awaitable[Any]:
+        return endpoints.batches(node)
 
 
 class _End(Operation):

@@ -11,6 +11,9 @@ OPERATIONS: tuple[Operation, ...] = (
 )  # fmt: skip
 
 
+_BY_NAME = {each.name: each for each in OPERATIONS}
+
+
 def unit_of(op: str) -> Operation:
     """What runs this operation."""
-    return next(each for each in OPERATIONS if each.name == op)
+    return _BY_NAME[op]

@@ -24,6 +24,7 @@ from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.judge import Judge, Scorer
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.types.flow import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ async def _environments(
     for name, environment in job.environments.items():
         mesh = fleet.environments[name]
         endpoints.environments[name] = EnvironmentClient(name, environment, mesh, events)
-    roots = {node.name: node.target for node in job.nodes if node.op == "draw"}
+    roots = {node.name: node.target for node in job.nodes if Role.PROMPTS in node.roles}
     plays = [(n.env, n.target, roots[n.inputs[0].edge]) for n in job.nodes if n.env is not None]
     plays += [(e.env, e.service, e.dataset) for e in job.evals.values() if e.env is not None]
     for env, service, dataset in plays:

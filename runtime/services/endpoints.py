@@ -39,6 +39,7 @@ from forgedsl.runtime.services.generator import GeneratorClient, Home
 from forgedsl.runtime.services.reward import RewardClient
 from forgedsl.runtime.services.titan import TitanClient
 from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl.types.flow import Role
 
 
 class Pool(Protocol):
@@ -239,7 +240,7 @@ class MonarchEndpoints:
 
     async def export(self, target: str) -> str:
         """Hugging Face export of the stepped model."""
-        step = next(node for node in self.job.nodes if node.op == "step")
+        step = next(node for node in self.job.nodes if Role.UPDATES in node.roles)
         model = self.job.models[self.job.services[step.target].model]
         return await self._titans[step.target].export(target, model.dtype)
 
@@ -295,7 +296,7 @@ def _limits(sampling: spec.Sampling, of: spec.Node | spec.Eval) -> Limits:
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
     """The microbatch of the stepped service, and the rows of a whole optimizer step."""
-    step = next(node for node in job.nodes if node.op == "step")
+    step = next(node for node in job.nodes if Role.UPDATES in node.roles)
     service = job.services[step.target]
     assert isinstance(service, spec.TitanService)
     ranks = service.parallel.dp_shard * service.parallel.dp_replicate

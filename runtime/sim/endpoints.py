@@ -33,6 +33,7 @@ from forgedsl.sim.latency import (
     steps,
 )
 from forgedsl.sim.values import FAILS, KEEPS, REWARD, uniform
+from forgedsl.types.flow import Role
 
 PURE = "rewards"
 
@@ -75,7 +76,7 @@ class SimEndpoints:
             alike = next((group for group in job.colocate if name in group), (name,))
             shared[name] = next((shared[n] for n in alike if n in shared), None) or Places()
         self.titans = shared
-        self.trained = {node.target: 0 for node in job.nodes if node.op == "step"}
+        self.trained = {node.target: 0 for node in job.nodes if Role.UPDATES in node.roles}
         """versions"""
         self.scoring = dict.fromkeys(self.titans.keys() - self.trained.keys(), 0.0)
         """seconds that frozen models work"""
@@ -204,7 +205,7 @@ class SimEndpoints:
 
     async def call(self, node: Node, args: dict[str, Any]) -> Any:
         """A filter keeps its share of groups; everything else gives zeros."""
-        if node.op == "mask":
+        if Role.DECIDES in node.roles:
             self._draws[node.target] += 1
             keep = self._latencies.filters[node.target].keep
             return uniform(self._seed, KEEPS, self._draws[node.target]) < keep
@@ -374,7 +375,7 @@ def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
 
 def _supervised(job: Job) -> tuple[int, int]:
     """Tokens of a row, and rows of a batch of a whole step."""
-    step = next(node for node in job.nodes if node.op == "step")
+    step = next(node for node in job.nodes if Role.UPDATES in node.roles)
     service = job.services.get(step.target)
     if not isinstance(service, TitanService):
         return 1, 1

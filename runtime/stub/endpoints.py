@@ -30,6 +30,7 @@ from forgedsl.runtime.upstream.monarch import Mesh
 from forgedsl.sim.inject import Fault, faults_due
 from forgedsl.sim.latency import Latencies, completion_tokens, prompt_tokens, steps
 from forgedsl.sim.values import FAILS, KEEPS, uniform
+from forgedsl.types.flow import Role
 
 
 class StubClient(GeneratorClient):
@@ -108,7 +109,7 @@ class StubEndpoints(MonarchEndpoints):
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
         """A filter keeps its share of groups; everything else gives zeros."""
-        if node.op == "mask":
+        if Role.DECIDES in node.roles:
             self._masks += 1
             return uniform(self._seed, KEEPS, self._masks) < self._model.filters[node.target].keep
         lists = [value for value in args.values() if isinstance(value, list)]
@@ -158,9 +159,9 @@ def readers(job: spec.Job, rehearsal: Rehearsal) -> dict[str, StubReader]:
     }
     roots: dict[str, str] = {}
     for node in job.nodes:
-        if node.op in ("draw", "pairs"):
+        if node.roles & {Role.PROMPTS, Role.PAIRS}:
             roots[node.name] = node.target
-        elif node.op == "sample" and node.inputs[0].edge in roots:
+        elif Role.SAMPLES in node.roles and node.inputs[0].edge in roots:
             by_data[roots[node.inputs[0].edge]] = node.target
     return {
         name: StubReader(

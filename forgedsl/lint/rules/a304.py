@@ -15,6 +15,7 @@ Weigh by a ratio to `behavior`, or leave `on_swap` at `recompute`.
 from forgedsl.diagnostics import Edit, Fix, Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 
@@ -23,7 +24,7 @@ def check(view: View) -> Findings:
     if view.stale is None:
         return  # nothing is in flight at a swap
     for step in view.program.flow:
-        if step.op != "sync" or step.settings["on_swap"].value != "keep":
+        if Role.TRANSFERS not in step.roles or step.settings["on_swap"].value != "keep":
             continue
         target = step.settings["target"].value.name
         for loss in view.losses:

@@ -14,6 +14,7 @@ Set `starve_timeout`: the run then ends with exit code 6 and says why.
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 
@@ -21,7 +22,7 @@ finding = rule(__doc__, "E")
 def check(view: View) -> Findings:
     program = view.program
     schedule = program.schedule
-    keep = next((step for step in program.flow if step.op == "keep"), None)
+    keep = next((step for step in program.flow if Role.DROPS in step.roles), None)
     if schedule is None or keep is None or schedule.settings["starve_timeout"].value is not None:
         return
     yield finding(

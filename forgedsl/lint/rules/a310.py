@@ -12,6 +12,7 @@ Sync after every step, or every few. A profile of few steps is no reason.
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D", everywhere=True)
 
@@ -22,7 +23,7 @@ def check(view: View) -> Findings:
     if schedule is None or not isinstance(steps, int):
         return
     for step in view.program.flow:
-        if step.op == "sync" and step.settings["every"].value >= steps > 1:
+        if Role.TRANSFERS in step.roles and step.settings["every"].value >= steps > 1:
             every = step.settings["every"]
             yield finding(
                 f"weights are synced every {every.value} steps, and the run ends before",

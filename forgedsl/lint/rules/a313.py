@@ -21,6 +21,7 @@ from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View, place
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.sizes import completions
+from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Graph
@@ -36,7 +37,9 @@ def check(view: View) -> Findings:
     graph, plan = view.planned
     seconds = {stage.node: max(stage.seconds, stage.latency) for stage in plan.cost.stages}
     schedule = view.program.schedule
-    sampling = max((seconds.get(node.name, 0.0) for node in graph.of("sample")), default=0.0)
+    sampling = max(
+        (seconds.get(node.name, 0.0) for node in graph.having(Role.SAMPLES)), default=0.0
+    )
     if schedule is not None:
         patience = schedule.settings["starve_timeout"]
         if patience.value is not None and patience.value < PART * sampling:
@@ -46,7 +49,7 @@ def check(view: View) -> Findings:
                 place(patience, schedule),
                 help=f"`starve_timeout = {max(1, round(sampling / 6))}min`",
             )
-    for step in (s for s in view.program.flow if s.op == "sync"):
+    for step in (s for s in view.program.flow if Role.TRANSFERS in s.roles):
         node = next((n for n in graph.syncs if n.span == step.span), None)
         timeout = step.settings["timeout"]
         takes = seconds.get(node.name, 0.0) * (plan.schedule.every or 1) if node else 0.0
@@ -73,7 +76,7 @@ def _rewards(view: View, graph: Graph, plan: Plan) -> Findings:
 
 def _judges(view: View, graph: Graph, plan: Plan) -> Iterator[tuple[str, str, float]]:
     """What a judge in the plan needs for the answers that it is asked about at a time."""
-    count = sum(completions(graph, node) for node in graph.of("sample")) or 1
+    count = sum(completions(graph, node) for node in graph.having(Role.SAMPLES)) or 1
     for stage in plan.cost.stages:
         reward = view.program.rewards.get(stage.node)
         if reward is not None:

@@ -18,6 +18,7 @@ from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 SLICE = re.compile(r"\[(\d*)(%?):(\d*)(%?)\]")
@@ -27,7 +28,7 @@ Rows = tuple[str, str, float, float]
 
 def check(view: View) -> Findings:
     program = view.program
-    drawn = (s.receiver for s in program.flow if s.op in {"draw", "batches", "pairs"})
+    drawn = (s.receiver for s in program.flow if Role.SOURCE in s.roles)
     trained = [program.datasets[name] for name in dict.fromkeys(drawn)]
     for evaluation in program.evals.values():
         dataset = program.datasets[evaluation.settings["dataset"].value.name]

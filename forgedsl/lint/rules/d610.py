@@ -20,6 +20,7 @@ from forgedsl.hir.judges import scorer_of
 from forgedsl.ir.program import Constructor, Decl, model_of
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 
@@ -30,7 +31,7 @@ def check(view: View) -> Findings:
     if sampler is None:
         return
     ours = program.models[sampler.ctor_args[0].name]
-    asked = [(s.receiver, s.span) for s in program.flow if s.op in ("logprobs", "values")]
+    asked = [(s.receiver, s.span) for s in program.flow if Role.MEASURES in s.roles]
     scorers = [scorer for r in program.rewards.values() if (scorer := scorer_of(r)) is not None]
     asked += [(scorer.args["service"], scorer.span) for scorer in scorers]
     for service, span in asked:

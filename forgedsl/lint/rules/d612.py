@@ -25,9 +25,10 @@ from forgedsl.lint.rules.d604 import SLICE
 from forgedsl.lint.view import View, place
 from forgedsl.shipped import locate
 from forgedsl.source import Span
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
-PASSES = {"draw": 50, "pairs": 20}
+PROMPT_EPOCHS, PAIR_EPOCHS = 50, 20
 PUBLISHED = {
     "openai/gsm8k train": 7473, "openai/gsm8k test": 1319, "HuggingFaceH4/MATH-500 test": 500,
     "HuggingFaceH4/aime_2024 train": 30, "openai/openai_humaneval test": 164,
@@ -40,11 +41,11 @@ def check(view: View) -> Findings:
     if schedule is None:
         return
     steps, epochs = (schedule.settings[key].value for key in ("steps", "epochs"))
-    drawn = [s for s in view.program.flow if s.op in PASSES]
+    drawn = [s for s in view.program.flow if s.roles & {Role.PROMPTS, Role.PAIRS}]
     for name in dict.fromkeys(s.receiver for s in drawn):
         mine = [s for s in drawn if s.receiver == name]
         count = sum(s.settings["count"].value for s in mine)
-        most = min(PASSES[s.op] for s in mine)
+        most = min(PROMPT_EPOCHS if Role.PROMPTS in s.roles else PAIR_EPOCHS for s in mine)
         need = max(count, math.ceil(count * (steps or 0) / (epochs or most)))
         dataset = view.program.datasets[name]
         source = dataset.settings["source"]

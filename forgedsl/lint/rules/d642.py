@@ -15,13 +15,16 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
     if not any(
-        _is_chat(view.program.datasets[s.receiver]) for s in view.program.flow if s.op == "draw"
+        _is_chat(view.program.datasets[s.receiver])
+        for s in view.program.flow
+        if Role.PROMPTS in s.roles
     ):
         return
     for name in dict.fromkeys(service.ctor_args[0].name for service in view.samplers()):

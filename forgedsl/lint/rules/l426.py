@@ -22,15 +22,16 @@ from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
 from forgedsl.losses.tree import reachable
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
     for loss in view.losses:
-        made = {name: step for name, step in loss.bound.items() if step.op == "call"}
+        made = {name: step for name, step in loss.bound.items() if Role.COMPUTES in step.roles}
         if not made and _learns_from_itself(view, loss):
-            made = {name: step for name, step in loss.bound.items() if step.op == "logprobs"}
+            made = {name: step for name, step in loss.bound.items() if Role.MEASURES in step.roles}
         if not made or loss.once(_depends) or loss.once(l410.wrong_at) is not None:
             continue
         name, step = next(iter(made.items()))
@@ -46,7 +47,7 @@ def _learns_from_itself(view: View, loss: LossView) -> bool:
     """Whether it learns from all answers of its own, and nothing says how good they are."""
     samplers = (view.program.services[step.receiver] for step in loss.samplers)
     sampled = any(service.ctor_args[0].name in view.trained for service in samplers)
-    kept = any(step.op == "keep" for step in view.program.flow)
+    kept = any(Role.DROPS in step.roles for step in view.program.flow)
     if not sampled or kept or loss.is_pairs:
         return False
     distances = [loss.slope(distance=d, weight=0.0) for d in (0.0, 0.7, -1.1)]

@@ -12,13 +12,14 @@ keeps the rubric's.
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
     program = view.program
-    used = {step.receiver for step in program.flow if step.op == "score"}
+    used = {step.receiver for step in program.flow if Role.SCORES in step.roles}
     for rubric in program.rubrics.values():
         if rubric.name in used and rubric.settings["on_truncated"].value is None:
             yield finding(

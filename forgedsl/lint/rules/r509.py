@@ -25,6 +25,7 @@ from forgedsl.losses.reductions import over_step
 from forgedsl.losses.tree import GROUP_REDUCTIONS, SIBLING_REDUCTIONS, reachable
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
 TINY = 1e-9
@@ -33,7 +34,7 @@ ACROSS = GROUP_REDUCTIONS | SIBLING_REDUCTIONS
 
 def check(view: View) -> Findings:
     flow = view.program.flow
-    calls = [step for step in flow if step.op == "call"]
+    calls = [step for step in flow if Role.COMPUTES in step.roles]
     functions = view.program.functions
     for group in view.groups:
         if group.function.kind != "advantage":
@@ -53,7 +54,7 @@ def _small_groups(flow: tuple[FlowStep, ...], step: FlowStep) -> list[FlowStep]:
     found = []
     while pending:
         current = pending.pop()
-        if current.op == "sample" and current.settings["n"].value < 2:
+        if Role.SAMPLES in current.roles and current.settings["n"].value < 2:
             found.append(current)
         edges = {read.edge for read in current.inputs} - seen
         seen |= edges

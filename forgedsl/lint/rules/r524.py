@@ -15,13 +15,14 @@ from forgedsl.ir.program import Constructor, RewardDecl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import is_of_length, score_of
 from forgedsl.lint.view import View
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
 ANSWER, FORM = ("math_equal", "exact", "contains"), ("think_tags", "format_regex")
 
 
 def check(view: View) -> Findings:
-    used = {step.receiver for step in view.program.flow if step.op == "score"}
+    used = {step.receiver for step in view.program.flow if Role.SCORES in step.roles}
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
         if rubric.name not in used or not score.is_known:

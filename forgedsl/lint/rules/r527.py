@@ -17,6 +17,7 @@ from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W", everywhere=True)
 TAG = "<answer>"
@@ -29,7 +30,7 @@ def check(view: View) -> Findings:
         wanted = isinstance(body, Constructor) and (
             body.name == "think_tags" or TAG in str(body.args.get("pattern"))
         )
-        drawn = [program.datasets[s.receiver] for s in program.flow if s.op == "draw"]
+        drawn = [program.datasets[s.receiver] for s in program.flow if Role.PROMPTS in s.roles]
         if wanted and drawn and not any(_asks(view, dataset) for dataset in drawn):
             yield finding(
                 f"`{reward.name}` wants `{TAG}`, and the prompt never asks for it",

@@ -15,9 +15,10 @@ from forgedsl.lint.losses import STANDARD
 from forgedsl.lint.view import View
 from forgedsl.losses.reductions import over_tokens
 from forgedsl.syntax import ast
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
-PER_TOKEN = {"logprobs": True, "values": True, "score": False}
+PER_TOKEN = ((Role.MEASURES, True), (Role.SCORES, False))
 
 
 def check(view: View) -> Findings:
@@ -27,8 +28,8 @@ def check(view: View) -> Findings:
             field = declared.get(name)
             if field is None or not isinstance(field.type, ast.TensorType):
                 continue
-            per_token = PER_TOKEN.get(step.op)
-            if step.op == "call":
+            per_token = next((given for role, given in PER_TOKEN if role in step.roles), None)
+            if Role.COMPUTES in step.roles:
                 per_token = over_tokens(view.program.functions[step.receiver])
             axes = [axis.text for axis in field.type.axes if isinstance(axis, ast.Path)]
             if per_token is None or ("T" in axes) == per_token or "P" in axes:
