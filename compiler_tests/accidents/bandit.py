@@ -23,6 +23,7 @@ from forgedsl.lower.build import _program_text
 from forgedsl.lower.loss import lower_loss
 from forgedsl.runtime.losses.function import LossFunction
 from forgedsl.runtime.rewards.loading import STANDARD
+from forgedsl.types.flow import Role
 
 from .corpus import PIPELINES
 
@@ -158,12 +159,12 @@ class Bandit:
         kept = torch.ones(len(answers), dtype=torch.bool)
         lengths = batch.lengths.float() * self._unit
         if "keep" in self.steps:
-            calls = [s for s in self.program.flow if s.op == "call"]
+            calls = [s for s in self.program.flow if Role.COMPUTES in s.roles]
             keeps = next(s for s in calls if self.program.functions[s.receiver].kind == "filter")
             keep = self._function("filter", keeps.receiver)
             for at in range(0, len(answers), self.size):
                 kept[at : at + self.size] = bool(keep(scores[at : at + self.size]))
-        call = next((s for s in self.program.flow if s.op == "call"
+        call = next((s for s in self.program.flow if Role.COMPUTES in s.roles
                      and self.program.functions[s.receiver].kind == "advantage"), None)  # fmt: skip
         if call is None:
             return scores, kept
@@ -460,7 +461,9 @@ def _effects(bandit):
 def _largest(bandit):
     """The largest advantage where scores hardly differ, or not at all, in groups that are kept."""
     calls = {
-        bandit.program.functions[s.receiver].kind: s for s in bandit.program.flow if s.op == "call"
+        bandit.program.functions[s.receiver].kind: s
+        for s in bandit.program.flow
+        if Role.COMPUTES in s.roles
     }
     if "advantage" not in calls or len(calls["advantage"].inputs) > 1 or bandit.size < 2:
         return 0.0

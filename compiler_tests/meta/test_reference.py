@@ -7,8 +7,8 @@ import pytest
 from forgedsl.cli.commands import COMMANDS
 from forgedsl.cli.options import options_of
 from forgedsl.docs import REFERENCES, expressions, kinds, reference
+from forgedsl.operations.registry import METHODS
 from forgedsl.schema import builtins
-from forgedsl.schema.flow import METHODS
 from forgedsl.schema.kinds import ALL_KINDS
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"

@@ -15,10 +15,10 @@ from forgedsl.api import load_text
 from forgedsl.lower.build import Lowered
 from forgedsl.lower.job import Spec
 from forgedsl.lower.lock import choices
+from forgedsl.operations.registry import OPERATIONS
 from forgedsl.plan.meshes import CHOSEN
 from forgedsl.plan.text import render_plan
-from forgedsl.schema import KINDS, SERVICES, constructors, flow
-from forgedsl.schema.flow import COUNTS
+from forgedsl.schema import KINDS, SERVICES, constructors
 from forgedsl.schema.kinds import SYNC
 from forgedsl.settings import Limit
 
@@ -354,7 +354,8 @@ def test_what_the_language_has_no_longer_is_named_with_what_it_has(written: str,
 
 def test_every_argument_is_in_the_table() -> None:
     given = {f"{made.name}.{p.name}" for made in CONSTRUCTORS for p in made.params}
-    given |= {f"{name}.{p}" for name, all in flow.PARAMETERS.items() for p in all if p in COUNTS}
+    forms = (form for unit in OPERATIONS for form in unit.forms)
+    given |= {f"{form.method}.{count}" for form in forms for count in form.counts}
     assert given == WRITTEN.keys()
 
 

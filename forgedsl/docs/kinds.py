@@ -6,8 +6,9 @@ here, and a test holds them against the schema.
 
 from forgedsl.docs.markdown import GENERATED, block, code, join, table
 from forgedsl.docs.settings import settings_table
+from forgedsl.operations.registry import METHODS, OPERATIONS, forms
+from forgedsl.operations.statements import Form
 from forgedsl.schema.constructors import JUDGE
-from forgedsl.schema.flow import COLUMNS, METHODS, PARAMETERS
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
 INTRODUCTION = """\
@@ -81,42 +82,21 @@ MEANINGS = {
     "group is replaced by another from the dataset",
     "fn": "a part of losses and advantages, with a name; or the weight of a draw",
 }
-STATEMENTS = {
-    "draw": "so many prompts for one optimizer step; `weight` names a `fn` of `mean` and `count`, "
-    "what a row's `level` scored lately and how often: the chance that the row is taken",
-    "observe": "the score whose results the weight of a draw is given",
-    "put": "what the step was made of, for later ones: the rollout, and by name what a loss reads "
-    "beside it; of the groups for which the filter `keep` holds",
-    "batches": "batches of the dataset's conversations, for supervised training",
-    "pairs": "so many pairs of a chosen and a rejected answer",
-    "step": "`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "
-    "order of its own; one pass and one update where they are not given. A step makes one version. "
-    "`step(a, loss = x, b, loss = y)` adds the gradients of both, each loss over its own batch",
-    "logprobs": "log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
-    "the start of the step",
-    "values": "what the value head of `titan(value_head(policy))` says of the rollout's tokens: "
-    "`[B, T]`; of the trainer, under the weights at the start of the step",
-    "sample": "`n` completions of each prompt: groups of siblings",
-    "play": "`n` trajectories of each prompt in an environment, of several turns each; a rollout "
-    "whose completion is all behind the first prompt, masked to what the policy wrote",
-    "score": "a rubric or a reward is called by its name: `grade(rollout, prompt.target)`",
-    "keep": "the groups of a stream for which a filter holds",
-}
 
-RECALL = (
-    "so many groups of earlier steps, or what there is: rollouts whose parts are what was put "
-    "beside them (`old.adv`); no group twice in a step, and none older than `max_age`"
-)
-REPLAY = (
-    "what the loss needs besides the rollout's own fields, joined by rollout; groups wait here for "
-    "a batch"
-)
-BUFFER = {
-    "put": (code("buffer.put(rollout, keep = ..., NAME = ..., ...)"), STATEMENTS["put"]),
-    "draw": (code("buffer.draw(count)"), RECALL),
-}
-MERGE = "batches of several draws or generators as one, under one loss; their fields are the same"
-SYNC = "new weights for the generator; [settings](settings.md#sync-in-a-flow)"
+
+def _statements() -> dict[str, str]:
+    """What each statement is, by its word; a word that two kinds have says both."""
+    found: dict[str, str] = {}
+    for unit in OPERATIONS:
+        for form in unit.forms:
+            word = form.method or unit.name
+            if form.doc:
+                also = f"{found[word]}; of a {form.owner}: " if word in found else ""
+                found[word] = also + form.doc
+    return found
+
+
+STATEMENTS = _statements()
 
 
 def page() -> str:
@@ -155,22 +135,16 @@ def _entry(name: str, shape: str, text: str) -> str:
 
 
 def _flow() -> list[str]:
-    rows: list[tuple[str, str]] = []
-    for owner, methods in METHODS.items():
-        for method in (m for m in methods if m != JUDGE.name):
-            if owner == "buffer":
-                rows.append(BUFFER[method])
-                continue
-            args = ", ".join(PARAMETERS[method])
-            needs = " and ".join(f"`{column}`" for column in COLUMNS.get(method, ()))
-            note = f"; the dataset has {needs}" if needs else ""
-            rows.append((code(f"{owner}.{method}({args})"), STATEMENTS[method] + note))
-    for name in ("score", "keep"):
-        target = "NAME" if name == "score" else "rollout.keep"
-        rows.append((code(f"{target}({', '.join(PARAMETERS[name])})"), STATEMENTS[name]))
+    rows = [_row(owner, form) for owner in METHODS for _, form in forms(owner)]
+    rows += [_row("", form) for owner in ("rubric", "stream") for _, form in forms(owner)]
     text = f"no statement, but the value of a reward: {JUDGE.doc}"
     rows.append((code("SERVICE.score(prompt, scale = [1, 5], range = [0.0, 1.0])"), text))
-    rows.append((code("replay(rollout, NAME = ..., ...)"), REPLAY))
-    rows.append((code("merge(batch, batch, ...)"), MERGE))
-    rows.append((code("sync TRAINER -> GENERATOR { ... }"), SYNC))
+    rows += [_row("", form) for _, form in forms("")]
     return ["## Statements of a flow", table(("statement", "is"), rows)]
+
+
+def _row(owner: str, form: Form) -> tuple[str, str]:
+    """How a statement is written, and what it is."""
+    shown = form.shown or f"{owner}.{form.method}({', '.join(form.params)})"
+    needs = " and ".join(f"`{column}`" for column in form.columns)
+    return code(shown), form.doc + (f"; the dataset has {needs}" if needs else "")

@@ -10,11 +10,11 @@ from forgedsl.docs.settings import constructors, settings_table
 from forgedsl.records import replace
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
-FLOW = kinds.STATEMENTS | {
-    "replay": kinds.REPLAY,
-    "merge": kinds.MERGE,
-    "sync": kinds.SYNC.partition(";")[0],
+FLOW = {
+    word: text.partition(";")[0] if "](" in text else text
+    for word, text in kinds.STATEMENTS.items()
 }
+"""statements without links, which a terminal does not follow"""
 IN_LOSSES = {
     "minimize": "what a loss is: one scalar, from an aggregator such as `token_mean`",
     "report": "a scalar of a loss that becomes a column of metrics.jsonl; no gradient",

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import counted
 from forgedsl.ir.graph import EdgeKind, Graph, Node
 from forgedsl.operations.registry import operation
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
-from forgedsl.plan.sizes import lengths
-from forgedsl.types.flow import Role
+from forgedsl.plan.sizes import PlannedSizes
 
 Details = tuple[tuple[str, str], ...]
 
@@ -27,7 +25,7 @@ def box_details(node: Node, graph: Graph, plan: Plan) -> Details:
 
 def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "produces", operation(node.op).produces or str(node.stream)
-    shape = _shape(node, graph, plan)
+    shape = operation(node.op).size_text(node, PlannedSizes(plan.request, graph))
     if shape:
         yield "a step", shape
     for i in node.inputs:
@@ -43,31 +41,6 @@ def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
         if stage.node == node.name:
             yield "cost", f"{stage.flops:.1e} FLOP, about {time_text(stage.seconds)} a step"
     yield "id", node.id
-
-
-def _shape(node: Node, graph: Graph, plan: Plan) -> str:
-    """How much it makes in one optimizer step."""
-    prompts = graph.drawn(node) if node.root else 0
-    if own := operation(node.op).size_text(node):
-        return own
-    if node.op == "draw":
-        return counted(node.settings["count"], "prompt")
-    if node.op == "pairs":
-        return counted(node.settings["count"], "pair")
-    if Role.SAMPLES in node.roles:
-        prompt, new = lengths(plan.request, graph, node)
-        size = int(node.settings["n"])
-        return f"{prompts} x {size} completions, prompts <= {prompt}, completions <= {new} tokens"
-    samplers = [graph.node(name) for name in sorted(node.samplers)]
-    if samplers and node.op in ("logprobs", "score", "call"):
-        sizes = " + ".join(str(int(s.settings["n"])) for s in samplers)
-        new = max(lengths(plan.request, graph, s)[1] for s in samplers)
-        tokens = f", T <= {new}" if Role.MEASURES in node.roles else ""
-        return f"{counted(prompts, 'group')}, G = {sizes}{tokens}"
-    if Role.UPDATES in node.roles:
-        rows = plan.rows[graph.trainer]
-        return f"microbatches of {rows.rows} x {rows.seq_len} tokens on each rank"
-    return ""
 
 
 def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: Plan) -> Details:

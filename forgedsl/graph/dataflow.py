@@ -20,7 +20,7 @@ from forgedsl.ir.graph import Edge, EdgeKind, Graph, Input, Level, Node, Stream
 from forgedsl.ir.program import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
 from forgedsl.losses.reductions import over_step, over_tokens
-from forgedsl.operations.base import Role
+from forgedsl.operations.base import Reach, Role
 from forgedsl.operations.registry import operation
 from forgedsl.records import replace
 
@@ -90,37 +90,31 @@ def _nodes(program: Program) -> tuple[Node, ...]:
 
 
 def _node(program: Program, step: FlowStep, name: str, settings: Mapping[str, Any]) -> Node:
-    function = program.functions.get(step.receiver)
-    op = "mask" if step.op == "call" and function and function.kind == "filter" else step.op
-    if op == "values":  # they come as log-probs do
-        op, settings = "logprobs", {**settings, "values": True}
+    unit = operation(step.op)
     inputs = tuple(
         Input(argument=i.argument, edge=i.edge, attribute=i.attribute, span=i.span)
         for i in step.inputs
     )
-    target = "" if op in ("keep", "replay") else step.receiver
-    if op == "keep" and step.receiver and all(i.edge != step.receiver for i in inputs):
-        edge = Input(argument="edge", edge=step.receiver, attribute=None, span=step.span)
-        inputs = (edge, *inputs)
-    level = operation(op).level
-    if op == "call" and function and over_step(function):
-        level = Level.BATCH
-    return Node(
-        id=_content(op, name, target, inputs, settings),
-        name=name,
-        op=op,
-        target=target,
-        inputs=inputs,
-        level=level,
-        stream=Stream.LOGPROB
-        if op == "call" and function and over_tokens(function)
-        else operation(op).stream,
-        root="",
-        samplers=frozenset(),
-        settings=settings,
-        roles=operation(op).roles,
-        span=step.span,
+    node = unit.node(
+        Node(
+            id="",
+            name=name,
+            op=step.op,
+            target=step.receiver,
+            inputs=inputs,
+            level=unit.level,
+            stream=unit.stream,
+            root="",
+            samplers=frozenset(),
+            settings=settings,
+            roles=unit.roles,
+            span=step.span,
+        )
     )
+    if (function := program.functions.get(node.target)) is not None:
+        reach = Reach(whole_step=over_step(function), per_token=over_tokens(function))
+        node = unit.bound(node, reach)
+    return replace(node, id=_content(node.op, name, node.target, node.inputs, settings))
 
 
 NAMED = ("loss", "loss_2", "target", "env", "values", "weight", "observe")

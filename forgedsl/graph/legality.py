@@ -15,7 +15,7 @@ from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error
 from forgedsl.graph.fields import check_fields
 from forgedsl.graph.streams import check_streams
 from forgedsl.hir.judges import compared, compares, judge_of, judges
-from forgedsl.ir.graph import Input, Level, Node, Removed, Stream
+from forgedsl.ir.graph import Input, Node, Removed, Stream
 from forgedsl.ir.program import Decl, Function, Program, Ref, model_of, rewards_of
 from forgedsl.operations.base import Role
 from forgedsl.operations.registry import operation
@@ -158,8 +158,7 @@ def check(
     if not found:
         for node in nodes:
             found += _check_join(node, by_name)
-            found += _check_keep(node, by_name)
-            found += _check_observed(node, by_name)
+            found += operation(node.op).check_joins(node, by_name)
         found += _check_terms(nodes, by_name)
         trainer = program.services[_step(nodes).target]
         for batch, (loss, live) in reads.items():
@@ -199,43 +198,6 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
         if _joins(node) and source.samplers != sampled[0][1].samplers:
             return [_unrelated(node, read, sampled[0][1], source, "different samplers")]
     return []
-
-
-def _check_keep(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
-    """A filter decides which groups a batch is made of, so it cannot know the batch."""
-    if Role.DECIDES not in node.roles:
-        return []
-    pending = [by_name[i.edge] for i in node.inputs]
-    while pending:
-        source = pending.pop()
-        if source.level is Level.BATCH or source.at_step:
-            why = (
-                "is computed under the weights of the step" if source.at_step else "needs them all"
-            )
-            return [
-                error(
-                    "F130",
-                    "flow-shape",
-                    f"`{node.target}` chooses the groups of a step by `{source.name}`, which {why}",
-                    node.span,
-                    related=(
-                        Label(text=f"over the whole step: `{source.name}`", span=source.span),
-                    ),
-                    help="let the filter read the score",
-                )
-            ]
-        pending += [by_name[i.edge] for i in source.inputs]
-    return []
-
-
-def _check_observed(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
-    """A draw is weighed by scores of what was drawn there."""
-    score = by_name.get(str(node.settings.get("observe")))
-    if score is None or score.root == node.name:
-        return []
-    message = f"`{node.name}` is weighed by `{score.name}`, which scores `{score.root}`"
-    help = f"observe a score of what is sampled for `{node.name}`"
-    return [error("F112", "unrelated-join", message, score.span, help=help)]
 
 
 def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diagnostic]:

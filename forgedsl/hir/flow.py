@@ -12,18 +12,19 @@ on_swap, transport, timeout}, call {constant arguments by name}.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from forgedsl.diagnostics import Label
-from forgedsl.hir import curricula, imports
+from forgedsl.hir import imports
 from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import called
 from forgedsl.hir.habits import function_habit, reward_habit
-from forgedsl.hir.specialize import incomplete_step, resolve_loss
-from forgedsl.hir.streams import named_step, not_a_stream
+from forgedsl.hir.specialize import resolve_loss
+from forgedsl.hir.streams import not_a_stream
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import (
     FlowInput,
@@ -35,9 +36,11 @@ from forgedsl.ir.program import (
     Scope,
     Value,
 )
-from forgedsl.operations.registry import OPERATIONS, operation, written
+from forgedsl.operations import sync
+from forgedsl.operations.registry import METHODS, OPERATIONS, forms, operation, written
+from forgedsl.operations.statements import Form, Statement, in_file
 from forgedsl.records import replace
-from forgedsl.schema.flow import COLUMNS, COUNTS, METHODS, PARAMETERS, place
+from forgedsl.schema.constructors import JUDGE
 from forgedsl.schema.kinds import SYNC
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import COUNT, Type
@@ -86,7 +89,10 @@ class FlowResolver:
             self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
         for unit in OPERATIONS:
             unit.check_flow(self.ctx, self.steps, self.unsure)
-        return tuple(curricula.joined(self, self.observed))
+        steps: Sequence[FlowStep] = self.steps
+        for unit in OPERATIONS:
+            steps = unit.finish(self, steps)
+        return tuple(steps)
 
     # ---- statements
 
@@ -121,8 +127,9 @@ class FlowResolver:
             if declared is not None and declared.kind.name in ("rubric", "reward"):
                 takes = ("rollout", "prompt.target")
             elif declared is not None and len(value.parts) == depth + 1:
-                params = (p for p in PARAMETERS.get(value.parts[-1], ("...",)) if p != "weight")
-                takes = tuple(EXAMPLES.get(p, p) for p in params)
+                meant = written(declared.ctor or declared.kind.name, value.parts[-1])
+                params = meant[1].params if meant is not None else ("...",)
+                takes = tuple(EXAMPLES.get(p, p) for p in params if p != "weight")
             return f"call it: `{name} = {value.text}({', '.join(takes)})`"
         return "compute in a rubric: `rubric grade { score = 0.5 * correct }`"
 
@@ -143,10 +150,11 @@ class FlowResolver:
         if item.block is not None:
             collector = Collector(self.ctx)
             collector.fill(declared, item.block.items, Origin(layer="file", detail="", span=None))
-        settings = {"target": _written(Ref(name=target.name), item.target.span)}
+        settings = {"target": in_file(Ref(name=target.name), item.target.span)}
         for setting in SYNC.settings:
             settings[setting.name] = self.resolver.setting_of(declared, setting)
-        self._emit(None, "sync", source.name, (), settings, item.span)
+        said = self._said(None, ast.Call(function=item.source, args=(), span=item.span), sync.SYNC)
+        self.emit(sync.Sync.name, replace(said, receiver=source.name), (), settings)
 
     def _service(self, path: ast.Path) -> Declared | None:
         table = self.resolver.table.declared
@@ -164,245 +172,123 @@ class FlowResolver:
         path = call.function
         head = path.parts[0]
         declared, depth = self.resolver.declared_at(path)
-        if path.text == "merge":
-            return self._merge(name, call)
         if (meant := written("", path.text)) is not None:
             unit, form = meant
-            return unit.resolve(self, name, call, form, "", span)
-        if path.text == "replay":
-            names = tuple(arg.name for arg in call.args if arg.name is not None)
-            return self.simple(name, "replay", "", call, ("rollout", *names), span)
+            return unit.resolve(self, self._said(name, call, form, span=span))
         if head in self.failed:
             return False
         if head in self.edges or (head in self.later and len(path.parts) == 2):
-            return self._keep(name, call, span)
+            return self._of_stream(name, call, span)
         if declared is not None and len(path.parts) == depth + 1:
             return self._method(name, call, declared, span)
-        if declared is not None and declared.kind.name in {"rubric", "reward"}:
+        if declared is not None and (meant := written(declared.kind.name)) is not None:
             self.resolver.used.add(head)
-            return self.simple(name, "score", declared.name, call, PARAMETERS["score"], span)
+            unit, form = meant
+            return unit.resolve(self, self._said(name, call, form, declared.name, span))
         function = self._function(path)
-        return function is not None and self._apply(name, call, function, span)
+        if function is None:
+            return False
+        meant = written(function.kind)
+        assert meant is not None, function.kind
+        unit, form = meant
+        return unit.resolve(self, self._said(name, call, form, path.text, span))
+
+    def _said(
+        self,
+        name: str | None,
+        call: ast.Call,
+        form: Form,
+        receiver: str = "",
+        span: Span | None = None,
+    ) -> Statement:
+        return Statement(name=name, call=call, form=form, receiver=receiver, span=span or call.span)
 
     def _method(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
         path = call.function
         method = path.parts[-1]
         owner = declared.ctor or declared.kind.name
-        methods = METHODS.get(owner, ())
         self.resolver.used.add(path.parts[0])
-        if method not in methods:
-            what = f"{owner} `{declared.name}` has no method"
-            known = [name for name in methods if name != "score"]
-            self.unsure.add(declared.name)
-            self.ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), known)
-            return False
-        if method == "values" and not declared.head:
-            model = declared.ctor_args[0]
-            message = f"`{declared.name}` has no value head"
-            said = f"`service {declared.name} : {owner}(value_head({getattr(model, 'text', '')}))`"
-            self.ctx.error("F119", message, call.span, help=said)
-            return False
-        if method == "score":
+        kind = kind_of(owner) if declared.ctor else None
+        if kind is not None and kind.judges and method == JUDGE.name:
             message = f"`{path.text}` is a reward that is not declared"
-            given = "" if kind_of(owner).trains else "prompt = ..."
-            said = f"`reward NAME = {path.text}({given})`, and call `NAME` here"
-            self.ctx.error("F119", message, call.span, help=said)
+            given = "" if kind.trains else "prompt = ..."
+            help_text = f"`reward NAME = {path.text}({given})`, and call `NAME` here"
+            self.ctx.error("F119", message, call.span, help=help_text)
             return False
-        if method == "step":
-            return not named_step(self.ctx, name, call) and self._step(call, declared, span)
-        if method == "observe":
-            return curricula.observe(self, name, call, declared)
         meant = written(owner, method)
-        if meant is not None:
-            unit, form = meant
-            good = unit.resolve(self, name, call, form, declared.name, span)
-            self.unsure |= set() if good else {declared.name}
-            return good
-        for column in COLUMNS.get(method, ()):
+        if meant is None:
+            what = f"{owner} `{declared.name}` has no method"
+            self.unsure.add(declared.name)
+            span = part_span(path, len(path.parts) - 1)
+            self.ctx.unknown("F101", what, method, span, METHODS.get(owner, ()))
+            return False
+        unit, form = meant
+        for column in form.columns:
             self.resolver.need(declared.name, column, f"`{method}` reads it")
-        for needed, setting, why in kind_of(owner).needs if declared.ctor else ():
-            if needed == method:
+        for capability, setting, why in kind.needs if kind is not None else ():
+            if capability is form.capability:
                 self.resolver.need(declared.name, setting, why)
-        if method == "play":
-            return self._play(name, call, declared, span)
-        if method == "draw":
-            return self._draw(name, call, declared, span)
-        return self.simple(name, method, declared.name, call, PARAMETERS[method], span)
+        good = unit.resolve(self, self._said(name, call, form, declared.name, span))
+        self.unsure |= set() if good else {declared.name}
+        return good
 
-    def _draw(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
-        """A draw; its `weight` names a function."""
-        by = next((arg for arg in call.args if arg.name == "weight"), None)
-        rest = replace(call, args=tuple(arg for arg in call.args if arg is not by))
-        weight = None if by is None else curricula.weight(self, by.value)
-        if not self.simple(name, "draw", declared.name, rest, ("count",), span):
-            return False
-        if weight is not None:
-            settings = {**self.steps[-1].settings, "weight": weight}
-            self.steps[-1] = replace(self.steps[-1], settings=settings)
-        return by is None or weight is not None
-
-    def _play(self, name: str | None, call: ast.Call, declared: Declared, span: Span) -> bool:
-        """A sampling in an environment; `env` names a declaration, all else is as of `sample`."""
-        env = next((arg for arg in call.args if arg.name == "env"), None)
-        if env is None:
-            shown = f"`{call.function.text}(prompt, env = NAME, n = 8, max_turns = 6)`"
-            message = f"`{call.function.text}` needs its env"
-            self.ctx.error("F114", message, call.span, help=shown)
-            return False
-        meant = self.resolver.coercer.value(env.value, _ENV, self.resolver.scope, "`env`")
-        rest = replace(call, args=tuple(arg for arg in call.args if arg is not env))
-        params = tuple(p for p in PARAMETERS["play"] if p != "env")
-        if meant is ERROR or not self.simple(name, "sample", declared.name, rest, params, span):
-            return False
-        settings = {**self.steps[-1].settings, "env": _written(meant, env.value.span)}
-        self.steps[-1] = replace(self.steps[-1], settings=settings)
-        return True
-
-    def _keep(self, name: str | None, call: ast.Call, span: Span) -> bool:
+    def _of_stream(self, name: str | None, call: ast.Call, span: Span) -> bool:
+        """A call of a method of a stream."""
         path = call.function
         head = path.parts[0]
         if head in self.later:
             self._undefined(path)
             return False
-        if path.parts[1:] != ("keep",):
+        meant = written("stream", ".".join(path.parts[1:]))
+        if meant is None:
             what = f"stream `{head}` has no method"
-            self.ctx.unknown("F101", what, ".".join(path.parts[1:]), part_span(path, 1), ("keep",))
+            known = [form.method for _, form in forms("stream")]
+            self.ctx.unknown("F101", what, ".".join(path.parts[1:]), part_span(path, 1), known)
             return False
-        return self.simple(name, "keep", head, call, PARAMETERS["keep"], span)
+        unit, form = meant
+        return unit.resolve(self, self._said(name, call, form, head, span))
 
-    def simple(
-        self,
-        name: str | None,
-        op: str,
-        receiver: str,
-        call: ast.Call,
-        params: tuple[str, ...],
-        span: Span,
-        shown: str = "",
-    ) -> bool:
+    # ---- what units ask for (operations.statements.Statements)
+
+    @property
+    def scope(self) -> Scope:
+        return self.resolver.scope
+
+    def use(self, name: str) -> None:
+        self.resolver.used.add(name)
+
+    def loss(self, value: ast.Expr) -> str | None:
+        return resolve_loss(value, self.resolver, self.functions)
+
+    def reference(self, value: ast.Expr, type_: Type, what: str) -> Ref | None:
+        found = self.resolver.coercer.value(value, type_, self.resolver.scope, what)
+        return found if isinstance(found, Ref) else None
+
+    def without_head(self, service: str) -> str | None:
+        declared = self.resolver.table.declared[service]
+        if declared.head:
+            return None
+        model = getattr(declared.ctor_args[0], "text", "")
+        return f"service {service} : {declared.ctor}(value_head({model}))"
+
+    def simple(self, op: str, said: Statement) -> bool:
         """A call whose stream parameters come first and whose counts are constants."""
-        arguments = self._arguments(name, call, params)
+        arguments = self.arguments(said)
         if arguments is None:
             return False
         inputs, settings = arguments
-        first = params[0] if params else ""
-        given = settings if first == "count" else {i.argument for i in inputs}
+        form, callee = said.form, said.call.function.text
+        first = form.params[0] if form.params else ""
+        given = settings if first in form.counts else {i.argument for i in inputs}
         if first and first not in given:
-            callee = call.function.text
-            said = f"`{shown or callee + '(' + ', '.join(params) + ')'}`"
-            self.ctx.error("F114", f"`{callee}` needs its {first}", call.span, help=said)
+            shown = form.example or f"{callee}({', '.join(form.params)})"
+            message = f"`{callee}` needs its {first}"
+            self.ctx.error("F114", message, said.call.span, help=f"`{shown}`")
             return False
-        if op == "sample":
-            settings.setdefault("n", Value(value=1, origin=_DEFAULT))
-        for key in ("n", "count", "max_turns"):
+        for key in form.counts:
             if key in settings:
-                settings[key] = self._count(settings[key], call, key)
-        self._emit(name, op, receiver, inputs, settings, span)
-        return True
-
-    def _merge(self, name: str | None, call: ast.Call) -> bool:
-        """Batches as one: `merge(a, b)`. It is no node: a step reads all that a whole is of."""
-        params = tuple(place("batch", i) for i in range(len(call.args)))
-        found = self._arguments(name, call, params)
-        if found is None:
-            return False
-        inputs, constants = found
-        if name is None:
-            said = "give it a name: `both = merge(...)`"
-            self.ctx.error("F119", "the result of `merge` is not used", call.span, help=said)
-            return False
-        if constants or len(inputs) < 2:
-            message = "`merge` takes two batches or more"
-            help_text = "`merge(replay(a, ...), replay(b, ...))`"
-            self.ctx.error("F114", message, call.span, help=help_text)
-            return False
-        self.read |= {i.edge for i in inputs}
-        self.merged[name] = tuple(p for i in inputs for p in self.merged.get(i.edge, (i,)))
-        return True
-
-    def _step(self, call: ast.Call, declared: Declared, span: Span) -> bool:
-        """`step(a, loss = x, b, loss = y)`: a loss belongs to the batch before it."""
-        losses = [arg for arg in call.args if arg.name == "loss"]
-        if self._without_loss(call, losses):
-            return False
-        counts = tuple(arg for arg in call.args if arg.name in COUNTS)
-        batches = tuple(arg for arg in call.args if arg not in (*losses, *counts))
-        if not losses or not batches or len(losses) > len(batches):
-            incomplete_step(call, self.ctx)
-            return False
-        params = (place("batch", i) for i in range(len(losses)))
-        more = tuple(p for p in PARAMETERS["step"] if p in COUNTS)
-        arguments = self._arguments(None, replace(call, args=(*batches, *counts)), (*params, *more))
-        names = [resolve_loss(arg.value, self.resolver, self.functions) for arg in losses]
-        self.read |= {read.edge for read in arguments[0]} if arguments else set()
-        if None in names or arguments is None or self._twice(losses):
-            return False
-        inputs, given = arguments
-        if len(inputs) < len(losses):
-            incomplete_step(replace(call, args=tuple(losses)), self.ctx)
-            return False
-        reads: list[FlowInput] = []
-        settings: dict[str, Value] = {}
-        for read, loss, named in zip(inputs, losses, names, strict=True):
-            key = place("loss", len(reads))
-            settings[key] = _written(Ref(name=str(named)), loss.value.span)
-            for part in self.merged.get(read.edge, (read,)):
-                reads.append(replace(part, argument=place("batch", len(reads)), span=read.span))
-        edges = [read.edge for read in reads]
-        again = next((read for i, read in enumerate(reads) if read.edge in edges[:i]), None)
-        if again is not None:
-            message = f"`{again.edge}` is read twice by the step"
-            self.ctx.error("F114", message, again.span, help="add up both in one loss")
-            return False
-        for key in more:
-            written = given.get(key, Value(value=1, origin=_DEFAULT))
-            settings[key] = self._count(written, call, key)
-        self._emit(None, "step", declared.name, tuple(reads), settings, span)
-        return True
-
-    def _without_loss(self, call: ast.Call, losses: list[ast.Arg]) -> bool:
-        """Whether a batch has no loss behind it where others have."""
-        known = [a for a in call.args if a.name is None and self._is_batch(a.value)]
-        if not losses or len(known) <= len(losses):
-            return False
-        behind = zip(call.args, (*call.args[1:], None), strict=True)
-        alone = next((a for a, b in behind if a in known and b not in losses), known[-1])
-        callee = call.function.text
-        help_text = f"`{callee}(merge(a, b), loss = x)`, or `{callee}(a, loss = x, b, loss = y)`"
-        self.ctx.error("F114", "this batch has no loss", alone.span, help=help_text)
-        return True
-
-    def _is_batch(self, value: ast.Expr) -> bool:
-        return isinstance(value, ast.Call) or (
-            isinstance(value, ast.Path) and value.text in self.edges
-        )
-
-    def _twice(self, losses: list[ast.Arg]) -> bool:
-        """Whether one loss is given parameters for a batch, which would be those of all."""
-        paths = [a.value.function if isinstance(a.value, ast.Call) else a.value for a in losses]
-        texts = [path.text for path in paths if isinstance(path, ast.Path)]
-        calls = [a.value for a in losses if isinstance(a.value, ast.Call)]
-        again = next((call for call in calls if texts.count(call.function.text) > 1), None)
-        if again is not None:
-            name = again.function.text
-            message = f"`{name}` is given parameters, and minimized for another batch too"
-            help_text = f"`loss other = {name}(...)`, and `loss = other` here"
-            self.ctx.error("F114", message, again.span, help=help_text)
-        return again is not None
-
-    def _apply(self, name: str | None, call: ast.Call, function: Function, span: Span) -> bool:
-        params = tuple(field.name for field in function.fields)
-        arguments = self._arguments(name, call, params)
-        if arguments is None:
-            return False
-        inputs, settings = arguments
-        given = {i.argument for i in inputs} | set(settings)
-        missing = [f.name for f in function.fields if f.default is None and f.name not in given]
-        if missing:
-            listed = ", ".join(f"`{m}`" for m in missing)
-            self.ctx.error("F114", f"`{call.function.text}` needs {listed}", call.span)
-            return False
-        self._emit(name, "call", call.function.text, inputs, settings, span)
+                settings[key] = self.count(settings[key], said.call, key)
+        self.emit(op, said, inputs, settings)
         return True
 
     def _function(self, path: ast.Path) -> Function | None:
@@ -435,7 +321,8 @@ class FlowResolver:
             return None
         table = self.resolver.table
         callables = (n for n, d in table.declared.items() if not d.kind.singleton)
-        known = ("replay", "merge", *table.functions, *callables, *self.edges)
+        words = (form.method for _, form in forms("") if form is not sync.SYNC)
+        known = (*words, *table.functions, *callables, *self.edges)
         what = f"undefined {'name' if len(path.parts) > 1 else 'function'}"
         span, meant = part_span(path, 0, 0), function_habit(path.text)
         self.ctx.unknown("F101", what, path.parts[0], span, known, meant)
@@ -452,13 +339,14 @@ class FlowResolver:
 
     # ---- arguments
 
-    def _arguments(
-        self, name: str | None, call: ast.Call, params: tuple[str, ...]
+    def arguments(
+        self, said: Statement, params: tuple[str, ...] | None = None
     ) -> tuple[tuple[FlowInput, ...], dict[str, Value]] | None:
         """Streams and constants by parameter; None if one of them is wrong."""
         inputs: list[FlowInput] = []
         settings: dict[str, Value] = {}
-        good = True
+        good, call, known = True, said.call, said.form.params
+        params = known if params is None else params
         for index, arg in enumerate(call.args):
             argument = "count" if arg.name == "n" and params == ("count",) else arg.name
             if argument is None and index < len(params):
@@ -466,31 +354,30 @@ class FlowResolver:
             if argument is None:
                 most = f"{len(params)} argument{'' if len(params) == 1 else 's'}"
                 message = f"`{call.function.text}` takes {most}"
-                said = "" if params else "`batch.rows` of the trainer says how many"
-                self.ctx.error("F114", message, arg.span, help=said)
+                help_text = "" if params else "`batch.rows` of the trainer says how many"
+                self.ctx.error("F114", message, arg.span, help=help_text)
             elif argument not in params:
                 span = Span(arg.span.file, arg.span.start, arg.span.start + len(arg.name or ""))
                 what = f"`{call.function.text}` has no parameter"
-                known = PARAMETERS["step"] if "epochs" in params else params
                 self.ctx.unknown("F114", what, argument, span, known)
             elif argument in settings or any(i.argument == argument for i in inputs):
                 self.ctx.error("F114", f"`{argument}` is given twice", arg.span)
-            elif self._argument(name, argument, arg, inputs, settings):
+            elif self._argument(said, argument, arg, inputs, settings):
                 continue
             good = False
         return (tuple(inputs), settings) if good else None
 
     def _argument(
         self,
-        name: str | None,
+        said: Statement,
         argument: str,
         arg: ast.Arg,
         inputs: list[FlowInput],
         settings: dict[str, Value],
     ) -> bool:
-        value = arg.value
-        if isinstance(value, ast.Call) and argument not in COUNTS:
-            inner = self._inner_name(name, arg.name or value.function.parts[-1])
+        value, counts = arg.value, said.form.counts
+        if isinstance(value, ast.Call) and argument not in counts:
+            inner = self._inner_name(said.name, arg.name or value.function.parts[-1])
             if not self._call(inner, value, value.span):
                 return False
             self.edges[inner] = value.span
@@ -498,7 +385,7 @@ class FlowResolver:
             inputs.append(source)
             return True
         if isinstance(value, ast.Path) and self._is_stream(value.parts[0]):
-            if argument in COUNTS and value.parts[0] in self.edges:
+            if argument in counts and value.parts[0] in self.edges:
                 message = f"`{argument}` is a number, not a stream"
                 self.ctx.error("F109", message, value.span)
                 return False
@@ -517,7 +404,7 @@ class FlowResolver:
         found = evaluate(value, self.resolver, self.ctx)
         if found is ERROR:
             return False
-        settings[argument] = _written(found, value.span)
+        settings[argument] = in_file(found, value.span)
         return True
 
     def _inner_name(self, name: str | None, suffix: str) -> str:
@@ -549,19 +436,17 @@ class FlowResolver:
         else:
             self.ctx.unknown("F101", "undefined stream", head, span, self.edges)
 
-    def _count(self, value: Value, call: ast.Call, what: str) -> Value:
+    def count(self, value: Value, call: ast.Call, what: str) -> Value:
         span = value.origin.span or call.span
         found: Any = self.resolver.coercer.check(value.value, COUNT, span, f"`{what}`")
         return Value(value=found, origin=value.origin)
 
-    def _emit(
+    def emit(
         self,
-        name: str | None,
         op: str,
-        receiver: str,
+        said: Statement,
         inputs: tuple[FlowInput, ...],
         settings: dict[str, Value],
-        span: Span,
     ) -> None:
         whole = next((i for i in inputs if i.edge in self.merged), None)
         if whole is not None:
@@ -569,26 +454,20 @@ class FlowResolver:
             self.ctx.error("F109", message, whole.span, help="read the batches that it is made of")
             return
         step = FlowStep(
-            name=name,
+            name=said.name,
             op=op,
-            receiver=receiver,
+            receiver=said.receiver,
             inputs=inputs,
             settings=settings,
             roles=operation(op).roles,
-            span=span,
+            span=said.span,
         )
         self.steps.append(step)
 
 
-NAMELESS = ("step", *(o.name for o in OPERATIONS for f in o.forms if not f.result))
+NAMELESS = frozenset(o.name for o in OPERATIONS if not any(form.result for form in o.forms))
 EXAMPLES = {"count": "32", "n": "n = 8", "max_turns": "max_turns = 3", "env": "env = game"}
 """arguments of methods, as one writes them"""
-_ENV = Type(base="ref", kinds=("environment",))
-_DEFAULT = Origin(layer="default", detail="default", span=None)
-
-
-def _written(value: Any, span: Span) -> Value:
-    return Value(value=value, origin=Origin(layer="file", detail="", span=span))
 
 
 def resolve_flow(resolver: File, functions: dict[str, Function]) -> tuple[FlowStep, ...]:

@@ -17,6 +17,7 @@ from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import Constructor, Decl, Program, RewardDecl
+from forgedsl.operations.registry import written
 from forgedsl.schema.constructors import JUDGE
 from forgedsl.services.registry import kind_of
 from forgedsl.syntax import ast
@@ -38,13 +39,13 @@ def judged(
     ctx, kind = resolver.ctx, kind_of(declared.ctor)
     resolver.used.add(path.parts[0])
     method = path.parts[-1]
-    if method != "score" or method not in kind.methods:
-        if method in kind.methods:
+    if method != JUDGE.name or not kind.judges:
+        if written(kind.name, method) is not None:
             message = f"`{path.text}` is called in the flow; a reward asks a judge"
             ctx.error("F119", message, path.span, help=f"`{declared.name}.score(prompt = ...)`")
         else:
             what = f"{kind.name} `{declared.name}` has no method"
-            methods = ("score",) if "score" in kind.methods else ()
+            methods = (JUDGE.name,) if kind.judges else ()
             ctx.unknown("F101", what, method, part_span(path, len(path.parts) - 1), methods)
         return None
     args = value.args if isinstance(value, ast.Call) else ()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from forgedsl.diagnostics import Edit, Fix
 from forgedsl.hir import imports
-from forgedsl.hir.context import ERROR, Context
+from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.file import File
 from forgedsl.hir.suggest import did_you_mean
@@ -86,21 +85,6 @@ def constant(value: object, span: Span) -> ast.Expr | None:
         case str():
             return ast.String(value=value, span=span)
     return None
-
-
-def incomplete_step(call: ast.Call, ctx: Context) -> None:
-    """Report a step without a batch or a loss; `trainer.step(batch, pg)` has both."""
-    callee = call.function.text
-    shown = f"`{callee}(batch, loss = NAME)`"
-    named = [arg.name for arg in call.args]
-    if named == [None, None]:
-        span = call.args[1].span
-        edit = Edit(text="loss = ", span=Span(span.file, span.start, span.start))
-        fix = Fix(message="write `loss = `", edits=(edit,))
-        ctx.error("F114", f"`{callee}` takes its loss by name", span, help=shown, fix=fix)
-    else:
-        missing = "a batch" if "loss" in named else "a loss"
-        ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
 
 
 def resolve_loss(expr: ast.Expr, resolver: File, functions: dict[str, Function]) -> str | None:

@@ -2,18 +2,19 @@
 
 batch = replay(kept, adv = norm(score) * 2)     streams are computed with in an advantage
 rollout = generator.sample(sums, n = 8)         a dataset is drawn from
-x = trainer.step(batch, loss = pg)              a step has no result
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
-from forgedsl.schema.flow import STREAMS
+from forgedsl.operations.registry import OPERATIONS
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
+
+STREAMS = frozenset(name for o in OPERATIONS for form in o.forms for name in form.streams)
+"""parameters that only take a stream"""
 
 
 def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collection[str]) -> bool:
@@ -32,14 +33,4 @@ def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collec
     help_text = f"`prompt = {declared.name}.draw(16)` draws from it" if is_dataset else ""  # type: ignore[union-attr]
     message = f"`{argument}` is a stream, not a {what}"
     resolver.ctx.error("F109", message, value.span, help=help_text)
-    return True
-
-
-def named_step(ctx: Context, name: str | None, call: ast.Call) -> bool:
-    """Whether a step is to give a result, which it does not."""
-    if name is None:
-        return False
-    message = "a step has no result"
-    help_text = f"write `{call.function.text}(...)` alone; `report` in the loss gives metrics"
-    ctx.error("F119", message, call.span, help=help_text)
     return True

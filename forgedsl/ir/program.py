@@ -256,6 +256,11 @@ class FlowStep:
     span: Span
 
     @property
+    def is_logprobs(self) -> bool:
+        """True if it gives log-probs; another measure is what a value head says."""
+        return Role.MEASURES in self.roles and "values" not in self.settings
+
+    @property
     def terms(self) -> tuple[tuple[Value, tuple[FlowInput, ...]], ...]:
         """The losses of a step, each with the batches that it is computed on together."""
         return terms_of(self.settings, self.inputs)

@@ -154,7 +154,7 @@ class LossView:
             return "policy"
         if name in COUNTS:
             return "count"
-        if source is not None and Role.MEASURES in source.roles:
+        if source is not None and source.is_logprobs:
             trained = self.step is not None and source.receiver == self.step.receiver
             return "sampler" if trained else "reference"
         if name in ("behavior", "proximal"):

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
+from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass, replace
 from forgedsl.types.flow import Level, Role, Stream
 
 __all__ = [
     "CALL_TIMEOUT",
-    "Form",
     "Level",
     "Lowering",
     "Operation",
+    "Reach",
     "Role",
     "Sizes",
-    "Statements",
     "Stream",
     "Wanted",
 ]
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from forgedsl.diagnostics import Diagnostic
     from forgedsl.ir.graph import Edge, Input, Node
     from forgedsl.ir.program import FlowStep, Program
-    from forgedsl.source import Span
-    from forgedsl.syntax import ast
+    from forgedsl.operations.statements import Form, Statement, Statements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,35 +43,13 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
-    """One way to write an operation: `OWNER.method(params)`. `doc` is its row in the reference."""
+class Reach:
+    """What a function of the program is computed over."""
 
-    owner: str
-    method: str
-    params: tuple[str, ...] = ()
-    shown: str = ""
-    """its arguments in the reference, if they are not `params`"""
-    doc: str
-    result: bool = True
-    """it is given a name, or may not be"""
-
-
-class Statements(Protocol):
-    """What a unit may ask of the flow while its statements are read."""
-
-    @property
-    def ctx(self) -> Any: ...
-    def simple(
-        self,
-        name: str | None,
-        op: str,
-        receiver: str,
-        call: ast.Call,
-        params: tuple[str, ...],
-        span: Span,
-        shown: str = "",
-    ) -> bool:
-        """A statement whose streams come first and whose counts are constants."""
+    whole_step: bool
+    """over all groups of the step, not over the siblings of one"""
+    per_token: bool
+    """it gives a number for each token"""
 
 
 class Sizes(Protocol):
@@ -124,6 +101,16 @@ class Lowering(Protocol):
 CALL_TIMEOUT = 300.0
 
 
+def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
+    """How many groups a node works on in a step, how large they are, how long their answers."""
+    samplers = [sizes.node(name) for name in sorted(node.samplers)]
+    if not samplers:
+        return ""
+    each = " + ".join(str(int(s.settings["n"])) for s in samplers)
+    tokens = f", T <= {max(sizes.lengths(s)[1] for s in samplers)}" if longest else ""
+    return f"{counted(sizes.groups(node), 'group')}, G = {each}{tokens}"
+
+
 class Operation:
     """One operation. `name` is its name in a job."""
 
@@ -138,21 +125,13 @@ class Operation:
     method: str = ""
     """how that method is called, if not as the operation"""
 
-    forms: tuple[Form, ...] = ()
+    forms: Sequence[Form] = ()
 
     # ---- statements
 
-    def resolve(
-        self,
-        flow: Statements,
-        name: str | None,
-        call: ast.Call,
-        form: Form,
-        receiver: str,
-        span: Span,
-    ) -> bool:
+    def resolve(self, flow: Statements, said: Statement) -> bool:
         """Add the step that a statement means; whether it could be read."""
-        return flow.simple(name, self.name, receiver, call, form.params, span)
+        return flow.simple(self.name, said)
 
     def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
         """Report what is wrong with its statements together. `unsure` are receivers of statements
@@ -162,7 +141,19 @@ class Operation:
         """The statement whose inputs it brings back from earlier steps."""
         return None
 
+    def finish(self, flow: Statements, steps: Sequence[FlowStep]) -> Sequence[FlowStep]:
+        """The steps of the whole flow, with what is known when all statements have been read."""
+        return steps
+
     # ---- graph
+
+    def node(self, node: Node) -> Node:
+        """The node of a statement, before it is known what it reads."""
+        return node
+
+    def bound(self, node: Node, function: Reach) -> Node:
+        """The node of a call of a function of the program."""
+        return node
 
     def typed(
         self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
@@ -216,6 +207,10 @@ class Operation:
         """Mistakes that only it can see."""
         return iter(())
 
+    def check_joins(self, node: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
+        """Mistakes in what it puts together, once all its inputs carry what they should."""
+        return iter(())
+
     # ---- plan
 
     def slots(self, node: Node, credits: int) -> int:
@@ -258,7 +253,7 @@ class Operation:
         """The size of its work in a step, in a few words."""
         return ""
 
-    def size_text(self, node: Node) -> str:
+    def size_text(self, node: Node, sizes: Sizes) -> str:
         """How much it makes in one optimizer step."""
         return ""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.operations.base import Lowering, Operation, Role, Sizes, Stream, Wanted
+from forgedsl.operations.base import Lowering, Operation, Role, Sizes, Stream, Wanted, siblings_text
+from forgedsl.operations.statements import Form, Statement, Statements, in_file
 from forgedsl.records import replace
+from forgedsl.services.base import Capability
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node
@@ -15,6 +17,25 @@ if TYPE_CHECKING:
 MODEL_TIMEOUT = 1800.0
 """seconds for a step or log-probs: the first may compile"""
 
+LOGPROBS = Form(
+    owner="service",
+    method="logprobs",
+    capability=Capability.MEASURES,
+    params=("rollout",),
+    streams=("rollout",),
+    doc="log-probs of the rollout's tokens: `[B, T]`; of the trainer, under the weights at "
+    "the start of the step",
+)
+VALUES = Form(
+    owner="service",
+    method="values",
+    capability=Capability.MEASURES,
+    params=("rollout",),
+    streams=("rollout",),
+    doc="what the value head of `titan(value_head(policy))` says of the rollout's tokens: "
+    "`[B, T]`; of the trainer, under the weights at the start of the step",
+)
+
 
 class Logprobs(Operation):
     name = "logprobs"
@@ -22,6 +43,22 @@ class Logprobs(Operation):
     stream = Stream.LOGPROB
     produces = "[B, T] f32"
     owner = "service"
+    forms = (LOGPROBS, VALUES)
+
+    def resolve(self, flow: Statements, said: Statement) -> bool:
+        if said.form is LOGPROBS:
+            return flow.simple(self.name, said)
+        with_head = flow.without_head(said.receiver)
+        if with_head is not None:
+            message = f"`{said.receiver}` has no value head"
+            flow.ctx.error("F119", message, said.call.span, help=f"`{with_head}`")
+            return False
+        good = flow.simple(self.name, said)
+        if good:
+            step = flow.steps[-1]
+            settings = {**step.settings, "values": in_file(True, said.span)}
+            flow.steps[-1] = replace(step, settings=settings)
+        return good
 
     def typed(
         self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
@@ -46,6 +83,9 @@ class Logprobs(Operation):
 
     def note_text(self, node: Node, sizes: Sizes) -> str:
         return "under the weights before the step" if node.at_step else ""
+
+    def size_text(self, node: Node, sizes: Sizes) -> str:
+        return siblings_text(node, sizes, longest=True)
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         return {"at_step": node.at_step, "values": node.values}

@@ -12,23 +12,21 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.diagnostics import Diagnostic, Label, counted, error
 from forgedsl.ir.graph import Edge, EdgeKind
 from forgedsl.operations.base import (
-    Form,
     Level,
     Lowering,
     Operation,
     Role,
     Sizes,
-    Statements,
     Stream,
     Wanted,
 )
+from forgedsl.operations.statements import Form, Statement, Statements
 from forgedsl.records import replace
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node
     from forgedsl.ir.program import FlowStep, Program
-    from forgedsl.source import Span
 
 KEPT = (Stream.SCORE, Stream.VALUE, Stream.LOGPROB, Stream.MASK)
 """what a buffer keeps beside rollouts"""
@@ -49,8 +47,9 @@ class Put(Operation):
             owner="buffer",
             method="put",
             params=("rollout", "keep"),
+            streams=("rollout",),
             result=False,
-            shown="rollout, keep = ..., NAME = ..., ...",
+            shown="buffer.put(rollout, keep = ..., NAME = ..., ...)",
             doc="what the step was made of, for later ones: the rollout, and by name what a loss "
             "reads beside it; of the groups for which the filter `keep` holds",
         ),
@@ -60,17 +59,9 @@ class Put(Operation):
     produces = "nothing"
     owner = "buffer"
 
-    def resolve(
-        self,
-        flow: Statements,
-        name: str | None,
-        call: ast.Call,
-        form: Form,
-        receiver: str,
-        span: Span,
-    ) -> bool:
-        callee = call.function.text
-        if name is not None:
+    def resolve(self, flow: Statements, said: Statement) -> bool:
+        call, callee = said.call, said.call.function.text
+        if said.name is not None:
             help = f"write `{callee}(...)` alone"
             flow.ctx.error("F119", "a put has no result", call.span, help=help)
             return False
@@ -78,19 +69,16 @@ class Put(Operation):
         first = [arg for arg in call.args if arg.name in (None, "rollout")]
         for extra in first[1:]:
             message = f"`{callee}` is given a second value without a name"
-            said = extra.value.text if isinstance(extra.value, ast.Path) else "..."
-            help = f"name what is kept beside the rollouts: `{said.split('.')[-1]} = {said}`"
+            text = extra.value.text if isinstance(extra.value, ast.Path) else "..."
+            help = f"name what is kept beside the rollouts: `{text.split('.')[-1]} = {text}`"
             flow.ctx.error("F114", message, extra.span, help=help)
-        params = ("rollout", *map(str, given))
-        return not first[1:] and flow.simple(
-            f"{receiver}.put",
-            "put",
-            receiver,
-            call,
-            params,
-            span,
-            shown=f"{callee}(rollout, adv = adv)",
+        form = replace(
+            said.form,
+            params=("rollout", *map(str, given)),
+            example=f"{callee}(rollout, adv = adv)",
         )
+        named = replace(said, name=f"{said.receiver}.put", form=form)
+        return not first[1:] and flow.simple(self.name, named)
 
     def check_flow(self, ctx: Any, steps: Sequence[FlowStep], unsure: Set[str]) -> None:
         mine = _once(ctx, steps, self.name, "is filled")
@@ -149,6 +137,7 @@ class Recall(Operation):
             owner="buffer",
             method="draw",
             params=("count",),
+            counts=("count",),
             doc="so many groups of earlier steps, or what there is: rollouts whose parts are what "
             "was put beside them (`old.adv`); no group twice in a step, and none older than "
             "`max_age`",
@@ -292,7 +281,7 @@ class Recall(Operation):
         most = f"of {held['groups'].value}, age <= {held['max_age'].value}"
         return f"{counted(sizes.groups(node), 'group')} a step, {most}"
 
-    def size_text(self, node: Node) -> str:
+    def size_text(self, node: Node, sizes: Sizes) -> str:
         return counted(node.settings["count"], "group")
 
     def age_text(self, node: Node, program: Program) -> str:
@@ -368,7 +357,7 @@ def _nothing_fresh(
     nodes: Sequence[Node], by_name: Mapping[str, Node], draws: set[str]
 ) -> Iterator[Diagnostic]:
     """A buffer is empty at first, so something else has to be learned from."""
-    for step in (n for n in nodes if n.op == "step"):
+    for step in (n for n in nodes if Role.UPDATES in n.roles):
         (_, batches), *_ = step.terms
         if all(by_name[read.edge].root in draws for read in batches):
             names = ", ".join(f"`{read.edge}`" for read in batches)
@@ -385,7 +374,7 @@ def _nothing_fresh(
 def _ages(recall: Node, nodes: Sequence[Node]) -> bool:
     """Whether what is drawn ages with each step: of a frozen sampler it does from the next one."""
     targets = {n.target for n in nodes if n.name in recall.samplers}
-    return any(n.op == "sync" and n.settings["target"] in targets for n in nodes)
+    return any(Role.TRANSFERS in n.roles and n.settings["target"] in targets for n in nodes)
 
 
 OPERATIONS: Sequence[Operation] = (Put(), Recall())

@@ -1,25 +1,61 @@
-"""All operations, in one tuple."""
+"""All operations, in one tuple, and the forms in which they are written."""
 
 from __future__ import annotations
 
-from forgedsl.operations import functions, logprobs, recall, sample, sources, step
-from forgedsl.operations.base import Form, Operation
+from collections.abc import Iterator
+
+from forgedsl.operations import (
+    batches,
+    call,
+    draw,
+    keep,
+    logprobs,
+    pairs,
+    recall,
+    replay,
+    sample,
+    score,
+    step,
+    sync,
+)
+from forgedsl.operations.base import Operation
+from forgedsl.operations.statements import Form
+from forgedsl.services.registry import KINDS
+from forgedsl.settings import Live
 
 OPERATIONS: tuple[Operation, ...] = (
-    *sources.OPERATIONS, *sample.OPERATIONS, *logprobs.OPERATIONS, *functions.OPERATIONS,
-    *recall.OPERATIONS, *step.OPERATIONS,
+    *draw.OPERATIONS, *batches.OPERATIONS, *pairs.OPERATIONS, *recall.OPERATIONS,
+    *step.OPERATIONS, *logprobs.OPERATIONS, *sample.OPERATIONS, *score.OPERATIONS,
+    *keep.OPERATIONS, *call.OPERATIONS, *replay.OPERATIONS, *sync.OPERATIONS,
 )  # fmt: skip
-
+"""in the order of the reference"""
 
 _BY_NAME = {each.name: each for each in OPERATIONS}
 
 
 def operation(name: str) -> Operation:
-    """The operation of this name; a statement may call one by another word."""
-    return _BY_NAME["logprobs" if name == "values" else name]
+    """The operation of this name in a job."""
+    return _BY_NAME[name]
 
 
-def written(owner: str, method: str) -> tuple[Operation, Form] | None:
-    """The operation that `OWNER.method(...)` means."""
-    forms = ((each, form) for each in OPERATIONS for form in each.forms)
-    return next(((o, f) for o, f in forms if (f.owner, f.method) == (owner, method)), None)
+def forms(owner: str) -> Iterator[tuple[Operation, Form]]:
+    """What can be written behind a declaration: `owner` is its kind, or the kind of a service."""
+    can = next((kind.can for kind in KINDS if kind.name == owner), None)
+    for each in OPERATIONS:
+        for form in each.forms:
+            if form.owner == owner or (form.owner == "service" and form.capability in (can or ())):
+                yield each, form
+
+
+def written(owner: str, method: str = "") -> tuple[Operation, Form] | None:
+    """The operation that `OWNER.method(...)` means, and how it is written there."""
+    return next((found for found in forms(owner) if found[1].method == method), None)
+
+
+METHODS: Live[tuple[str, ...]] = Live(
+    lambda: {
+        owner: tuple(form.method for _, form in forms(owner))
+        for owner in ("dataset", "buffer", *(kind.name for kind in KINDS))
+    }
+)
+"""by owner, the methods that statements call"""

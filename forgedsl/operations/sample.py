@@ -6,12 +6,37 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import counted
+from forgedsl.ir.program import Value
 from forgedsl.operations.base import Lowering, Operation, Role, Sizes, Stream, Wanted
+from forgedsl.operations.statements import DEFAULT, Form, Statement, Statements, in_file
 from forgedsl.records import replace
+from forgedsl.services.base import Capability
+from forgedsl.settings import Type
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node
     from forgedsl.ir.program import Program
+
+SAMPLE = Form(
+    owner="service",
+    method="sample",
+    capability=Capability.SAMPLES,
+    params=("prompt", "n"),
+    streams=("prompt",),
+    counts=("n",),
+    doc="`n` completions of each prompt: groups of siblings",
+)
+PLAY = Form(
+    owner="service",
+    method="play",
+    capability=Capability.SAMPLES,
+    params=("prompt", "env", "n", "max_turns"),
+    streams=("prompt",),
+    counts=("n", "max_turns"),
+    doc="`n` trajectories of each prompt in an environment, of several turns each; a rollout "
+    "whose completion is all behind the first prompt, masked to what the policy wrote",
+)
+ENVIRONMENT = Type(base="ref", kinds=("environment",))
 
 
 class Sample(Operation):
@@ -20,6 +45,34 @@ class Sample(Operation):
     stream = Stream.ROLLOUT
     produces = "Stream[Group[Rollout]]"
     owner = "service"
+    forms = (SAMPLE, PLAY)
+
+    def resolve(self, flow: Statements, said: Statement) -> bool:
+        before = len(flow.steps)
+        good = self._play(flow, said) if said.form is PLAY else flow.simple(self.name, said)
+        if good:
+            step = flow.steps[-1]
+            settings = {"n": Value(value=1, origin=DEFAULT), **step.settings}
+            flow.steps[-1] = replace(step, settings=settings)
+        return good and len(flow.steps) > before
+
+    def _play(self, flow: Statements, said: Statement) -> bool:
+        """Sample in an environment; `env` names a declaration, all else is as of `sample`."""
+        call = said.call
+        env = next((arg for arg in call.args if arg.name == "env"), None)
+        if env is None:
+            callee = call.function.text
+            help = f"`{callee}(prompt, env = NAME, n = 8, max_turns = 6)`"
+            flow.ctx.error("F114", f"`{callee}` needs its env", call.span, help=help)
+            return False
+        named = flow.reference(env.value, ENVIRONMENT, "`env`")
+        rest = replace(call, args=tuple(arg for arg in call.args if arg is not env))
+        form = replace(PLAY, params=tuple(p for p in PLAY.params if p != "env"))
+        if named is None or not flow.simple(self.name, replace(said, call=rest, form=form)):
+            return False
+        settings = {**flow.steps[-1].settings, "env": in_file(named, env.value.span)}
+        flow.steps[-1] = replace(flow.steps[-1], settings=settings)
+        return True
 
     def typed(
         self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
@@ -44,6 +97,12 @@ class Sample(Operation):
 
     def note_text(self, node: Node, sizes: Sizes) -> str:
         return f"{counted(sizes.groups(node) * int(node.settings['n']), 'completion')} a step"
+
+    def size_text(self, node: Node, sizes: Sizes) -> str:
+        prompt, new = sizes.lengths(node)
+        size = int(node.settings["n"])
+        groups = sizes.groups(node)
+        return f"{groups} x {size} completions, prompts <= {prompt}, completions <= {new} tokens"
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         settings = node.settings

@@ -1,62 +1,37 @@
-"""`replay(rollout, ...)`, `TRAINER.step(batch, loss = NAME)`, `sync A -> B`: updates of weights."""
+"""`TRAINER.step(batch, loss = NAME)`: one optimizer step, which makes one version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.ir.graph import Edge, EdgeKind, losses_of
-from forgedsl.operations.base import (
-    CALL_TIMEOUT,
-    Level,
-    Lowering,
-    Operation,
-    Role,
-    Sizes,
-    Stream,
-    Wanted,
-)
+from forgedsl.diagnostics import Edit, Fix
+from forgedsl.ir.program import FlowInput, Ref, Value
+from forgedsl.operations.base import Level, Lowering, Operation, Role, Sizes, Stream, Wanted
 from forgedsl.operations.logprobs import MODEL_TIMEOUT
+from forgedsl.operations.statements import DEFAULT, Form, Statement, Statements, in_file
 from forgedsl.records import replace
 from forgedsl.schema.flow import place
+from forgedsl.services.base import Capability
+from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node
     from forgedsl.ir.program import Program
 
-
-class Replay(Operation):
-    name = "replay"
-    roles = frozenset({Role.PACKS})
-    stream = Stream.BATCH
-    level = Level.BATCH
-    produces = "Batch"
-
-    def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
-        """The rollouts of a batch, and the fields that a loss reads beside them."""
-        if read.argument == "rollout":
-            help = f"`rollout.keep({read.edge})` gives the rollouts that it keeps"
-            streams = (Stream.ROLLOUT, Stream.PAIR)
-            return Wanted(streams=streams, text="rollouts or preference pairs", help=help)
-        masks = [Stream.MASK] if _is_bool(program, read) else []
-        return Wanted(
-            streams=(Stream.SCORE, Stream.VALUE, Stream.LOGPROB, *masks),
-            text="numbers",
-            attribute=True,
-        )
-
-    def reader(self, node: Node, read: Input) -> str:
-        return read.argument.replace("rollout", "replay")
-
-
-def _is_bool(program: Program, read: Input) -> bool:
-    """Whether the loss of the flow declares this field as bool."""
-    fields = (f for name in losses_of(program) for f in program.functions[name].fields)
-    return any(
-        f.name == read.argument and isinstance(f.type, ast.TensorType) and f.type.dtype == "bool"
-        for f in fields
-    )
+STEP = Form(
+    owner="service",
+    method="step",
+    capability=Capability.TRAINS,
+    params=("batch", "loss", "epochs", "minibatches"),
+    streams=("batch",),
+    counts=("epochs", "minibatches"),
+    result=False,
+    doc="`epochs` passes over the batch, each in `minibatches` updates of whole groups in an "
+    "order of its own; one pass and one update where they are not given. A step makes one version. "
+    "`step(a, loss = x, b, loss = y)` adds the gradients of both, each loss over its own batch",
+)
 
 
 class Step(Operation):
@@ -65,6 +40,48 @@ class Step(Operation):
     level = Level.BATCH
     produces = "weights"
     owner = "service"
+    forms = (STEP,)
+
+    def resolve(self, flow: Statements, said: Statement) -> bool:
+        """`step(a, loss = x, b, loss = y)`: a loss belongs to the batch before it."""
+        call = said.call
+        if said.name is not None:
+            help = f"write `{call.function.text}(...)` alone; `report` in the loss gives metrics"
+            flow.ctx.error("F119", "a step has no result", call.span, help=help)
+            return False
+        losses = [arg for arg in call.args if arg.name == "loss"]
+        if _without_loss(flow, call, losses):
+            return False
+        counts = tuple(arg for arg in call.args if arg.name in STEP.counts)
+        batches = tuple(arg for arg in call.args if arg not in (*losses, *counts))
+        if not losses or not batches or len(losses) > len(batches):
+            _incomplete(flow, call)
+            return False
+        params = tuple(place("batch", i) for i in range(len(losses)))
+        shorter = replace(call, args=(*batches, *counts))
+        arguments = flow.arguments(replace(said, call=shorter), (*params, *STEP.counts))
+        names = [flow.loss(arg.value) for arg in losses]
+        flow.read |= {read.edge for read in arguments[0]} if arguments else set()
+        if None in names or arguments is None or _twice(flow, losses):
+            return False
+        inputs, given = arguments
+        if len(inputs) < len(losses):
+            _incomplete(flow, replace(call, args=tuple(losses)))
+            return False
+        reads: list[FlowInput] = []
+        settings: dict[str, Value] = {}
+        for read, loss, named in zip(inputs, losses, names, strict=True):
+            key = place("loss", len(reads))
+            settings[key] = in_file(Ref(name=str(named)), loss.value.span)
+            for part in flow.merged.get(read.edge, (read,)):
+                reads.append(replace(part, argument=place("batch", len(reads)), span=read.span))
+        if _read_twice(flow, reads):
+            return False
+        for key in STEP.counts:
+            written = given.get(key, Value(value=1, origin=DEFAULT))
+            settings[key] = flow.count(written, call, key)
+        flow.emit(self.name, said, tuple(reads), settings)
+        return True
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
         help = f"`batch = replay({read.edge}, ...)`"
@@ -81,6 +98,9 @@ class Step(Operation):
     def note_text(self, node: Node, sizes: Sizes) -> str:
         return f"microbatches of {sizes.rows} x {sizes.row_tokens} tokens"
 
+    def size_text(self, node: Node, sizes: Sizes) -> str:
+        return f"microbatches of {sizes.rows} x {sizes.row_tokens} tokens on each rank"
+
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         settings = node.settings
         further = range(1, len(node.inputs))
@@ -95,34 +115,59 @@ class Step(Operation):
         return MODEL_TIMEOUT
 
 
-class Sync(Operation):
-    name = "sync"
-    roles = frozenset({Role.TRANSFERS})
-    level = Level.BATCH
-    owner = "service"
-
-    def typed(
-        self, node: Node, read: Sequence[Node], nodes: Mapping[str, Node], all_: Sequence[Node]
-    ) -> Node:
-        return replace(node, root="")
-
-    def after(self, node: Node, nodes: Sequence[Node]) -> frozenset[str]:
-        return frozenset(n.name for n in nodes if n.op == "step")
-
-    def links(self, node: Node, nodes: Sequence[Node]) -> Iterator[Edge]:
-        step = next(n for n in nodes if n.op == "step")
-        yield Edge.plain(step, node, EdgeKind.CONTROL, "version")
-        for reader in nodes:
-            if reader.op == "sample" and reader.target == node.settings["target"]:
-                yield Edge.plain(node, reader, EdgeKind.WEIGHTS, "weights")
-
-    def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
-        names = ("every", "overlap", "on_swap")
-        given = {name: node.settings[name] for name in names if name in node.settings}
-        return {"to": node.settings["target"], "transport": to.transport(node), **given}
-
-    def timeout(self, node: Node, to: Lowering) -> float:
-        return float(node.settings.get("timeout", CALL_TIMEOUT))
+def _without_loss(flow: Statements, call: ast.Call, losses: list[ast.Arg]) -> bool:
+    """True if a batch has no loss behind it where others have, which is reported."""
+    known = [a for a in call.args if a.name is None and _is_batch(flow, a.value)]
+    if not losses or len(known) <= len(losses):
+        return False
+    behind = zip(call.args, (*call.args[1:], None), strict=True)
+    alone = next((a for a, b in behind if a in known and b not in losses), known[-1])
+    callee = call.function.text
+    help = f"`{callee}(merge(a, b), loss = x)`, or `{callee}(a, loss = x, b, loss = y)`"
+    flow.ctx.error("F114", "this batch has no loss", alone.span, help=help)
+    return True
 
 
-OPERATIONS: Sequence[Operation] = (Replay(), Step(), Sync())
+def _is_batch(flow: Statements, value: ast.Expr) -> bool:
+    return isinstance(value, ast.Call) or (isinstance(value, ast.Path) and value.text in flow.edges)
+
+
+def _incomplete(flow: Statements, call: ast.Call) -> None:
+    """Report a step without a batch or a loss; `trainer.step(batch, pg)` has both."""
+    callee = call.function.text
+    shown = f"`{callee}(batch, loss = NAME)`"
+    named = [arg.name for arg in call.args]
+    if named == [None, None]:
+        span = call.args[1].span
+        edit = Edit(text="loss = ", span=Span(span.file, span.start, span.start))
+        fix = Fix(message="write `loss = `", edits=(edit,))
+        flow.ctx.error("F114", f"`{callee}` takes its loss by name", span, help=shown, fix=fix)
+    else:
+        missing = "a batch" if "loss" in named else "a loss"
+        flow.ctx.error("F114", f"`{callee}` needs {missing}", call.span, help=shown)
+
+
+def _twice(flow: Statements, losses: list[ast.Arg]) -> bool:
+    """True if one loss is given parameters for one batch, which would be those of all."""
+    paths = [a.value.function if isinstance(a.value, ast.Call) else a.value for a in losses]
+    texts = [path.text for path in paths if isinstance(path, ast.Path)]
+    calls = [a.value for a in losses if isinstance(a.value, ast.Call)]
+    again = next((call for call in calls if texts.count(call.function.text) > 1), None)
+    if again is not None:
+        name = again.function.text
+        message = f"`{name}` is given parameters, and minimized for another batch too"
+        help = f"`loss other = {name}(...)`, and `loss = other` here"
+        flow.ctx.error("F114", message, again.span, help=help)
+    return again is not None
+
+
+def _read_twice(flow: Statements, reads: list[FlowInput]) -> bool:
+    edges = [read.edge for read in reads]
+    again = next((read for i, read in enumerate(reads) if read.edge in edges[:i]), None)
+    if again is not None:
+        message = f"`{again.edge}` is read twice by the step"
+        flow.ctx.error("F114", message, again.span, help="add up both in one loss")
+    return again is not None
+
+
+OPERATIONS: Sequence[Operation] = (Step(),)

@@ -5,6 +5,8 @@ To add one: docs/design/services.md.
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from forgedsl.records import dataclass, replace
 from forgedsl.settings import (
     AUTO,
@@ -69,15 +71,22 @@ SAMPLING = (
 """of every kind that samples"""
 
 
+class Capability(StrEnum):
+    """What a service can do for a flow; passes and the runtime ask for these, not for kinds."""
+
+    SAMPLES = "samples"  # completes prompts, and takes the weights of a sync
+    MEASURES = "measures"  # says log-probs, and values, of tokens that exist
+    TRAINS = "trains"  # is trained where the flow steps it, and frozen elsewhere
+    JUDGES = "judges"  # grades completions, as the value of a reward
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceKind:
     """One kind: `service NAME : KIND(model) { ... }`.
 
     schema    its settings, and what of them this version does not carry out (`support`)
-    methods   what a flow may call; `sample` makes it a generator, which takes weights of a sync,
-              `step` a model that is trained where the flow steps it, and frozen elsewhere;
-              `score` is the value of a reward
-    needs     settings without default that a method reads: (method, setting, why)
+    can       what it does for a flow: which statements it has, and what passes expect of it
+    needs     settings without default that one of these reads: (capability, setting, why)
     degrees   parallel degrees, whose product is the processes of one replica; `spread` is the one
               that takes what the others leave
     even      what of a model `tp` must divide, by the fields of its dimensions
@@ -89,8 +98,8 @@ class ServiceKind:
 
     name: str
     schema: Kind
-    methods: tuple[str, ...]
-    needs: tuple[tuple[str, str, str], ...] = ()
+    can: frozenset[Capability]
+    needs: tuple[tuple[Capability, str, str], ...] = ()
     degrees: tuple[str, ...] = ()
     spread: str = ""
     even: tuple[str, ...] = ("heads",)
@@ -103,11 +112,15 @@ class ServiceKind:
 
     @property
     def samples(self) -> bool:
-        return "sample" in self.methods
+        return Capability.SAMPLES in self.can
 
     @property
     def trains(self) -> bool:
-        return "step" in self.methods
+        return Capability.TRAINS in self.can
+
+    @property
+    def judges(self) -> bool:
+        return Capability.JUDGES in self.can
 
     @property
     def replicated(self) -> bool:

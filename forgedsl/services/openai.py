@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.services.base import NUM, PLACE, ServiceKind, row
+from forgedsl.services.base import NUM, PLACE, Capability, ServiceKind, row
 from forgedsl.settings import BOOL, COUNT, REQUIRED, STR, Kind
 
 SCHEMA = Kind(
@@ -19,4 +19,4 @@ SCHEMA = Kind(
     ),
 )  # fmt: skip
 
-KIND = ServiceKind(name="openai", schema=SCHEMA, methods=("score",), remote=True)
+KIND = ServiceKind(name="openai", schema=SCHEMA, can=frozenset({Capability.JUDGES}), remote=True)

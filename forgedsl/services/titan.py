@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.services.base import COMMON, GIB, NUM, OPTIONAL_COUNT, PLACE, ServiceKind, row
+from forgedsl.services.base import (
+    COMMON,
+    GIB,
+    NUM,
+    OPTIONAL_COUNT,
+    PLACE,
+    Capability,
+    ServiceKind,
+    row,
+)
 from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
 
 _TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
@@ -80,7 +89,7 @@ SCHEMA = Kind(
 KIND = ServiceKind(
     name="titan",
     schema=SCHEMA,
-    methods=("step", "logprobs", "values", "score"),
+    can=frozenset({Capability.TRAINS, Capability.MEASURES, Capability.JUDGES}),
     degrees=("dp_replicate", "dp_shard", "cp", "tp", "pp"),
     spread="dp_shard",
     even=("heads", "kv_heads", "vocab"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from forgedsl.records import replace
-from forgedsl.services.base import COMMON, GIB, NUM, PLACE, SAMPLING, ServiceKind, row
+from forgedsl.services.base import COMMON, GIB, NUM, PLACE, SAMPLING, Capability, ServiceKind, row
 from forgedsl.settings import AUTO, BOOL, COUNT, PART, Derived, Kind, Limit, word
 
 ENGINE_ARGUMENTS = (
@@ -67,11 +67,8 @@ SCHEMA = Kind(
 KIND = ServiceKind(
     name="vllm",
     schema=SCHEMA,
-    methods=("sample", "play", "score"),
-    needs=(
-        ("sample", "sampling.max_tokens", "it samples"),
-        ("play", "sampling.max_tokens", "it samples"),
-    ),
+    can=frozenset({Capability.SAMPLES, Capability.JUDGES}),
+    needs=((Capability.SAMPLES, "sampling.max_tokens", "it samples"),),
     degrees=("tp", "pp", "dp"),
     measure="sampling.",
     process=round(0.8 * GIB),

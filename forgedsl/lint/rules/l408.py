@@ -23,7 +23,6 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
 from forgedsl.source import Span
-from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
 DISTANCES = (-1.5, -0.5, 0.5, 1.0, 2.0)
@@ -39,7 +38,7 @@ def check(view: View) -> Findings:
 
 def _is_distilled(view: View, loss: LossView) -> bool:
     """Whether the forward KL is what is wanted: to another model, and nothing else is learned."""
-    rated = [s for s in loss.bound.values() if Role.MEASURES in s.roles and s.receiver]
+    rated = [s for s in loss.bound.values() if s.is_logprobs and s.receiver]
     models = {view.program.services[step.receiver].ctor_args[0].name for step in rated}
     weighed = any(name in loss.read for name in loss.fields("weight"))
     return bool(models) and not weighed and models.isdisjoint(view.trained)

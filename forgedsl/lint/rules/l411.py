@@ -33,7 +33,6 @@ from forgedsl.losses.measures import Mismatch, forms_of, mismatches
 from forgedsl.records import dataclass
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
-from forgedsl.types.flow import Role
 from forgedsl.types.measures import FULL, Form, Measure
 
 finding = rule(__doc__, "D")
@@ -112,7 +111,7 @@ def _sources(view: View, loss: LossView, sampler: Decl | None) -> dict[str, Sour
         settings = {name: sampler.settings[f"sampling.{name}"] for name in names}
         found["behavior"] = Source(service=sampler, settings=settings)
     for name, step in loss.bound.items():
-        if Role.MEASURES in step.roles:
+        if step.is_logprobs:
             found[name] = _titan(services[step.receiver])
     return found
 

@@ -27,7 +27,6 @@ from forgedsl.lint.view import View
 from forgedsl.losses.tree import REDUCTIONS
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk
-from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 ENTROPIES = 0.1, 0.5, 2.0
@@ -70,7 +69,7 @@ def _unread(view: View, loss: LossView) -> str:
     named = {part for parts in view.shared.names(loss.function) for part in parts}
     for name, asked in loss.bound.items():
         trained = loss.step is not None and asked.receiver == loss.step.receiver
-        if Role.MEASURES in asked.roles and not trained and name in declared - named:
+        if asked.is_logprobs and not trained and name in declared - named:
             return name
     return ""
 

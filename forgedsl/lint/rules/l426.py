@@ -31,7 +31,7 @@ def check(view: View) -> Findings:
     for loss in view.losses:
         made = {name: step for name, step in loss.bound.items() if Role.COMPUTES in step.roles}
         if not made and _learns_from_itself(view, loss):
-            made = {name: step for name, step in loss.bound.items() if Role.MEASURES in step.roles}
+            made = {name: step for name, step in loss.bound.items() if step.is_logprobs}
         if not made or loss.once(_depends) or loss.once(l410.wrong_at) is not None:
             continue
         name, step = next(iter(made.items()))

@@ -11,7 +11,6 @@ policy to where it began (DPO #46).
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
-from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
 
@@ -21,7 +20,7 @@ def check(view: View) -> Findings:
         if loss.step is None or not loss.is_pairs:
             continue
         for name, step in loss.bound.items():
-            if Role.MEASURES in step.roles and step.receiver == loss.step.receiver:
+            if step.is_logprobs and step.receiver == loss.step.receiver:
                 yield finding(
                     f"`{name}` is the policy that is trained, not a reference",
                     step.span,

@@ -1,0 +1,101 @@
+"""`replay(rollout, adv = ...)`: the batch of a step; `merge(a, b)`: batches of a step as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from forgedsl.ir.graph import losses_of
+from forgedsl.operations.base import Level, Operation, Role, Stream, Wanted
+from forgedsl.operations.statements import Form, Statement, Statements
+from forgedsl.records import replace
+from forgedsl.schema.flow import place
+from forgedsl.syntax import ast
+
+if TYPE_CHECKING:
+    from forgedsl.ir.graph import Input, Node
+    from forgedsl.ir.program import Program
+
+REPLAY = Form(
+    owner="",
+    method="replay",
+    params=("rollout",),
+    streams=("rollout",),
+    shown="replay(rollout, NAME = ..., ...)",
+    doc="what the loss needs besides the rollout's own fields, joined by rollout; groups wait here "
+    "for a batch",
+)
+MERGE = Form(
+    owner="",
+    method="merge",
+    shown="merge(batch, batch, ...)",
+    doc="batches of several draws or generators as one, under one loss; their fields are the same",
+)
+
+
+class Replay(Operation):
+    name = "replay"
+    roles = frozenset({Role.PACKS})
+    stream = Stream.BATCH
+    level = Level.BATCH
+    produces = "Batch"
+    forms = (REPLAY, MERGE)
+
+    def resolve(self, flow: Statements, said: Statement) -> bool:
+        if said.form is MERGE:
+            return _merge(flow, said)
+        names = tuple(arg.name for arg in said.call.args if arg.name is not None)
+        form = replace(said.form, params=("rollout", *names))
+        return flow.simple(self.name, replace(said, form=form))
+
+    def node(self, node: Node) -> Node:
+        return replace(node, target="")
+
+    def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
+        """The rollouts of a batch, and the fields that a loss reads beside them."""
+        if read.argument == "rollout":
+            help = f"`rollout.keep({read.edge})` gives the rollouts that it keeps"
+            streams = (Stream.ROLLOUT, Stream.PAIR)
+            return Wanted(streams=streams, text="rollouts or preference pairs", help=help)
+        masks = [Stream.MASK] if _is_bool(program, read) else []
+        return Wanted(
+            streams=(Stream.SCORE, Stream.VALUE, Stream.LOGPROB, *masks),
+            text="numbers",
+            attribute=True,
+        )
+
+    def reader(self, node: Node, read: Input) -> str:
+        return read.argument.replace("rollout", "replay")
+
+
+def _is_bool(program: Program, read: Input) -> bool:
+    """Whether the loss of the flow declares this field as bool."""
+    fields = (f for name in losses_of(program) for f in program.functions[name].fields)
+    return any(
+        f.name == read.argument and isinstance(f.type, ast.TensorType) and f.type.dtype == "bool"
+        for f in fields
+    )
+
+
+def _merge(flow: Statements, said: Statement) -> bool:
+    """Batches as one. It is no node: a step reads all that a whole is of."""
+    call = said.call
+    params = tuple(place("batch", i) for i in range(len(call.args)))
+    found = flow.arguments(replace(said, form=replace(MERGE, params=params)))
+    if found is None:
+        return False
+    inputs, constants = found
+    if said.name is None:
+        help = "give it a name: `both = merge(...)`"
+        flow.ctx.error("F119", "the result of `merge` is not used", call.span, help=help)
+        return False
+    if constants or len(inputs) < 2:
+        help = "`merge(replay(a, ...), replay(b, ...))`"
+        flow.ctx.error("F114", "`merge` takes two batches or more", call.span, help=help)
+        return False
+    flow.read |= {i.edge for i in inputs}
+    flow.merged[said.name] = tuple(p for i in inputs for p in flow.merged.get(i.edge, (i,)))
+    return True
+
+
+OPERATIONS: Sequence[Operation] = (Replay(),)

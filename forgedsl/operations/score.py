@@ -1,0 +1,64 @@
+"""`RUBRIC(rollout, prompt.target)`, `REWARD(...)`: a score for each completion."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.operations.base import (
+    CALL_TIMEOUT,
+    Lowering,
+    Operation,
+    Role,
+    Sizes,
+    Stream,
+    Wanted,
+    siblings_text,
+)
+from forgedsl.operations.statements import Form
+
+if TYPE_CHECKING:
+    from forgedsl.ir.graph import Input, Node
+    from forgedsl.ir.program import Program
+
+
+class Score(Operation):
+    name = "score"
+    roles = frozenset({Role.SCORES})
+    stream = Stream.SCORE
+    produces = "[G] f32"
+    forms = (
+        Form(
+            owner="rubric",
+            params=("rollout", "target"),
+            streams=("rollout",),
+            shown="NAME(rollout, target)",
+            doc="a rubric or a reward is called by its name: `grade(rollout, prompt.target)`",
+        ),
+        Form(owner="reward", params=("rollout", "target"), streams=("rollout",)),
+    )
+
+    def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
+        if read.argument == "rollout":
+            return Wanted(streams=(Stream.ROLLOUT,), text="rollouts")
+        help = "`prompt.target`, for example"
+        return Wanted(streams=(), text="what belongs to a prompt", attribute=True, help=help)
+
+    def reader(self, node: Node, read: Input) -> str:
+        return node.target
+
+    def slots(self, node: Node, credits: int) -> int:
+        """Rewards start as rollouts finish; their pool is the limit."""
+        return credits
+
+    def size_text(self, node: Node, sizes: Sizes) -> str:
+        return siblings_text(node, sizes)
+
+    def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
+        return {"compares": to.compares(node.target)}
+
+    def timeout(self, node: Node, to: Lowering) -> float:
+        return max(CALL_TIMEOUT, to.timeout_of(node.target))
+
+
+OPERATIONS: Sequence[Operation] = (Score(),)
