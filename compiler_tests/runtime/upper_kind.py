@@ -18,7 +18,7 @@ from forgedsl.runtime.actors.twins import StubGenerator
 from forgedsl.runtime.items import Completion, Message
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.services import registry
-from forgedsl.services.base import COMMON, PLACE, SAMPLING, ServiceKind, row
+from forgedsl.services.base import COMMON, PLACE, SAMPLING, Capability, ServiceKind, row
 from forgedsl.settings import COUNT, Kind
 
 UPPER = ServiceKind(
@@ -28,7 +28,7 @@ UPPER = ServiceKind(
         doc="answers in capitals",
         settings=(*COMMON, row("procs", COUNT, 1, PLACE, "processes per host"), *SAMPLING),
     ),
-    methods=("sample",),
+    can=frozenset({Capability.SAMPLES}),
     needs=(("sample", "sampling.max_tokens", "it samples"),),
     measure="sampling.",
 )

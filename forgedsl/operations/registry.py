@@ -20,7 +20,7 @@ from forgedsl.operations import (
 )
 from forgedsl.operations.base import Operation
 from forgedsl.operations.statements import Form
-from forgedsl.services.registry import KINDS
+from forgedsl.services import registry as services
 from forgedsl.settings import Live
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -40,7 +40,7 @@ def operation(name: str) -> Operation:
 
 def forms(owner: str) -> Iterator[tuple[Operation, Form]]:
     """What can be written behind a declaration: `owner` is its kind, or the kind of a service."""
-    can = next((kind.can for kind in KINDS if kind.name == owner), None)
+    can = next((kind.can for kind in services.KINDS if kind.name == owner), None)
     for each in OPERATIONS:
         for form in each.forms:
             if form.owner == owner or (form.owner == "service" and form.capability in (can or ())):
@@ -55,7 +55,7 @@ def written(owner: str, method: str = "") -> tuple[Operation, Form] | None:
 METHODS: Live[tuple[str, ...]] = Live(
     lambda: {
         owner: tuple(form.method for _, form in forms(owner))
-        for owner in ("dataset", "buffer", *(kind.name for kind in KINDS))
+        for owner in ("dataset", "buffer", *(kind.name for kind in services.KINDS))
     }
 )
 """by owner, the methods that statements call"""
