@@ -10,11 +10,14 @@ from forgedsl.cli.app import app
 from forgedsl.errors import InternalError
 from forgedsl.ir.program import Value
 from forgedsl.irtext import print_ir
+from forgedsl.lower.job import LocalModel
 from forgedsl.passes import PASSES, Request, compile_program, names
 from forgedsl.passes.manager import verify
 from forgedsl.records import replace
 
-GRPO = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
+ROOT = Path(__file__).parents[2]
+GRPO = ROOT / "pipelines" / "grpo_math.forge"
+SUMS = (ROOT / "README.md").read_text("utf-8").split("```forge sums.forge\n")[1].split("```")[0]
 
 
 @pytest.fixture(scope="module")
@@ -168,8 +171,38 @@ def test_a_function_that_is_not_there(state):
 
 def test_a_job_that_names_this_machine(state):
     folder = str(GRPO.parent.resolve())
-    said = broken(state, "job", with_job(state, topology=folder))
-    assert "names no folder of this machine" in said
+    job = state.job.job
+    origins = {**job.origins, "policy": f"{folder}/grpo_math.forge:1:1"}
+    assert "named relative to it" in broken(state, "job", with_job(state, origins=origins))
+    source = LocalModel(path=folder, sha256="")
+    models = {"policy": job.models["policy"].model_copy(update={"source": source})}
+    assert f"named relative to it: {folder}" in broken(state, "job", with_job(state, models=models))
+
+
+def test_a_path_of_this_machine_that_the_file_names_is_no_bug_of_ours(tmp_path):
+    text = SUMS.replace("forge 1\n", f'forge 1\ncheckpoint {{ export = hf("{tmp_path}/out") }}\n')
+    assert text != SUMS
+    (tmp_path / "sums.forge").write_text(text)
+    compiled = compile_program(Request(path=tmp_path / "sums.forge"))
+    assert not compiled.loaded.reporter.has_errors
+    assert compiled.state.job.job.checkpoint.export == f"{tmp_path}/out"
+
+
+def test_a_file_in_the_root_compiles(tmp_path):
+    (tmp_path / "sums.forge").write_text(SUMS)
+    state = compile_program(Request(path=tmp_path / "sums.forge")).state
+    at_root = replace(state, request=replace(state.request, path=Path("/sums.forge")))
+    verify(step_of("job"), at_root)
+
+
+def test_the_same_file_in_two_folders_is_the_same_job(tmp_path):
+    jobs = []
+    for name in ("one", "other/deeper"):
+        path = tmp_path / name / "sums.forge"
+        path.parent.mkdir(parents=True)
+        path.write_text(SUMS)
+        jobs.append(compile_program(Request(path=path)).state.job.job)
+    assert jobs[0] == jobs[1]
 
 
 # ---- looking at them

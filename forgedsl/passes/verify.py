@@ -10,6 +10,7 @@ import ast as python
 from collections import Counter
 from collections.abc import Callable, Iterator
 from math import prod
+from pathlib import PurePath
 from typing import Any
 
 from forgedsl.ir.program import Ref
@@ -232,9 +233,24 @@ def _job_names(state: State) -> Iterator[str]:
 
 
 def _hermetic(state: State) -> Iterator[str]:
+    """Files and places that the compiler names. What a user wrote (an export, an argument, a text)
+    may name any folder, and P224 tells of it."""
     job = state.job.job  # type: ignore[union-attr]
-    if str(state.folder.resolve()) in job.model_dump_json():
-        yield "it names the folder of the file"
+    sources = [model.source for model in job.models.values()]
+    sources += [model.tokenizer for model in job.models.values() if model.tokenizer is not None]
+    sources += [part for d in job.datasets.values() for part in _leaves(d.source)]
+    parts = (*sources, *job.rewards.values(), *job.environments.values())
+    files = [part.path for part in parts if getattr(part, "path", None) is not None]
+    files += [path for found in job.environments.values() for path in found.scripts]
+    places = [*job.origins.values(), *(node.origin for node in job.nodes)]
+    places += [kink.rpartition(" ")[2] for loss in job.losses.values() for kink in loss.kinks]
+    yield from (path for path in (*files, *places) if PurePath(path).is_absolute())
+
+
+def _leaves(source: Any) -> Iterator[Any]:
+    """The sources of a mixture, or the one."""
+    parts = getattr(source, "sources", None)
+    yield from (leaf for part in parts for leaf in _leaves(part)) if parts else (source,)
 
 
 of_tokens: Rules = (Rule("tokens stand in the text, in order", _token_places),)
@@ -261,5 +277,5 @@ of_job: Rules = (
     Rule("the hash fits", _sealed),
     Rule("JSON reads back as the same job", _job_round_trip),
     Rule("what nodes, datasets and services name is in the job", _job_names),
-    Rule("the job names no folder of this machine", _hermetic),
+    Rule("files and places of the job are named relative to it", _hermetic),
 )
