@@ -9,16 +9,15 @@ its way may give parts that differ by a group, and no empty ones.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from forgedsl.runtime.endpoints import seed_of
 from forgedsl.runtime.items import Batch, Sample, StepResult
-
-LAST = "_last"
-"""behind the name of a metric: its value in the last update"""
+from forgedsl.schema.reports import LAST
 
 
 def parts(batch: Batch) -> Iterator[Sequence[Sample]]:
@@ -43,17 +42,23 @@ def summary(results: Sequence[StepResult], batch: Batch, *, stopped: bool = Fals
         return results[0]
     made = [result for result in results if not result.skipped]
     shown = results[-1:] if stopped or not made else made
-    metrics = {name: fmean(r.metrics[name] for r in shown) for name in shown[0].metrics}
+    metrics = {name: _mean(r.metrics[name] for r in shown) for name in shown[0].metrics}
     last = {name + LAST: value for name, value in shown[-1].metrics.items()}
     return replace(
         shown[-1],
         version=results[-1].version,
-        loss=fmean(result.loss for result in shown),
-        grad_norm=fmean(result.grad_norm for result in shown),
+        loss=_mean(result.loss for result in shown),
+        grad_norm=_mean(result.grad_norm for result in shown),
         tokens=sum(result.tokens for result in results) // batch.epochs,
         metrics=metrics | last,
         skipped=len(made) < len(results),
     )
+
+
+def _mean(values: Iterable[float]) -> float:
+    """Of infinite numbers too, of which `fmean` may say nothing: a report may be infinite."""
+    found = list(values)
+    return fmean(found) if all(map(math.isfinite, found)) else sum(found)
 
 
 def _dealt(batch: Batch, epoch: int) -> Iterator[list[int]]:

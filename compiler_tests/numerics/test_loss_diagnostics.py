@@ -179,3 +179,31 @@ def test_an_argument_of_another_kind(arguments, params, said):
 def test_a_source_that_is_nothing_is_no_text():
     with pytest.raises(FileNotFoundError, match=r"std/rll is no .forge file and no module"):
         compile_loss("std/rll", "dapo")
+
+
+@pytest.mark.parametrize(
+    ("reports", "word", "said"),
+    [
+        (["tokens"], "tokens", "`tokens` is the number of tokens, which every step counts"),
+        (["loss"], "loss", "`loss` is what is minimized"),
+        (["entropy"], "entropy", "`entropy` is the mean entropy"),
+        (["result"], "result", "`result` is what an advantage returns"),
+        (["kl", "kl"], "kl", "report `kl` is already defined"),
+        (["kl_last", "kl"], "kl_last", "`kl_last` is the last value of report `kl`"),
+    ],
+)
+def test_names_that_a_report_cannot_have(reports, word, said):
+    body = "".join(f"  report {name} = token_mean(behavior, mask)\n" for name in reports)
+    text = f"forge 1\n{HEAD}  minimize token_mean(-logprob, mask)\n{body}}}\n"
+    functions, sources = load_functions(text)
+    reporter = Reporter()
+    assert infer(functions["l"], reporter) is None
+    (found,) = reporter
+    assert found.code == "F102"
+    assert sources[found.span.file].text[found.span.start : found.span.end] == word
+    assert found.message.startswith(said)
+
+
+def test_a_report_may_be_called_last_of_something_else():
+    body = "minimize token_mean(-logprob, mask)  report kl_last = token_mean(behavior, mask)"
+    assert problems(f"{HEAD}{body.replace('  ', chr(10))}\n}}") == []

@@ -159,6 +159,15 @@ def test_a_class_that_does_not_fit_is_told(tmp_path, change, code, message):
     assert message in " ".join(said for _, said in problems)
 
 
+@pytest.mark.parametrize("name", ["tokens", "loss", "entropy"])
+def test_a_class_whose_report_has_a_reserved_name_is_told(tmp_path, name):
+    (tmp_path / "losses.py").write_text(CLASS.replace('("clipped",)', f'("{name}",)'))
+    made, problems = edited(TEXT, folder=tmp_path)
+    assert made is None
+    assert problems[0][0] == "X802"
+    assert f"`{name}` is " in problems[0][1]
+
+
 def test_another_text_of_the_file_is_another_loss(tmp_path):
     one, two = spec(tmp_path), spec(tmp_path, code=CLASS + "\n# changed\n")
     assert one.tree != two.tree

@@ -108,6 +108,15 @@ def test_an_update_that_is_no_number_does_not_spoil_the_means() -> None:
     assert (found.loss, found.skipped) == (2.0, True)
 
 
+def test_a_report_may_be_infinite() -> None:
+    batch = batch_of(4, epochs=1, minibatches=2)
+    found = summary([result(1.0, metric=math.inf), result(3.0, metric=-math.inf)], batch)
+    assert math.isnan(found.metrics["clip_frac"])
+    assert found.metrics["clip_frac_last"] == -math.inf
+    both = summary([result(1.0, metric=math.inf), result(3.0, metric=1.0)], batch)
+    assert both.metrics["clip_frac"] == math.inf
+
+
 def test_the_update_that_stops_the_run_is_what_is_shown() -> None:
     batch = batch_of(4, epochs=1, minibatches=3)
     found = summary([result(1.0), result(math.nan, skipped=True)], batch, stopped=True)

@@ -14,6 +14,7 @@ from forgedsl.hir.rewards import plain_value
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Function, PythonModule, Scope
 from forgedsl.records import replace
+from forgedsl.schema.reports import wrong_report
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import axes_of
@@ -95,6 +96,9 @@ def _problems(decl: ast.FnDecl, found: PythonModule) -> Iterator[tuple[str, Span
         if param.required and param.name not in {*declared, *MORE}:
             message = f"`forward` of `{found.name}` needs `{param.name}`, which is not declared"
             yield message, where, f"`loss {decl.name}(..., {param.name}: [B, T] f32)`"
+    for number, name in enumerate(found.reports):
+        if message := wrong_report(name, found.reports[:number], found.reports):
+            yield f"{message}, and `{found.name}` says so in `reports`", where, "rename it there"
     if "logprob" not in declared and "entropy" not in declared:
         yield "the loss reads nothing that has a gradient", where, "`logprob: diff [B, T] f32`"
 

@@ -11,6 +11,7 @@ from forgedsl.losses import reductions
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, VALUE, reachable
 from forgedsl.losses.walk import Walk
+from forgedsl.schema.reports import wrong_report
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import ERROR, TensorType, axes_of
 
@@ -21,7 +22,6 @@ RESULTS = {
     "tokens": (frozenset("BT"), "f32", "one number for each token, [B, T] f32"),
     "filter": (frozenset[str](), "bool", "one bool for the group"),
 }
-RESERVED_REPORTS = ("entropy", "loss", "result")
 
 
 def check_root(inference: Walk, typed: Typed) -> Typed:
@@ -126,17 +126,19 @@ def check_objective(
 ) -> None:
     """One `minimize` with gradient, and reports with distinct names."""
     losses = [typed for name, typed in outputs if name == "loss"]
-    if len(losses) != 1:
-        message = f"loss `{function.name}` has {len(losses) or 'no'} `minimize` statements"
+    written = [each for each in function.statements if isinstance(each, ast.Minimize)]
+    if len(written) != 1:
+        message = f"loss `{function.name}` has {len(written) or 'no'} `minimize` statements"
         inference.error("F110", "missing-setting", message, function.span, help="write one")
         return
-    seen: set[str] = set()
-    for name, typed in outputs:
-        taken = name in seen or (name in RESERVED_REPORTS and name != "loss")
-        seen.add(name)
-        if taken:
-            message = f"report `{name}` is already defined"
-            inference.error("F102", "duplicate", message, typed.span, help="rename it")
+    reports = [each for each in function.statements if isinstance(each, ast.Report)]
+    for number, report in enumerate(reports):
+        others = [each.name for each in reports[:number]]
+        message = wrong_report(report.name, others, [each.name for each in reports])
+        if message:
+            inference.error("F102", "duplicate", message, report.name_span, help="rename it")
+    if len(losses) != 1:
+        return
     loss = losses[0]
     if loss.type is not ERROR and not inference.build.values[loss.value].type.diff:
         message = "nothing in this loss depends on the trained model"

@@ -43,6 +43,8 @@ from forgedsl.types.flow import Role
 PROBED = range(3)
 """publications that carry a probe: the start, and the first two that a step has changed"""
 PROBE_SEED, PROBE_TOKENS = 5, 12
+COUNT = "number of tokens"
+"""beside the loss and its reports, which are never called so"""
 
 
 class TitanActor(ForgeActor):
@@ -319,11 +321,11 @@ class TitanTrainer(TitanActor):
     ) -> StepResult:
         """One pass of the optimizer; left out where loss or gradient is no number. Each loss has
         its own counts, over its own samples; their gradients add up."""
-        sums = {"loss": torch.zeros(()), "tokens": torch.zeros(())}
+        sums = {"loss": torch.zeros(()), COUNT: torch.zeros(())}
         kernel = ""
         for index, (name, samples) in enumerate(terms):
             found, micros, kernel = self._passed(self.losses[name], samples)
-            sums["tokens"] += sum(micro.num_tokens for micro in micros)
+            sums[COUNT] += sum(micro.num_tokens for micro in micros)
             if len(terms) > 1:
                 again = any(name == other for other, _ in terms[:index])
                 whole = {"loss": sums["loss"] + found["loss"].cpu()}
@@ -334,7 +336,7 @@ class TitanTrainer(TitanActor):
         grad_norm = float(titan.clip_grad_norm(self.titan, opt.max_norm, self.parts))
         reduced = self._reduce(sums)
         total_loss = reduced.pop("loss")
-        total_tokens = int(reduced.pop("tokens"))
+        total_tokens = int(reduced.pop(COUNT))
         learning_rate = self.schedulers.schedulers[0].get_last_lr()[0]
         finite = math.isfinite(grad_norm) and math.isfinite(total_loss)
         if finite:

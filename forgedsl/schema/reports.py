@@ -1,0 +1,27 @@
+"""Names that a `report` of a loss cannot have: every step has a figure of that name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LAST = "_last"
+"""behind the name of a report: its value in the last of several updates of a step"""
+RESERVED_REPORTS = {
+    "loss": "what is minimized",
+    "entropy": "the mean entropy, which every step reports",
+    "tokens": "the number of tokens, which every step counts",
+    "result": "what an advantage returns",
+}
+"""and what has them"""
+
+
+def wrong_report(name: str, before: Sequence[str], all_: Sequence[str]) -> str:
+    """Why a report cannot have its name; "" if it can."""
+    if name in RESERVED_REPORTS:
+        return f"`{name}` is {RESERVED_REPORTS[name]}: a report cannot have this name"
+    if name in before:
+        return f"report `{name}` is already defined"
+    base = name.removesuffix(LAST)
+    if base != name and base in all_:
+        return f"`{name}` is the last value of report `{base}`: a report cannot have this name"
+    return ""
