@@ -162,6 +162,10 @@ class Endpoints(Protocol):
     async def step(self, node: Node, batch: Batch) -> StepResult:
         """One optimizer step of `node.target` with `node.loss`."""
 
+    async def leave(self, node: Node) -> bool:
+        """Have the `step` of this node in progress return with `left`, its service as before it;
+        False where it goes on."""
+
     async def sync(self, node: Node, version: int) -> SyncResult:
         """Bring `version` of `node.target`'s weights to `node.to`; return when all have them."""
 

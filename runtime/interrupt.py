@@ -22,12 +22,13 @@ EXIT_PREEMPTED = 75
 
 
 class Interrupt:
-    """`act` asks the run to stop; `clean_up` ends its processes and removes what they leave."""
+    """`act` asks the run to stop, and says whether that is a scheduler's notice (SIGTERM), which
+    ends it soon; `clean_up` ends its processes and removes what they leave."""
 
     def __init__(self, events: EventLog, run_dir: Path, clean_up: Callable[[], None]) -> None:
         self._events = events
         self._run_dir = run_dir
-        self.act: Callable[[], object] = lambda: None
+        self.act: Callable[[bool], object] = lambda noticed: None
         self._clean_up = clean_up
         self._count = 0
         self._step = self._saved = 0
@@ -53,7 +54,7 @@ class Interrupt:
         self._last = number
         if self._count == 1:
             self._say(self._first())
-            self.act()
+            self.act(number == signal.SIGTERM)
         elif self._count == 2:
             self._say(self._second())
         else:

@@ -179,3 +179,5 @@ class StepResult:
     kernel: str
     """which loss implementation ran, e.g. "torch/linear" """
     skipped: bool = False
+    left: bool = False
+    """it was ended before it changed anything, as was asked"""

@@ -237,7 +237,7 @@ async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
     for number in _signals():
         asyncio.get_running_loop().add_signal_handler(number, interrupt, number)
     task = asyncio.create_task(_execute(this, interrupt))
-    interrupt.act = task.cancel  # until the controller takes over
+    interrupt.act = lambda noticed: task.cancel()  # until the controller takes over
     try:
         return await task
     except asyncio.CancelledError:
@@ -297,7 +297,8 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
             this.job, endpoints, this.events, state=state, changed_data=this.changed_data,
             replay=_replay(this.run_dir, this.resume),
         )  # fmt: skip
-        interrupt.act = controller.interrupt
+        grace = this.job.checkpoint.grace_s
+        interrupt.act = lambda noticed: controller.interrupt(grace if noticed else None)
         gc.freeze()  # what is loaded stays: no need to look through it at every collection
         finished = await controller.run()
         if finished.ended == "interrupted":

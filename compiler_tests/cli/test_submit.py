@@ -27,7 +27,9 @@ else touch asked; echo "JobId=17 JobState=PENDING Reason=Resources Dependency=(n
 """
 
 
-def forgec(folder: Path, sbatch: str) -> subprocess.CompletedProcess[str]:
+def forgec(
+    folder: Path, sbatch: str, words: tuple[str, ...] = WORDS
+) -> subprocess.CompletedProcess[str]:
     """`forgec run` where these are `sbatch` and `scontrol`."""
     for name, text in (("sbatch", sbatch), ("scontrol", SCONTROL)):
         (folder / name).write_text("#!/bin/bash\n" + text)
@@ -35,7 +37,7 @@ def forgec(folder: Path, sbatch: str) -> subprocess.CompletedProcess[str]:
     left = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
     environment = left | {"PATH": f"{folder}:{os.environ['PATH']}"}
     return subprocess.run(
-        [sys.executable, "-m", "forgedsl.cli.main", *WORDS], cwd=folder, env=environment,
+        [sys.executable, "-m", "forgedsl.cli.main", *words], cwd=folder, env=environment,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
 
@@ -70,3 +72,32 @@ def test_a_job_that_lies_in_its_folder_is_run_there_once(tmp_path: Path) -> None
     (job.parent / "events.jsonl").touch()
     with pytest.raises(UsageError, match="holds a run already"):
         new_run_dir(job.parent, "x", job)
+
+
+def test_the_environment_of_a_job_is_set_up_where_it_runs(tmp_path: Path) -> None:
+    """What is loaded and activated comes before the command, a container in front of it."""
+    launcher = 'launcher=slurm("main", setup=["module load x", "activate y"], container="in it")'
+    words = (*WORDS, "--set", launcher, "checkpoint.grace=5min")
+    done = forgec(tmp_path, "echo 'error: full' >&2; exit 1", words)
+    assert done.returncode == 4
+    script = (tmp_path / "run/job.sbatch").read_text()
+    assert "#SBATCH --signal=B:TERM@300" in script
+    lines = script.splitlines()
+    assert lines.index("module load x") + 1 == lines.index("activate y")
+    path = f'PATH="$PATH":{Path(sys.executable).parent}'
+    assert lines.index(path) < lines.index("module load x")
+    assert lines[-1].startswith("exec in it forgec run ")
+
+
+def test_a_script_with_a_set_up_is_one(tmp_path: Path) -> None:
+    """Bash runs it to the command, also where set-up reads variables that are not set."""
+    launcher = (
+        'launcher=slurm("main", setup=["export FOUND=${NOT_SET}yes"], container="echo $FOUND")'
+    )
+    forgec(tmp_path, "exit 1", (*WORDS, "--set", launcher))
+    environment = os.environ | {"SLURM_SUBMIT_DIR": str(tmp_path)}
+    done = subprocess.run(
+        ["bash", str(tmp_path / "run/job.sbatch")], env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith("yes forgec run ")

@@ -121,7 +121,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "max_turns": (changed(PLAYED, ("every = 10", "every = 9, env = shop, max_turns = 3")), "2"),
         "loss": (MEASURED, "rl.sft"),
     },
-    "checkpoint": {"every": "7", "keep": "5", "export": 'hf("out")'},
+    "checkpoint": {"every": "7", "keep": "5", "grace": "5min", "export": 'hf("out")'},
     "logging": {
         "console": "false", "jsonl": "false", "tensorboard": "false", "wandb.project": '"p"',
         "wandb.entity": (WANDB, '"e"'),

@@ -151,6 +151,7 @@ class FakeEndpoints:
         self.groups: list[list[int]] = []
         self.peak: Counter[str] = Counter()
         self.synced: list[tuple[str, int]] = []
+        self.leaves = True
         self._rows = rows
         self._bad = bad
         self._fail = fail
@@ -261,8 +262,16 @@ class FakeEndpoints:
     async def step(self, node: Node, batch: Batch) -> StepResult:
         assert self._active["step"] == 0, "two steps at once"
         self._active["step"] += 1
-        await self._work("step", node=node.name, step=len(self.trained) + 1)
+        work = self._work("step", node=node.name, step=len(self.trained) + 1)
+        self._step = asyncio.ensure_future(work)
+        await asyncio.wait([self._step])
         self._active["step"] -= 1
+        if self._step.cancelled():
+            return StepResult(
+                version=0, loss=0.0, grad_norm=0.0, lr=0.0, tokens=0, metrics={}, kernel="",
+                left=True,
+            )  # fmt: skip
+        self._step.result()
         self.version[node.target] += 1
         self.trained.append(
             {
@@ -278,6 +287,9 @@ class FakeEndpoints:
             tokens=sum(len(s.token_ids) for s in batch.samples),
             metrics={"entropy": 1.5, "clip_frac": 0.1}, kernel="fake",
         )  # fmt: skip
+
+    async def leave(self, node: Node) -> bool:
+        return self.leaves and self._step.cancel()
 
     async def sync(self, node: Node, version: int) -> SyncResult:
         assert version == self.version[node.target], "weights that are gone"

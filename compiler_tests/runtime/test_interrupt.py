@@ -44,7 +44,7 @@ def pressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     log, said = EventLog(), []
     log.subscribe(lambda e: said.append(e["text"]) if e["kind"] == "notice" else None)
     interrupt = Interrupt(log, tmp_path, lambda: said.append("cleaned up"))
-    interrupt.act = lambda: said.append("asked")
+    interrupt.act = lambda noticed: said.append("asked")
     log.subscribe(interrupt.on_event)
     log.emit("controller.start", step=0)
     for step in range(1, 6):
@@ -253,11 +253,11 @@ class Pressed:
     count = 0
     def __call__(self, number):
         self.count += 1
-        self.act()
+        self.act(False)
 
 async def run(interrupt):
     done = asyncio.Event()
-    interrupt.act = done.set
+    interrupt.act = lambda noticed: done.set()
     os.kill(os.getpid(), signal.SIGINT)  # the user interrupts the cell
     await done.wait()
     return interrupt.count

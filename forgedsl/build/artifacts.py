@@ -161,6 +161,7 @@ def allocation(job: Job, services: Sequence[str] = (), **more: str) -> Allocatio
         gpus=max((1 + gpu for place in places for gpu in place.gpus), default=0),
         cpus=job.launcher.cpus,
         memory=job.launcher.memory,
+        grace=job.checkpoint.grace_s,
         **more,
     )
 

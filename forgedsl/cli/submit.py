@@ -79,9 +79,16 @@ def _script(job: Job, facts: Launcher, run_dir: Path, options: Sequence[str], re
     assert facts.manifest is not None
     fresh = [f"{run_dir}/job.json", "--run-dir", str(run_dir)]
     words = ["run", *options, *(["--resume", str(run_dir)] if resume else fresh)]
-    command = shlex.join([sys.executable, "-m", "forgedsl.cli.main", *words])
-    output = f"{run_dir}/logs/slurm-%j.out"
-    return facts.manifest.text(allocation(job, command=command, output=output), job.launcher.args)
+    args = job.launcher.args
+    own = args.get("setup") or args.get("container")  # which bring what runs there
+    program = ["forgec"] if own else [sys.executable, "-m", "forgedsl.cli.main"]
+    asked = allocation(
+        job,
+        command=shlex.join([*program, *words]),
+        output=f"{run_dir}/logs/slurm-%j.out",
+        path=str(Path(sys.executable).parent),
+    )
+    return facts.manifest.text(asked, args)
 
 
 def _size(path: Path) -> int:

@@ -14,10 +14,11 @@ from forgedsl.settings import Parameter, Signature, Type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """What a plan asks for: hosts, GPUs of the fullest of them, and what `cluster` says of a host
-    (None: nothing). `title`, `compiler`, `services` and `other` (that the program has another
-    launcher) are for people. `command` is what runs in it, and `output` takes what that prints, if
-    not as the launcher has it."""
+    """What a plan asks for: hosts, GPUs of the fullest of them, what `cluster` says of a host
+    (None: nothing), and the seconds of notice before its end. `title`, `compiler`, `services` and
+    `other` (that the program has another launcher) are for people. `command` runs in it, and
+    `output` takes what that prints, if not as the launcher has it; `path` is where programs are
+    that its set-up does not bring."""
 
     name: str
     title: str
@@ -27,8 +28,10 @@ class Allocation:
     gpus: int
     cpus: int | None
     memory: int | None
+    grace: int
     command: str = ""
     output: str = ""
+    path: str = ""
     other: str = ""
 
 
@@ -99,5 +102,3 @@ def rendered(template: str, asked: Allocation, **more: Any) -> str:
 
 
 GIB = 2**30
-NOTICE = 120
-"""seconds between the word that the time is up and the end: for a step and a checkpoint"""

@@ -13,7 +13,6 @@ from typing import Any
 
 from forgedsl.launchers.base import (
     GIB,
-    NOTICE,
     Allocation,
     Launcher,
     Manifest,
@@ -47,7 +46,7 @@ def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
         claim=CLAIM,
         mount=MOUNT,
         port=PORT,
-        notice=NOTICE,
+        notice=asked.grace,
         workers=",".join(f"tcp://{pod}-{i}.{pod}:{PORT}" for i in range(asked.hosts)),
     )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from forgedsl.launchers.base import (
     GIB,
-    NOTICE,
     Allocation,
     Launcher,
     Manifest,
@@ -33,13 +33,16 @@ def script(asked: Allocation, args: Mapping[str, Any]) -> str:
         options += [("exclusive", None), ("mem", "0")]  # 0: all of a host
     elif asked.memory is not None:
         options.append(("mem", f"{asked.memory // GIB}G"))
-    options.append(("signal", f"B:TERM@{NOTICE}"))
+    options.append(("signal", f"B:TERM@{asked.grace}"))
     options += [_option(text) for text in args.get("options") or ()]
     folder = f"runs/{asked.name}-${{SLURM_JOB_ID:?sbatch sets it}}"
     return rendered(
         "job.sbatch.j2",
         asked,
         options=options,
+        setup=args.get("setup") or (),
+        container=args.get("container") or "",
+        path=shlex.quote(asked.path) if asked.path else "",
         command=asked.command or f'forgec run job.json --run-dir "{folder}"',
         output=asked.output or "%x-%j.out",
         note="" if asked.command else "Submit it in the folder of job.json: sbatch job.sbatch",
@@ -71,6 +74,8 @@ LAUNCHER = Launcher(
         keyword("constraint", _TEXT),
         keyword("exclusive", BOOL, True),
         keyword("options", Type(base="list", item=STR, optional=True)),
+        keyword("setup", Type(base="list", item=STR, optional=True)),
+        keyword("container", _TEXT),
     ),
     most=None,
     allocation="SLURM_JOB_ID",

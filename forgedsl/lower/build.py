@@ -23,6 +23,7 @@ from forgedsl.lower import job as spec
 from forgedsl.lower.paths import InputFiles
 from forgedsl.lower.services import lower_services
 from forgedsl.lower.summary import summary_lines
+from forgedsl.plan.grace import grace
 from forgedsl.plan.host import Host
 from forgedsl.plan.meshes import pools_host
 from forgedsl.plan.plan import Plan, plan
@@ -106,7 +107,7 @@ def _job(
         program=_program_text(program, reporter, texts),
         nodes=flow.lower_nodes(program, graph, planned, place),
         schedule=flow.lower_schedule(planned), evals=flow.lower_evals(program, graph, planned),
-        checkpoint=_checkpoint(program), logging=_logging(program),
+        checkpoint=_checkpoint(program, graph, planned), logging=_logging(program),
         launcher=_launcher(program, planned),
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
         chosen=dict(planned.chosen), origins=_origins(program, graph, place),
@@ -158,13 +159,14 @@ def _origins(program: Program, graph: Graph, place: Callable[[Span], str]) -> di
     return {name: text for name, text in sorted(found.items()) if text}
 
 
-def _checkpoint(program: Program) -> spec.Checkpoint:
+def _checkpoint(program: Program, graph: Graph, planned: Plan) -> spec.Checkpoint:
     settings = program.singletons["checkpoint"].settings
     export, every = settings["export"].value, settings["every"].value
     return spec.Checkpoint(
         every=every if isinstance(every, int) else None,
         every_s=every if isinstance(every, float) else None,
         keep=settings["keep"].value,
+        grace_s=grace(graph, planned),
         export=export.args["path"] if isinstance(export, Constructor) else None,
     )
 

@@ -316,6 +316,8 @@ class Checkpoint(Spec):
     """optimizer steps"""
     every_s: float | None = None
     keep: int = 2
+    grace_s: int = 120
+    """from SIGTERM to the end, at most"""
     export: str | None = None
     """folder (relative to the run folder) for a Hugging Face export at the end"""
 

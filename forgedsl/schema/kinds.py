@@ -249,6 +249,9 @@ CHECKPOINT = Kind(
         ("every", replace(INTERVAL, optional=True), 600.0, OBS,
          "from checkpoint to checkpoint; there is one at the end in any case"),
         ("keep", COUNT, 2, OBS, "how many stay"),
+        ("grace", replace(DURATION, auto=True, usual=(10.0, 7200.0)), AUTO, OBS,
+         "from SIGTERM to the end: for the step in progress and a checkpoint; schedulers give so "
+         "much notice. auto is what the plan needs, at least 2min"),
         ("export", Type(base="ctor", ctors=c.EXPORTS, optional=True), None, OBS,
          "Hugging Face export at the end"),
     ),

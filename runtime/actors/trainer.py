@@ -26,6 +26,7 @@ from torch import Tensor
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
+from forgedsl.runtime.actors.leaving import Leaving, StepLeft
 from forgedsl.runtime.context import cut
 from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.items import Batch, Sample, StepResult
@@ -179,9 +180,14 @@ class TitanActor(ForgeActor):
             self.titan.pipeline.run(self.titan.model, shapes, of, train=train)
             return
         for i in range(len(micros)):
+            if train:
+                self._begin_microbatch()
             value = of(i, None)
             if train:
                 value.backward()
+
+    def _begin_microbatch(self) -> None:
+        """Before each that is learned from."""
 
     def _dp_group(self) -> dist.ProcessGroup:
         """Who has other samples, or other tokens of the same."""
@@ -199,10 +205,24 @@ class TitanTrainer(TitanActor):
     version = 0
     _publications = 0
 
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._leaving = Leaving()
+
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
         """One optimizer step on the whole batch; every rank takes its share."""
         return await self.run(self._step, batch, loss)
+
+    @concurrent_endpoint
+    async def hold(self) -> int | None:
+        """Wait before a microbatch of the step in progress, until `leave_before`; before which."""
+        return self._leaving.hold()
+
+    @concurrent_endpoint
+    async def leave_before(self, microbatch: int | None) -> None:
+        """Leave the step in progress there, or (None) go on."""
+        self._leaving.decide(microbatch)
 
     @concurrent_endpoint
     async def evaluate(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
@@ -240,6 +260,9 @@ class TitanTrainer(TitanActor):
         await self.run(self._close)
 
     # ---- on the worker thread
+
+    def _begin_microbatch(self) -> None:
+        self._leaving.microbatch()
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
         torch.set_num_threads(self._threads)
@@ -305,6 +328,18 @@ class TitanTrainer(TitanActor):
         self.version = int(state["version"])
 
     def _step(self, batch: Batch, loss_name: str) -> StepResult:
+        single = batch.epochs * batch.minibatches == 1
+        with self._leaving.step(possible=single and self.titan.pipeline is None):
+            try:
+                return self._stepped(batch, loss_name)
+            except StepLeft:
+                self.optimizers.zero_grad()
+        return StepResult(
+            version=self.version, loss=0.0, grad_norm=0.0, lr=0.0, tokens=0, metrics={}, kernel="",
+            left=True,
+        )  # fmt: skip
+
+    def _stepped(self, batch: Batch, loss_name: str) -> StepResult:
         opt = self.service.optimizer
         assert opt is not None
         results: list[StepResult] = []

@@ -101,6 +101,14 @@ class StubTitan(ForgeActor):
         )  # fmt: skip
 
     @concurrent_endpoint
+    async def hold(self) -> None:
+        """No step of a rehearsal is left."""
+
+    @concurrent_endpoint
+    async def leave_before(self, microbatch: int | None) -> None:
+        pass
+
+    @concurrent_endpoint
     async def publish(self) -> StubManifest:
         await self._work(self._titan.publish)
         return StubManifest(version=self._version)

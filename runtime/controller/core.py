@@ -62,6 +62,8 @@ from forgedsl.runtime.versions import Versions
 MIN_FAILURES_IN_A_ROW = 16
 CAUSE_SECONDS = 5.0
 """in which the death of another service may turn out to be why one failed"""
+SAVE_MARGIN, SAVE_PART = 1.5, 0.25
+"""of the time that the last checkpoint took, of the time that is left: kept for a checkpoint"""
 COLLECT = (100_000, 100, 100)
 """Python's collector during a run: what is in flight lives long and is in no circle, and to look at
 all of it as often as Python does by itself took half of the controller's time"""
@@ -78,6 +80,10 @@ class Outcome:
     """the newest one; None: an interrupt could not wait for the step in progress"""
 
 
+class StepLeft(Exception):
+    """A step was given up with the weights as before it."""
+
+
 class _Stop(Exception):
     """Ends the task group of a run whose outcome is known."""
 
@@ -90,6 +96,13 @@ class Controller:
         loop.add_signal_handler(signal.SIGINT, controller.interrupt)
         outcome = await controller.run()
     """
+
+    _until: float | None = None
+    """when whoever interrupts ends the run"""
+    _step_at: tuple[Node, float] | None = None
+    """the step in progress, while no weights have changed, and when it began"""
+    _step_s = 0.0
+    """of the last one"""
 
     def __init__(
         self,
@@ -142,8 +155,10 @@ class Controller:
         self._ended: Literal["steps", "data", "interrupted"] | None = None
         self._began = self._now()
 
-    def interrupt(self) -> None:
-        """Stop soon: nothing more is drawn, a checkpoint is written, `run` returns."""
+    def interrupt(self, seconds: float | None = None) -> None:
+        """Stop soon: nothing more is drawn, a checkpoint is written, `run` returns. A step that
+        does not end in time for that is left, if there are no more than so many `seconds`."""
+        self._until = None if seconds is None else self._now() + seconds
         self._interrupted.set()
 
     async def run(self) -> Outcome:
@@ -227,9 +242,12 @@ class Controller:
 
     async def _commit(self, units: Sequence[Unit], batches: dict[str, Assembled]) -> None:
         """The step and its entries in the books."""
-        results = {
-            node.name: await self._step(node, batches[node.name]) for node in self._flow.steps
-        }
+        self._step_at, start = (self._flow.steps[0], self._now()), self._now()
+        results: dict[str, StepResult] = {}
+        for node in self._flow.steps:
+            results[node.name] = await self._step(node, batches[node.name])
+            self._step_at = None
+        self._step_s = self._now() - start
         self._state.step += 1
         for intake in self._intakes:
             mine = [unit for unit in units if unit.source is intake.source]
@@ -263,6 +281,8 @@ class Controller:
             self._stepping = True
             result = await demand(node, self._endpoints.step(node, batch))
             self._stepping = False
+            if result.left:
+                raise StepLeft(f"step {step} did not end in time, and is left")
             end.update(
                 version=result.version,
                 groups=batch.groups,
@@ -355,12 +375,34 @@ class Controller:
         for error in errors:  # said while everything was being cancelled
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
         if self._ended == "interrupted":
-            await self._settle(self._uncut, self._interrupt_seconds)
-            await self._settle(self._saving.drop(), self._interrupt_seconds)
+            await self._in_time()
+            await self._settle(self._uncut, self._left())
+            await self._settle(self._saving.drop(), self._left())
             self._records.flush()
             if not self._stepping and self._saving.step != self._state.step:
                 await self._save(SAVE_SECONDS)
                 await self._saving.end()
+
+    def _left(self) -> float:
+        """Seconds that there are to end in."""
+        return (
+            self._interrupt_seconds if self._until is None else max(0.0, self._until - self._now())
+        )
+
+    async def _in_time(self) -> None:
+        """Leave the step in progress, where that is possible, if it does not end soon enough for a
+        checkpoint to be written."""
+        if self._until is None or self._step_at is None or self._uncut is None:
+            return
+        node, begin = self._step_at
+        seconds = self._left() - max(SAVE_MARGIN * self._saving.took, SAVE_PART * self._left())
+        if begin + self._step_s <= self._now() + seconds:
+            await asyncio.wait([self._uncut], timeout=seconds)
+        if self._step_at is not None and not self._uncut.done():
+            try:
+                await self._endpoints.leave(node)
+            except ServiceError as error:
+                self._events.emit("warning", message=f"the step in progress goes on: {error}")
 
     async def _settle(self, task: asyncio.Task[None] | None, seconds: float) -> None:
         """Let the step or checkpoint in progress end, or give it up after `seconds`."""
@@ -374,6 +416,9 @@ class Controller:
             await asyncio.wait([task])
             self._events.emit("warning", message=f"{late}; it is lost")
         if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, StepLeft):
+                self._events.emit("notice", text=str(error))
+                return
             self._events.emit("warning", message=f"{type(error).__name__}: {error}")
 
     async def _fail(self, errors: list[BaseException]) -> NoReturn:

@@ -21,13 +21,14 @@ from forgedsl.runtime.guards import Late
 
 class Saving:
     """`step` and `path` are those of the newest checkpoint that is whole; the last one was `asked`
-    for at step `asked` and time `at` (of the loop; or training began then)."""
+    for at step `asked` and time `at` (of the loop; or training began then); the newest `took` so
+    many seconds."""
 
     def __init__(self, endpoints: Endpoints, events: EventLog, node: Node, step: int | None):
         self._endpoints, self._events, self._node = endpoints, events, node
         self.step = self.asked = step
         self.path: str | None = None
-        self.at = 0.0
+        self.at = self.took = 0.0
         self._task: asyncio.Task[None] | None = None
         self._paused: float | None = None
 
@@ -80,7 +81,7 @@ class Saving:
         except Late as late:
             raise RunError(str(late), origin=node.origin, service=node.target) from late
         self.step = step
-        took = now() - start
+        took = self.took = now() - start
         paused = took if self._paused is None else self._paused
         self._events.emit(
             "checkpoint.saved", step=step, path=self.path, seconds=took, paused=paused

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -26,10 +27,13 @@ class SlurmHosts(RemoteHosts):
     """Each host is a step of the job, on a node of its own; a single one is this node."""
 
     last = signal.SIGTERM  # srun passes it on
+    container: tuple[str, ...] = ()
+    """what brings a command into the container that this process is in"""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         if count == 1:
             return
+        self.container = tuple(shlex.split(settings.get("container") or ""))
         nodes = nodes_of(os.environ["SLURM_JOB_NODELIST"])
         if len(nodes) < count:
             raise LaunchError(
@@ -42,7 +46,15 @@ class SlurmHosts(RemoteHosts):
         """It has all cores and GPUs of the node."""
         cores = os.environ.get("SLURM_CPUS_ON_NODE", "1")
         bound = [f"--cpus-per-task={cores}", "--cpu-bind=none", f"--export=ALL,{ADDRESS}={address}"]
-        return [*self.beside(name), *bound, sys.executable, "-c", WORKER, str(path)]
+        return [
+            *self.beside(name),
+            *bound,
+            *self.container,
+            sys.executable,
+            "-c",
+            WORKER,
+            str(path),
+        ]
 
     def beside(self, name: str) -> list[str]:
         return ["srun", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={name}", "--mem=0"]

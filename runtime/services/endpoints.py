@@ -119,10 +119,13 @@ class MonarchEndpoints:
     async def step(self, node: spec.Node, batch: Batch) -> StepResult:
         assert node.loss is not None
         result = await self._titans[node.target].step(batch, node.loss)
-        if self._to_record > 0 and not result.skipped:
+        if self._to_record > 0 and not (result.skipped or result.left):
             self._to_record -= 1
             record(self.run_dir, node.target, node.loss, batch, result)
         return result
+
+    async def leave(self, node: spec.Node) -> bool:
+        return await self._titans[node.target].leave()
 
     async def sync(self, node: spec.Node, version: int) -> SyncResult:
         assert node.to is not None

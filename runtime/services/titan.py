@@ -50,6 +50,13 @@ class TitanClient:
         result: StepResult = await self.mesh.first("step", batch, loss)
         return result
 
+    async def leave(self) -> bool:
+        """Have the step in progress end with the weights as before it, if it can be."""
+        held = await self.mesh.call("hold")
+        before = None if None in held else max(held)
+        await self.mesh.call("leave_before", before)
+        return before is not None
+
     async def evaluate(self, items: Sequence[Rollout | Sample], loss: str) -> dict[str, float]:
         """The loss of held-out items and its reports; rank 0's, of all ranks."""
         found: dict[str, float] = await self.mesh.first(

@@ -253,6 +253,9 @@ class SimEndpoints:
             metrics={}, kernel="none (simulation)",
         )  # fmt: skip
 
+    async def leave(self, node: Node) -> bool:
+        return False
+
     async def sync(self, node: Node, version: int) -> SyncResult:
         titan = self._latencies.titans.get(node.target)
         if titan is not None:

@@ -6,11 +6,14 @@
 
 It fires below half of the estimate, which counts all answers at their longest. A run that is meant
 to go on in a second job says so: `# forge: allow[A314] continued by --resume` (NeMo-RL #3596).
+It also fires where the allocation is no longer than the notice before its end (`checkpoint.grace`):
+such a run is told to save and end as it begins.
 """
 
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.plan.cost import check_bottleneck, time_text
+from forgedsl.plan.grace import grace
 
 finding = rule(__doc__, "W")
 PART = 0.5
@@ -22,7 +25,16 @@ def check(view: View) -> Findings:
     if view.planned is None or not isinstance(time, int | float):
         return
     plan = view.planned[1]
+    notice = grace(*view.planned)
     takes = (plan.schedule.steps or 0) * plan.cost.step_seconds
+    if time <= notice:
+        yield finding(
+            f"the allocation ends after {time_text(time)}, and the run is told so "
+            f"{time_text(notice)} before: it begins to save and end at once",
+            launcher.span,
+            help="ask for more `time`; a shorter `checkpoint.grace` leaves a step sooner",
+        )
+        return
     slow = check_bottleneck(view.program, plan.cost)  # A307: one mistake, one message
     if time < PART * takes and not slow:
         yield finding(

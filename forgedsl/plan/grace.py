@@ -1,0 +1,55 @@
+"""How long a run needs from the word that its time is up to its end.
+
+    Plan --> seconds for the trainer's part of a step and a checkpoint, at least LEAST
+
+Schedulers are asked to give notice so early (`launchers/`), and the controller leaves a step that
+cannot end in time. Sampling is cut short, so it does not count.
+"""
+
+from __future__ import annotations
+
+import math
+
+from forgedsl.ir.graph import Graph
+from forgedsl.plan.params import adapter_params, num_params
+from forgedsl.plan.plan import Plan
+from forgedsl.services.titan import PRECISIONS
+from forgedsl.settings import Auto
+from forgedsl.types.flow import Role
+
+LEAST = 120
+"""seconds that are always given: to stop services, and for models of unknown size"""
+MARGIN = 1.5
+"""a step may take longer than planned"""
+DISK = 2**30
+"""bytes/s of a checkpoint, on a file system that hosts share"""
+STEP = 10
+"""seconds that the result is a multiple of"""
+
+
+def grace(graph: Graph, plan: Plan) -> int:
+    """Seconds as `checkpoint.grace` says, else as the plan needs."""
+    settings = plan.request.program.singletons["checkpoint"].settings
+    said = settings["grace"].value
+    return planned_grace(graph, plan) if isinstance(said, Auto) else math.ceil(said)
+
+
+def planned_grace(graph: Graph, plan: Plan) -> int:
+    """A step of what is trained, and its checkpoint."""
+    trained = {node.target: node.name for node in graph.having(Role.UPDATES)}
+    steps = set(trained.values())
+    seconds = sum(stage.seconds for stage in plan.cost.stages if stage.node in steps)
+    written = sum(_checkpoint_bytes(plan, name) for name in trained) / DISK
+    return max(LEAST, STEP * math.ceil((MARGIN * seconds + written) / STEP))
+
+
+def _checkpoint_bytes(plan: Plan, service: str) -> int:
+    """Weights and moments, as the trainer keeps them; 0 for a model of unknown size."""
+    dims = plan.request.dims[service]
+    if dims is None:
+        return 0
+    settings = plan.request.program.services[service].settings
+    weight, moments, _ = PRECISIONS[str(settings["optimizer.precision"].value)]
+    rank = settings["lora.rank"].value
+    params, adapters = num_params(dims), adapter_params(dims, rank) if rank else 0
+    return weight * (params + adapters) + moments * (adapters or params)
