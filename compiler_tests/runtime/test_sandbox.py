@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import json
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -20,11 +20,12 @@ from forgedsl.pipelines.rewards import sandbox
 from forgedsl.runtime.items import Prompt, Rollout
 from forgedsl.runtime.rewards.loading import load_reward
 from forgedsl.runtime.sandbox import CaseError, Limits, judge, levels
-from forgedsl.runtime.sandbox.cases import split
 
 CASES = ["assert double(2) == 4", "assert double(-1) == -2"]
 RIGHT = "def double(x):\n    return 2 * x\n"
-PROGRAM = f"""{RIGHT}
+PROGRAM = (
+    RIGHT
+    + """
 import math
 def same(x): return x
 def none(x): return None
@@ -33,7 +34,51 @@ def order(items): items.sort()
 def sum(items): return 3
 class Stack(list):
     def push(self, x): self.append(x); return self
+from collections import Counter, namedtuple
+from datetime import timedelta
+from fractions import Fraction
+point = namedtuple('point', 'x y')
+limit, names = 7, {'a': 1}
+def third(x): return Fraction(x, 3)
+def day(d): return d + timedelta(days=1)
+def tally(text): return Counter(text)
+def fill(m, v):
+    for row in m:
+        row[:] = [v] * len(row)
+def apply(f, x): return f(x)
+def first(items): return next(items)
+def fail(why): raise ValueError(why)
+class Wrong(Exception): pass
+def wrong(): raise Wrong(3)
+def turned(node):
+    last = None
+    while node:
+        last, node = Node(node.v, last), node.n
+    return last
+def grow(box): box.size += 1
+async def later(x): return x
+class Held:
+    def __init__(self, value): self.value = value
+    def __enter__(self): return self
+    def __exit__(self, *error): self.value = None
+class Vector:
+    def __init__(self, x, y): self.x, self.y = x, y
+    def __add__(self, other): return Vector(self.x + other.x, self.y + other.y)
+    def __mul__(self, k): return Vector(self.x * k, self.y * k)
+    def __eq__(self, other): return (self.x, self.y) == (other.x, other.y)
+    def __lt__(self, other): return self.x < other.x
+    def __str__(self): return f'<{self.x}, {self.y}>'
+    def __len__(self): return 2
+    def __contains__(self, v): return v in (self.x, self.y)
+ONLY = Vector(0, 0)
+def only(): return ONLY
+class Bag:
+    a = None
+    def __init__(self): self.held = {}
+    def __getitem__(self, key): return self.held[key]
+    def __setitem__(self, key, value): self.held[key] = value
 """
+)
 FOLDER = Path(forgedsl.pipelines.__path__[0])
 
 
@@ -63,6 +108,44 @@ FOLDER = Path(forgedsl.pipelines.__path__[0])
         "y = double(4)\nassert y == 8",
         "def near(a, b):\n    return abs(a - b) < 1e-9\nassert near(double(0.1), 0.2)",
         "assert sum([1, 2]) == 3",
+        "for i in range(3):\n    assert double(i) == 2 * i",
+        "assert all(double(i) == 2 * i for i in range(3))",
+        "def check(candidate):\n    assert candidate(2) == 4\ncheck(double)",
+        "ok = [double(2) == 4, double(3) == 6]\nassert all(ok) and len(ok) == 2",
+        "assert type(double(1)) == int and type(double(1.0)) is float",
+        "assert double(1 + 2j) == 2 + 4j and isinstance(double(1j), complex)",
+        "from decimal import Decimal\nassert double(Decimal('1.10')) == Decimal('2.2')",
+        "assert third(1) == Fraction(1, 3) and type(third(1)) is Fraction",
+        "from datetime import *\nassert day(date(2024, 2, 28)) == date(2024, 2, 29)",
+        "from datetime import *\nt = datetime(2024, 1, 1, tzinfo=timezone.utc)\n"
+        "assert same(t) == t",
+        "assert tally('aab').most_common(1) == [('a', 2)] and tally('ab') == {'a': 1, 'b': 1}",
+        "assert same(range(3)) == range(3) and same(deque([1], 2)).maxlen == 2",
+        "m = [[0] * 2 for _ in range(2)]\nrow = m[0]\nfill(m, 3)\nassert row == [3, 3] == m[1]",
+        "x = [1]\nx.append(x)\nassert len(same(x)) == 2",
+        "assert apply(lambda v: v + 1, 3) == 4 and apply(len, 'abc') == 3",
+        "assert list(apply(reversed, [1, 2])) == [2, 1] and first(iter([7, 8])) == 7",
+        "try:\n    fail('no')\nexcept ValueError as error:\n    assert str(error) == 'no'\n"
+        "else:\n    assert False",
+        "try:\n    wrong()\nexcept Wrong as error:\n    assert error.args == (3,)",
+        "class Node:\n    def __init__(self, v, n=None):\n        self.v, self.n = v, n\n"
+        "head = turned(Node(1, Node(2)))\n"
+        "assert isinstance(head, Node) and (head.v, head.n.v) == (2, 1)",
+        "from dataclasses import dataclass\n@dataclass\nclass Box:\n    size: int\n"
+        "b = Box(1)\ngrow(b)\nassert b == Box(2)",
+        "import asyncio\nassert asyncio.run(later(3)) == 3",
+        "with Held(5) as held:\n    assert held.value == 5\nassert held.value is None",
+        "v = Vector(1, 2) + Vector(3, 4)\nassert v == Vector(4, 6) and v != Vector(1, 1)",
+        "assert Vector(1, 2) * 2 == Vector(2, 4) and Vector(1, 2) < Vector(2, 2)",
+        "assert str(Vector(1, 2)) == '<1, 2>' and len(Vector(1, 2)) == 2 and 2 in Vector(1, 2)",
+        "v = Vector(1, 2)\nassert isinstance(v, Vector) and type(v) is Vector and v.x == 1",
+        "assert issubclass(Vector, object) and callable(double) and Vector.__name__ == 'Vector'",
+        "assert only() is only() and only() is not Vector(1, 2)",
+        "s = Stack()\ns.push(1).push(2)\nassert s == [1, 2] and len(s) == 2 and s[0] == 1",
+        "p = point(1, 2)\nassert p.x == 1 and p == (1, 2) and isinstance(p, tuple)",
+        "assert limit == 7 and names['a'] == 1",
+        "g = count(3)\nassert next(g) == 0 and list(g) == [1, 2]",
+        "d = Bag()\nd['a'] = 1\nassert d['a'] == 1 and d.a is None",
         "assert same({1: {2, None}, 'b': b'x', 'c': float('inf'), 'd': 10 ** 5000}) == "
         "{1: {2, None}, 'b': b'x', 'c': float('inf'), 'd': 10 ** 5000}",
     ],
@@ -87,6 +170,13 @@ def test_a_right_program_passes(case: str) -> None:
         "x = 1\nassert same(x) + 0 == x\nx = 2\nassert same(1) + 0 == x",
         "assert sum([1]) == 1",
         "assert same(count(3)) == same(count(3))",
+        "for i in range(3):\n    assert double(i) == 2 * i + i // 2",
+        "assert type(double(1)) == float",
+        "assert double(1j) == 1j",
+        "assert third(1) == Fraction(1, 4)",
+        "ok = [double(2) == 4, double(3) == 5]\nassert all(ok)",
+        "assert Vector(1, 2) == (1, 2)",
+        "fail('no')",
     ],
 )
 def test_a_wrong_program_fails(case: str) -> None:
@@ -98,26 +188,6 @@ def test_each_case_has_its_verdict_and_a_failure_ends_only_its_case() -> None:
     assert judge(PROGRAM, cases) == [False, True, True, False, False]
 
 
-@pytest.mark.parametrize(
-    "case",
-    [
-        "assert double(271828) == 314159",
-        "expected = 314159\nassert double(271828) == expected",
-        "import math\nassert math.isclose(double(271828), 314159)",
-        "assert math.isclose(double(271828), 314159)",
-        "import math\nx = [271828]\nx.append(double(math.pi))\nassert math.isclose(x[0], 314159)",
-        "assert abs(double(271828) - 314159) < 1e-3",
-        "assert {'a': double(271828)} == {'a': 314159}",
-        "assert double(271828) == double(2) == 314159",
-        "n = 271828\nm = -n\nassert double(n) == (m, 314159)",
-    ],
-)
-def test_expected_values_stay_outside(case: str) -> None:
-    inside = repr(split([case]).steps)
-    assert "271828" in inside
-    assert "314159" not in inside
-
-
 def test_a_program_cannot_take_a_comparison_over_by_its_names() -> None:
     liar = "def abs(x): return 0\ndef isinstance(*a): return True\ndef double(x): return 7\n"
     cases = ["assert abs(double(2) - 4) < 1e-6", "assert isinstance(double(2), str)"]
@@ -127,22 +197,28 @@ def test_a_program_cannot_take_a_comparison_over_by_its_names() -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        ("for i in range(3): assert double(i) == 2 * i", "inside a block or function"),
-        ("assert all(double(i) == 2 * i for i in range(3))", "inside a comprehension"),
         ("assert (", "not valid Python: assert ("),
+        ("assert await double(1) == 2", "not valid Python"),
+        ("double(2) == 4", "a comparison without `assert` decides nothing: double(2) == 4"),
+        ("assert (double(2) == 4, 'twice')", "an assertion of a tuple always holds"),
+        ("def check(f):\n    assert f(2) == 4", "`check` asserts, and no case calls it"),
+        (
+            "class Test:\n    def test(self):\n        assert double(2) == 4\nTest().test()",
+            "assertions in a class are not judged",
+        ),
+        ("import numpy\nassert double(2) == 4", "a case imports `numpy`: there is the standard"),
+        ("from solution import double\nassert double(2) == 4", "the program's own names"),
+        ("assert 2 + 2 == 4", "no case calls the program: assert 2 + 2 == 4"),
+        ("import io\nassert double(io.StringIO()) == 4", "cannot be given a _io.StringIO"),
+        ("assert double(2).__eq__(4)", "`__eq__` may answer NotImplemented, which holds"),
+        ("assert _same(double(2), 4)", "`_same` is a name of the judge"),
     ],
 )
 def test_a_case_that_cannot_be_judged_from_outside_is_a_mistake_of_the_data(
     case: str, reason: str
 ) -> None:
-    with pytest.raises(CaseError, match=reason.replace("(", r"\(")):
+    with pytest.raises(CaseError, match=re.escape(reason)):
         judge(PROGRAM, [case])
-
-
-def test_statements_go_in_only_where_they_are_needed() -> None:
-    plan = split(["import math\nn = 2\nanswer = n + 2\nassert double(n) == answer"])
-    assert plan.steps == [("do", "n = 2"), ("value", "double(n)")]
-    assert [ast.unparse(part) for _, part in plan.outside][-1] == "_v1 == answer"
 
 
 # ---- the reward

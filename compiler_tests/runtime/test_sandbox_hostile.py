@@ -240,6 +240,161 @@ def test_no_lie_makes_a_wrong_program_right(name: str) -> None:
     assert judge(textwrap.dedent(LYING[name]), cases, limits=LIMITS) == [False] * 2
 
 
+FORMS = [
+    "assert double(2) == 271828",
+    "res = double(2) == 271828\nassert res",
+    "ok = [double(2) == 271828]\nassert all(ok)",
+    "xs = [3, 1, 4, 2]\nassert double(xs) == sorted(xs) + [271828 + 1]",
+    "want = 271828\ngot = double(2)\nassert got == want and not got != want",
+    "assert want == double(2)",
+    "assert abs(double(2) - 271828) < 1e-6",
+    "assert double(2) - 271828 == 0",
+    "assert not double(2) - 271828",
+    "assert double(2) + 0 == 271828",
+    "assert {'a': double(2)} == {'a': 271828}",
+    "assert (double(2), 1) == (271828, 1)",
+    "assert double(2) in [271828]",
+    "assert 271828 in double([271828 // 2])",
+    "assert double('x').startswith('271828')",
+    "assert double('x').endswith('271828') and double('x').isdigit()",
+    "assert double('x').count('271828') and double('x').find('271828') >= 0",
+    "assert {271828}.issubset(double({1}))",
+    "assert double({1}).issuperset({271828}) and not double({1}).isdisjoint({271828})",
+    "assert [double(2)].count(271828) == 1 and [double(2)].index(271828) == 0",
+    "assert max(double(2), 0) == 271828 and str(double(2)) == '271828'",
+    "assert isinstance(double(2), int) and double(2) >= 271828 >= double(2)",
+    "assert type(double(2)) == int and 271828 <= double(2)",
+    "assert sorted([double(2)], key=lambda v: v == 271828) == [271828]",
+    "for i in range(2):\n    assert double(i) == 271828",
+    "def check(f):\n    return f(2) == 271828\nassert check(double)",
+    "def check(f):\n    assert f(2) == 271828\ncheck(double)",
+    "from decimal import Decimal as D\nassert double(D('1.5')) == D('271828')",
+    "assert double(Decimal('1.5')) == Decimal('271828')",
+    "import math\nassert math.isclose(double(2), 271828)",
+    "assert Solution().double(2) == 271828",
+    "assert abs(Solution().double(2) - 271828) < 1e-6",
+    "assert 271828 in Solution().double([2])",
+    "assert [double(lambda v: v + i) == 271828 for i in range(3)] == [True] * 3",
+    "assert 271828 == [v for v in double([1])][0] if double(2) else False",
+]
+EQUAL = """
+class Equal:
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    __lt__ = __le__ = __gt__ = __ge__ = __contains__ = __eq__
+    __sub__ = __rsub__ = __add__ = __radd__ = __abs__ = lambda self, *a: self
+    __getattr__ = lambda self, name: lambda *a: True
+    __getitem__ = __iter__ = lambda self, *a: iter([Equal()])
+    __hash__ = lambda self: hash(271828 - 1 + 1 if False else 0)
+    __bool__ = __len__ = lambda self: 1
+    __class__ = property(lambda self: int)
+class Decimal(Equal):
+    def __init__(self, *a): pass
+"""
+LIARS = {
+    name: textwrap.dedent(code)
+    for name, code in {
+        "equal to everything": EQUAL + "def double(x): return Equal()",
+        "a number that is equal": """
+            class Equal(float):
+                __eq__ = __lt__ = __le__ = __gt__ = __ge__ = lambda s, o: True
+                __ne__ = lambda s, o: False
+                __sub__ = __rsub__ = __add__ = __radd__ = lambda s, o: Equal(0)
+                __hash__ = float.__hash__
+            def double(x): return Equal(1)""",
+        "a text that is equal": """
+            class Equal(str):
+                __eq__ = __contains__ = startswith = endswith = isdigit = lambda s, *o: True
+                count = find = index = lambda s, *o: 1
+                __ne__ = lambda s, o: False
+                __hash__ = str.__hash__
+            def double(x): return Equal('1')""",
+        "a list that is equal": """
+            class Equal(list):
+                __eq__ = __contains__ = issuperset = issubset = lambda s, o: True
+                __ne__ = lambda s, o: False
+                __hash__ = lambda s: 0
+            def double(x): return Equal([1])""",
+        "patched builtins": """
+            import builtins
+            for name in ('sorted', 'all', 'any', 'abs', 'isinstance', 'type', 'len', 'max', 'str'):
+                setattr(builtins, name, lambda *a, **k: 1)
+            import math, operator
+            math.isclose = operator.eq = operator.contains = lambda *a: True
+            def double(x): return 1""",
+        "its own names": """
+            def sorted(x, key=None): return [1]
+            def abs(x): return 0
+            all = any = isinstance = check = type = max = lambda *a: True
+            want = 1
+            def double(x): return 1""",
+        "frames and objects": """
+            import gc, sys
+            def double(x):
+                frame, seen = sys._getframe(0), []
+                while frame:
+                    seen += [frame.f_locals, frame.f_globals, frame.f_code.co_consts]
+                    frame = frame.f_back
+                seen += [o for o in gc.get_objects() if type(o) in (str, list, dict, tuple)]
+                text = repr(seen)
+                wanted = int('271827') + 1
+                return wanted if str(wanted) in text else None""",
+        "what the pipe brings": """
+            import os
+            def double(x):
+                for fd in range(3, 32):
+                    os.set_blocking(fd, False) if os.path.exists(f'/proc/self/fd/{fd}') else None
+                    try: said = os.read(fd, 1 << 20)
+                    except OSError: continue
+                    if str(int('271827') + 1).encode() in said: return int('271827') + 1""",
+        "answers of its own": """
+            import os
+            def double(x):
+                for fd in range(3, 32):
+                    for line in (b'{"a":true,"h":[]}', b'[0,true]', b'{"e":[[0,"","E","int"],[]]}'):
+                        try: os.write(fd, line + b'\\n')
+                        except OSError: pass""",
+        "the link itself": """
+            import gc
+            def double(x):
+                for o in gc.get_objects():
+                    if type(o).__name__ == 'Program':
+                        for question in (('call', 0, (), ()), ('get', 0, 'x'), ('next', 0)):
+                            try: o.ask(*question)
+                            except Exception: pass
+                return x""",
+        "what it was given": """
+            def double(x):
+                try: return x.__globals__['want']
+                except Exception: pass
+                if isinstance(x, list): x.clear(); return x
+                return x""",
+        "always true": "def double(x): return True",
+    }.items()
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIARS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_form_of_a_case_lets_a_program_make_itself_right(level: str, name: str) -> None:
+    code = f"{LIARS[name]}\nclass Solution:\n    def double(self, x): return double(x)\n"
+    together = judge(code, FORMS, limits=LIMITS, level=level)
+    assert [form for form, passed in zip(FORMS, together, strict=True) if passed] == []
+
+
+def test_each_form_is_passed_by_who_knows_the_answer() -> None:
+    knows = """
+from decimal import Decimal
+def double(x):
+    if isinstance(x, list):
+        return sorted(x) + [271829] if len(x) == 4 else [271828]
+    return {str: '271828', set: {271828}, Decimal: Decimal(271828)}.get(type(x), 271828)
+class Solution:
+    def double(self, x): return double(x) if x == 2 else [271828]
+"""
+    assert [form for form, ok in zip(FORMS, judge(knows, FORMS), strict=True) if not ok] == []
+
+
 def test_processes_are_counted_where_they_are_allowed() -> None:
     if "namespaces" not in LEVELS:
         pytest.skip("this host offers no namespaces")

@@ -1,46 +1,45 @@
 """Cases of a programming problem, judged outside of the program under test.
 
-    assert area(2, 3) == 6   ->   in: area(2, 3)      outside: _0 == 6
+    assert sorted(f(xs)) == [1, 2]   ->   there: f(xs)      here: sorted(_) == [1, 2]
 
-A case is Python statements. What depends on the program's own names goes into its process: calls,
-and the statements that prepare them. The assertions stay outside, with placeholders for the values
-that come back; so the program never holds an expected value, and can only claim what its calls
-returned. Comparisons of values with literals are done here; other assertions are evaluated in a
-second sandbox, in which the program has never been.
+A case is Python statements. They are executed as they stand, in a sandbox without the program
+(`inside/judge.py`): what no case binds is a name of the program, its calls are carried out in a
+second sandbox, and what they return comes back as data. So the program holds nothing but the
+arguments of its calls, whatever form a case has. This module says which names are whose, and
+refuses cases that decide nothing.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-import marshal
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from forgedsl.runtime.sandbox.levels import choose
-from forgedsl.runtime.sandbox.process import Limits, Step, evaluate
+from forgedsl.runtime.sandbox.process import Limits, confront
 
 BUILTINS = frozenset(dir(builtins))
-COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
-    ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
-}  # fmt: skip
-DEFINITIONS = (
-    ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef,
-)  # fmt: skip
-COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 MODULES = frozenset({
     "cmath", "collections", "copy", "datetime", "decimal", "fractions", "functools", "itertools",
     "json", "math", "operator", "re", "statistics", "string",
 })  # fmt: skip
-VALUE = "_v"
+"""modules that a case may use without an import"""
+OUTSIDE = {
+    "Decimal": "decimal", "Fraction": "fractions", "date": "datetime", "datetime": "datetime",
+    "timedelta": "datetime", "defaultdict": "collections", "deque": "collections",
+    "namedtuple": "collections", "OrderedDict": "collections",
+}  # fmt: skip
+"""names of classes that are never the program's: it would say what equals an expected value"""
+COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
+OWN = {"_same", "_type", "_theirs"}
 
 
 class CaseError(ValueError):
-    """A case cannot be judged from outside: a mistake of the data, not of the program."""
+    """A case cannot be judged: a mistake of the data, not of the program."""
 
 
 def judge(
@@ -49,184 +48,159 @@ def judge(
     """Whether `code` passes each of the cases; they run in order and share their names.
 
     Raises:
-        CaseError: a case is no Python, or cannot be judged from outside.
+        CaseError: a case is no Python, decides nothing, or hands over what cannot be.
         SandboxError: this host offers no sandbox, or none as strong as `level`.
     """
-    plan = split(cases)
+    plan = prepare(cases)
     found, limits = choose(level), limits or Limits()
-    answers = evaluate(code, plan.steps, level=found, limits=limits)
-    values = {} if -1 in answers.errors else answers.values
-    passed = [all(step in values for step in steps) for steps in plan.steps_by_case]
-    late: set[ast.AST] = set()
-    for case, test in plan.outside:
-        if isinstance(test, ast.expr) and passed[case]:
-            try:
-                passed[case] = bool(_plainly(test, values))
-            except _NotPlainError:
-                late.add(test)
-            except (TypeError, ValueError, RecursionError, MemoryError):
-                passed[case] = False  # None < 3
-    for case, holds in _elsewhere(plan, late, values, found, limits):
-        passed[case] &= holds
-    return passed
+    spec = {"cases": plan.cases, "imports": plan.imports, "classes": plan.classes}
+    verdicts = confront(code, spec, level=found, limits=limits)
+    for i, verdict in verdicts.items():
+        if isinstance(verdict, str):
+            raise CaseError(f"{verdict}: {_shown(cases[i])}")
+    return [verdicts.get(i) is True for i in range(len(cases))]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What goes in, and what stays outside."""
+    """What the judge's process is given; `classes` are sources by name, of which the program's
+    process is told those whose instances it is handed, after `imports`."""
 
-    steps: list[Step] = field(default_factory=list)
-    steps_by_case: list[list[int]] = field(default_factory=list)
-    outside: list[tuple[int, ast.stmt | ast.expr]] = field(default_factory=list)
-    """by case: assertions, in which `Name("_v3")` is the value of step 3, and the statements that
-    do not depend on the program, whose names they may need"""
+    cases: list[str]
+    imports: str
+    classes: dict[str, str]
 
 
-def split(cases: Sequence[str]) -> Plan:
-    """Divide cases into what the program has to see and what it must not.
+def prepare(cases: Sequence[str]) -> Plan:
+    """Cases as they are executed.
 
     Raises:
-        CaseError: a case is no Python, or cannot be divided.
+        CaseError: a case is no Python, or the cases decide nothing.
     """
-    trees = []
-    for case in cases:
-        try:
-            trees.append(ast.parse(case).body)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise CaseError(f"a case is not valid Python: {_shown(case)}") from error
-    return _Splitter(trees).split()
+    trees = [_parsed(case) for case in cases]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    for tree in trees:
+        _refuse(tree, nodes)
+    known, found = set(BUILTINS), set[str]()
+    texts, asked = [], False
+    for tree in trees:
+        tree.body = [*_imports(tree, known, nodes), *tree.body]
+        for statement in tree.body:
+            known |= _bound(statement)
+            depends = not _loaded(statement) <= known - found
+            theirs = set() if depends else _tested_builtin(statement)
+            found |= _bound(statement) if depends else set()
+            asked |= depends or bool(theirs)
+            _Rewriter(theirs).visit(statement)
+        texts.append(ast.unparse(ast.fix_missing_locations(tree)))
+    if texts and not asked:
+        raise CaseError(f"no case calls the program: {_shown(cases[0])}")
+    bodies = [node for tree in trees for node in tree.body]
+    imported = [ast.unparse(n) for n in bodies if isinstance(n, ast.Import | ast.ImportFrom)]
+    classes = {n.name: ast.unparse(n) for n in bodies if isinstance(n, ast.ClassDef)}
+    return Plan(cases=texts, imports="\n".join(imported), classes=classes)
 
 
-class _Splitter:
-    """Names that depend on the program are those that nothing outside of it binds."""
+def _parsed(case: str) -> ast.Module:
+    try:
+        tree = ast.parse(case)
+        with warnings.catch_warnings(action="ignore"):
+            compile(tree, "<case>", "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise CaseError(f"a case is not valid Python: {_shown(case)}") from error
+    return tree
 
-    def __init__(self, trees: Sequence[Sequence[ast.stmt]]) -> None:
-        self.plan = Plan()
-        self.trees = trees
-        self.known: set[str] = set(BUILTINS)
-        self.changeable: set[str] = set()
-        self.sent: set[ast.stmt] = set()
-        self.bound_by: dict[str, list[ast.stmt]] = {}
 
-    def split(self) -> Plan:
-        for case, statements in enumerate(self.trees):
-            self.plan.steps_by_case.append([])
-            for statement in statements:
-                self._imports(case, statement)
-                self._statement(case, statement)
-        return self.plan
+def _refuse(tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
+    """Cases that would pass whatever the program does, or fail whatever it does."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Expr(value=ast.Compare() | ast.BoolOp() | ast.UnaryOp()):
+                raise CaseError(f"a comparison without `assert` decides nothing: {_of(node)}")
+            case ast.Assert(test=ast.Tuple()):
+                raise CaseError(f"an assertion of a tuple always holds: {_of(node)}")
+            case ast.FunctionDef(name=name) if _asserts(node) and name not in _used(nodes):
+                raise CaseError(f"`{name}` asserts, and no case calls it: {_of(node)}")
+            case ast.Import() | ast.ImportFrom():
+                _refuse_import(node)
+            case ast.ClassDef() if _asserts(node):
+                raise CaseError(
+                    f"assertions in a class are not judged; write functions: {_of(node)}"
+                )
+            case ast.Call(func=ast.Attribute(attr=name)) if name in COMPARISONS:
+                raise CaseError(f"`{name}` may answer NotImplemented, which holds: {_of(node)}")
+            case ast.Name(id=name) if name in OWN:
+                raise CaseError(f"`{name}` is a name of the judge: {_of(tree)}")
 
-    def _imports(self, case: int, node: ast.stmt) -> None:
-        """Cases may use a module that only the program imports; outside it is imported anew."""
-        for inner in ast.walk(node):
-            match inner:
-                case ast.Attribute(value=ast.Name(id=name)) if name in MODULES - self.known:
-                    self._bind(case, ast.parse(f"import {name}").body[0])
 
-    def _statement(self, case: int, node: ast.stmt) -> None:
-        if isinstance(node, ast.Assert):
-            self.known -= self._tested_builtin(node)
-            self.plan.outside.append((case, self._cut(case, node.test)))
-            return
-        if any(isinstance(inner, ast.Assert) for inner in ast.walk(node)):
+def _refuse_import(node: ast.Import | ast.ImportFrom) -> None:
+    names = [alias.name for alias in node.names]
+    modules = names if isinstance(node, ast.Import) else [node.module or "."]
+    for module in modules:
+        if module.partition(".")[0] not in sys.stdlib_module_names:
             raise CaseError(
-                "an assertion inside a block or function cannot be judged outside of the program; "
-                f"write plain `assert` statements: {_shown(ast.unparse(node))}"
+                f"a case imports `{module}`: there is the standard library, and the program's own "
+                f"names are there without an import: {_of(node)}"
             )
-        if self._depends(node):
-            self._step(case, "do", node)
-            self.known -= _bound(node)
-        else:
-            self._bind(case, node)
 
-    def _bind(self, case: int, node: ast.stmt) -> None:
-        self.plan.outside.append((case, node))
-        names = _bound(node)
-        self.known |= names
-        if not isinstance(node, DEFINITIONS) and not _is_fixed(node):
-            self.changeable |= names
-        for name in names:
-            self.bound_by.setdefault(name, []).append(node)
 
-    def _tested_builtin(self, node: ast.Assert) -> set[str]:
-        """The built-in whose namesake the program had to write: `assert sum([1]) == 1`."""
-        if self._depends(node.test):
-            return set()
-        calls = (n.func for n in ast.walk(node.test) if isinstance(n, ast.Call))
-        first = next((f.id for f in calls if isinstance(f, ast.Name)), "")
-        return {first} & BUILTINS - set(self.bound_by)
+def _imports(tree: ast.Module, known: set[str], nodes: Sequence[ast.AST]) -> Iterator[ast.stmt]:
+    """Imports that a case leaves to the program."""
+    bound = known | _bound(tree)
+    bases = {
+        n.value.id for n in ast.walk(tree)
+        if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
+    }  # fmt: skip
+    loaded = _loaded(tree) - bound
+    for name in sorted(loaded):
+        if name in MODULES and name in bases:
+            yield ast.parse(f"import {name}").body[0]
+        elif name in OUTSIDE:
+            yield ast.parse(f"from {OUTSIDE[name]} import {name}").body[0]
 
-    def _depends(self, node: ast.AST) -> bool:
-        return not _loaded(node) <= self.known | _bound(node)
 
-    def _step(self, case: int, kind: str, node: ast.AST) -> int:
-        """Send a statement or expression in, behind the independent statements that it needs."""
-        for needed in self._needed(node):
-            self.sent.add(needed)
-            self.plan.steps.append(("do", ast.unparse(needed)))
-        self.plan.steps.append((kind, ast.unparse(node)))
-        self.plan.steps_by_case[case].append(len(self.plan.steps) - 1)
-        self.known -= _loaded(node) & self.changeable  # the program may have changed them
-        return len(self.plan.steps) - 1
+def _tested_builtin(node: ast.stmt) -> set[str]:
+    """The built-in whose namesake the program had to write: `assert sum([1]) == 1`."""
+    if not isinstance(node, ast.Assert):
+        return set()
+    calls = (n.func for n in ast.walk(node.test) if isinstance(n, ast.Call))
+    return {next((f.id for f in calls if isinstance(f, ast.Name)), "")} & BUILTINS
 
-    def _needed(self, node: ast.AST) -> list[ast.stmt]:
-        """Statements outside that bind a name of `node`, directly or not, in their order."""
-        found: set[ast.stmt] = set()
-        pending = [node]
-        while pending:
-            for name in _loaded(pending.pop()):
-                fresh = set(self.bound_by.get(name, ())) - found - self.sent
-                found |= fresh
-                pending += fresh
-        return [s for _, s in self.plan.outside if isinstance(s, ast.stmt) and s in found]
 
-    def _cut(self, case: int, node: ast.expr) -> ast.expr:
-        """The expression with a placeholder for every part that the program must compute."""
-        if not self._depends(node):
+class _Rewriter(ast.NodeTransformer):
+    """`is`, `type` and built-ins that the program wrote, for objects that lie in its process."""
+
+    def __init__(self, theirs: set[str]) -> None:
+        self._theirs = theirs
+
+    def visit_Compare(self, node: ast.Compare) -> Any:
+        self.generic_visit(node)
+        if len(node.ops) > 1 or not isinstance(node.ops[0], ast.Is | ast.IsNot):
             return node
-        if self._goes_in(node):
-            return ast.Name(id=f"{VALUE}{self._step(case, 'value', node)}", ctx=ast.Load())
-        if isinstance(node, ast.Lambda | COMPREHENSIONS):
-            return self._comprehension(case, node)
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, ast.expr):
-                setattr(node, name, self._cut(case, value))
-            elif isinstance(value, list):
-                cut = [self._cut(case, v) if isinstance(v, ast.expr) else v for v in value]
-                setattr(node, name, cut)
-        for keyword in getattr(node, "keywords", ()):
-            keyword.value = self._cut(case, keyword.value)
+        same = _call("_same", node.left, node.comparators[0])
+        return same if isinstance(node.ops[0], ast.Is) else ast.UnaryOp(ast.Not(), same)
+
+    def visit_Call(self, node: ast.Call) -> Any:
+        self.generic_visit(node)
+        match node:
+            case ast.Call(func=ast.Name(id="type"), args=[value], keywords=[]):
+                return _call("_type", value)
         return node
 
-    def _comprehension(self, case: int, node: Any) -> ast.expr:
-        """Only what a comprehension goes over can be computed before it."""
-        if isinstance(node, COMPREHENSIONS):
-            node.generators[0].iter = self._cut(case, node.generators[0].iter)
-        self.known |= {f"{VALUE}{step}" for step in range(len(self.plan.steps))}
-        if self._depends(node):
-            raise CaseError(
-                "a comparison inside a comprehension cannot be judged outside of the program; "
-                f"write it as separate cases: {_shown(ast.unparse(node))}"
-            )
-        return node  # type: ignore[no-any-return]
+    def visit_Name(self, node: ast.Name) -> Any:
+        return _call("_theirs", ast.Constant(node.id)) if node.id in self._theirs else node
 
-    def _goes_in(self, node: ast.expr) -> bool:
-        """Whether a dependent expression is a value of the program: a name, a chain of calls that
-        begins at one, or a built-in of one such (`sorted(f(x))`); none holds an expected value."""
-        match node:
-            case ast.Name() | ast.Await():
-                return True
-            case ast.Attribute(value=inner) | ast.Subscript(value=inner):
-                return self._depends(inner) and self._goes_in(inner)
-            case ast.Call(func=ast.Name(id=name), args=[ast.expr() as only], keywords=[]) if (
-                name in BUILTINS and name in self.known
-            ):
-                return self._goes_in(only)
-            case ast.Call(func=function):
-                return self._depends(function) and self._goes_in(function)
-            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
-                return not any(isinstance(inner, ast.Compare) for inner in ast.walk(node))
-        return False
+
+def _call(name: str, *args: ast.expr) -> ast.Call:
+    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
+
+
+def _asserts(node: ast.AST) -> bool:
+    return any(isinstance(inner, ast.Assert) for inner in ast.walk(node))
+
+
+def _used(nodes: Sequence[ast.AST]) -> set[str]:
+    return {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
 
 
 def _loaded(node: ast.AST) -> set[str]:
@@ -237,7 +211,7 @@ def _loaded(node: ast.AST) -> set[str]:
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """Names that a statement, or a comprehension or lambda in it, gives a meaning."""
+    """Names that a statement, or what is in it, gives a meaning."""
     found: set[str] = set()
     for inner in ast.walk(node):
         match inner:
@@ -245,82 +219,17 @@ def _bound(node: ast.AST) -> set[str]:
                 found.add(name)
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 found.add(name)
-            case ast.ClassDef(name=name):
+            case ast.ClassDef(name=name) | ast.ExceptHandler(name=str(name)):
                 found.add(name)
             case ast.alias(name=name, asname=alias):
                 found.add(alias or name.partition(".")[0])
     return found
 
 
-def _is_fixed(node: ast.stmt) -> bool:
-    """Whether a statement binds numbers and texts, which nobody can change."""
-    fixed = (ast.Constant, ast.Tuple, ast.UnaryOp, ast.BinOp, ast.operator, ast.unaryop, ast.Load)
-    value = getattr(node, "value", None)
-    return value is not None and all(isinstance(inner, fixed) for inner in ast.walk(value))
+def _of(node: ast.AST) -> str:
+    return _shown(ast.unparse(node))
 
 
 def _shown(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= 80 else f"{line[:77]}..."
-
-
-# ---- verdicts
-
-
-class _NotPlainError(Exception):
-    """An assertion is more than comparisons of values with literals."""
-
-
-def _plainly(node: ast.expr, values: Mapping[int, Any]) -> Any:
-    """The value of an assertion made of placeholders, literals, comparisons, and, or, not."""
-    match node:
-        case ast.Name(id=name) if (step := _step_of(name)) is not None:
-            return values[step]
-        case ast.UnaryOp(op=ast.Not(), operand=inner):
-            return not _plainly(inner, values)
-        case ast.BoolOp(op=op, values=parts):
-            test = all if isinstance(op, ast.And) else any
-            return test(_plainly(part, values) for part in parts)
-        case ast.Compare(left=left, ops=ops, comparators=rights):
-            sides = [_plainly(side, values) for side in (left, *rights)]
-            pairs = zip(ops, sides, sides[1:], strict=False)
-            return all(COMPARE[type(op)](a, b) for op, a, b in pairs)
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError) as error:
-        raise _NotPlainError from error
-
-
-def _step_of(name: str) -> int | None:
-    digits = name.removeprefix(VALUE)
-    return int(digits) if digits != name and digits.isdecimal() else None
-
-
-def _elsewhere(
-    plan: Plan, late: Set[ast.AST], values: Mapping[int, Any], level: str, limits: Limits
-) -> Iterator[tuple[int, bool]]:
-    """Verdicts on assertions that call functions, out of a sandbox without the program."""
-    if not late:
-        return
-    parts = [(c, part) for c, part in plan.outside if isinstance(part, ast.stmt) or part in late]
-    steps: list[Step] = [
-        ("do", ast.unparse(part)) if isinstance(part, ast.stmt)
-        else ("value", f"bool({ast.unparse(part)})")
-        for _, part in parts
-    ]  # fmt: skip
-    used = {n.id for test in late for n in ast.walk(test) if isinstance(n, ast.Name)}
-    steps_by_name = {name: step for name in used if (step := _step_of(name)) is not None}
-    names = {name: values[step] for name, step in steps_by_name.items() if _is_plain(values[step])}
-    answers = evaluate("", steps, level=level, limits=limits, names=names)
-    for i, (case, part) in enumerate(parts):
-        if part in late:
-            yield case, answers.values.get(i) is True
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value can be sent on: it holds nothing opaque, and is not too deep."""
-    try:
-        marshal.dumps(value)
-    except ValueError:
-        return False
-    return True

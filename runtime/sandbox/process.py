@@ -1,9 +1,11 @@
-"""One program in a process of its own: limits in, answers out, nothing left behind.
+"""Programs in processes of their own: limits in, answers out, nothing left behind.
 
     evaluate(code, steps) -> the request, marshalled -> inside/ -> lines of JSON -> Answers
+    confront(code, cases) -> a judge and a program, each confined, with two pipes between them
+                          -> one verdict for each case, from the judge's process
 
-The process tree is dead when a call returns, however it ended. What comes back is bounded in size,
-time and depth, and is data: it is parsed, never executed.
+The process trees are dead when a call returns, however they ended. What comes back is bounded in
+size, time and depth, and is data: it is parsed, never executed.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -77,35 +79,62 @@ class Answers:
     ended: str
 
 
-def evaluate(
-    code: str,
-    steps: Sequence[Step],
-    *,
-    level: str,
-    limits: Limits,
-    names: Mapping[str, Any] | None = None,
-) -> Answers:
+def evaluate(code: str, steps: Sequence[Step], *, level: str, limits: Limits) -> Answers:
     """Run `code`, then `steps`, at a level that this host has.
 
     Raises:
         SandboxError: the process could not be confined.
-        ValueError: `names` hold what is no plain data.
     """
-    spec = {
-        "level": level, "parent": os.getpid(), "read": _readable(), "files": limits.files,
-        "inodes": 1024, "processes": limits.processes, "code": code, "steps": list(steps),
-        "names": dict(names or {}),
+    spec = {"role": "calls", "code": code, "steps": list(steps)}
+    with _started(spec, level, limits) as child:
+        output, ended = _collect(child, limits)
+    return _read(_confined(output, level), ended)
+
+
+def confront(
+    code: str, cases: Mapping[str, Any], *, level: str, limits: Limits
+) -> dict[int, bool | str]:
+    """Verdicts by case, of a judge that executes `cases` and asks the process of `code`; a text
+    says what is wrong with a case. Cases that are missing were not reached.
+
+    Raises:
+        SandboxError: a process could not be confined.
+    """
+    (to_program, asks), (to_judge, answers) = os.pipe(), os.pipe()
+    program = {"role": "program", "code": code, "link": (to_program, answers)}
+    judge = {"role": "judge", "link": (to_judge, asks), **cases}
+    with contextlib.ExitStack() as stack:
+        pipes = contextlib.ExitStack()
+        for end in (to_program, asks, to_judge, answers):
+            pipes.callback(os.close, end)
+        with pipes:  # each end is held by the one who uses it, so that both see the other go
+            other = stack.enter_context(_started(program, level, limits))
+            child = stack.enter_context(_started(judge, level, limits))
+        output, _ = _collect(child, limits)
+        lines = _confined(output, level).splitlines()
+        if not lines:
+            _confined(_first(other), level)
+    return dict(map(json.loads, lines))
+
+
+def _request(spec: Mapping[str, Any], level: str, limits: Limits) -> bytes:
+    return marshal.dumps({
+        **spec, "level": level, "parent": os.getpid(), "read": _readable(),
+        "files": limits.files, "inodes": 1024, "processes": limits.processes,
         "limits": {
             "CPU": limits.cpu, "AS": limits.memory, "FSIZE": limits.file, "CORE": 0, "NOFILE": 64,
             "NPROC": 1 + limits.processes + THREADS, "MEMLOCK": 0, "MSGQUEUE": 0, "SIGPENDING": 64,
         },
-    }  # fmt: skip
-    output, ended = _run(command(level), marshal.dumps(spec), limits)
+    })  # fmt: skip
+
+
+def _confined(output: bytes, level: str) -> bytes:
+    """What a process wrote after it was confined."""
     first, _, rest = output.partition(b"\n")
     if first != b"ready":
         why = first.decode(errors="replace") or "no word from the process"
         raise SandboxError(f"cannot confine a process at level {level}: {why}")
-    return _read(rest, ended)
+    return rest
 
 
 def command(level: str) -> list[str]:
@@ -144,15 +173,18 @@ def _readable() -> list[str]:
     return sorted(links | (real - inner))
 
 
-def _run(line: list[str], request: bytes, limits: Limits) -> tuple[bytes, str]:
-    """What a process wrote, and how it ended."""
-    payload = os.memfd_create("request")
+@contextlib.contextmanager
+def _started(
+    spec: Mapping[str, Any], level: str, limits: Limits
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that serves `spec`; it and what it started are gone at the end."""
+    payload, line = os.memfd_create("request"), command(level)
     try:
-        os.write(payload, request)
+        os.write(payload, _request(spec, level, limits))
         os.lseek(payload, 0, os.SEEK_SET)
         child = subprocess.Popen(
             line, stdin=payload, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
-            env={"PATH": os.defpath}, start_new_session=True,
+            env={"PATH": os.defpath}, start_new_session=True, pass_fds=spec.get("link", ()),
         )  # fmt: skip
     except OSError as error:
         raise SandboxError(f"cannot start {line[0]}: {error.strerror}") from error
@@ -160,7 +192,7 @@ def _run(line: list[str], request: bytes, limits: Limits) -> tuple[bytes, str]:
         os.close(payload)
     assert child.stdout is not None
     try:
-        return _collect(child.stdout.fileno(), limits)
+        yield child
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
@@ -169,14 +201,22 @@ def _run(line: list[str], request: bytes, limits: Limits) -> tuple[bytes, str]:
         child.stdout.close()
 
 
-def _collect(pipe: int, limits: Limits) -> tuple[bytes, str]:
+def _collect(child: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, str]:
+    """What a process wrote, and how it ended."""
+    assert child.stdout is not None
     data = bytearray()
     end = time.monotonic() + limits.wall
-    for part in _parts(pipe, end):
+    for part in _parts(child.stdout.fileno(), end):
         data += part
         if len(data) > limits.output:
             return bytes(data), "output"
     return bytes(data), "finished" if time.monotonic() < end else "time"
+
+
+def _first(child: subprocess.Popen[bytes]) -> bytes:
+    """What a process said of its being confined."""
+    assert child.stdout is not None
+    return next(_parts(child.stdout.fileno(), time.monotonic() + DYING), b"")
 
 
 def _parts(pipe: int, end: float) -> Any:

@@ -3,8 +3,12 @@
 A bare interpreter starts here without site-packages, so this package imports nothing but itself,
 relatively, and little of the standard library: each import is paid for at every call.
 
-    stdin  {level, parent, read, files, inodes, processes, limits, code, steps, names}, marshalled
-    stdout "ready" once the limits are in force, or why they are not; then the lines of `calls`
+    stdin  {role, level, parent, read, files, inodes, processes, limits, ...}, marshalled
+    stdout "ready" once the limits are in force, or why they are not; then what the role writes
+
+    calls    code, steps: runs a program, and says what expressions in its names are worth
+    program  code, link: runs a program, and answers the judge at the other end of `link`
+    judge    cases, imports, classes, link: executes cases, and says of each whether it holds
 """
 
 from __future__ import annotations
@@ -12,11 +16,14 @@ from __future__ import annotations
 import marshal
 import os
 
-from . import calls, kernel
+from . import calls, judge, kernel, program
 
 TYPE_CHECKING = False  # `typing` at run time costs more than all the other imports
 if TYPE_CHECKING:
     from typing import Any
+
+
+ROLES = {"calls": calls.run, "program": program.run, "judge": judge.run}
 
 
 def main() -> None:
@@ -29,7 +36,7 @@ def main() -> None:
     except OSError as error:
         os.write(result, f"{error.strerror or error}\n".encode())
         os._exit(1)
-    calls.run(spec, result)
+    ROLES[spec["role"]](spec, result)
     os._exit(0)
 
 
@@ -59,6 +66,7 @@ def _confine(spec: dict[str, Any]) -> None:
         # Counted over all processes of the user, most of which are not ours
         limits.pop("NPROC")
     kernel.drop_privileges()
+    kernel.hide()
     if level == "landlock":
         kernel.only_read(spec["read"])
     kernel.limit(limits)
