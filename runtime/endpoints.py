@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl.runtime.rewards.requests import Requests
 
 GROUP = "group"
 """The argument of a function over the whole batch that numbers the group of each completion."""
@@ -50,6 +51,7 @@ class RewardError(DropRollout):
         self.message = message
         self.failed: tuple[str, ...] = (reward,)
         self.retried: tuple[str, ...] = ()
+        self.requests: Mapping[str, Requests] = {}
         self.seconds: dict[str, float] = {}
 
     def __str__(self) -> str:
@@ -92,6 +94,7 @@ class Score:
     seconds: dict[str, float] = field(default_factory=dict)
     failed: tuple[str, ...] = ()
     retried: tuple[str, ...] = ()
+    requests: Mapping[str, Requests] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,9 @@ None. `loss/<name>` holds the reports of the loss, with several updates a step t
 `loss/<name>_last` those of the last one, `reward/<name>` the mean of each reward behind
 the score, `dropped/<reason>` the groups given up since the step before, `scores_failed` the scores
 of rewards that failed after their retries (`failed/<name>` by reward, `retried/<name>` the calls
-that were made again), `groups_dead` the groups of the batch whose completions all have one score.
+that were made again), `requests_made/<name>`, `requests_again/`, `requests_slow/` and
+`requests_failed/` the HTTP requests of a judge behind an endpoint (rewards/requests.py),
+`groups_dead` the groups of the batch whose completions all have one score.
 What a step drew from buffers is in `replay/...`; rewards, ages and `groups` are of fresh groups.
 What came to a sampler by weight syncs that ended since the step before is `sync_bytes/<service>`,
 from publishing to use in `sync_s/<service>`; `sync_bytes_per_s/<service>` is the rate of it.
@@ -28,6 +30,7 @@ from typing import Any
 
 from forgedsl.runtime.endpoints import RewardError, Score
 from forgedsl.runtime.items import Batch, StepResult
+from forgedsl.runtime.rewards.requests import FIELDS, Requests
 
 Record = dict[str, Any]
 
@@ -49,6 +52,7 @@ class Meter:
         """rows of datasets passed over because they cannot be used, in every epoch anew"""
         self.scores_failed: Counter[str] = Counter()
         self.scores_retried: Counter[str] = Counter()
+        self.requests: dict[str, Requests] = {}
         self.reward_s: dict[str, float] = {}
         self._synced: dict[str, tuple[int, float]] = {}
         self._sampler_idle_s = 0.0
@@ -62,6 +66,8 @@ class Meter:
         """What the rewards of one rollout came to."""
         self.scores_failed.update(score.failed)
         self.scores_retried.update(score.retried)
+        for name, sent in score.requests.items():
+            self.requests.setdefault(name, Requests()).add(sent)
         for name, longest in score.seconds.items():
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
@@ -110,6 +116,8 @@ class Meter:
         found.update({f"dropped/{k}": n for k, n in sorted(self.groups_dropped.items())})
         found.update({f"failed/{k}": n for k, n in sorted(self.scores_failed.items())})
         found.update({f"retried/{k}": n for k, n in sorted(self.scores_retried.items())})
+        for name, sent in sorted(self.requests.items()):
+            found.update({f"requests_{what}/{name}": getattr(sent, what) for what in FIELDS})
         found.update({f"reward_s/{k}": s for k, s in sorted(self.reward_s.items())})
         for name, (size, seconds) in sorted(self._synced.items()):
             found[f"sync_bytes/{name}"], found[f"sync_s/{name}"] = size, seconds
@@ -120,6 +128,7 @@ class Meter:
         self.groups_dropped.clear()
         self.scores_failed.clear()
         self.scores_retried.clear()
+        self.requests.clear()
         self.reward_s.clear()
         self._synced.clear()
         return found

@@ -157,6 +157,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "openai": {
         "url": (ASKED, '"http://b/v1"'), "key": (ASKED, '"KEY"'), "max_tokens": (ASKED, "9"),
         "structured": (ASKED, "false"),
+        "rename": (ASKED, '["max_tokens=max_completion_tokens"]'), "omit": (ASKED, "[temperature]"),
     },
     "vllm": {
         "gpus": "0", "cpus": "3",

@@ -269,6 +269,60 @@ def test_a_plain_endpoint_answers_with_the_grade_alone(server: Any) -> None:
     assert "which is no grade" in found.error
 
 
+def requests(found: Outcome) -> tuple[int, int, int, int]:
+    sent = found.requests
+    assert sent is not None
+    return sent.made, sent.again, sent.slow, sent.failed
+
+
+def test_requests_are_counted_with_those_made_again(server: Any) -> None:
+    assert requests(asked(server, '{"grade": 2}')) == (1, 0, 0, 0)
+
+
+def test_refused_requests_are_counted(server: Any) -> None:
+    assert requests(asked(server, 503, 429, '{"grade": 3}')) == (3, 2, 0, 2)
+
+
+def test_a_request_without_answer_is_slow_and_failed(server: Any) -> None:
+    assert requests(asked(server, None, '{"grade": 2}', timeout=0.5)) == (2, 1, 1, 1)
+
+
+def test_what_fails_at_last_is_counted_too(server: Any) -> None:
+    assert requests(asked(server, 500, retries=1)) == (2, 1, 0, 2)
+
+
+def test_a_malformed_answer_is_asked_for_once_more(server: Any) -> None:
+    found = asked(server, "four", '{"grade": 3}')
+    assert (found.value, requests(found)) == (1.0, (2, 1, 0, 1))
+    server.asked.clear()
+    again = asked(server, "four")
+    assert ("no grade" in again.error, len(server.asked)) == (True, 2)
+
+
+def test_fields_of_the_request_have_other_names_or_are_left_out(server: Any) -> None:
+    more = {"rename": ["max_tokens=max_completion_tokens"], "omit": ["temperature"]}
+    asked(server, '{"grade": 2}', **more)
+    asked(server, '{"grade": 2}')
+    fields, plain = (body.keys() - {"messages", "model"} for *_, body in server.asked)
+    assert fields == {"max_completion_tokens", "response_format"}
+    assert plain == {"max_tokens", "temperature", "response_format"}
+    assert server.asked[0][2]["max_completion_tokens"] == 8
+
+
+def test_requests_come_into_the_metrics_of_a_step() -> None:
+    from forgedsl.runtime.endpoints import Score
+    from forgedsl.runtime.meter import Meter
+    from forgedsl.runtime.rewards.requests import Requests
+
+    meter = Meter()
+    for _ in range(2):
+        meter.scored(Score(value=1.0, requests={"style": Requests(made=3, again=2, failed=1)}))
+    record = meter.turn()
+    names = ("made", "again", "slow", "failed")
+    assert [record[f"requests_{name}/style"] for name in names] == [6, 4, 0, 2]
+    assert "requests_made/style" not in meter.turn()
+
+
 def test_a_key_that_is_not_there_is_told_at_the_start(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,15 @@ def test_failed_scores_are_told_with_the_cause_of_each_reward(tmp_path: Path) ->
     assert "120 calls made again, as `retries` says: late (no answer within 2 s) 120" in said
 
 
+def test_requests_that_an_endpoint_did_not_answer_at_once_are_told(tmp_path: Path) -> None:
+    fields = {"requests_made/style": 9, "requests_again/style": 2, "requests_failed/style": 1}
+    findings(tmp_path, lambda row: fields, steps=30)
+    said = summary(tmp_path, 0)
+    assert "270 requests to endpoints; made again: style 60; failed: style 30" in said
+    quiet = findings(tmp_path, lambda row: {"requests_made/style": 9, "requests_again/style": 0})
+    assert "requests" not in quiet
+
+
 def test_lost_answers_are_told_with_what_the_reward_said(tmp_path: Path) -> None:
     run_folder(tmp_path, make_job(), steps=30)
     lost = {"time": 1.8e9, "kind": "rollout.dropped", "reason": "reward correct",

@@ -76,6 +76,11 @@ def _reachable(resolver: File, declared: Declared) -> bool:
     """Whether an endpoint has an address, and the name of a variable for its key."""
     url, key = (resolver.setting(declared, name) for name in ("url", "key"))
     bad = []
+    renamed = resolver.setting(declared, "rename")
+    for text in renamed.value if isinstance(renamed.value, list) else ():
+        if not re.fullmatch(r"(max_tokens|temperature|response_format)=\w+", text):
+            said = "`rename` says `FIELD=NAME` of max_tokens, temperature or response_format, and "
+            bad.append((renamed, f"{said}`{text}` does not", ""))
     if isinstance(url.value, str) and not url.value.startswith(("http://", "https://")):
         bad.append((url, "`url` begins with http:// or https://", ""))
     if isinstance(key.value, str) and not re.fullmatch(VARIABLE, key.value):

@@ -112,7 +112,8 @@ def _judge(
         return job.Reward(kind="judge", function="score", args=args, service=service.name, **common)
     args |= {key: setting.value for key, setting in service.settings.items()}
     args |= {"model": model_of(service), "timeout": common["timeout"], "retries": common["retries"]}
-    common["timeout"] = (args["timeout"] + BACKOFF) * (args["retries"] + 1)
+    twice = 2  # an answer that is no grade is asked for once more
+    common["timeout"] = twice * (args["timeout"] + BACKOFF) * (args["retries"] + 1)
     return job.Reward(kind="endpoint", function="score", args=args, **(common | {"retries": 0}))
 
 

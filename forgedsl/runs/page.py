@@ -95,6 +95,9 @@ def grid(data: RunData) -> list[Chart]:
             made.append(chart(title, found, note=note, floor=floor))
     made += each(data, "failed/", "failed scores of a step")
     made += each(data, "retried/", "calls of a step that were made again")
+    made += each(data, "requests_again/", "requests of a step to an endpoint, made again")
+    made += each(data, "requests_slow/", "requests of a step that took over half of their time")
+    made += each(data, "requests_failed/", "requests of a step without a usable answer")
     for name in receivers(data.rows):
         pts = tuple((x, y / 1e6) for x, y in points(data, RATE + name))
         one, note = Series(name=RATE + name, points=pts), "new weights, MB a second"

@@ -238,6 +238,21 @@ def ranked(counts: dict[str, int]) -> str:
     return ", ".join(f"{why} {count}" for why, count in sorted(counts.items(), key=lambda c: -c[1]))
 
 
+def _requests(data: RunData) -> Iterator[Finding]:
+    """What judges behind endpoints did not answer at once."""
+    words = {"again": "made again", "slow": "slow", "failed": "failed"}
+    said = {
+        word: ranked(found)
+        for what, word in words.items()
+        if (found := named(data, f"requests_{what}"))
+    }
+    if said:
+        made = sum(named(data, "requests_made").values())
+        text = "; ".join(f"{word}: {names}" for word, names in said.items())
+        many = counted(made, "request")
+        yield Finding(label="requests", style="open", text=f"{many} to endpoints; {text}")
+
+
 def _scores(data: RunData) -> Iterator[Finding]:
     """Scores that failed, and answers that were lost to it or to anything else."""
     failed = named(data, "failed")
@@ -260,6 +275,7 @@ def _scores(data: RunData) -> Iterator[Finding]:
         said = ranked({f"{name}{why.get(name, '')}": count for name, count in again.items()})
         text = f"{counted(sum(again.values()), 'call')} made again, as `retries` says: {said}"
         yield Finding(label="retried", style="open", text=text)
+    yield from _requests(data)
     if lost:
         count = sum(lost.values())
         style = "bad" if count > FAILED * answers else "open"

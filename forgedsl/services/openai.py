@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from forgedsl.records import replace
 from forgedsl.services.base import NUM, PLACE, Capability, ServiceKind, row
-from forgedsl.settings import BOOL, COUNT, REQUIRED, STR, Kind
+from forgedsl.settings import BOOL, COUNT, REQUIRED, STR, Kind, Type, word
 
 SCHEMA = Kind(
     name="service",
@@ -16,6 +16,10 @@ SCHEMA = Kind(
         row("max_tokens", COUNT, 64, NUM, "longest answer"),
         row("structured", BOOL, True, NUM,
             "the endpoint holds the answer to a JSON schema; else it is to be the grade alone"),
+        row("rename", Type(base="list", item=STR), [], NUM,
+            'fields of the request under another name: "max_tokens=max_completion_tokens"'),
+        row("omit", Type(base="list", item=word("max_tokens", "temperature")), [], NUM,
+            "fields that are left out of the request"),
     ),
 )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     rollout --template--> prompt --chat/completions--> {"grade": 4} or "4" --> value
 
-The client asks again, with growing pauses, where the endpoint is busy, broken or not reached; what
-it says at last, and an answer without a grade, is the error of the call.
+The client asks again, with growing pauses, where the endpoint is busy, broken or not reached; an
+answer without a grade is asked for once more. What it says at last is the error of the call.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.rewards.given import Once, expected, questions
+from forgedsl.runtime.rewards.requests import count
 
 SHOWN = 80
+SLOW_PART = 0.5
+"""of the time for a request, over which it is slow"""
+RETRY = "x-stainless-retry-count"
+"""the client says so that it asks again"""
+
+
+class NoGradeError(ValueError):
+    """An answer that is no grade, or no answer."""
 
 
 class Endpoint:
@@ -40,6 +50,7 @@ class Endpoint:
             api_key=os.environ[key] if key is not None else "none",
             timeout=args["timeout"],
             max_retries=args["retries"],
+            http_client=_client(args["timeout"]),
         )
         least, most = args["scale"]
         self._grades = range(least, most + 1)
@@ -50,21 +61,27 @@ class Endpoint:
         return await expected(self._reward, asked, self._once)
 
     async def _asked(self, question: str) -> float:
-        return self._grade(await self._answer(question))
+        """The grade, of a second answer where the first has none."""
+        try:
+            return self._grade(await self._answer(question))
+        except NoGradeError:
+            count(failed=1, again=1)
+        try:
+            return self._grade(await self._answer(question))
+        except NoGradeError:
+            count(failed=1)
+            raise
 
     async def _answer(self, question: str) -> str:
         """What the endpoint says at last; its errors name it, and what was the matter."""
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 
         url = self._args["url"]
-        form: Any = {"response_format": self._schema()} if self._args["structured"] else {}
         try:
             answer: Any = await self._client.chat.completions.create(
                 model=self._args["model"],
                 messages=[{"role": "user", "content": question}],
-                max_tokens=self._args["max_tokens"],
-                temperature=0.0,
-                **form,
+                extra_body=self._fields(),
             )
         except APITimeoutError as error:
             raise TimeoutError(f"no answer of {url} within {self._args['timeout']:g} s") from error
@@ -74,8 +91,17 @@ class Endpoint:
             raise ValueError(f"{url}: {error}") from error
         choices = getattr(answer, "choices", None)
         if not choices:
-            raise ValueError(f"{url} answered with no chat completion: {_shown(str(answer))}")
+            raise NoGradeError(f"{url} answered with no chat completion: {_shown(str(answer))}")
         return choices[0].message.content or ""
+
+    def _fields(self) -> dict[str, Any]:
+        """What stands in the request beside model and messages, as this endpoint calls it."""
+        found: dict[str, Any] = {"max_tokens": self._args["max_tokens"], "temperature": 0.0}
+        if self._args["structured"]:
+            found["response_format"] = self._schema()
+        names = dict(text.split("=", 1) for text in self._args.get("rename") or ())
+        omitted = self._args.get("omit") or ()
+        return {names.get(key, key): v for key, v in found.items() if key not in omitted}
 
     def _grade(self, text: str) -> int:
         found: Any = None
@@ -89,7 +115,7 @@ class Endpoint:
             found = int(match[1])
         if type(found) is not int or found not in self._grades:  # true would be 1
             scale = f"{self._grades[0]} to {self._grades[-1]}"
-            raise ValueError(f"the judge answered {_shown(text)}, which is no grade from {scale}")
+            raise NoGradeError(f"the judge answered {_shown(text)}, which is no grade from {scale}")
         return found
 
     def _schema(self) -> dict[str, Any]:
@@ -100,6 +126,25 @@ class Endpoint:
         }  # fmt: skip
         named = {"name": "grade", "strict": True, "schema": schema}
         return {"type": "json_schema", "json_schema": named}
+
+
+def _client(timeout: float) -> Any:
+    """The client's own HTTP client, whose requests are counted."""
+    from openai import DefaultAsyncHttpxClient
+
+    class Counted(DefaultAsyncHttpxClient):
+        async def send(self, request: Any, **options: Any) -> Any:
+            began, failed = time.monotonic(), True
+            try:
+                response = await super().send(request, **options)
+                failed = response.is_error
+                return response
+            finally:
+                slow = time.monotonic() - began > SLOW_PART * timeout
+                again = request.headers.get(RETRY, "0") != "0"
+                count(made=1, again=again, slow=slow, failed=failed)
+
+    return Counted()
 
 
 def _shown(text: str) -> str:

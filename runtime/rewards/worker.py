@@ -38,6 +38,7 @@ from forgedsl.runtime.child import (
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.places import described, line_of
+from forgedsl.runtime.rewards.requests import Requests, counting
 
 Item = tuple[tuple[str, ...], Rollout, Any]
 """names of rewards, and the rollout and target that all of them judge"""
@@ -52,6 +53,8 @@ class Outcome:
     error: str = ""
     seconds: float = 0.0
     ended: bool = False
+    requests: Requests | None = None
+    """that an endpoint was sent for it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,11 +187,13 @@ async def _call_together(
     began = time.monotonic()
     clock = asyncio.timeout(reward.timeout)
     try:
-        async with clock:
-            outcome = Outcome(value=await function(rollout, target))
+        with counting() as requests:
+            async with clock:
+                outcome = Outcome(value=await function(rollout, target))
     except BaseException as error:
         outcome = Outcome(error=late(reward.timeout)) if clock.expired() else _failed(error, reward)
     outcome.seconds = time.monotonic() - began
+    outcome.requests = requests if requests.made else None
     return outcome
 
 

@@ -25,6 +25,7 @@ from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import Late, RewardGuard, deadline
 from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.rewards.process import GRACE
+from forgedsl.runtime.rewards.requests import Requests
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.judge import Asked
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -51,6 +52,7 @@ class _Call:
     seconds: dict[str, float] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     retried: list[str] = field(default_factory=list)
+    requests: dict[str, Requests] = field(default_factory=dict)
 
     def __str__(self) -> str:
         shown = {"prompt": self.rollout.prompt.text, "response": self.rollout.text}
@@ -194,6 +196,7 @@ class RewardClient:
         failed, retried = tuple(call.failed), tuple(call.retried)
         common: dict[str, Any] = {
             "parts": parts, "seconds": call.seconds, "failed": failed, "retried": retried,
+            "requests": call.requests,
         }  # fmt: skip
         if fixed is not None:
             return Score(value=fixed, **common)
@@ -206,6 +209,7 @@ class RewardClient:
         if rubric is not None and rubric.on_error != "drop":
             return Score(value=float(rubric.on_error), **common)
         error.failed, error.seconds, error.retried = failed, call.seconds, retried
+        error.requests = call.requests
         raise error
 
     async def _all(self, names: Sequence[str], call: _Call) -> dict[str, float | RewardError]:
@@ -233,6 +237,8 @@ class RewardClient:
             again = []
             for name, outcome in zip(names, outcomes, strict=True):
                 reward = self._job.rewards[name]
+                if outcome.requests is not None:
+                    call.requests.setdefault(name, Requests()).add(outcome.requests)
                 call.seconds[name] = max(outcome.seconds, call.seconds.get(name, 0.0))
                 if outcome.ended:
                     self._tell(
