@@ -53,6 +53,77 @@ def test_class_of_a_setting(tmp_path, override, impact, path):
     assert found[0].impact == impact
 
 
+PYTHON = """
+import torch
+
+def isbool(prompt, response, target):
+    return float(response in ("true", "false"))
+
+def opposite(prompt, response, target):
+    return 1.0 - isbool(prompt, response, target)
+"""
+
+
+def test_another_function_of_the_same_python_file_is_numerics(tmp_path):
+    (tmp_path / "mine.py").write_text(PYTHON)
+    text = changed(
+        GRPO,
+        ("forge 1\n", 'forge 1\nimport python "mine.py" as mine\n'),
+        ("= rl.math_equal(tolerance = 1e-6)", "= mine.isbool"),
+    )
+    other = changed(text, ("= mine.isbool", "= mine.opposite"))
+    (found,) = compare(job(text, tmp_path), job(other, tmp_path))
+    assert (found.path, found.impact) == ("correct.function", "numerics")
+    assert (found.before, found.after) == ("isbool", "opposite")
+
+
+def test_another_reward_of_the_library_is_named(tmp_path):
+    found = changes(changed(GRPO, ("rl.math_equal(tolerance = 1e-6)", "rl.exact")), tmp_path)
+    (named,) = [change for change in found if change.path == "correct.function"]
+    assert (named.impact, named.before, named.after) == ("numerics", "math_equal", "exact")
+
+
+@pytest.mark.parametrize(
+    ("override", "path"),
+    [
+        ("trainer.lora.rank=8", "trainer.lora"),
+        ('generator.engine.extra.quantization="fp8"', "generator.extra"),
+        ("generator.engine.kv_dtype=fp8", "generator.engine.kv_dtype"),
+    ],
+)
+def test_what_was_not_there_before_is_numerics(tmp_path, override, path):
+    found = [c for c in changes(GRPO, tmp_path, override) if c.impact == "numerics"]
+    assert [c.path for c in found if c.path.startswith(path)]
+
+
+def test_a_value_head_is_numerics(tmp_path):
+    text = changed(GRPO, ("trainer : titan(policy)", "trainer : titan(value_head(policy))"))
+    found = changes(text, tmp_path)
+    assert ("trainer.value_head", "numerics") in [(c.path, c.impact) for c in found]
+
+
+def test_two_advantages_that_change_places_are_numerics(tmp_path):
+    both = changed(
+        GRPO,
+        ("ref: [B, T] f32, adv: [B] f32,", "ref: [B, T] f32, adv: [B] f32, old: [B] f32,"),
+        ("-ratio * adv +", "-ratio * adv + 0.1 * old * logprob +"),
+        ("adv = rl.mean_baseline(score)", "adv = rl.mean_baseline(score), old = rl.rloo(score)"),
+    )
+    other = changed(
+        both, ("adv = rl.mean_baseline(score), old = rl.rloo(", "adv = rl.rloo(score), old = "
+               "rl.mean_baseline("),
+    )  # fmt: skip
+    found = compare(job(both, tmp_path), job(other, tmp_path))
+    assert "numerics" in {change.impact for change in found}
+
+
+def test_another_mask_of_a_count_is_numerics(tmp_path):
+    one = changed(GRPO, ("logprob, ref), mask)", "logprob, ref), mask and adv > -9.0)"))
+    two = changed(GRPO, ("logprob, ref), mask)", "logprob, ref), mask and adv > -8.0)"))
+    found = compare(job(one, tmp_path), job(two, tmp_path))
+    assert "numerics" in {change.impact for change in found}
+
+
 def test_comments_and_moved_lines_are_cosmetic(tmp_path):
     text = changed(GRPO, ("forge 1\n", "forge 1\n# a comment\n\n"))
     found = changes(text, tmp_path)

@@ -40,6 +40,10 @@ SETTINGS = {
 
 NODE_CLASS = {"slots": "placement", "transport": "placement", "timeout": "observability"}
 NODE_TEXT = ("id", "origin", "name")
+GENERATED = (
+    "prompt", "target", "chat", "chosen", "rejected", "level", "weight", "observe", "function",
+)  # fmt: skip
+"""fields that name a function of the job's program"""
 SCHEDULE_DERIVED = ("prompts",)
 SOURCE_NAMES = ("path",)
 
@@ -118,10 +122,11 @@ def _declared(
         yield Change(impact=impact, path=f"{kind} {name}", before=words[0], after=words[1],
                      where=_where(new, name))  # fmt: skip
         return
+    bodies = functions(old.program), functions(new.program)
     for path, one, other in _leaves(_dump(before), _dump(after)):
         if path.rpartition(".")[2] in SOURCE_NAMES and _same_content(before, after):
             yield _change(new, "cosmetic", name, path, one, other)
-        elif not _names_function(path, one, other):
+        elif not _names_function(path, one, other, bodies):
             declared = impact if impact == "observability" else None
             found = declared or _setting_class(kind, path, impact)
             yield _change(new, found, name, path, one, other)
@@ -141,19 +146,14 @@ def _same_content(before: Any, after: Any) -> bool:
     return hashes[0] is not None and hashes[0] == hashes[1]
 
 
-def _names_function(path: str, before: Any, after: Any) -> bool:
-    """Fields that only name a generated function: its body is compared, not its name."""
-    named = path in (
-        "prompt",
-        "target",
-        "chat",
-        "chosen",
-        "rejected",
-        "level",
-        "weight",
-        "function",
-    )
-    return named and before is not None and after is not None
+def _names_function(
+    path: str, before: Any, after: Any, bodies: tuple[dict[str, str], dict[str, str]]
+) -> bool:
+    """Fields that only name a generated function: its body is compared, not its name. A function
+    of Python or of the standard library has no body here, so its name counts."""
+    if path not in GENERATED or before not in bodies[0] or after not in bodies[1]:
+        return False
+    return before == after or bodies[0][before] == bodies[1][after]
 
 
 def _setting_class(kind: str, path: str, default: str) -> str:
@@ -176,16 +176,26 @@ def _services(old: Job, new: Job) -> Iterator[Change]:
             if ".places" in f".{path}" and (sizes or path != "mesh.places.0.host"):
                 continue  # follows from sizes; a move alone is said once
             setting = SETTINGS.get(path, path.removeprefix("mesh."))
-            schema = SERVICES[after.kind].setting(setting)
-            impact = schema.impact if schema is not None else "placement"
-            if path in ("kind", "model"):
-                impact = "numerics"
-            yield _change(new, impact, name, setting, one, other)
+            yield _change(new, _service_class(after.kind, path, setting), name, setting, one, other)
+
+
+def _service_class(kind: str, path: str, setting: str) -> str:
+    """The class of a setting; of a block that is new or gone (`lora`) the strictest of its own.
+    What no setting says is what the flow or the model decides, and counts."""
+    if path.startswith("mesh."):
+        return "placement"
+    schema = SERVICES[kind]
+    named = f"engine.{setting}" if setting.startswith("extra") else setting
+    found = schema.setting(named)
+    inner = [s.impact for s in schema.settings if s.name.startswith(f"{named}.")]
+    classes = [found.impact] if found is not None else inner
+    return min(classes, key=CLASSES.index, default="numerics")
 
 
 def _nodes(old: Job, new: Job) -> Iterator[Change]:
     before = {node.name: node for node in old.nodes}
     after = {node.name: node for node in new.nodes}
+    bodies = functions(old.program), functions(new.program)
     for name in sorted(before.keys() | after.keys()):
         one, other = before.get(name), after.get(name)
         if one is None or other is None:
@@ -195,7 +205,11 @@ def _nodes(old: Job, new: Job) -> Iterator[Change]:
                          where=where)  # fmt: skip
             continue
         for path, left, right in _leaves(_dump(one), _dump(other)):
-            if path in NODE_TEXT or (path == "target" and Role.COMPUTES in one.roles):
+            if path in NODE_TEXT:
+                continue
+            called = path == "weight" or (path == "target" and Role.COMPUTES in one.roles)
+            same = bodies[0].get(str(left), MISSING) == bodies[1].get(str(right))
+            if called and same:
                 continue  # calls are compared by their generated functions
             impact = NODE_CLASS.get(path, "numerics")
             yield Change(impact=impact, path=f"flow {name}.{path}", before=_shown(left),
@@ -250,7 +264,10 @@ def functions(program: str) -> dict[str, str]:
             if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
                 body = body[1:]
             lines = [ast.unparse(statement) for statement in body]
-            found[node.name] = "; ".join(line.removeprefix("return ") for line in lines)
+            written = "; ".join(line.removeprefix("return ") for line in lines)
+            defaults = [*node.args.defaults, *filter(None, node.args.kw_defaults)]
+            given = ", ".join(ast.unparse(each) for each in defaults)
+            found[node.name] = f"{written} (with {given})" if given else written
     return found
 
 

@@ -8,6 +8,7 @@ they stand. A value that is used more than once is written once, as `#1`, `#2` i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -20,9 +21,15 @@ SILENT = ("expand",)
 
 
 def meanings(text: str) -> dict[str, str]:
-    """Formula by result; `fields` lists what the loss reads."""
+    """Formula by result; `fields` lists what the loss reads. A count of the step that a formula
+    divides by is written behind it."""
     tree = read(text)
-    found = {name: _formula(tree, value) for name, value in tree.outputs}
+    counts = dict(tree.totals)
+    found = {}
+    for name, value in tree.outputs:
+        formula = _formula(tree, value)
+        used = [each for each in counts if re.search(rf"\b{each}\b", formula)]
+        found[name] = "; ".join([formula, *(f"{c} = {_formula(tree, counts[c])}" for c in used)])
     fields = sorted(f"{field.name} {field.type}" for field in tree.fields)
     return found | {"fields": ", ".join(fields)}
 
