@@ -4,13 +4,22 @@
 
 `pytest --update-golden` writes instead of comparing. After a whole run, a golden that no test asked
 for is an error: goldens are reviewed as code, and dead ones mislead.
+
+`make test` runs what is not marked `full`, `make test-all` what is. Of a test that is marked
+`cover(n)`, `make test` runs cases until each value of each parameter has occurred (`n` = 1, the
+default), or each pair of values of two parameters (`n` = 2); its other cases become `full`.
+
+At the end of a run each cause of skipped tests has a line, with what would test them.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import os
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +34,23 @@ DEEP = os.environ.get("FORGE_DEEP") == "1"
 if not DEEP:
     settings.load_profile("slices")
 ASKED: set[Path] = set()
+RANK = {"deep": 0, "runtime": 1, "numerics": 2, "passes": 3}
+"""folders with long files go first"""
+NOT_FULL = "not full"
+"""what `make test` asks for: it reads every golden"""
+REMEDIES = (
+    (r"FORGE_DEEP", "make deep"),
+    (r"needs? (?P<n>\d+|a|an NVIDIA) GPU", "a host with {n} GPU"),
+    (r"no real model", "make smollm"),
+    (r"no Slurm", "root and: apt-get install slurm-wlm munge"),
+    (r"no ssh server", "root and: apt-get install openssh-server"),
+    (r"no chromium", "apt-get install chromium"),
+    (r"a small disk takes root", "root and: unshare, of util-linux"),
+    (r"no namespaces", "a host or container in which processes may make namespaces"),
+    (r"could not import '(?P<n>\w+)", "pip install {n}"),
+    (r"(?P<n>\w+) is not installed", "pip install {n}"),
+)
+"""causes of skips, and what would test what was skipped"""
 os.environ["FORGE_CALIBRATION"] = ""  # plans rest on no runs of whoever tests
 
 
@@ -32,12 +58,48 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite golden files")
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` takes its choice
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Cases marked `deep` are those of `make deep`: others of their test run in `make test`."""
-    if not DEEP:
-        for item in items:
-            if item.get_closest_marker("deep"):
-                item.add_marker(pytest.mark.skip(reason="a case of `make deep` (FORGE_DEEP=1)"))
+    """Give cases their marks, and put folders with long files first.
+
+    Cases marked `deep` are those of `make deep`: others of their test run in `make test`. Files are
+    handed out in their order: a long one at the end would leave the other worker without work.
+    """
+    covered: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("deep") and not DEEP:
+            item.add_marker(pytest.mark.skip(reason="a case of `make deep` (FORGE_DEEP=1)"))
+        if isinstance(item, pytest.Function) and item.get_closest_marker("cover"):
+            covered.setdefault(item.nodeid.split("[")[0], []).append(item)
+    for cases in covered.values():
+        mark = cases[0].get_closest_marker("cover")
+        assert mark is not None
+        kept = covering([values_of(case) for case in cases], *mark.args)
+        for number, case in enumerate(cases):
+            if number not in kept:
+                case.add_marker(pytest.mark.full)
+    for item in items:
+        if item.get_closest_marker("full") and "golden" in getattr(item, "fixturenames", ()):
+            raise pytest.UsageError(
+                f"{item.nodeid} is marked `full` and reads goldens: `make test` checks them"
+            )
+    items.sort(key=lambda item: RANK.get(item.path.parent.name, len(RANK)))
+
+
+def values_of(case: pytest.Function) -> dict[str, int]:
+    """Which object each parameter of a case is: cases share those of `parametrize`."""
+    return {name: id(value) for name, value in case.callspec.params.items()}
+
+
+def covering(cases: Sequence[dict[str, int]], strength: int = 1) -> set[int]:
+    """Numbers of few cases in which every combination of `strength` values occurs that any has."""
+    wanted = [set(itertools.combinations(sorted(c.items()), min(strength, len(c)))) for c in cases]
+    missing, kept = set().union(*wanted), set[int]()
+    while missing:
+        best = max(range(len(cases)), key=lambda number: len(wanted[number] & missing))
+        kept.add(best)
+        missing -= wanted[best]
+    return kept
 
 
 @pytest.fixture
@@ -78,7 +140,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     whole = session.config.args in ([], ["compiler_tests"]) or session.config.args == [
         str(Path(__file__).parent)
     ]
-    selected = session.config.option.keyword or session.config.option.markexpr
+    selected = session.config.option.keyword or session.config.option.markexpr not in ("", NOT_FULL)
     if exitstatus or not whole or selected:
         return
     orphans = sorted(p for p in GOLDEN.rglob("*") if p.is_file() and p not in ASKED)
@@ -86,3 +148,29 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         names = ", ".join(p.relative_to(GOLDEN).as_posix() for p in orphans)
         print(f"\ngolden files that no test asked for: {names}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """One line for each cause of skipped tests: how many, which, and what would test them."""
+    causes: Counter[tuple[str, str]] = Counter()
+    files: dict[tuple[str, str], set[str]] = {}
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        cause = remedy(reason.removeprefix("Skipped: "))
+        causes[cause] += 1
+        files.setdefault(cause, set()).add(Path(report.nodeid.split("::")[0]).stem)
+    if causes:
+        terminalreporter.section("not tested")
+    for cause, count in sorted(causes.items()):
+        reason, would = cause
+        terminalreporter.write_line(
+            f"{count} in {', '.join(sorted(files[cause]))}: {reason}; to test: {would}"
+        )
+
+
+def remedy(reason: str) -> tuple[str, str]:
+    """The cause of a skip, and what would test it."""
+    for pattern, would in REMEDIES:
+        if found := re.search(pattern, reason):
+            return reason, would.format(**found.groupdict())
+    return reason, "not said; add it to REMEDIES of compiler_tests/conftest.py"

@@ -24,6 +24,7 @@ def test_an_accident_gives_one_message_unless_it_is_marked_open(case):
     assert is_as_wanted(case) != case.is_open
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", RIGHT[::STEP], ids=lambda case: case.name)
 def test_a_right_program_has_no_finding_above_information(case):
     assert found(case.text, case.files, case.is_deep) == []

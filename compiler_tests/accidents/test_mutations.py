@@ -11,6 +11,7 @@ DEEP = bool(os.environ.get("FORGE_DEEP"))
 PART = 100 if DEEP else 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("first", range(0, COUNT if DEEP else PART, PART))
 def test_most_harmful_edits_are_told_and_few_harmless_ones(first):
     verdicts = [verdict(number) for number in range(first, first + PART)]

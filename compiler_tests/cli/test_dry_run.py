@@ -71,6 +71,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
     assert "5.0 MiB are free; make room, or choose" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("body", "seconds", "said"),
     [

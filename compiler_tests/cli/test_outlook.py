@@ -17,6 +17,7 @@ def said(profile: str, *overrides: str, assume: tuple[str, ...] = ()) -> list[st
     return outlook(lowered.job, model_of(lowered, list(assume))).splitlines()
 
 
+@pytest.mark.full
 def test_a_long_rehearsal_says_how_long_and_what_holds_it_up() -> None:
     what, length, faster = said("cluster", "reference.device=cpu")
     assert what == "rehearses grpo_math (profile cluster) in real time: 500 steps"
@@ -24,6 +25,7 @@ def test_a_long_rehearsal_says_how_long_and_what_holds_it_up() -> None:
     assert faster.startswith("  faster: --assume reference.logprobs_token=0 (reference works ")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("assume", "way"),
     [

@@ -147,6 +147,7 @@ def only_what_is_made_here_is_collected():
     gc.unfreeze()
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("make", [bytes_changed, words_exchanged, random_tokens, grammar_made])
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_any_input_gives_diagnostics_and_nothing_else(make, chunk):

@@ -18,6 +18,7 @@ def test_linear_agrees_with_autograd(standard_loss, losses):
     )
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("chunk", [1, 3, 7])
 def test_chunks_do_not_matter(standard_loss, losses, chunk):
     case = losses.make_case(standard_loss, seed=1)

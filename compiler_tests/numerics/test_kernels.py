@@ -32,6 +32,7 @@ def near(name):
     return 1e-4 if name.startswith(("gspo", "luspo")) else 0.3
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("call", [{}, {"chunk_rows": 7}, {"chunk_rows": 7, "compact": True}])
 def test_linear_agrees_with_autograd(standard_loss, kernels, losses, call):
     case = losses.make_case(standard_loss, noise=near(standard_loss.name))
@@ -70,6 +71,7 @@ def test_padded_sequences(standard_loss, kernels, losses):
     torch.testing.assert_close(losses.gradients(got, case), losses.gradients(want, case), **EXACT)
 
 
+@pytest.mark.full
 def test_the_kernel_that_ran_is_named(kernels, losses):
     case = losses.make_case(kernels)
     call = {**case.batch, **case.inputs}

@@ -77,6 +77,7 @@ def with_gradients(value, *sources):
     return [value.detach(), *found]
 
 
+@pytest.mark.full
 @settings(
     max_examples=1000 if DEEP else 20,
     deadline=None,

@@ -95,7 +95,12 @@ def test_what_is_compiled_here_is_what_is_launched(kernel, size):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.deep) if n in LIKE else n for n in LOCAL]
+    "name",
+    [
+        "sft",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("grpo_entropy", "ppo_dual")),
+        *(pytest.param(name, marks=pytest.mark.deep) for name in LIKE),
+    ],
 )
 def test_rows_on_chip(losses, tmp_path, name):
     jobs = [(kernel, constants, 8) for kernel, constants in ROWS_ON_CHIP]
@@ -115,6 +120,7 @@ def test_rows_on_chip(losses, tmp_path, name):
         assert found["MUFU.EX2"] <= (2 * tiles + once) * size["BLOCK"] // THREADS[8] + 24
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["sft", "grpo_entropy"])
 def test_rows_of_other_vocabularies(losses, tmp_path, name):
     """Sizes for which the assembler bounds registers by itself, launched as the table says."""
@@ -133,7 +139,17 @@ def test_rows_of_other_vocabularies(losses, tmp_path, name):
         assert found["stack"] == 0 or not found["triton"].startswith("3.7"), job
 
 
-@pytest.mark.parametrize("name", [*LOCAL, *COUPLED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("sft", "dpo"),
+        *(
+            pytest.param(name, marks=pytest.mark.full)
+            for name in (*LOCAL, *COUPLED)
+            if name not in ("sft", "dpo")
+        ),
+    ],
+)
 def test_plain_kernels(losses, tmp_path, name):
     loss = losses.standard(name)
     size = {"V": 151936, "BLOCK": 4096}
@@ -150,6 +166,7 @@ def test_plain_kernels(losses, tmp_path, name):
             assert found["MUFU.EX2"] <= passes * per_thread + 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["grpo_entropy", "dpo"])
 def test_nothing_is_touched_before_the_wait(losses, tmp_path, name):
     """A kernel that is launched while the one before still runs waits before it reads or writes."""
@@ -180,6 +197,7 @@ EVERY = {"MEAN": True, "TILTED": True, "LEVEL": True}
 NONE = {"MEAN": False, "TILTED": False, "LEVEL": False}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("extra", [NONE, EVERY])
 def test_the_product_keeps_all_in_registers(losses, tmp_path, extra):
     module = Path(kernels.__file__).with_name("product_kernels.py")

@@ -26,6 +26,7 @@ PASSES = {"statistics": 2, "apply": 1, "fused": 3}
 """Loops with an exponential: a row is read again where its label lies far below the others."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", SEEDS)
 def test_kernels_of_random_losses(tmp_path, seed):
     loss = forgedsl.compile_loss(random_losses.from_seed(seed))

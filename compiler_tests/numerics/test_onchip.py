@@ -29,6 +29,7 @@ def case_of(losses, name, **more):
     return loss, case
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("kept", [None, torch.float64])
 def test_tiles_and_kept_logits_agree_with_autograd(losses, name, kept):
@@ -45,6 +46,7 @@ def test_tiles_and_kept_logits_agree_with_autograd(losses, name, kept):
     )
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("more", [{}, {"chunk_rows": 20}, {"workspace": 1 << 20}])
 def test_labels_far_below_the_largest_logit(losses, name, more):
@@ -66,6 +68,7 @@ def test_labels_far_below_the_largest_logit(losses, name, more):
     )
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "more", [{}, {"chunk_rows": 20}, {"chunk_rows": 20, "compact": True}, {"workspace": 1 << 20}]

@@ -16,6 +16,7 @@ def liger(monkeypatch):
     return pytest.importorskip("liger_kernel.transformers.grpo_loss").triton_grpo_loss
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "params", "options"),
     [

@@ -135,6 +135,7 @@ def both(loss, losses, case, *, poison=True, **call):
     return found
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("silent", [[], [1], [0, 2, 3], [0, 1, 2, 3]])
 @pytest.mark.parametrize("chunk", [7, 20, None])
 @pytest.mark.filterwarnings("ignore:All-NaN slice")
@@ -198,6 +199,7 @@ def test_no_rows_at_all(losses):
     assert not weight.grad.any()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(6))
 def test_random_losses_times_an_advantage(losses, seed):
     choose = random.Random(seed).choice

@@ -88,6 +88,7 @@ def microbatch(case, sequences, rng):
     return shape(case.hidden[rows], torch.nan), call
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("name", ["sft_smoothed", "grpo_entropy", "dr_grpo", "gspo", "dpo", "own"])
 def test_any_split_is_the_same_step(losses, monkeypatch, name, backend):

@@ -30,6 +30,7 @@ def small_tiles(monkeypatch):
     )  # fmt: skip
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_agrees_with_autograd(standard_loss, losses, backend):
     near = 1e-4 if standard_loss.name.startswith(("gspo", "luspo")) else 0.3
@@ -100,6 +101,7 @@ def test_tiles_fit_into_the_workspace(monkeypatch):
     assert tiled.Tiles.of(needed, 10**6, weight, copies=1, element=4).rows >= tiled.LEAST_ROWS
 
 
+@pytest.mark.full
 def test_memory_does_not_follow_rows_or_vocabulary(monkeypatch):
     """What is allocated at the peak beyond the gradients, of a vocabulary of 32768 in bfloat16."""
     monkeypatch.undo()

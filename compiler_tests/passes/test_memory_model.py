@@ -42,6 +42,7 @@ def counted():
     return json.loads(done.stdout.split("RESULT")[1])
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
 @pytest.mark.parametrize(
     ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]

@@ -190,6 +190,7 @@ def test_slow_rewards_and_stragglers_cost_time():
     assert straggler["step_s"]["max"] > 1.5 * straggler["undisturbed"]["step_s"]["max"]
 
 
+@pytest.mark.full
 def test_tools_take_time_and_more_groups_in_flight_take_it_back():
     game = str(Path(PIPELINE).with_name("guess_math.forge"))
 

@@ -5,6 +5,7 @@ import os
 import re
 from pathlib import Path
 
+import pytest
 from forge_texts import GRPO, changed, loaded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -133,6 +134,7 @@ def test_credits_cover_a_batch_and_the_bound_is_kept(text):
     assert all(1 <= made.slots[node.name] <= staleness.credits for node in graph.nodes)
 
 
+@pytest.mark.full
 @slow
 @given(flows())
 def test_jobs_are_deterministic(text):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import pytest
 import random_losses
 import torch
 from hypothesis import HealthCheck, assume, given, settings
@@ -48,6 +49,7 @@ def inputs(seed, paired):
     )
 
 
+@pytest.mark.full
 @settings(
     max_examples=EXAMPLES,
     deadline=None,

@@ -4,6 +4,7 @@ import os
 import random
 from collections import Counter
 
+import pytest
 from fake_endpoints import evaluation, job, math_nodes
 from forge_texts import loaded
 from hypothesis import HealthCheck, given, settings
@@ -82,6 +83,7 @@ def planned(rng):
     return plan, the_job
 
 
+@pytest.mark.full
 def test_the_worst_age_keeps_the_bound_and_mostly_reaches_it():
     rng = random.Random(23)
     reached = 0
@@ -179,6 +181,7 @@ def goes_on(the_job, rooms, steps=6):
     return True
 
 
+@pytest.mark.full
 def test_what_the_liveness_pass_refuses_hangs_and_nothing_else():
     verdicts = Counter()
 

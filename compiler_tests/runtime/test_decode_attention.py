@@ -126,6 +126,7 @@ for fp8, pages in ((False, "*bf16"), (True, "*i16")):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", [KERNELS, BACKEND], ids=["kernels", "backend"])
 def test_attention_of_a_decode_step(interpreted, program: str) -> None:
     interpreted(program)

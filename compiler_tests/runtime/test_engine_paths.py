@@ -28,6 +28,7 @@ def ways() -> Any:
     return result("engine_paths.py")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", ["plain", "watched", "swapped", "probed"])
 def test_both_ways_give_the_same(ways: Any, case: str) -> None:

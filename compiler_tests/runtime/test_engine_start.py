@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 TINY = HERE.parents[1] / "pipelines" / "models" / "tiny_math"
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_runs_of_one_model_share_what_was_compiled(tmp_path: Path) -> None:
     folders = [tmp_path / name / "policy" for name in ("run-1", "run-2", "wider")]

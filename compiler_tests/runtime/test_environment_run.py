@@ -56,6 +56,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text("utf-8").splitlines()]
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_trainer_scores_what_the_engine_saw(run: Path) -> None:
     first = lines(run / "metrics.jsonl")[0]

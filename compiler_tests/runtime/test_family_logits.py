@@ -81,6 +81,7 @@ def test_parameters_are_those_of_the_plan(compared: dict[str, Any], label: str) 
     assert compared[label]["parameters"] == num_params(dims_of(*MODELS[label]))
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_vllm_loads_what_is_exported(compared: dict[str, Any], folder: Path) -> None:
     pytest.importorskip("vllm")

@@ -52,6 +52,7 @@ def expected(prompt: str, response: str) -> float:
     return float(((grades * torch.softmax(logits[ids], 0)).sum() - 1) / 8)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_judge_of_the_run_gives_the_expected_grade(tmp_path: Path) -> None:
     (tmp_path / "judged.forge").write_text(PROGRAM)

@@ -145,6 +145,7 @@ def test_a_server_that_dies_costs_its_own_trajectory(tmp_path: Path) -> None:
     assert "server.py` has ended" in again.error
 
 
+@pytest.mark.full
 def test_a_server_that_no_longer_reads_costs_its_own_trajectory(tmp_path: Path) -> None:
     limit = 3.0 + CALL_GRACE  # as a run gives to a turn with one call
     _, hung, unread, other = played(

@@ -13,6 +13,7 @@ import pytest
 PAGE = Path(__file__).parents[2] / "docs/guide/mixing.md"
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_a_step_sums_two_losses_of_three_batches(tmp_path: Path) -> None:
     text = re.search(r"^```forge mixed.forge\n(.*?)^```", PAGE.read_text("utf-8"), re.S | re.M)

@@ -102,6 +102,7 @@ asyncio.run(main(Path(sys.argv[1]) / "actor"))
 """
 
 
+@pytest.mark.full
 def test_a_death_interrupts_nobody_but_who_asks(tmp_path: Path) -> None:
     """Monarch's default ends the main thread as if by Ctrl-C, whatever it does by then."""
     done = subprocess.run(

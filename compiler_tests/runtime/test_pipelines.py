@@ -91,6 +91,7 @@ def test_every_profile_plans(name: str, profile: str) -> None:
     assert devices == {"cpu"} if profile == "cpu" or name in ONLY_CPU else "gpu" in devices
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("host", ["1xH200", "2xH200", "4xH200", "8xH200", "4x8xH200"])
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in ONLY_CPU])
 def test_no_step_waits_for_what_could_be_elsewhere(name: str, host: str) -> None:

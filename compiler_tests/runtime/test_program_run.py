@@ -73,6 +73,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_equal_weights_after_three_steps(project: Path) -> None:
     run = python(
         "-m", "forgedsl.cli.main", "run", "own.forge", "--run-dir", "a", "--quiet", cwd=project

@@ -136,6 +136,7 @@ def test_the_pipeline_plans_with_the_folder(folder: Path) -> None:
 # ---- log-probs and texts of what was sampled
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("who", ["titan", "transformers"])
 def test_log_probs_are_those_of_the_sampler(served: Any, trained: Any, who: str) -> None:
@@ -150,6 +151,7 @@ def test_the_first_ratio_is_one(served: Any, trained: Any) -> None:
     assert statistics.fmean(ratios) == pytest.approx(1, abs=1e-3)
 
 
+@pytest.mark.full
 def test_log_probs_in_bf16_are_near_those_of_the_sampler(
     folder: Path, served_in_bf16: Any, tmp_path: Path
 ) -> None:
@@ -216,6 +218,7 @@ def test_texts_come_back_with_their_spaces_and_characters(served: Any) -> None:
     assert [(e["free"], e["watched"]) for e in texts] == [(e["said"], e["said"]) for e in texts]
 
 
+@pytest.mark.full
 def test_an_export_answers_greedily_as_the_generator(served: Any, trained: Any) -> None:
     assert trained["greedy"] == [each["tokens"] for each in of(served, "greedy").values()]
     in_vllm = printed("vllm", trained["out"], "f32")

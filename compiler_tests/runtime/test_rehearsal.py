@@ -61,6 +61,7 @@ def test_the_cluster_profile_is_rehearsed_and_lives_through_the_death_of_a_repli
     assert (again.returncode, "is a rehearsal" in again.stderr) == (2, True)
 
 
+@pytest.mark.full
 def test_the_death_of_a_trainer_ends_a_rehearsal_by_name(tmp_path):
     done = stub(tmp_path, *QUICK, "--inject", "kill:trainer@step=2")
     assert done.returncode == 5

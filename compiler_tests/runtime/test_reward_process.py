@@ -136,6 +136,7 @@ def test_a_call_that_goes_wrong_costs_itself_alone(tmp_path: Path, name: str, wo
     assert words in found[1].error
 
 
+@pytest.mark.full
 def test_calls_behind_one_that_hangs_are_answered_before_it(tmp_path: Path) -> None:
     made = recipe(tmp_path, "waits", timeout=20.0, concurrency=4)
 
@@ -171,6 +172,7 @@ def test_memory_over_the_limit_fails_the_call_and_replaces_the_process(tmp_path:
     assert found[1].value == 1.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("source", "said"),
     [

@@ -181,6 +181,7 @@ def test_events_name_every_process_and_its_upstream_classes(first_run: Path) -> 
     assert any(event["running"] > 0 for event in events if event["kind"] == "sample.end")
 
 
+@pytest.mark.full
 def test_job_json_runs_in_an_empty_folder(first_run: Path, tmp_path: Path) -> None:
     shutil.copytree(first_run / "inputs", tmp_path / "there" / "inputs")
     shutil.copy(first_run / "job.json", tmp_path / "there")
@@ -213,6 +214,7 @@ def test_resume_continues_with_the_next_step(first_run: Path, tmp_path: Path) ->
     assert len(drawn) == len(set(drawn)), "a group was trained on twice"
 
 
+@pytest.mark.full
 def test_own_pipeline_with_python_reward_filter_and_reference(tmp_path: Path) -> None:
     for name in ("models", "data"):
         (tmp_path / name).symlink_to(PIPELINES / name)
@@ -242,6 +244,7 @@ def test_interrupt_leaves_a_checkpoint_and_no_process(tmp_path: Path) -> None:
     assert not [pid for pid in pids if alive(pid)]
 
 
+@pytest.mark.full
 def test_a_killed_generator_is_started_again_and_every_group_is_trained_on(tmp_path: Path) -> None:
     process = start(
         "run", str(PIPELINES / "grpo_math.forge"), "--run-dir", "run", *SMALL,

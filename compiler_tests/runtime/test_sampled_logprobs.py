@@ -42,6 +42,12 @@ assert len(seen) == 4
 """
 
 
-@pytest.mark.parametrize("program", [KERNELS, HANDED_ON], ids=["kernels", "handed_on"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(KERNELS, id="kernels"),
+        pytest.param(HANDED_ON, id="handed_on", marks=pytest.mark.full),
+    ],
+)
 def test_logprobs_of_sampled_tokens(interpreted, program: str) -> None:
     interpreted(program)

@@ -301,6 +301,7 @@ def test_there_are_enough_problems_to_learn_from() -> None:
     assert all(len(problem["test_cases"]) >= 3 for problem in PROBLEMS)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_the_reward_pool_scores_programs_in_the_sandbox(tmp_path: Path) -> None:
     from forgedsl.runtime.actors.reward import RewardPool
@@ -345,6 +346,7 @@ def test_a_run_says_its_level_once_and_refuses_a_weaker_one(
         _emitted(job, tmp_path)
 
 
+@pytest.mark.full
 def test_lint_deep_says_the_level(capsys: pytest.CaptureFixture[str]) -> None:
     from forgedsl.cli.lint import main
 

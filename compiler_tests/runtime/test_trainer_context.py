@@ -91,7 +91,7 @@ def one(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.mark.parametrize(
     ("degrees", "recomputed"),
     [
-        pytest.param({"cp": 2, "dp_shard": 2}, "full", id="beside others"),
+        pytest.param({"cp": 2, "dp_shard": 2}, "full", id="beside others", marks=pytest.mark.full),
         pytest.param({"cp": 4}, "selective", id="more than heads of keys", marks=pytest.mark.deep),
     ],
 )

@@ -121,7 +121,13 @@ async def two_steps(
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("lora", [None, spec.Lora(rank=4, alpha=16.0)], ids=["weights", "adapters"])
+@pytest.mark.parametrize(
+    "lora",
+    [
+        pytest.param(None, id="weights", marks=pytest.mark.full),
+        pytest.param(spec.Lora(rank=4, alpha=16.0), id="adapters"),
+    ],
+)
 def test_one_and_two_ranks_agree_and_resume_continues(
     tmp_path: Path, make_job: Any, make_titan: Any, lora: spec.Lora | None
 ) -> None:

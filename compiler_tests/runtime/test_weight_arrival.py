@@ -27,6 +27,7 @@ def generator(name: str, *, tp: int = 1, replicas: int = 1) -> spec.VllmService:
     )
 
 
+@pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
     from forgedsl.runtime import meshes
