@@ -217,6 +217,10 @@ WRITTEN: dict[str, tuple[str, str, str]] = {
     "random.seed": (RANDOM, "random(1)", "random(2)"),
     "jsonl.path": (EVALUATED, 'hf("openai/gsm8k", split = "train")', 'jsonl("a.jsonl")'),
     "parquet.path": (EVALUATED, 'hf("openai/gsm8k", split = "train")', 'parquet("a.parquet")'),
+    **{
+        f"{kind}.path": (EVALUATED, 'hf("openai/gsm8k", split = "train")', f'{kind}("a.x")')
+        for kind in ("csv", "json", "disk")
+    },
     "mixture.sources": (MIXED, 'hf("c/d")', 'hf("e/f")'),
     "mixture.weights": (MIXED, "2.0", "3.0"),
     "seed.seed": (SHUFFLED, "seed(1)", "seed(2)"),
@@ -364,7 +368,7 @@ def test_every_argument_is_in_the_table() -> None:
 def test_an_argument_changes_the_job_and_is_read(name: str, tmp_path: Path) -> None:
     text, old, new = WRITTEN[name]
     (tmp_path / "model").mkdir()
-    for file in ("a.jsonl", "a.parquet"):
+    for file in ("a.jsonl", "a.parquet", "a.x"):
         (tmp_path / file).write_text("{}\n")
     before, after = (lowered(each, tmp_path).job for each in (text, changed(text, (old, new))))
     assert set(fields(before, after)) & read()

@@ -46,6 +46,64 @@ def test_parquet(tmp_path: Path) -> None:
     assert source.at(1) == (1, {"n": 2, "tags": []})
 
 
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b'\xef\xbb\xbfn,text\r\n1,"a, b\nc"\r\n\r\n007,d\r\n3\r\n')
+    source = opened(file_source(path, "csv"), tmp_path)
+    assert source.num_rows == 3
+    assert source.at(0) == (0, {"n": "1", "text": "a, b\nc"})
+    assert source.at(1) == (1, {"n": "007", "text": "d"})
+    assert source.at(2) == (2, Unreadable("1 values, and the header has 2 columns"))
+
+
+def test_a_csv_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"n,n\n1,2\n")
+    with pytest.raises(LaunchError, match=r"rows\.csv: the column `n` is there twice"):
+        opened(file_source(path, "csv"), tmp_path)
+
+
+def test_a_json_list(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"n": 1},\n {"n": 2}, 3]')
+    source = opened(file_source(path, "json"), tmp_path)
+    assert values(source, range(2)) == [1, 2]
+    assert source.at(2) == (2, Unreadable("a row must be a JSON object"))
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('{"rows": [1]}', r"this is none; it has one in `rows`: jq '\.rows'"),
+        ('{"n": 1}\n{"n": 2}\n', r"not JSON: .*`jsonl\(\.\.\.\)`"),
+        ("3", "and this is none"),
+    ],
+)
+def test_json_that_is_no_list_is_refused(tmp_path: Path, content: str, why: str) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(content)
+    with pytest.raises(LaunchError, match=why):
+        opened(file_source(path, "json"), tmp_path)
+
+
+def test_a_folder_of_save_to_disk(tmp_path: Path) -> None:
+    from datasets import Dataset, DatasetDict
+
+    from forgedsl.lower.paths import digest
+
+    rows = Dataset.from_list([{"n": 1}, {"n": 2}])
+    rows.save_to_disk(str(tmp_path / "one"))
+    spec = job.FileSource(kind="disk", path="one", sha256=digest(tmp_path / "one"))
+    assert values(opened(spec, tmp_path), range(3)) == [1, 2, 1]
+    DatasetDict({"train": rows}).save_to_disk(str(tmp_path / "two"))
+    spec = job.FileSource(kind="disk", path="two", sha256=digest(tmp_path / "two"))
+    with pytest.raises(LaunchError, match=r'has the splits train: `disk\("two/train"\)`'):
+        opened(spec, tmp_path)
+    spec = job.FileSource(kind="disk", path="one", sha256="0" * 64)
+    with pytest.raises(LaunchError, match="one is not the folder the job was built with"):
+        opened(spec, tmp_path)
+
+
 def test_shipped_data_needs_no_folder(tmp_path: Path) -> None:
     import forgedsl.pipelines
 
@@ -93,7 +151,9 @@ def test_a_byte_order_mark_is_no_part_of_a_row(tmp_path: Path) -> None:
 def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "rows.json"
     path.write_bytes(b'[\n {"n": 1},\n {"n": 2}\n]\n')
-    with pytest.raises(LaunchError, match=r"rows\.json is one JSON list.*jq -c"):
+    with pytest.raises(
+        LaunchError, match=r'rows\.json is one JSON list.*write `json\("rows\.json"\)`'
+    ):
         opened(file_source(path), tmp_path)
 
 
@@ -103,7 +163,7 @@ def test_a_json_list_is_told_from_json_lines(tmp_path: Path) -> None:
         (gzip.compress(b'{"n":1}\n', mtime=0), r"is compressed: `gunzip -c rows\.jsonl"),
         (b"PAR1....PAR1", r'is a parquet file: write `parquet\("rows\.jsonl"\)`'),
         ('{"n":1}\n'.encode("utf-16"), "is UTF-16: `iconv -f UTF-16 -t UTF-8"),
-        (b"question,answer\n1+1,2\n", "looks like CSV: .*csv.DictReader"),
+        (b"question,answer\n1+1,2\n", r'looks like CSV: write `csv\("rows\.jsonl"\)`'),
         (b'{"n":1}\r{"n":2}\r', r"has lines that end with CR alone: `tr '\\r' '\\n' < rows"),
     ],
 )

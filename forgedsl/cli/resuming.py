@@ -200,7 +200,7 @@ def rehashed(job: Job, run_dir: Path) -> Job:
         if isinstance(source, spec.MixtureSource):
             parts = tuple(source_of(part) for part in source.sources)
             return source.model_copy(update={"sources": parts})
-        if isinstance(source, spec.FileSource) and (run_dir / source.path).is_file():
+        if isinstance(source, spec.FileSource) and (run_dir / source.path).exists():
             return source.model_copy(update={"sha256": digest(run_dir / source.path)})
         return source
 

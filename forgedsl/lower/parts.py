@@ -30,9 +30,9 @@ class HfSource(Spec):
 
 
 class FileSource(Spec):
-    """A local file of rows."""
+    """A local file of rows, or (disk) a folder."""
 
-    kind: Literal["jsonl", "parquet"]
+    kind: Literal["jsonl", "parquet", "csv", "json", "disk"]
     path: str
     sha256: str
 

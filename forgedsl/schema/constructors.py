@@ -92,6 +92,9 @@ _ROWS = (
     ),
     _signature("jsonl", "one JSON object per line", _param("path", STR)),
     _signature("parquet", "an Apache Parquet file", _param("path", STR)),
+    _signature("csv", "a CSV file with a header; all values are text", _param("path", STR)),
+    _signature("json", "a file with one JSON list of objects", _param("path", STR)),
+    _signature("disk", "a folder of `Dataset.save_to_disk`, of one split", _param("path", STR)),
 )
 DATA_SOURCES = _group(
     *_ROWS,

@@ -13,11 +13,11 @@ from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.source import SourceFile, Span
 
 MAX_BYTES = 8 * 2**20
-ROWS = "a dataset reads it: `source = jsonl(path)` or `parquet(path)`"
+ROWS = "a dataset reads it: `source = jsonl(path)`, `parquet(path)`, `csv(path)` or `json(path)`"
 VALUES = "a file of settings is given by `--set-file {name}`"
 FOREIGN = {
     ".py": ("Python", '`import python "{name}" as NAME` takes rewards from it'),
-    **dict.fromkeys((".jsonl", ".parquet", ".csv"), ("data", ROWS)),
+    **dict.fromkeys((".jsonl", ".parquet", ".csv", ".json"), ("data", ROWS)),
     **dict.fromkeys((".yaml", ".yml"), ("YAML", VALUES)),
     ".toml": ("TOML", VALUES),
 }

@@ -36,6 +36,21 @@ def parquet(path: str) -> spec.FileSource:
     return spec.FileSource(kind="parquet", path=path, sha256="")
 
 
+def csv(path: str) -> spec.FileSource:
+    """Rows of a CSV file with a header."""
+    return spec.FileSource(kind="csv", path=path, sha256="")
+
+
+def json(path: str) -> spec.FileSource:
+    """Rows of a file with one JSON list."""
+    return spec.FileSource(kind="json", path=path, sha256="")
+
+
+def disk(path: str) -> spec.FileSource:
+    """Rows of a folder of `Dataset.save_to_disk`."""
+    return spec.FileSource(kind="disk", path=path, sha256="")
+
+
 def mixture(sources: Sequence[spec.DataSource], weights: Sequence[float]) -> spec.MixtureSource:
     """Rows drawn from several sources."""
     return spec.MixtureSource(sources=tuple(sources), weights=tuple(weights))

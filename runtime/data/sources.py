@@ -20,6 +20,8 @@ from typing import Any, Protocol
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
+from forgedsl.lower.paths import digest as digest_of
+from forgedsl.runtime.data.tables import csv_rows, disk_rows, json_rows
 from forgedsl.runtime.models import NotHere, resolve_path
 
 
@@ -186,24 +188,41 @@ def open_source(
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
     path, name = resolve_path(spec.path, job_dir), _as_written(spec.path)
+    if spec.kind == "disk":
+        return _disk_rows(spec, path, name)
     if path.is_dir():
         raise LaunchError(f"{name} is a folder, and `{spec.kind}` reads one file; several are a "
                           "`mixture([...], weights = [...])`")  # fmt: skip
     if not path.is_file():
         raise NotHere(f"the data file {name} is missing")
     content = path.read_bytes()
-    digest = hashlib.sha256(content).hexdigest()
-    if digest != spec.sha256:
-        raise LaunchError(
-            f"{name} is not the file the job was built with (sha256 {digest[:12]}, expected "
-            f"{spec.sha256[:12]}); restore it, build the job again, or continue a run with it by "
-            "`forgec run --resume RUN --allow data`"
-        )
-    if spec.kind != "jsonl":
-        return _ParquetRows(path, name)
+    _check_digest(hashlib.sha256(content).hexdigest(), spec, f"{name} is not the file")
+    match spec.kind:
+        case "parquet":
+            return _ParquetRows(path, name)
+        case "csv":
+            return _Rows(csv_rows(content, name))
+        case "json":
+            return _Rows(json_rows(content, name))
     if other := _another_form(content, name):
         raise LaunchError(f"{name} {other}")
     return _JsonlRows(content)
+
+
+def _disk_rows(spec: job.FileSource, path: Path, name: str) -> Sequence[Row]:
+    if not path.exists():
+        raise NotHere(f"the data folder {name} is missing")
+    _check_digest(digest_of(path), spec, f"{name} is not the folder")
+    return disk_rows(path, name)
+
+
+def _check_digest(digest: str, spec: job.FileSource, what: str) -> None:
+    if digest != spec.sha256:
+        raise LaunchError(
+            f"{what} the job was built with (sha256 {digest[:12]}, expected "
+            f"{spec.sha256[:12]}); restore it, build the job again, or continue a run with it by "
+            "`forgec run --resume RUN --allow data`"
+        )
 
 
 def _another_form(content: bytes, name: str) -> str:
@@ -223,7 +242,7 @@ def _another_form(content: bytes, name: str) -> str:
         rest and isinstance(_json(first), list)
     ):
         reads = "is one JSON list, and `jsonl` reads an object on each line"
-        return f"{reads}: jq -c '.[]' {name} > rows.jsonl"
+        return f'{reads}: write `json("{name}")`'
     if not rest and b"\r" in first.strip():
         return f"has lines that end with CR alone: `tr '\\r' '\\n' < {name} > rows.jsonl`"
     columns = first.count(b",")
@@ -232,8 +251,7 @@ def _another_form(content: bytes, name: str) -> str:
         and first.strip()[:1] not in b"{["
         and rest.partition(b"\n")[0].count(b",") >= columns
     ):
-        program = "import csv,json,sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin)]"
-        return f"looks like CSV: `python -c '{program}' < {name} > rows.jsonl`"
+        return f'looks like CSV: write `csv("{name}")`'
     return ""
 
 
@@ -285,6 +303,22 @@ def _json(line: bytes) -> Any:
 def _json_row(line: bytes) -> Row:
     row = _json(line)
     return row if isinstance(row, dict | Unreadable) else Unreadable("a row must be a JSON object")
+
+
+class _Rows(Sequence[Row]):
+    """Rows that are in memory, some with the reason why they are none."""
+
+    def __init__(self, rows: Sequence[Any]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self._rows[index]
+        if isinstance(row, dict):
+            return row
+        return Unreadable(row if isinstance(row, str) else "a row must be a JSON object")
 
 
 class _ParquetRows(Sequence[Row]):

@@ -1,0 +1,73 @@
+"""Files of rows that are read as a whole: CSV, a JSON list, a folder of `save_to_disk`.
+
+path --> rows by number, a row that cannot be used with its reason | LaunchError
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from forgedsl.errors import LaunchError
+
+
+def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
+    """A row by its header, all values text; the reason where a row has more or fewer."""
+    reader = csv.reader(_text(content, name).splitlines(keepends=True), strict=True)
+    try:
+        header = next(reader, [])
+        if len(set(header)) < len(header):
+            twice = next(column for column in header if header.count(column) > 1)
+            raise LaunchError(f"{name}: the column `{twice}` is there twice")
+        rows = [row for row in reader if row]
+    except csv.Error as error:
+        raise LaunchError(f"{name}, line {reader.line_num}: not CSV: {error}") from error
+    return [
+        dict(zip(header, row, strict=True))
+        if len(row) == len(header)
+        else f"{len(row)} values, and the header has {len(header)} columns"
+        for row in rows
+    ]
+
+
+def json_rows(content: bytes, name: str) -> list[Any]:
+    """The members of a list."""
+    try:
+        found = json.loads(_text(content, name))
+    except ValueError as error:
+        lines = "; an object on each line is `jsonl(...)`" if b"\n{" in content else ""
+        raise LaunchError(f"{name}: not JSON: {error}{lines}") from error
+    if isinstance(found, list):
+        return found
+    held = found.items() if isinstance(found, dict) else ()
+    lists = [key for key, value in held if isinstance(value, list)]
+    inside = f"; it has one in `{lists[0]}`: jq '.{lists[0]}' {name} > rows.json" if lists else ""
+    raise LaunchError(f"{name}: `json` reads a list of rows, and this is none{inside}")
+
+
+def disk_rows(path: Path, name: str) -> Sequence[Any]:
+    """The dataset in a folder that `Dataset.save_to_disk` wrote."""
+    from datasets import Dataset, load_from_disk
+
+    try:
+        found = load_from_disk(str(path))
+    except (OSError, ValueError) as error:
+        why = str(error).replace(str(path), name)
+        raise LaunchError(f"{name}: not a folder of `save_to_disk`: {why}") from error
+    if isinstance(found, Dataset):
+        rows: Sequence[Any] = found
+        return rows
+    one = next(iter(found))
+    splits = ", ".join(found)
+    raise LaunchError(f'{name} has the splits {splits}: `disk("{name}/{one}")` is one of them')
+
+
+def _text(content: bytes, name: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        said = f"not UTF-8 (byte 0x{content[error.start]:02x}); `iconv -f latin1 -t UTF-8` converts"
+        raise LaunchError(f"{name}: {said}") from error
