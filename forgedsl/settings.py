@@ -151,25 +151,25 @@ class Setting:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
     """What this version carries out of a setting: values up to `most`, or any value where the flow
-    has a node of `op`, or the service no value head, or `beside`, a setting too, is 1. `instead`
-    says what works."""
+    has a node with `role`, or where the service has no value head, or where the setting `beside` is
+    1. `instead` says what works."""
 
     setting: str
     instead: str
     most: int = 1
-    op: str = ""
+    role: str = ""
     head: bool = False
     beside: str = ""
 
     def exceeded(
-        self, value: object, ops: Collection[str], *, head: bool, beside: object = None
+        self, value: object, roles: Collection[str], *, head: bool, beside: object = None
     ) -> bool:
         """Whether a value, in a flow with these nodes, would not be carried out."""
         if not isinstance(value, int) or (self.head and not head):
             return False
         if self.beside and not (isinstance(beside, int) and beside > 1):
             return False
-        return self.op not in ops if self.op else value > self.most
+        return self.role not in roles if self.role else value > self.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

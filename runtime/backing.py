@@ -70,13 +70,13 @@ def check_supported(job: spec.Job) -> None:
         LaunchError: several hosts, a scheduler, what `support` of a service says.
     """
     _check_hosts(job)
-    ops = {node.op for node in job.nodes}
+    roles = frozenset[Role]().union(*(node.roles for node in job.nodes))
     for name, service in job.services.items():
         for limit in SERVICES[service.kind].support:
             value = attrgetter(limit.setting.removeprefix("memory."))(service)
             other = attrgetter(limit.beside)(service) if limit.beside else None
             head = getattr(service, "value_head", False)
-            if limit.exceeded(value, ops, head=head, beside=other):
+            if limit.exceeded(value, roles, head=head, beside=other):
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
                     f"carried out by this version{f' beside {limit.beside}' * bool(limit.beside)}; "

@@ -19,6 +19,7 @@ from contextlib import asynccontextmanager
 
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node, Schedule
+from forgedsl.operations.registry import operation
 from forgedsl.runtime.items import StepResult
 
 SAVE_SECONDS = 1800.0
@@ -55,13 +56,6 @@ class NonFiniteError(GuardError):
     """The weights of the trainer may be spoiled: no checkpoint is made of them."""
 
 
-_REMEDIES = {
-    "sample": "look at the log of the service; retry or drop only covers single failures",
-    "score": "mend the reward, and try it with a few answers first; "
-    "`on_error` and `max_failed` do not cover one that always fails",
-}
-
-
 class FailureGuard:
     """Counts failures in a row per node: one broken prompt is dropped, a broken service is not."""
 
@@ -80,7 +74,7 @@ class FailureGuard:
                 f"{node.op} {node.name} on {node.target} failed {count} times in a row; "
                 f"the last failure: {error}",
                 origin=node.origin,
-                remedy=_REMEDIES.get(node.op, _REMEDIES["sample"]),
+                remedy=operation(node.op).remedy,
             ) from error
 
 

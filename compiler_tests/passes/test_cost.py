@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from big_flow import big_flow
 from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 
 from forgedsl.families.registry import family
@@ -65,6 +66,14 @@ def test_a_step_of_several_updates_costs_its_passes():
     once, often = (plan_of(text)[0] for text in (GRPO, several))
     assert stage(often, "step").flops == pytest.approx(2 * stage(once, "step").flops)
     assert stage(often, "step").tokens == stage(once, "step").tokens
+
+
+def test_a_sync_is_busy_nowhere_however_many_there_are():
+    (graph, _), (made, _) = graph_of(big_flow()), plan_of(big_flow())
+    text = render_plan(made.request.program, graph, made, summary=("",), identity="")
+    rows = [line for line in text.splitlines() if "MiB by" in line]
+    assert [row.split()[0] for row in rows] == ["sync_generator", "sync_second"]
+    assert not any("%" in row for row in rows)
 
 
 def test_bytes_of_a_sync_are_those_of_the_generator_s_weights():

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from big_flow import big_flow
@@ -15,6 +16,7 @@ from forgedsl.graph.dataflow import build
 from forgedsl.plan.plan import plan
 from forgedsl.plan.timeline import timeline
 
+ROOT = Path(__file__).parents[2]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
 TEXTS = {"grpo": GRPO, "sft": SFT, "big": big_flow()}
 
@@ -115,6 +117,16 @@ def test_every_box_tells_its_type_and_declaration(big):
     for box in big.picture("dataflow").boxes:
         assert dict(box.details)["produces"]
         assert re.fullmatch(r"test\.forge:\d+:\d+", box.origin)
+
+
+def test_a_box_makes_what_its_edge_carries():
+    critic = (ROOT / "pipelines/ppo_critic.forge").read_text(encoding="utf-8")
+    for made in (drawn(GRPO), drawn(critic)):
+        boxes = {box.name: dict(box.details) for box in made.picture("dataflow").boxes}
+        names = {node.id: node.name for node in made.graph.nodes}
+        for edge in made.graph.edges:
+            if edge.type and edge.attribute is None:
+                assert boxes[names[edge.source]]["produces"] == edge.type
 
 
 def test_shapes_are_told():

@@ -326,7 +326,7 @@ def both(kind: str, name: str, folder: Path) -> tuple[Lowered, Lowered]:
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_setting_is_in_the_table(kind: str) -> None:
     schema = SCHEMAS[kind]
-    refused = {limit.setting for limit in schema.support if not limit.op}
+    refused = {limit.setting for limit in schema.support if not limit.role}
     left = {s.name for s in schema.settings} - refused - CHANGES.get(kind, {}).keys()
     assert {f"{kind}.{name}" for name in left} <= RULES
 

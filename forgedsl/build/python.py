@@ -20,6 +20,7 @@ from forgedsl.build.code import Call, Raw, documented, given, statement
 from forgedsl.emit.python import COLUMNS
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
+from forgedsl.operations.registry import operation
 from forgedsl.types.flow import Role
 
 T = TypeVar("T")
@@ -264,24 +265,16 @@ class _Main:
 
     def nodes(self) -> Iterator[str]:
         for node in self.job.nodes:
-            method = "draw" if Role.RECALLS in node.roles else node.op
-            call = Call(f"{self.owner(node)}.{method}", [*self.arguments(node), *self.extra(node)])
-            edge = (
-                ""
-                if node.op in ("put", "step", "sync")
-                else f"{self.variable('edge', node.name)} = "
-            )
+            unit = operation(node.op)
+            method = f"{self.owner(node)}.{unit.method or unit.name}"
+            call = Call(method, [*self.arguments(node), *self.extra(node)])
+            edge = f"{self.variable('edge', node.name)} = " if unit.has_result else ""
             yield statement(edge, call)
 
     def owner(self, node: spec.Node) -> str:
         """What has the method that makes the node."""
-        if Role.SOURCE in node.roles:
-            return self.variable("dataset", node.target)
-        if node.op in ("put", "recall"):
-            return self.variable("buffer", node.target)
-        if node.op in ("sample", "logprobs", "step", "sync"):
-            return self.variable("service", node.target)
-        return "program"
+        owner = operation(node.op).owner
+        return owner if owner == "program" else self.variable(owner, node.target)
 
     def arguments(self, node: spec.Node) -> list[tuple[str | None, Any]]:
         """Name, target, edges and the settings that the operation needs."""
@@ -291,7 +284,7 @@ class _Main:
             found += [(None, self.raw("score", node.target)), (None, edges)]
         elif Role.COMPUTES in node.roles:
             found += [(None, self.function(node.target)), (None, edges)]
-        elif node.op in ("replay", "put"):
+        elif node.roles & {Role.PACKS, Role.STORES}:  # fields by name
             found.append((None, edges))
         elif (
             Role.UPDATES in node.roles and len(edges) > 1

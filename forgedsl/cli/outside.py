@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from forgedsl.errors import ForgeError, LaunchError
 from forgedsl.lower.asked import judges, read_by
 from forgedsl.records import dataclass
+from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -131,7 +132,7 @@ def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> No
 
 def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
     """Answers to the first prompt that rewards are tried on: of no sense, and what is wanted."""
-    if read_by(job, name)[0] != "draw" or job.environments or not reader.num_rows:
+    if read_by(job, name)[0] is not Role.PROMPTS or job.environments or not reader.num_rows:
         return ()
     first = reader.answered("The answer is 42.") if reader.measures else None
     if first is None:

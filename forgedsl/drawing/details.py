@@ -24,7 +24,7 @@ def box_details(node: Node, graph: Graph, plan: Plan) -> Details:
 
 
 def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
-    yield "produces", operation(node.op).produces or str(node.stream)
+    yield "produces", node.edge_type or operation(node.op).produces
     shape = operation(node.op).size_text(node, PlannedSizes(plan.request, graph))
     if shape:
         yield "a step", shape

@@ -16,7 +16,7 @@ from typing import Any
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph import legality
 from forgedsl.graph.prune import prune
-from forgedsl.ir.graph import Edge, EdgeKind, Graph, Input, Level, Node, Stream
+from forgedsl.ir.graph import Edge, EdgeKind, Graph, Input, Node, Stream
 from forgedsl.ir.program import FlowStep, Function, Program, Ref
 from forgedsl.losses.infer import infer
 from forgedsl.losses.reductions import over_step, over_tokens
@@ -190,16 +190,7 @@ def _edges(nodes: tuple[Node, ...]) -> tuple[Edge, ...]:
 def _edge_type(node: Node, attribute: str | None) -> str:
     if attribute is not None:
         return "per rollout" if node.stream is Stream.ROLLOUT else "per prompt"
-    return {
-        Stream.PROMPT: "Stream[Prompt]",
-        Stream.PAIR: "Stream[Pair]",
-        Stream.ROLLOUT: "Stream[Group[Rollout]]",
-        Stream.LOGPROB: "[B, T] f32",
-        Stream.SCORE: "[G] f32",
-        Stream.VALUE: "[B] f32" if node.level is Level.BATCH else "[G] f32",
-        Stream.MASK: "bool",
-        Stream.BATCH: "Batch",
-    }[node.stream]
+    return node.edge_type
 
 
 def _datasets(program: Program, nodes: tuple[Node, ...]) -> tuple[str, ...]:

@@ -80,6 +80,22 @@ class Node:
         return bool(self.settings.get("values"))
 
     @property
+    def edge_type(self) -> str:
+        """What its edge carries: `[G] f32`; "" if nothing."""
+        whole = self.level is Level.BATCH
+        return {
+            Stream.PROMPT: "Stream[Prompt]",
+            Stream.PAIR: "Stream[Pair]",
+            Stream.ROLLOUT: "Stream[Group[Rollout]]",
+            Stream.LOGPROB: "[B, T] f32",
+            Stream.SCORE: "[G] f32",
+            Stream.VALUE: "[B] f32" if whole else "[G] f32",
+            Stream.MASK: "bool",
+            Stream.BATCH: "Batch",
+            Stream.NOTHING: "",
+        }[self.stream]
+
+    @property
     def terms(self) -> tuple[tuple[str, tuple[Input, ...]], ...]:
         """The losses of a step, each with the batches that it is computed on together."""
         return terms_of(self.settings, self.inputs)
@@ -143,6 +159,11 @@ class Graph:
     def having(self, role: Role) -> tuple[Node, ...]:
         """The nodes of one role."""
         return tuple(node for node in self.nodes if role in node.roles)
+
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles that its nodes have."""
+        return frozenset[Role]().union(*(node.roles for node in self.nodes))
 
     @property
     def step(self) -> Node:

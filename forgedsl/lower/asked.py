@@ -8,17 +8,19 @@ from __future__ import annotations
 from forgedsl.lower.job import Job, TitanService
 from forgedsl.types.flow import Role
 
+READS = frozenset({Role.PROMPTS, Role.PAIRS, Role.SUPERVISED})
 
-def read_by(job: Job, dataset: str) -> tuple[str, int]:
-    """The operation that reads a dataset, and the tokens of a row of the trainer; an eval draws, if
-    it does not measure a loss."""
+
+def read_by(job: Job, dataset: str) -> tuple[Role, int]:
+    """What rows of a dataset are read as (one of `READS`), and the tokens of a row of the trainer.
+    An eval reads prompts, if it does not measure a loss."""
     measured = (job.losses[e.loss] for e in job.evals.values() if e.dataset == dataset and e.loss)
-    of_evals = ("pairs" if loss.paired else "batches" for loss in measured)
-    nodes = (str(node.op) for node in job.nodes if node.target == dataset)
-    op = next(nodes, next(of_evals, "draw"))
+    of_evals = (Role.PAIRS if loss.paired else Role.SUPERVISED for loss in measured)
+    nodes = (next(iter(node.roles & READS)) for node in job.nodes if node.target == dataset)
+    read = next(nodes, next(of_evals, Role.PROMPTS))
     step = next((node.target for node in job.nodes if Role.UPDATES in node.roles), "")
     service = job.services.get(step)
-    return op, service.batch.seq_len if isinstance(service, TitanService) else 0
+    return read, service.batch.seq_len if isinstance(service, TitanService) else 0
 
 
 def per_step(job: Job, dataset: str) -> int:

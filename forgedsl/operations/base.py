@@ -118,14 +118,36 @@ class Operation:
     roles: frozenset[Role] = frozenset()
     stream: Stream = Stream.NOTHING
     level: Level = Level.ROLLOUT
-    produces: str = ""
-    """for a drawing; else the name of the stream"""
+    produces: str = "nothing"
+    """for a drawing, where its edge carries no data of the step"""
     owner: str = "program"
     """the handle of a generated program that has its method: dataset, service, buffer, program"""
     method: str = ""
     """how that method is called, if not as the operation"""
 
     forms: Sequence[Form] = ()
+
+    # ---- runs
+
+    span: bool = False
+    """its work is a span of its name in the log of a run"""
+    of_groups: bool = False
+    """those spans belong to a group, or to an evaluation"""
+    work: str = ""
+    """what it works on, in the progress of a run: `completion`"""
+    state: str = ""
+    """what happens to that meanwhile: `being scored`"""
+    waiting: str = ""
+    """what a trainer without work waits for while this is under way: `rewards`"""
+    slow: str = ""
+    """how a run is called that waits for it: `reward-bound`"""
+    remedy: str = "look at the log of the service; retry or drop only covers single failures"
+    """what to do if it fails many times in a row"""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether a statement of it names an edge."""
+        return any(form.result for form in self.forms)
 
     # ---- statements
 

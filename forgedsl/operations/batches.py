@@ -20,7 +20,6 @@ class Batches(Operation):
     roles = frozenset({Role.SOURCE, Role.SUPERVISED})
     stream = Stream.BATCH
     level = Level.BATCH
-    produces = "Stream[Batch]"
     owner = "dataset"
     forms = (
         Form(

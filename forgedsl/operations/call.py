@@ -33,7 +33,6 @@ class Call(Operation):
     roles = frozenset({Role.COMPUTES})
     stream = Stream.VALUE
     level = Level.GROUP
-    produces = "[G] f32"
     forms: Sequence[Form] = (Form(owner="advantage"), Form(owner="fn"))
 
     def resolve(self, flow: Statements, said: Statement) -> bool:
@@ -86,7 +85,6 @@ class Mask(Call):
     name = "mask"
     roles = frozenset({Role.COMPUTES, Role.DECIDES})
     stream = Stream.MASK
-    produces = "bool"
     forms = (Form(owner="filter"),)
 
     def bound(self, node: Node, function: Reach) -> Node:

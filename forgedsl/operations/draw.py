@@ -53,7 +53,6 @@ class Draw(Operation):
     roles = frozenset({Role.SOURCE, Role.PROMPTS})
     stream = Stream.PROMPT
     level = Level.GROUP
-    produces = "Stream[Prompt]"
     owner = "dataset"
     forms = (DRAW, OBSERVE)
 

@@ -40,8 +40,13 @@ VALUES = Form(
 class Logprobs(Operation):
     name = "logprobs"
     roles = frozenset({Role.MEASURES})
+    span = True
+    of_groups = True
+    work = "group"
+    state = "waiting for log-probabilities"
+    waiting = "log-probabilities"
+    slow = "bound by the reference"
     stream = Stream.LOGPROB
-    produces = "[B, T] f32"
     owner = "service"
     forms = (LOGPROBS, VALUES)
 

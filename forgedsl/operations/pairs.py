@@ -18,7 +18,6 @@ class Pairs(Operation):
     roles = frozenset({Role.SOURCE, Role.PAIRS})
     stream = Stream.PAIR
     level = Level.GROUP
-    produces = "Stream[Pair]"
     owner = "dataset"
     forms = (
         Form(

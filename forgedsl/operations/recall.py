@@ -56,7 +56,6 @@ class Put(Operation):
     )
     roles = frozenset({Role.STORES})
     level = Level.BATCH
-    produces = "nothing"
     owner = "buffer"
 
     def resolve(self, flow: Statements, said: Statement) -> bool:
@@ -129,7 +128,6 @@ class Recall(Operation):
     name = "recall"
     roles = frozenset({Role.RECALLS})
     stream = Stream.ROLLOUT
-    produces = "Stream[Group[Rollout]]"
     owner = "buffer"
     method = "draw"
     forms = (

@@ -38,7 +38,6 @@ class Replay(Operation):
     roles = frozenset({Role.PACKS})
     stream = Stream.BATCH
     level = Level.BATCH
-    produces = "Batch"
     forms = (REPLAY, MERGE)
 
     def resolve(self, flow: Statements, said: Statement) -> bool:

@@ -42,8 +42,13 @@ ENVIRONMENT = Type(base="ref", kinds=("environment",))
 class Sample(Operation):
     name = "sample"
     roles = frozenset({Role.SAMPLES})
+    span = True
+    of_groups = True
+    work = "completion"
+    state = "in the making"
+    waiting = "sampling"
+    slow = "sampler-bound"
     stream = Stream.ROLLOUT
-    produces = "Stream[Group[Rollout]]"
     owner = "service"
     forms = (SAMPLE, PLAY)
 

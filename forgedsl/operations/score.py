@@ -25,8 +25,17 @@ if TYPE_CHECKING:
 class Score(Operation):
     name = "score"
     roles = frozenset({Role.SCORES})
+    span = True
+    of_groups = True
+    work = "completion"
+    state = "being scored"
+    waiting = "rewards"
+    slow = "reward-bound"
+    remedy = (
+        "mend the reward, and try it with a few answers first; "
+        "`on_error` and `max_failed` do not cover one that always fails"
+    )
     stream = Stream.SCORE
-    produces = "[G] f32"
     forms = (
         Form(
             owner="rubric",

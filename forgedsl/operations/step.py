@@ -37,6 +37,9 @@ STEP = Form(
 class Step(Operation):
     name = "step"
     roles = frozenset({Role.UPDATES})
+    span = True
+    work = "batch"
+    state = "training"
     level = Level.BATCH
     produces = "weights"
     owner = "service"

@@ -25,6 +25,11 @@ SYNC = Form(
 class Sync(Operation):
     name = "sync"
     roles = frozenset({Role.TRANSFERS})
+    span = True
+    work = "weight sync"
+    state = "under way"
+    waiting = "weight sync"
+    slow = "bound by weight sync"
     level = Level.BATCH
     owner = "service"
     forms = (SYNC,)

@@ -143,8 +143,8 @@ def _graph_names(state: State) -> Iterator[str]:
     program: Any = state.hir
     yield from (f"service {name}" for name in graph.services if name not in program.services)
     yield from (f"dataset {name}" for name in graph.datasets if name not in program.datasets)
-    if len(graph.having(Role.UPDATES)) != 1:
-        yield f"{len(graph.of('step'))} steps"
+    if len(updates := graph.having(Role.UPDATES)) != 1:
+        yield f"{len(updates)} steps"
     samplers = {node.name for node in graph.having(Role.SAMPLES)}
     for node in graph.nodes:
         yield from (f"{node.name} samples by {name}" for name in node.samplers - samplers)

@@ -18,6 +18,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Decl, Program, Value, model_of
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
+from forgedsl.operations.registry import OPERATIONS
 from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
 from forgedsl.plan.devices import linked
@@ -140,7 +141,7 @@ def check_auto(
         error("F113", "bad-value",
               f"`{key} = auto` of `{name}` would choose how many rows of `batches()` make a step",
               written_at(program.services[name], key), help="write the number")
-        for name, key in batch if graph.of("batches")
+        for name, key in batch if graph.having(Role.SUPERVISED)
     ]  # fmt: skip
     unknown = dict.fromkeys(model_of(program.services[n]) for n, d in dims.items() if d is None)
     return found + [
@@ -348,12 +349,13 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
     found = []
     for name in graph.services:
         decl = program.services[name]
-        ops = {node.op for node in graph.nodes} if name == graph.trainer else set()
+        roles = graph.roles if name == graph.trainer else frozenset()
         for limit in SERVICES[str(decl.ctor)].support:
             value = decl.settings[limit.setting].value
             other = decl.settings[limit.beside].value if limit.beside else None
-            if limit.exceeded(value, ops, head=decl.head, beside=other):
-                where = f" where the flow has no `{limit.op}`" if limit.op and ops else ""
+            if limit.exceeded(value, roles, head=decl.head, beside=other):
+                without = next((o.name for o in OPERATIONS if limit.role in o.roles), "")
+                where = f" where the flow has no `{without}`" if without and roles else ""
                 where += " beside a value head" if limit.head else ""
                 where += f" beside `{limit.beside} = {other}`" if limit.beside else ""
                 found.append(

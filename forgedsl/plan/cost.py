@@ -68,6 +68,7 @@ class Stage:
     seconds: float
     detail: str
     latency: float = 0.0
+    roles: frozenset[Role] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +241,7 @@ def stage_of(
 ) -> Stage:
     """The work of a node; an engine that is not among `ranks` has room for all it may run."""
     if Role.TRANSFERS in node.roles:
-        return _sync(request, schedule, node)
+        return replace(_sync(request, schedule, node), roles=node.roles)
     if Role.SAMPLES in node.roles:
         held = next((rank for rank in ranks if rank.service == node.target), None)
         most = _sample(request, graph, schedule, node, held)
@@ -250,7 +251,7 @@ def stage_of(
     times = part * factor(request.host, most.device, node.op)
     return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
                    bytes=part * most.bytes, seconds=times * most.seconds,
-                   latency=times * most.latency)  # fmt: skip
+                   latency=times * most.latency, roles=node.roles)  # fmt: skip
 
 
 def _sample(
@@ -471,7 +472,8 @@ def check_bottleneck(program: Program, cost: Cost) -> list[Diagnostic]:
         return []
     others = [stage for stage in cost.stages if stage.service != slowest.service]
     decl = program.services[slowest.service]
-    updated = {stage.service for stage in cost.stages if stage.node in ("step", "sync")}
+    moves = frozenset({Role.UPDATES, Role.TRANSFERS})
+    updated = {stage.service for stage in cost.stages if stage.roles & moves}
     if not kind_of(decl.ctor).trains or slowest.service in updated or not others:
         return []
     other = max(others, key=lambda stage: stage.seconds)

@@ -104,7 +104,10 @@ def everything(base: Request, graph: Graph) -> Space:
             settings["parallel.dp_shard"].value, Auto
         ):
             free.discard((mesh.service, "parallel.dp_shard"))
-    if not graph.of("batches") and services[trainer].settings["batch.tokens"].value is None:
+    if (
+        not graph.having(Role.SUPERVISED)
+        and services[trainer].settings["batch.tokens"].value is None
+    ):
         free.add((trainer, ROWS))
     return Space(free=frozenset(free), colocate=True)
 
@@ -270,7 +273,7 @@ class _Search:
 
     def _is_other_batch(self, mesh: MeshPlan) -> bool:
         """Whether a step of `batches()` would train on more or fewer rows than it does."""
-        trains = mesh.service == self.base.trainer and self.graph.of("batches")
+        trains = mesh.service == self.base.trainer and self.graph.having(Role.SUPERVISED)
         return bool(trains) and data_ranks(mesh) != data_ranks(self.base.mesh(mesh.service))
 
     def _options(

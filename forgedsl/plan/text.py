@@ -283,7 +283,9 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
         busy = {name: cost.busy(name) for name in by_service(cost.stages)}
         rows = [("", "on", "tokens", "FLOP", "bytes", "time", "busy", "")]
         for stage in cost.stages:
-            share = f"{100 * busy[stage.service]:.0f} %" if stage.node != "sync" else ""
+            share = (
+                f"{100 * busy[stage.service]:.0f} %" if Role.TRANSFERS not in stage.roles else ""
+            )
             sizes = (_si(stage.tokens), _si(stage.flops), _si(stage.bytes))
             time = time_text(stage.seconds)
             rows.append((stage.node, stage.service, *sizes, time, share, stage.detail))

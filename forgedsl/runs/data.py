@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job, read_job
+from forgedsl.operations.registry import OPERATIONS
 from forgedsl.records import dataclass
 from forgedsl.runs.packed import unpacked
 
 Row = dict[str, Any]
-SPANS = ("sample", "score", "logprobs", "step", "sync", "eval", "export")
+SPANS = (*(each.name for each in OPERATIONS if each.span), "eval", "export")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from forgedsl.operations.registry import OPERATIONS
+
 Event = dict[str, Any]
 Fields = tuple[str, ...]
 
-PACKED = ("sample", "score", "logprobs")
+PACKED = tuple(each.name for each in OPERATIONS if each.of_groups)
 """kinds of spans that belong to a group or an evaluation"""
 EDGES = {f"{kind}.{edge}": (kind, edge) for kind in PACKED for edge in ("start", "end")}
 TIMES = ("start", "engine_start", "engine_end")

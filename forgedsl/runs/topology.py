@@ -9,6 +9,7 @@ import itertools
 from html import escape
 
 from forgedsl.lower.job import Job, Node
+from forgedsl.operations.registry import operation
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 
@@ -96,9 +97,10 @@ def colors(job: Job) -> dict[str, str]:
 def words(node: Node, shade: dict[str, str]) -> tuple[str, str]:
     """(title, note) of a box: who works, then the edge it makes and how much of it."""
     target = node.target.removeprefix("advantage_").removeprefix("filter_")
-    title = f"{target}.{node.op}" if node.target in shade else target or node.op
-    if node.op in ("put", "recall"):
-        title = f"{target}.put" if Role.STORES in node.roles else f"{target}.draw"
+    unit = operation(node.op)
+    method = unit.method or unit.name
+    owned = node.target in shade or unit.owner == "buffer"
+    title = f"{target}.{method}" if owned else target or method
     size = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.loss
     note = f"{node.name} \u00b7 {size}" if size else node.name
     return (title if len(title) <= TITLE else title[: TITLE - 1] + "\u2026"), note
@@ -150,12 +152,17 @@ def topology_svg(job: Job) -> str:
     drawing = place(tuple(node for node in job.nodes if Role.TRANSFERS not in node.roles))
     boxes = [(one.node, one) for one in drawing.places.values() if one.node is not None]
     parts = [curve([drawing.places[name] for name in route]) for route in drawing.routes]
-    ways = [("step", s.target, "sample", s.to, f"sync {s.target} \u2192 {s.to}, every {s.every}")
-            for s in syncs]  # fmt: skip
-    ways += [("put", name, "recall", name, f"{name}: in later steps") for name in job.buffers]
+    ways = [
+        (Role.UPDATES, s.target, Role.SAMPLES, s.to,
+         f"sync {s.target} \u2192 {s.to}, every {s.every}")
+        for s in syncs
+    ]  # fmt: skip
+    ways += [
+        (Role.STORES, name, Role.RECALLS, name, f"{name}: in later steps") for name in job.buffers
+    ]
     for i, (ends, source, begins, target, label) in enumerate(ways):
-        ups = [p for node, p in boxes if (node.op, node.target) == (ends, source)]
-        downs = [p for node, p in boxes if (node.op, node.target) == (begins, target)]
+        ups = [p for node, p in boxes if ends in node.roles and node.target == source]
+        downs = [p for node, p in boxes if begins in node.roles and node.target == target]
         bottom = drawing.height + 24 + 22 * i
         parts += [back(up, down, bottom, label) for up in ups for down in downs]
     width, total = drawing.width, drawing.height + (34 + 22 * len(ways) if ways else 0)

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import counted
 from forgedsl.lower.job import Sampler
+from forgedsl.operations.registry import OPERATIONS
 from forgedsl.records import dataclass
 from forgedsl.runs import syncs
 from forgedsl.runs.data import RunData, Span
@@ -44,21 +45,10 @@ WAITING = 0.25
 """part of the time from which on somebody waits"""
 STEPS = 200
 """steps, the last ones, that say what is waited for"""
-WORK = (
-    ("eval", "evals"),
-    ("sample", "sampling"),
-    ("score", "rewards"),
-    ("logprobs", "log-probabilities"),
-    ("sync", "weight sync"),
-)
+EVALS = "evals"
+WORK = (("eval", EVALS), *((each.name, each.waiting) for each in OPERATIONS if each.waiting))
 """what a waiting trainer waits for: the first of these that is under way"""
-BOUND = {
-    "sampling": "sampler-bound",
-    "rewards": "reward-bound",
-    "evals": "held up by evals",
-    "log-probabilities": "bound by the reference",
-    "weight sync": "bound by weight sync",
-}
+BOUND = {EVALS: "held up by evals"} | {e.waiting: e.slow for e in OPERATIONS if e.waiting}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

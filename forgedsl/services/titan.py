@@ -14,6 +14,7 @@ from forgedsl.services.base import (
     row,
 )
 from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
+from forgedsl.types.flow import Role
 
 _TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
 _RECOMPUTED = replace(word("none", "selective", "full"), auto=True)
@@ -32,7 +33,7 @@ SCHEMA = Kind(
         Limit(setting="parallel.ep", instead="a model with experts computes in one process"),
         Limit(setting="parallel.tp", head=True,
               instead="`parallel.dp_shard` spreads the weights over ranks"),
-        Limit(setting="batch.accumulate", op="batches",
+        Limit(setting="batch.accumulate", role=Role.SUPERVISED,
               instead="a step takes all groups drawn for it, in microbatches of `batch.rows`"),
     ),
     settings=(

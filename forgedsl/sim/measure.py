@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from forgedsl.lower.build import Lowered
+from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import device_kind, run_name
 from forgedsl.plan.cost import plan_cost
 from forgedsl.plan.meshes import transport_of
@@ -21,6 +22,7 @@ from forgedsl.records import replace
 from forgedsl.runs.data import RunData
 from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, learnable
 from forgedsl.sim.fit import union
+from forgedsl.types.flow import Role
 
 ESTIMATE = "estimate.json"
 
@@ -71,13 +73,14 @@ def figures(estimate: Mapping[str, Any], data: RunData) -> dict[str, tuple[float
     found = {}
     shown = [s for s in estimate["stages"] if s["op"] in data.spans]  # judges read inside scores
     for node, op, service in ((s["node"], s["op"], s["service"]) for s in shown):
-        who = "to" if op == "sync" else "service"
+        samples = Role.SAMPLES in operation(op).roles
+        who = "to" if Role.TRANSFERS in operation(op).roles else "service"
         spans = [s for s in after_start(data, op)
                  if s.fields.get(who) == service and "eval" not in s.fields]  # fmt: skip
         busy = [(s.fields.get("engine_start", s.start), s.fields.get("engine_end", s.end))
                 for s in spans]  # fmt: skip
         if spans:
-            sampled = sum(s.fields["tokens"] for s in spans) / steps if op == "sample" else trained
+            sampled = sum(s.fields["tokens"] for s in spans) / steps if samples else trained
             found[node] = union(busy) / steps, sampled
     return found
 

@@ -22,8 +22,6 @@ from forgedsl.runtime.flow import Edge, Flow, Source, Stream
 from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.types.flow import Role
 
-ENDS = ("replay", "step", "sync")
-
 
 def analyse(job: Job) -> Flow:
     """Work out roots, lineages, phases and replay fields. Nodes come in topological order."""
@@ -42,17 +40,20 @@ def analyse(job: Job) -> Flow:
         if edge.rollouts and edge.lineage == node.name and unit.fires == "completion":
             offsets[node.name] = next_offset.get(edge.root, 0)
             next_offset[edge.root] = offsets[node.name] + (edge.width or 1)
-    ends = {op: tuple(node for node in job.nodes if node.op == op) for op in ENDS}
+    replays, steps, syncs = (
+        tuple(node for node in job.nodes if role in node.roles)
+        for role in (Role.PACKS, Role.UPDATES, Role.TRANSFERS)
+    )
     drawn = [node for node in job.nodes if unit_of(node.op).fires == "recall"]
     return Flow(
         edges=edges,
-        sources=_sources(job, edges, ends["sync"]),
+        sources=_sources(job, edges, syncs),
         batch_nodes=tuple(
             edge.node for edge in edges.values() if edge.in_batch and edge.node not in drawn
         ),
-        replays={node.name: _streams(node, edges) for node in ends["replay"]},
-        steps=ends["step"],
-        syncs=ends["sync"],
+        replays={node.name: _streams(node, edges) for node in replays},
+        steps=steps,
+        syncs=syncs,
         scores=tuple(node for node in job.nodes if Role.SCORES in node.roles),
         recalls=tuple(
             Source(node=node, index=index, quota=node.count or 1, nodes=(), syncs=())

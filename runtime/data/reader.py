@@ -30,6 +30,7 @@ from forgedsl.runtime.data.sources import Mixture, Source, Unreadable, open_sour
 from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
 from forgedsl.runtime.program import Row, item
+from forgedsl.types.flow import Role
 
 T = TypeVar("T")
 SECONDS = 4.0
@@ -94,12 +95,12 @@ def reader_of(
 
 def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
     """What the flow makes of a row of dataset `name`; without a tokenizer, as far as that goes."""
-    op, seq_len = asked.read_by(job, name)
-    if not reader.measures:
-        return {"batches": reader.chat, "pairs": reader.sides}.get(op, reader.question)
-    if op == "draw":
-        return reader.prompt
-    return partial(reader.sample if op == "batches" else reader.pair, seq_len=seq_len)
+    read, seq_len = asked.read_by(job, name)
+    if read is Role.PROMPTS:
+        return reader.prompt if reader.measures else reader.question
+    if read is Role.PAIRS:
+        return partial(reader.pair, seq_len=seq_len) if reader.measures else reader.sides
+    return partial(reader.sample, seq_len=seq_len) if reader.measures else reader.chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

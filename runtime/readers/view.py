@@ -10,19 +10,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
+from forgedsl.operations.registry import OPERATIONS
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.rows import Row, row_of
 
 WINDOW = 20
 """steps that the smoothed figures and the remaining time look back on"""
-WORK = {
-    "sample": ("completion", "in the making"),
-    "score": ("completion", "being scored"),
-    "logprobs": ("group", "waiting for log-probabilities"),
-    "step": ("batch", "training"),
-    "sync": ("weight sync", "under way"),
-    "export": ("export", "being written"),
-}
+WORK = {each.name: (each.work, each.state) for each in OPERATIONS if each.span}
+WORK["export"] = ("export", "being written")
 """spans that take time -> (what is in them, what happens to it)"""
 
 

@@ -14,6 +14,7 @@ from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.operations.registry import operation
 from forgedsl.plan.sizes import PlannedSizes, data_ranks
+from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "W")
 
@@ -27,7 +28,7 @@ def check(view: View) -> Findings:
     ranks = data_ranks(plan.mesh(graph.trainer))
     for step in view.steps:
         parts = int(step.settings["minibatches"].value)
-        if graph.of("batches") or sequences == 0 or sequences // parts >= ranks:
+        if graph.having(Role.SUPERVISED) or sequences == 0 or sequences // parts >= ranks:
             continue
         yield finding(
             f"an update has {sequences // parts} sequences for {ranks} ranks of `{graph.trainer}`",

@@ -1,0 +1,100 @@
+"""Operations are known by name to their units alone (docs/design/house.md). This count only sinks.
+
+Counted: a comparison with the `op` of a node, `graph.of("...")`, tables by operation, nodes made by
+name, and spans of a log that are asked for by name.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from forgedsl.operations.registry import OPERATIONS
+
+ROOT = Path(__file__).parents[2]
+UNITS = ("forgedsl/operations", "runtime/operations")
+NAMES = {e.name for e in OPERATIONS} | {f.method for e in OPERATIONS for f in e.forms if f.method}
+
+OTHER = {
+    "forgedsl/graph/dataflow.py": 2,  # names of settings
+    "forgedsl/sim/calibrate.py": 2,  # names of estimated times
+    "forgedsl/sim/estimate.py": 2,
+    "runtime/environments/process.py": 1,  # what an environment is asked
+    "runtime/services/titan.py": 2,  # endpoints of the trainer's actor
+}
+"""words of other vocabularies that happen to be the same"""
+LEFT = {
+    # spans of a log: calibration and report measure sampling, scoring and steps one by one
+    "forgedsl/runs/data.py": 2,
+    "forgedsl/runs/page.py": 1,
+    "forgedsl/runs/timeline.py": 1,
+    "forgedsl/runs/verdict.py": 2,
+    "forgedsl/sim/calibrate.py": 7,
+    # methods of a program that is written in Python
+    "runtime/api/handles.py": 9,
+    "runtime/api/program.py": 5,
+}
+MOST = 30
+KNOWN = {path: OTHER.get(path, 0) + LEFT.get(path, 0) for path in OTHER | LEFT}
+
+
+def test_operations_are_named_in_their_units_alone() -> None:
+    found = Counter(path for path, _ in places())
+    assert {path: found[path] for path in found if found[path] > KNOWN.get(path, 0)} == {}
+
+
+def test_the_list_of_what_is_left_is_true() -> None:
+    found = Counter(path for path, _ in places())
+    assert {path: found[path] for path in KNOWN if found[path] < KNOWN[path]} == {}
+    assert sum(LEFT.values()) < MOST
+
+
+def places() -> Iterator[tuple[str, int]]:
+    """(file, line) of each use of a name of an operation."""
+    for folder in ("forgedsl", "runtime"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name.startswith(UNITS):
+                continue
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                yield from ((name, getattr(node, "lineno", 0)) for _ in words(node))
+
+
+def words(node: ast.AST) -> Iterator[str]:
+    """The names of operations in one expression, if it is one that goes by them."""
+    match node:
+        case ast.Compare():
+            sides = (node.left, *node.comparators)
+            if any(_is_operation(side) for side in sides):
+                yield from (w for side in sides for w in _constants(side))
+        case ast.Call(func=ast.Attribute(attr="of"), args=args):
+            yield from (w for arg in args for w in _constants(arg))
+        case ast.Call(func=ast.Name(id="after_start"), args=[_, kind]):
+            yield from _constants(kind)
+        case ast.Call(func=ast.Attribute(attr="node"), args=[_, op, *_]):
+            yield from _constants(op)
+        case ast.Subscript(value=ast.Attribute(attr="spans"), slice=kind):
+            yield from _constants(kind)
+        case ast.Dict(keys=keys):
+            yield from _table([key for key in keys if key is not None])
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
+            yield from _table(items)
+
+
+def _is_operation(node: ast.expr) -> bool:
+    return (isinstance(node, ast.Attribute) and node.attr == "op") or (
+        isinstance(node, ast.Name) and node.id == "op"
+    )
+
+
+def _constants(node: ast.expr) -> list[str]:
+    items = node.elts if isinstance(node, ast.Tuple | ast.Set | ast.List) else [node]
+    return [str(i.value) for i in items if isinstance(i, ast.Constant) and i.value in NAMES]
+
+
+def _table(items: list[ast.expr]) -> list[str]:
+    """A table that has two of them or more."""
+    found = [word for item in items for word in _constants(item) if isinstance(item, ast.Constant)]
+    return found if len(found) > 1 else []
