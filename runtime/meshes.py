@@ -49,8 +49,10 @@ class Placement:
 class Fleet:
     """All meshes of a run."""
 
-    generators: dict[str, list[Mesh]]
-    titans: dict[str, Mesh]
+    samplers: dict[str, list[Mesh]]
+    """replicas, each on a mesh of its own"""
+    trainers: dict[str, Mesh]
+    """models on one mesh of ranks, trained and frozen"""
     rewards: dict[str, Mesh]
     """by reward name; several may share a mesh"""
     environments: dict[str, Mesh] = field(default_factory=dict)
@@ -61,8 +63,8 @@ class Fleet:
     def all(self) -> list[Mesh]:
         """Every mesh once."""
         pools = {id(mesh): mesh for mesh in self.rewards.values()}
-        replicas = [mesh for meshes in self.generators.values() for mesh in meshes]
-        return [*self.titans.values(), *replicas, *pools.values(), *self.environments.values()]
+        replicas = [mesh for meshes in self.samplers.values() for mesh in meshes]
+        return [*self.trainers.values(), *replicas, *pools.values(), *self.environments.values()]
 
     def rehouse(self, dead: Mesh, *, failed: bool = False) -> bool:
         """Have a mesh start again where it was, or if a host of it is gone (or it `failed` to start
@@ -82,12 +84,12 @@ class Fleet:
 
     def remove(self, dead: Mesh) -> None:
         """Leave out a replica that is not started again."""
-        for meshes in self.generators.values():
+        for meshes in self.samplers.values():
             meshes[:] = [mesh for mesh in meshes if mesh is not dead]
 
     def replace(self, dead: Mesh, fresh: Mesh) -> None:
         """Put a generator replica or a pool in the place of another."""
-        for meshes in self.generators.values():
+        for meshes in self.samplers.values():
             meshes[:] = [fresh if mesh is dead else mesh for mesh in meshes]
         for pools in (self.rewards, self.environments):
             for name, mesh in pools.items():
@@ -107,13 +109,13 @@ def spawn(
     placements = place(job)
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
-    fleet = Fleet(generators={}, titans={}, rewards={}, hosts=hosts or Hosts())
+    fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts or Hosts())
     for name, service in job.services.items():
         folder = str(resolve_model(job, service.model, job_dir, run_dir))
         spots = placements[name]
         actor = kind_of(service).actor(service)
-        if isinstance(service, spec.Sampler):
-            fleet.generators[name] = [
+        if name in job.samplers:
+            fleet.samplers[name] = [
                 _mesh(fleet, job, name, f"{service.mesh.name}{i}" if i else service.mesh.name, spot,
                       actor, (job, name, folder),
                       {"threads": spot.threads, "token": secrets.token_hex(4)}, logs, shared)
@@ -125,7 +127,7 @@ def spawn(
             fleet.meetings.append(met)
             there = (fleet.hosts.address(), met.port)
             options = {"world": world, "threads": spots[0].threads, "meeting": there}
-            fleet.titans[name] = _mesh(
+            fleet.trainers[name] = _mesh(
                 fleet, job, name, service.mesh.name, spots[0], actor, (job, name, folder), options,
                 logs, shared,
             )  # fmt: skip
@@ -140,9 +142,9 @@ async def setup(
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all():
             args: tuple[Any, ...] = ()
-            if mesh in fleet.titans.values():
+            if mesh in fleet.trainers.values():
                 args = (str(run_dir), run_key, resume)
-            elif mesh.service in fleet.generators:
+            elif mesh.service in fleet.samplers:
                 args = (run_key,)
             tasks.create_task(set_up(mesh, args, tell))
 
@@ -197,13 +199,12 @@ def place(job: spec.Job) -> dict[str, list[Placement]]:
         LaunchError: the plan needs GPUs that this host does not have.
     """
     services = job.services.values()
-    sampled = any(isinstance(service, spec.Sampler) for service in services)
     launcher = registry.launcher(job.launcher.kind)
     here = launcher.one_machine
     busy = sum(
         s.mesh.procs * s.mesh.replicas * (s.mesh.hosts if here else 1)
-        for s in services  # beside a generator a frozen model has little to do
-        if not (sampled and isinstance(s, spec.TitanService) and s.optimizer is None)
+        for name, s in job.services.items()  # beside a sampler a frozen model has little to do
+        if not (job.samplers and name in job.trainers and not s.trained)
     )
     threads = max(1, (os.cpu_count() or 1) // max(1, busy))
     width = max((1 + g for s in services for spot in s.mesh.places for g in spot.gpus), default=0)

@@ -24,7 +24,7 @@ from forgedsl.runtime import meshes
 from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.recording import FOLDER
 from forgedsl.runtime.scratch import Scratch
-from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.types.flow import Role
 
 Device = Literal["cpu", "gpu"]
@@ -94,7 +94,7 @@ def trainer_only(
 ) -> spec.Job:
     """The job with nothing but its trainer, on `procs` ranks of this host and on that device."""
     service = job.services[name]
-    assert isinstance(service, spec.TitanService)
+    assert isinstance(service, spec.TitanService)  # settings of its memory are changed
     mesh, parallel = service.mesh, service.parallel
     ranks = procs or mesh.hosts * mesh.procs
     if procs is not None:
@@ -140,8 +140,8 @@ async def _replay(
     out.mkdir(parents=True, exist_ok=True)
     scratch = Scratch()
     fleet = meshes.spawn(job, out, run_dir, scratch.environment())
-    ((name, mesh),) = fleet.titans.items()
-    client = TitanClient(mesh)
+    ((name, mesh),) = fleet.trainers.items()
+    client = TrainerClient(mesh)
     try:
         home = run_dir if resume else out
         await meshes.setup(fleet, home, scratch.key, resume, lambda *_: None)

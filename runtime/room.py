@@ -50,7 +50,7 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
     size = export = 0
     trained = {node.target for node in job.nodes if Role.UPDATES in node.roles}
     for name in sorted(trained):
-        service = job.services[name]
+        service = job.trainers[name]
         model = job.models[service.model]
         folder = resolve_model(job, service.model, job_dir, temp)
         try:
@@ -58,7 +58,7 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
         except Unsupported:  # said where the trainer is built
             continue
         params = num_params(dims)
-        if isinstance(service, spec.TitanService) and service.optimizer is not None:
+        if service.optimizer is not None:
             weight, moments, _ = PRECISIONS[service.optimizer.precision]
             adapters = 0 if service.lora is None else adapter_params(dims, service.lora.rank)
             size += weight * (params + adapters) + moments * (adapters or params)

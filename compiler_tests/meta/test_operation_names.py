@@ -22,7 +22,7 @@ OTHER = {
     "forgedsl/sim/calibrate.py": 2,  # names of estimated times
     "forgedsl/sim/estimate.py": 2,
     "runtime/environments/process.py": 1,  # what an environment is asked
-    "runtime/services/titan.py": 2,  # endpoints of the trainer's actor
+    "runtime/services/trainer.py": 2,  # endpoints of the trainer's actor
 }
 """words of other vocabularies that happen to be the same"""
 LEFT = {

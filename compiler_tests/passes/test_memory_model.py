@@ -13,7 +13,7 @@ from forgedsl.plan.memory import (
     CPU_POOL,
     GIB,
     HEAD_ELEMENTS,
-    TitanShape,
+    TrainerShape,
     activation_items,
     layer_bytes,
 )
@@ -48,7 +48,7 @@ def counted():
     ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]
 )
 def test_what_a_layer_keeps(counted, mode, dtype, itemsize, cp):
-    shape = TitanShape(
+    shape = TrainerShape(
         dims=Dims(layers=2, context=SEQ_LEN, tied=True, qk_norm=True, **DIMS),
         device="cpu",
         degrees={**dict.fromkeys(KIND.degrees, 1), "cp": cp},
@@ -66,7 +66,7 @@ def test_what_a_layer_keeps(counted, mode, dtype, itemsize, cp):
 def test_stages_of_a_pipeline_hold_the_model_between_them():
     dims = Dims(layers=5, context=SEQ_LEN, tied=False, qk_norm=True, **DIMS)
     first, last = (
-        TitanShape(
+        TrainerShape(
             dims=dims, device="gpu", degrees=dict.fromkeys(KIND.degrees, 1) | {"pp": 2},
             itemsize=2, trained=True, checkpointing="none", seq_len=SEQ_LEN, rows=ROWS,
             published=0, stage=stage,
@@ -96,7 +96,7 @@ def test_ranks_that_share_rows_share_their_activations(mode, most):
     dims = Dims(layers=36, context=32768, tied=False, qk_norm=True, **PUBLISHED)
     kept = []
     for cp in (1, 4):
-        shape = TitanShape(
+        shape = TrainerShape(
             dims=dims, device="gpu", degrees={**dict.fromkeys(KIND.degrees, 1), "cp": cp},
             itemsize=2, trained=True, checkpointing=mode, seq_len=32768, rows=1, published=2,
         )  # fmt: skip

@@ -15,7 +15,7 @@ from lora_parity import loss_of
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from forgedsl.lower import job as spec
-from forgedsl.plan.capacity import TitanShape
+from forgedsl.plan.capacity import TrainerShape
 from forgedsl.plan.memory import state_items
 from forgedsl.runtime.upstream import titan
 from forgedsl.services.titan import KIND
@@ -117,7 +117,7 @@ def held(model: titan.TitanModel, optimizers: object, grads: dict) -> int:
 
 def planned(folder: Path, case: str) -> int:
     dims = tiny.dims_of("qwen3", {})
-    shape = TitanShape(
+    shape = TrainerShape(
         dims=dims, device="cpu", degrees=dict.fromkeys(KIND.degrees, 1), itemsize=4, trained=True,
         checkpointing="none", seq_len=48, rows=3, published=0, precision=CASES[case][1],
     )  # fmt: skip

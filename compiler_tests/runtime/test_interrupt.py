@@ -143,7 +143,7 @@ def test_so_many_checkpoints_stay_as_are_to_be_kept(
         whole(tmp_path, step)
     job = make_job(services={"trainer": make_titan()}, checkpoint=spec.Checkpoint(keep=2))
     endpoints = MonarchEndpoints(
-        job, tmp_path, datasets={}, generators={}, titans={"trainer": Trainer(tmp_path)},
+        job, tmp_path, datasets={}, samplers={}, trainers={"trainer": Trainer(tmp_path)},
         rewards=None, program=None, record_batches=0,
     )  # fmt: skip
     asyncio.run(endpoints.save(4, {}, asyncio.Event()))
@@ -177,8 +177,8 @@ def test_a_full_disk_is_named_with_what_is_safe(
     tmp_path: Path, make_job: Any, make_titan: Any
 ) -> None:
     endpoints = MonarchEndpoints(
-        make_job(services={"trainer": make_titan()}), tmp_path, datasets={}, generators={},
-        titans={"trainer": FullTrainer(tmp_path)}, rewards=None, program=None, record_batches=0,
+        make_job(services={"trainer": make_titan()}), tmp_path, datasets={}, samplers={},
+        trainers={"trainer": FullTrainer(tmp_path)}, rewards=None, program=None, record_batches=0,
     )  # fmt: skip
     whole(tmp_path, 2)
     with pytest.raises(CheckpointError) as caught:
@@ -195,8 +195,8 @@ def test_a_run_folder_that_was_moved_is_not_made_anew(
 ) -> None:
     gone = tmp_path / "run"
     endpoints = MonarchEndpoints(
-        make_job(services={"trainer": make_titan()}), gone, datasets={}, generators={},
-        titans={"trainer": FullTrainer(gone)}, rewards=None, program=None, record_batches=0,
+        make_job(services={"trainer": make_titan()}), gone, datasets={}, samplers={},
+        trainers={"trainer": FullTrainer(gone)}, rewards=None, program=None, record_batches=0,
     )  # fmt: skip
     with pytest.raises(CheckpointError, match="run has been moved or removed"):
         asyncio.run(endpoints.save(5, {}, asyncio.Event()))
@@ -215,8 +215,8 @@ def test_a_stop_while_a_checkpoint_is_written_leaves_the_one_before(
     tmp_path: Path, make_job: Any, make_titan: Any
 ) -> None:
     endpoints = MonarchEndpoints(
-        make_job(services={"trainer": make_titan()}), tmp_path, datasets={}, generators={},
-        titans={"trainer": SlowTrainer(tmp_path)}, rewards=None, program=None, record_batches=0,
+        make_job(services={"trainer": make_titan()}), tmp_path, datasets={}, samplers={},
+        trainers={"trainer": SlowTrainer(tmp_path)}, rewards=None, program=None, record_batches=0,
     )  # fmt: skip
     whole(tmp_path, 2)
     with pytest.raises(TimeoutError):

@@ -68,7 +68,7 @@ def kept(lives: int, *, starts: int = 0) -> tuple[FakePool, Fleet, Any, list[Any
     failing = iter(range(starts))
     pool, seen = FakePool(), []
     first: Any = FakeMesh(0, lives)
-    fleet = Fleet(generators={}, titans={}, rewards={"correct": first})
+    fleet = Fleet(samplers={}, trainers={}, rewards={"correct": first})
 
     async def restart(dead: Any) -> Any:
         if next(failing, None) is not None:
@@ -76,7 +76,7 @@ def kept(lives: int, *, starts: int = 0) -> tuple[FakePool, Fleet, Any, list[Any
         return FakeMesh(dead.deaths + 1, lives)
 
     async def main() -> Any:
-        endpoints = SimpleNamespace(generators={}, pool=lambda mesh: pool, failures=asyncio.Queue())
+        endpoints = SimpleNamespace(samplers={}, pool=lambda mesh: pool, failures=asyncio.Queue())
         events = EventLog()
         events.subscribe(seen.append)
         keeper = Keeper(fleet, endpoints, events, restart)  # type: ignore[arg-type]
@@ -123,11 +123,11 @@ def test_a_rank_that_is_silent_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "BEAT_SECONDS", 0.0)
     monkeypatch.setattr(module, "SILENT_SECONDS", 0.01)
     trainer: Any = Stopped(0, 0)
-    fleet = Fleet(generators={}, titans={"trainer": trainer}, rewards={})
+    fleet = Fleet(samplers={}, trainers={"trainer": trainer}, rewards={})
 
     async def main() -> str:
         endpoints: Any = SimpleNamespace(
-            generators={}, pool=lambda mesh: None, failures=asyncio.Queue()
+            samplers={}, pool=lambda mesh: None, failures=asyncio.Queue()
         )
         await Keeper(fleet, endpoints, EventLog(), None)._keep(trainer)  # type: ignore[arg-type]
         return endpoints.failures.get_nowait().message
@@ -168,7 +168,7 @@ def after_the_loss_of_host_1(
     trainer: Any, engines: list[Any], hosts: int = 3
 ) -> tuple[Fleet, list[str], list[str]]:
     """A fleet of which host 1 is gone, the warnings, and what ended the run."""
-    fleet = Fleet(generators={"gen": engines}, titans={"trainer": trainer}, rewards={})
+    fleet = Fleet(samplers={"gen": engines}, trainers={"trainer": trainer}, rewards={})
     fleet.hosts.count = hosts
     fleet.hosts.attach = lambda on: None  # type: ignore[method-assign]
     fleet.hosts.lost = lambda: {1: "killed"}  # type: ignore[method-assign]
@@ -178,7 +178,7 @@ def after_the_loss_of_host_1(
 
     async def main() -> tuple[list[str], list[str]]:
         endpoints: Any = SimpleNamespace(
-            generators={"gen": Engines(engines)}, pool=lambda mesh: None, failures=asyncio.Queue()
+            samplers={"gen": Engines(engines)}, pool=lambda mesh: None, failures=asyncio.Queue()
         )
         events, seen = EventLog(), []
         events.subscribe(seen.append)
@@ -195,7 +195,7 @@ def after_the_loss_of_host_1(
 
 def test_a_generator_whose_host_is_gone_starts_on_the_emptiest_other() -> None:
     fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), [Lasting("gen", 1)])
-    assert [mesh.name for mesh in fleet.generators["gen"]] == ["gen-2"]
+    assert [mesh.name for mesh in fleet.samplers["gen"]] == ["gen-2"]
     (text,) = said
     assert text.startswith("gen-1: host 1 is gone: killed; it is started again on host 2; ")
     assert ended == []
@@ -205,7 +205,7 @@ def test_a_generator_whose_host_is_gone_starts_on_the_emptiest_other() -> None:
 def test_what_did_not_start_on_a_host_starts_on_another(hosts: int, then: range) -> None:
     """A host that hangs is not gone, and nothing can be started there."""
     mesh: Any = Lasting("gen", hosts // 2)
-    fleet = Fleet(generators={"gen": [mesh]}, titans={"t": Lasting("t", 0)}, rewards={})  # type: ignore[dict-item]
+    fleet = Fleet(samplers={"gen": [mesh]}, trainers={"t": Lasting("t", 0)}, rewards={})  # type: ignore[dict-item]
     fleet.hosts.count = hosts
     fleet.hosts.attach = lambda on: None  # type: ignore[method-assign]
     assert fleet.rehouse(mesh, failed=True)
@@ -215,7 +215,7 @@ def test_what_did_not_start_on_a_host_starts_on_another(hosts: int, then: range)
 def test_a_run_goes_on_with_fewer_generators_where_no_host_has_gpus_for_one() -> None:
     engines: list[Any] = [Lasting("gen", host, gpus=True) for host in (1, 2)]
     fleet, said, ended = after_the_loss_of_host_1(Lasting("trainer", 0), engines)
-    assert [mesh.name for mesh in fleet.generators["gen"]] == ["gen-2"]
+    assert [mesh.name for mesh in fleet.samplers["gen"]] == ["gen-2"]
     assert said == [
         "gen-1: host 1 is gone: killed; no other host has room for it: gen goes on with 1 replica"
     ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from forgedsl.runtime.services.pace import LEAST, PROBES, SLOW, SLOW_RANK, WINDOW, Pace
-from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.upstream.monarch import Mesh
 
 TEXT = "{} takes {:.1f} times as long (median of {})"
@@ -60,7 +60,7 @@ def test_the_ranks_of_a_trainer_are_compared_now_and_then(monkeypatch: pytest.Mo
     monkeypatch.setattr(Mesh, "call", call)
 
     async def steps(mesh: Mesh) -> None:
-        client: Any = TitanClient(mesh, said.append)
+        client: Any = TrainerClient(mesh, said.append)
         for turn in range(2 * PROBES):
             client._gauged = -1e9 if turn % 2 else client._gauged
             await client.step(None, "loss")

@@ -53,10 +53,10 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
     async def main() -> tuple[list[list[Any]], list[float], str]:
         fleet = meshes.spawn(job, tmp_path, tmp_path, {})
         clients = [
-            GeneratorClient(service, fleet.generators[name], lambda *_: None)
+            GeneratorClient(service, fleet.samplers[name], lambda *_: None)
             for name, service in services.items()
         ]
-        trainer = fleet.titans["trainer"]
+        trainer = fleet.trainers["trainer"]
         try:
             await meshes.setup(fleet, tmp_path, "arrival", None, lambda *_: None)
             await asyncio.gather(*(client.start() for client in clients))

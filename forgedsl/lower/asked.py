@@ -5,7 +5,7 @@ Job, dataset --> rewards that judge answers to it, columns that those cannot do 
 
 from __future__ import annotations
 
-from forgedsl.lower.job import Job, TitanService
+from forgedsl.lower.job import Job
 from forgedsl.types.flow import Role
 
 READS = frozenset({Role.PROMPTS, Role.PAIRS, Role.SUPERVISED})
@@ -18,9 +18,8 @@ def read_by(job: Job, dataset: str) -> tuple[Role, int]:
     of_evals = (Role.PAIRS if loss.paired else Role.SUPERVISED for loss in measured)
     nodes = (next(iter(node.roles & READS)) for node in job.nodes if node.target == dataset)
     read = next(nodes, next(of_evals, Role.PROMPTS))
-    step = next((node.target for node in job.nodes if Role.UPDATES in node.roles), "")
-    service = job.services.get(step)
-    return read, service.batch.seq_len if isinstance(service, TitanService) else 0
+    trainer = job.trainers.get(job.stepped)
+    return read, 0 if trainer is None else trainer.batch.seq_len
 
 
 def per_step(job: Job, dataset: str) -> int:

@@ -39,6 +39,7 @@ from forgedsl.lower.parts import (
     Spec,
     TitanParallel,
     TitanService,
+    Trainer,
     VllmParallel,
     VllmService,
 )
@@ -50,8 +51,8 @@ __all__ = [
     "Environment", "Eval", "FileSource", "HfSource", "Input", "Job", "Launcher", "LocalModel",
     "Logging", "Lora", "Loss", "LossField", "Mesh", "MixtureSource", "Model", "ModelSource",
     "Node", "Optimizer", "Place", "RandomModel", "Reward", "Rubric", "Sampler", "Sampling",
-    "Schedule", "Service", "Spec", "TitanParallel", "TitanService", "VllmParallel",
-    "VllmService", "Wandb",
+    "Schedule", "Service", "Spec", "TitanParallel", "TitanService", "Trainer",
+    "VllmParallel", "VllmService", "Wandb",
 ]  # fmt: skip
 
 FORMAT_VERSION = "1.0"
@@ -386,6 +387,21 @@ class Job(Spec):
     origins: dict[str, str]
     topology: str
     """the graph as text, for the report and the console"""
+
+    @property
+    def samplers(self) -> dict[str, Sampler]:
+        """The services that sample completions."""
+        return {n: each for n, each in self.services.items() if isinstance(each, Sampler)}
+
+    @property
+    def trainers(self) -> dict[str, Trainer]:
+        """The services that measure log-probs, trained and frozen."""
+        return {n: each for n, each in self.services.items() if isinstance(each, Trainer)}
+
+    @property
+    def stepped(self) -> str:
+        """The name of the service that the flow trains; "" if it trains none."""
+        return next((node.target for node in self.nodes if Role.UPDATES in node.roles), "")
 
     def sealed(self) -> Job:
         """The same job with `content_hash` computed (sha256 of the canonical JSON without it)."""

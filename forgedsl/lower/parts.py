@@ -188,11 +188,21 @@ class Service(Spec):
     mesh: Mesh
     dtype: Literal["f32", "bf16", "f16"]
 
+    @property
+    def trained(self) -> bool:
+        """Whether the flow steps it."""
+        return False
 
-class TitanService(Service):
-    """A torchtitan model: trained if the flow steps it, else frozen (reference)."""
+    @property
+    def on_nan(self) -> Literal["stop", "skip"]:
+        """What a step does whose loss or gradient is no number."""
+        return "stop"
 
-    kind: Literal["titan"] = "titan"
+
+class Trainer(Service):
+    """A model that measures log-probs, on one mesh of ranks: trained if the flow steps it, else
+    frozen (reference)."""
+
     temperature: float = 1.0
     parallel: TitanParallel = TitanParallel()
     optimizer: Optimizer | None = None
@@ -202,6 +212,31 @@ class TitanService(Service):
     value_head: bool = False
     """it also says a number of each token"""
     batch: BatchShape
+
+    @property
+    def trained(self) -> bool:
+        return self.optimizer is not None
+
+    @property
+    def on_nan(self) -> Literal["stop", "skip"]:
+        return "stop" if self.optimizer is None else self.optimizer.on_nan
+
+    @property
+    def learning_rate(self) -> float:
+        """0 if it is frozen."""
+        return 0.0 if self.optimizer is None else self.optimizer.lr
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of a whole optimizer step, over all ranks."""
+        ranks = self.parallel.dp_shard * self.parallel.dp_replicate
+        return self.batch.rows * ranks * (self.batch.accumulate or 1)
+
+
+class TitanService(Trainer):
+    """A torchtitan model."""
+
+    kind: Literal["titan"] = "titan"
     activation_checkpoint: Literal["none", "selective", "full"] = "none"
     offload: bool = False
     """weights, gradients and moments are in the host's memory"""

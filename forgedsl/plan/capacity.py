@@ -20,13 +20,11 @@ from forgedsl.plan.memory import (
     PHASES,
     PROCESS,
     TOKENIZER,
+    EngineShape,
     Phase,
-    TitanShape,
-    VllmShape,
+    TrainerShape,
     kv_per_token,
     offloaded,
-    titan_phases,
-    vllm_phases,
     vllm_pool,
 )
 from forgedsl.plan.meshes import MeshPlan, number, pools_host, transport_of, value
@@ -50,7 +48,7 @@ class RankMemory:
 
     service: str
     ranks: int
-    shape: TitanShape | VllmShape
+    shape: TrainerShape | EngineShape
     phases: tuple[Phase, ...]
     fraction: float | None = None
 
@@ -60,6 +58,16 @@ class RankMemory:
     @property
     def peak(self) -> int:
         return max(phase.bytes for phase in self.phases)
+
+    @property
+    def trainer(self) -> TrainerShape | None:
+        """Its shape, if it is a rank of a model that is trained or measures log-probs."""
+        return self.shape if isinstance(self.shape, TrainerShape) else None
+
+    @property
+    def engine(self) -> EngineShape | None:
+        """Its shape, if it is a rank of an engine."""
+        return self.shape if isinstance(self.shape, EngineShape) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,8 +106,8 @@ class MemoryPlan:
 
     def fitting_rows(self, service: str) -> int | None:
         """The most rows of a microbatch that fit, where the service is trained."""
-        shape = rank.shape if (rank := self.rank(service)) is not None else None
-        trained = isinstance(shape, TitanShape) and shape.trained
+        rank = self.rank(service)
+        trained = rank is not None and rank.trainer is not None and rank.trainer.trained
         return _fitting_rows(self.request, service) if trained else None
 
 
@@ -165,19 +173,18 @@ def _vllm_rank(request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory
 
 
 def rank_of(
-    mesh: MeshPlan, shape: TitanShape | VllmShape, fraction: float | None = None
+    mesh: MeshPlan, shape: TrainerShape | EngineShape, fraction: float | None = None
 ) -> RankMemory:
-    phases = titan_phases(shape) if isinstance(shape, TitanShape) else vllm_phases(shape)
     return RankMemory(
         service=mesh.service,
         ranks=mesh.total_procs,
         shape=shape,
-        phases=phases,
+        phases=shape.phases,
         fraction=fraction if mesh.device == "gpu" else None,
     )
 
 
-def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
+def titan_shape(request: Request, mesh: MeshPlan) -> TrainerShape:
     """The shape of one rank of a torchtitan service, in a pipeline of the fullest stage."""
     decl = request.program.services[mesh.service]
     dims = request.dims[mesh.service]
@@ -185,7 +192,7 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TitanShape:
     rows, seq_len = request.rows[mesh.service]
     trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
     targets = [request.program.services[name] for name in sorted(request.synced)]
-    shape = TitanShape(
+    shape = TrainerShape(
         dims=dims, device=mesh.device, degrees=mesh.degrees,
         itemsize=itemsize(request.program, decl), trained=trained,
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
@@ -208,12 +215,12 @@ def publishes_on_gpus(request: Request, mesh: MeshPlan) -> bool:
     )
 
 
-def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> VllmShape:
+def vllm_shape(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
     """The shape of one rank of an engine that claims `fraction` of its GPU."""
     decl = request.program.services[mesh.service]
     dims = request.dims[mesh.service]
     assert dims is not None
-    return VllmShape(
+    return EngineShape(
         dims=dims, device=mesh.device, degrees=mesh.degrees,
         itemsize=itemsize(request.program, decl),
         kv_itemsize=kv_itemsize(request.program, decl),
@@ -249,7 +256,7 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     assert dims is not None
     reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
     known = [ranks[name] for name in others if name in ranks]  # engines claim what these leave
-    taken = sum(rank.peak for rank in known if isinstance(rank.shape, TitanShape))
+    taken = sum(rank.peak for rank in known if rank.trainer is not None)
     left = (SHARED * request.host.gpu_memory - taken) / engines - reload
     return max(0.05, floor(100 * left / request.host.gpu_memory) / 100)
 
@@ -318,8 +325,8 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
             )
             parts[mesh.service] = parts.get(mesh.service, 0) + round(own)
         rank = by_service.get(mesh.service)
-        shape = rank.shape if rank is not None else None
-        if mesh.device == "gpu" and isinstance(shape, TitanShape) and not shape.on_gpus:
+        shape = None if rank is None else rank.trainer
+        if mesh.device == "gpu" and shape is not None and not shape.on_gpus:
             first = mesh.places[0].host
             if size := 2 * shape.published * num_params(shape.dims):
                 totals[first]["published weights"] = size
@@ -374,7 +381,7 @@ def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
     """Bytes of a process, its code left out."""
     if rank is None or mesh.device == "cpu":
         return rank.peak if rank is not None else 0
-    return offloaded(rank.shape) if isinstance(rank.shape, TitanShape) else 0
+    return 0 if rank.trainer is None else offloaded(rank.trainer)
 
 
 def _fitting_rows(request: Request, name: str) -> int:
@@ -403,8 +410,8 @@ def starved_engines(ranks: Sequence[RankMemory], names: Sequence[str]) -> list[R
         rank
         for rank in ranks
         if rank.service in names
-        and isinstance(rank.shape, VllmShape)
-        and vllm_pool(rank.shape) < max(1, rank.shape.context) * kv_per_token(rank.shape)
+        and (shape := rank.engine) is not None
+        and vllm_pool(shape) < max(1, shape.context) * kv_per_token(shape)
     ]
 
 

@@ -22,7 +22,7 @@ from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
 from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.freeing import freeing_parameter
-from forgedsl.plan.memory import MAX_RUNNING, VllmShape, kv_per_token, repeated, vllm_pool
+from forgedsl.plan.memory import MAX_RUNNING, kv_per_token, repeated, vllm_pool
 from forgedsl.plan.meshes import MeshPlan, copies_of, number, transport_of, value
 from forgedsl.plan.params import (
     active_layer_params,
@@ -270,8 +270,8 @@ def _sample(
     rates, lag = rates_of(request, mesh), schedule.staleness.lag
     each = -(-count // mesh.replicas)
     most = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
-    if held is not None and isinstance(held.shape, VllmShape):
-        most = min(most, vllm_pool(held.shape) // kv_per_token(held.shape) // (prompt + new))
+    if held is not None and (pool := held.engine) is not None:
+        most = min(most, vllm_pool(pool) // kv_per_token(pool) // (prompt + new))
     width = max(1, min((lag + 1) * each, most))
     # a GPU reads the keys and values of a prompt once for all its completions
     context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2

@@ -71,7 +71,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TitanShape:
+class TrainerShape:
     """What the memory of a torchtitan rank depends on."""
 
     dims: Dims
@@ -120,12 +120,17 @@ class TitanShape:
         return self.rows * self.seq_len // self.degrees["cp"]
 
     @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What it holds in each phase of a step."""
+        return titan_phases(self)
+
+    @property
     def layers(self) -> int:
         return stage_layers(self.dims, self.degrees["pp"])[self.stage]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VllmShape:
+class EngineShape:
     """What the memory of a vLLM rank depends on. `claim` is the bytes it may take, on a GPU."""
 
     dims: Dims
@@ -138,11 +143,16 @@ class VllmShape:
     synced: bool
     claim: int
 
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What it holds in each phase of a step."""
+        return vllm_phases(self)
+
 
 # ---- torchtitan
 
 
-def layer_bytes(shape: TitanShape, checkpointing: str) -> float:
+def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     """Bytes per token that one layer keeps for its backward, rows of the rotation included.
 
     Without checkpointing norms and rotations keep float32 (4 bytes); products are in the dtype.
@@ -171,13 +181,13 @@ def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
     return lcm(heads, degrees["cp"]) // heads
 
 
-def head_rows(shape: TitanShape) -> int:
+def head_rows(shape: TrainerShape) -> int:
     """Rows of the vocabulary that are computed at once."""
     chunk = max(HEAD_MIN_ROWS, HEAD_ELEMENTS[shape.device] // shape.dims.vocab)
     return min(shape.tokens, chunk)
 
 
-def activation_items(shape: TitanShape) -> tuple[Item, ...]:
+def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
     """What a forward and backward of one microbatch adds."""
     dims, tokens, mode = shape.dims, shape.tokens, shape.checkpointing
     per_layer = layer_bytes(shape, mode)
@@ -203,7 +213,7 @@ def activation_items(shape: TitanShape) -> tuple[Item, ...]:
     return (*items, _head_item(shape)) if shape.is_last else tuple(items)
 
 
-def _head_item(shape: TitanShape) -> Item:
+def _head_item(shape: TrainerShape) -> Item:
     """Logits, their softmax and gradient of one chunk; gradients of weight and hidden states."""
     dims, rows = shape.dims, head_rows(shape)
     vocab = dims.vocab // shape.degrees["tp"]
@@ -215,12 +225,12 @@ def _head_item(shape: TitanShape) -> Item:
     return _item("loss head", chunk + weight + hidden, formula)
 
 
-def titan_phases(shape: TitanShape) -> tuple[Phase, ...]:
+def titan_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     """The three phases of a rank."""
     return _trainer_phases(shape) if shape.trained else _frozen_phases(shape)
 
 
-def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
+def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     total = shape.params
     *kept, gradients = state_items(shape)
     resident = [] if shape.offload else kept
@@ -249,7 +259,7 @@ def _trainer_phases(shape: TitanShape) -> tuple[Phase, ...]:
     )
 
 
-def state_items(shape: TitanShape) -> list[Item]:
+def state_items(shape: TrainerShape) -> list[Item]:
     """What a trained rank keeps of its parameters, gradients last."""
     dtype = {"f32": "f32", "bf16_moments": "f32", "bf16": "bf16"}[shape.precision]
     weight, moments, gradient = PRECISIONS[shape.precision]
@@ -270,7 +280,7 @@ def state_items(shape: TitanShape) -> list[Item]:
     ]
 
 
-def offloaded(shape: TitanShape) -> int:
+def offloaded(shape: TrainerShape) -> int:
     """Bytes of a rank that are in the host's memory."""
     if not shape.offload:
         return 0
@@ -279,7 +289,7 @@ def offloaded(shape: TitanShape) -> int:
     return sum(item.bytes for item in state_items(shape))
 
 
-def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
+def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     total = shape.params
     of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
     size = 0 if shape.offload else shape.itemsize * total / shape.shard
@@ -306,7 +316,7 @@ def _frozen_phases(shape: TitanShape) -> tuple[Phase, ...]:
     )
 
 
-def _gathered(shape: TitanShape) -> Item:
+def _gathered(shape: TrainerShape) -> Item:
     """FSDP gathers the next unit while one is in use, and holds the gradient of one; those of a
     stage stay whole until its last microbatch, the gradients in f32."""
     if shape.degrees["pp"] > 1:
@@ -322,7 +332,7 @@ def _gathered(shape: TitanShape) -> Item:
 # ---- vLLM
 
 
-def vllm_phases(shape: VllmShape) -> tuple[Phase, ...]:
+def vllm_phases(shape: EngineShape) -> tuple[Phase, ...]:
     """The three phases of a rank; the KV pool is what its claim leaves."""
     fixed = vllm_fixed(shape)
     pool, per_token = vllm_pool(shape), kv_per_token(shape)
@@ -345,7 +355,7 @@ def vllm_phases(shape: VllmShape) -> tuple[Phase, ...]:
     )
 
 
-def vllm_fixed(shape: VllmShape) -> tuple[Item, ...]:
+def vllm_fixed(shape: EngineShape) -> tuple[Item, ...]:
     """What a rank needs besides its KV pool."""
     dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
     total = num_params(dims)
@@ -366,13 +376,13 @@ def vllm_fixed(shape: VllmShape) -> tuple[Item, ...]:
     return tuple(items)
 
 
-def kv_per_token(shape: VllmShape) -> int:
+def kv_per_token(shape: EngineShape) -> int:
     """Bytes of one token in the pool of one rank."""
     d = shape.degrees
     return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.kv_itemsize)
 
 
-def vllm_pool(shape: VllmShape) -> int:
+def vllm_pool(shape: EngineShape) -> int:
     """Bytes of the KV pool; not positive if the claim does not even hold the rest."""
     if shape.device == "cpu":
         return CPU_POOL

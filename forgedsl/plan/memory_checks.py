@@ -26,8 +26,7 @@ from forgedsl.plan.memory import (
     MAX_RUNNING,
     Item,
     Phase,
-    TitanShape,
-    VllmShape,
+    TrainerShape,
     kv_per_token,
     offloaded,
     vllm_fixed,
@@ -145,14 +144,14 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
     for name in store.services if not smaller else ():
         rank = plan.rank(name)
         rows = plan.fitting_rows(name) or 0
-        if rank is None or not isinstance(rank.shape, TitanShape):
+        if rank is None or rank.trainer is None:
             continue
-        if 0 < rows < rank.shape.rows:
+        if 0 < rows < rank.trainer.rows:
             yield f"`{name}.batch.rows = {rows}` fits"
-        elif rank.shape.trained and store.kind == "gpu":
+        elif rank.trainer.trained and store.kind == "gpu":
             room = TIGHT * store.capacity - (store.bytes - store.parts[name])
             host = plan.stores[-1].capacity - plan.stores[-1].bytes
-            yield from _titan_remedy(request, name, rank.shape, room, host)
+            yield from _titan_remedy(request, name, rank.trainer, room, host)
     if store.kind == "gpu" and len(store.services) > 1:
         yield "without `colocate` each has GPUs of its own"
     if store.kind == "host":
@@ -160,7 +159,7 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
 
 
 def _titan_remedy(
-    request: Request, name: str, shape: TitanShape, room: float, host: int
+    request: Request, name: str, shape: TrainerShape, room: float, host: int
 ) -> Iterator[str]:
     """Checkpointing, then the memory of the host, then more ranks, each alone and with one row;
     `room` is what a rank may take, `host` what is left there."""
@@ -193,19 +192,20 @@ def _engine_remedy(plan: MemoryPlan, store: Store) -> Iterator[str]:
     """A smaller claim for a colocated engine, if its weights and one sequence still fit."""
     for name in store.services:
         rank = plan.rank(name)
-        if rank is None or not isinstance(rank.shape, VllmShape):
+        shape = None if rank is None else rank.engine
+        if shape is None:
             continue
-        room = TIGHT * store.capacity - (store.bytes - rank.shape.claim)
-        needed = sum(item.bytes for item in vllm_fixed(rank.shape))
-        needed += rank.shape.context * kv_per_token(rank.shape)
-        if needed <= room < rank.shape.claim:
+        room = TIGHT * store.capacity - (store.bytes - shape.claim)
+        needed = sum(item.bytes for item in vllm_fixed(shape))
+        needed += shape.context * kv_per_token(shape)
+        if needed <= room < shape.claim:
             part = int(100 * room / store.capacity) / 100
             yield f"`{name}.engine.gpu_memory = {part:g}` fits"
 
 
 def _no_pool(request: Request, rank: RankMemory) -> Diagnostic:
-    shape = rank.shape
-    assert isinstance(shape, VllmShape)
+    shape = rank.engine
+    assert shape is not None
     decl = request.program.services[rank.service]
     pool, per_token = vllm_pool(shape), kv_per_token(shape)
     needs = shape.context * per_token
@@ -233,10 +233,11 @@ def check_pools(
     found = []
     for name, most in wanted.items():
         rank, decl = plan.rank(name), request.program.services[name]
-        if rank is None or not isinstance(rank.shape, VllmShape) or not longest[name]:
+        shape = None if rank is None else rank.engine
+        if shape is None or not longest[name]:
             continue
         mesh = request.mesh(name)
-        tokens = vllm_pool(rank.shape) // kv_per_token(rank.shape)
+        tokens = vllm_pool(shape) // kv_per_token(shape)
         sequences = mesh.replicas * (tokens // longest[name])
         running = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING)) * mesh.replicas
         if sequences >= min(most, running):
@@ -250,7 +251,7 @@ def check_pools(
                 "once: two of each group in flight",
                 span=_span(decl),
                 notes=(
-                    f"pool {_gib(vllm_pool(rank.shape))} per rank = {tokens:,} tokens, "
+                    f"pool {_gib(vllm_pool(shape))} per rank = {tokens:,} tokens, "
                     f"{longest[name]:,} tokens a sequence, {mesh.replicas} replicas",
                 ),
                 help=f"more `{name}.replicas`, a larger `{name}.parallel.tp` or "

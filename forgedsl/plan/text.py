@@ -20,7 +20,7 @@ from forgedsl.plan.capacity import TIGHT, RankMemory, Store
 from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
-from forgedsl.plan.memory import GIB, PHASES, TitanShape
+from forgedsl.plan.memory import GIB, PHASES
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.params import stage_layers
 from forgedsl.plan.plan import Plan
@@ -157,9 +157,9 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 def _rank(plan: Plan, rank: RankMemory) -> Iterator[str]:
     notes = []
-    if isinstance(rank.shape, TitanShape) and (pp := rank.shape.degrees["pp"]) > 1:
-        layers = " + ".join(map(str, stage_layers(rank.shape.dims, pp)))
-        notes.append(f"layers {layers}, of stage {rank.shape.stage + 1}")
+    if (model := rank.trainer) is not None and (pp := model.degrees["pp"]) > 1:
+        layers = " + ".join(map(str, stage_layers(model.dims, pp)))
+        notes.append(f"layers {layers}, of stage {model.stage + 1}")
     if rank.fraction is not None:
         notes.append(f"takes {rank.fraction:g} of its GPU")
     rows = plan.memory.fitting_rows(rank.service)

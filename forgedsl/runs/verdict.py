@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import counted
-from forgedsl.lower.job import Sampler
 from forgedsl.operations.registry import OPERATIONS
 from forgedsl.records import dataclass
 from forgedsl.runs import syncs
@@ -354,11 +353,7 @@ def _truncated(data: RunData) -> Iterator[Finding]:
     before, after = edges(pts) or (pts[0][1], pts[-1][1])
     if after < CUT:
         return
-    limits = [
-        service.sampling.max_tokens
-        for service in data.job.services.values()
-        if isinstance(service, Sampler)
-    ]
+    limits = [service.sampling.max_tokens for service in data.job.samplers.values()]
     at = f" at max_tokens = {', '.join(map(str, limits))}" if limits else ""
     text = f"{after:.0%} of the answers are cut{at} at the end ({before:.0%} at first)"
     yield Finding(label="truncated", style="bad" if after >= MOST_CUT else "open", text=text)

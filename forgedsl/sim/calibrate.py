@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import counted
-from forgedsl.lower.job import Job, Sampler
+from forgedsl.lower.job import Job
 from forgedsl.records import replace
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import RunData, Span, load_run
@@ -232,8 +232,8 @@ def _limited(latencies: Latencies, job: Job, ran: Job) -> Latencies:
 
 def _limit(job: Job, name: str) -> float:
     """Tokens of the longest completion that a service may sample."""
-    service = job.services[name]
-    limit = service.sampling.max_tokens if isinstance(service, Sampler) else None
+    service = job.samplers.get(name)
+    limit = None if service is None else service.sampling.max_tokens
     return math.inf if limit is None else limit
 
 

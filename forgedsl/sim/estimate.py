@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from forgedsl.lower.job import Job, Sampler, TitanService
+from forgedsl.lower.job import Job
 from forgedsl.plan.calibration import factor
 from forgedsl.plan.capacity import itemsize, kv_itemsize
 from forgedsl.plan.cost import (
@@ -115,9 +115,7 @@ def engines(job: Job, graph: Graph, plan: Plan) -> tuple[dict[str, Engine], list
     """Every generator, and what had to be assumed."""
     found: dict[str, Engine] = {}
     notes: list[str] = []
-    for name, service in job.services.items():
-        if not isinstance(service, Sampler):
-            continue
+    for name, service in job.samplers.items():
         nodes = [node for node in graph.having(Role.SAMPLES) if node.target == name]
         if nodes:
             prompt, new = lengths(plan.request, graph, nodes[0])
@@ -197,9 +195,8 @@ def _pool(plan: Plan, name: str) -> int | None:
 def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
     """Every trained and frozen model."""
     return {
-        name: _titan(plan, graph, name, trained=service.optimizer is not None)
-        for name, service in job.services.items()
-        if isinstance(service, TitanService)
+        name: _titan(plan, graph, name, trained=service.trained)
+        for name, service in job.trainers.items()
     }
 
 

@@ -23,7 +23,7 @@ from itertools import chain
 from typing import Any, Literal, NoReturn
 
 from forgedsl.errors import GuardError, RunError
-from forgedsl.lower.job import Job, Node, TitanService
+from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
@@ -301,10 +301,7 @@ class Controller:
                     }
                 ),
             )
-        spec = self._job.services[service]
-        optimizer = spec.optimizer if isinstance(spec, TitanService) else None
-        on_nan = optimizer.on_nan if optimizer is not None else "stop"
-        self._finite.check(node, result, step, on_nan)
+        self._finite.check(node, result, step, self._job.services[service].on_nan)
         self._versions.trained[service] = result.version
         return result
 

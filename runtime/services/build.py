@@ -23,7 +23,7 @@ from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.judge import Judge, Scorer
 from forgedsl.runtime.services.reward import RewardClient
-from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.types.flow import Role
 
 
@@ -71,23 +71,21 @@ async def build_endpoints(
     def slow(name: str) -> Callable[[str], object]:
         return lambda text: events.emit("warning", service=name, text=text)
 
-    titans = {name: TitanClient(mesh, slow(name)) for name, mesh in fleet.titans.items()}
+    trainers = {name: TrainerClient(mesh, slow(name)) for name, mesh in fleet.trainers.items()}
     endpoints = MonarchEndpoints(
-        job, run_dir, datasets=data.readers, generators={}, titans=titans,
+        job, run_dir, datasets=data.readers, samplers={}, trainers=trainers,
         rewards=RewardClient(job, fleet.rewards, data.program, events), program=data.program,
         record_batches=record_batches,
     )  # fmt: skip
-    for name, meshes in fleet.generators.items():
-        service = job.services[name]
-        assert isinstance(service, spec.Sampler)
-        client = GeneratorClient(service, meshes, endpoints.report_failure, slow(name))
+    for name, meshes in fleet.samplers.items():
+        client = GeneratorClient(job.samplers[name], meshes, endpoints.report_failure, slow(name))
         await client.start()
-        endpoints.generators[name] = client
+        endpoints.samplers[name] = client
     for name, reward in job.rewards.items():
         if reward.service is not None and reward.kind == "scorer":
-            endpoints.rewards.judge(name, Scorer(name, job, titans[reward.service]))
+            endpoints.rewards.judge(name, Scorer(name, job, trainers[reward.service]))
         elif reward.service is not None:
-            client = endpoints.generators[reward.service]
+            client = endpoints.samplers[reward.service]
             endpoints.rewards.judge(name, Judge(name, job, client, data.judges[reward.service]))
     await _environments(job, fleet, data, events, endpoints)
     return endpoints

@@ -37,9 +37,8 @@ from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient, Home
 from forgedsl.runtime.services.reward import RewardClient
-from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.upstream.monarch import Mesh
-from forgedsl.types.flow import Role
 
 
 class Pool(Protocol):
@@ -60,8 +59,8 @@ class MonarchEndpoints:
         run_dir: Path,
         *,
         datasets: Mapping[str, DatasetReader],
-        generators: dict[str, GeneratorClient],
-        titans: Mapping[str, TitanClient],
+        samplers: dict[str, GeneratorClient],
+        trainers: Mapping[str, TrainerClient],
         rewards: RewardClient,
         program: ModuleType,
         record_batches: int,
@@ -70,8 +69,8 @@ class MonarchEndpoints:
         self.run_dir = run_dir
         self.failures: asyncio.Queue[ServiceFailure] = asyncio.Queue()
         self._datasets = datasets
-        self.generators = generators
-        self._titans = titans
+        self.samplers = samplers
+        self._trainers = trainers
         self.rewards = rewards
         self.environments: dict[str, EnvironmentClient] = {}
         self.drivers: dict[tuple[str, str], Driver] = {}
@@ -104,7 +103,7 @@ class MonarchEndpoints:
     # ---- models
 
     async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
-        client = self.generators[node.target]
+        client = self.samplers[node.target]
         if node.env is None:
             return await self._complete(client, client.service.sampling, prompt, sibling, seed)
         limits = _limits(client.service.sampling, node)
@@ -113,26 +112,26 @@ class MonarchEndpoints:
     async def logprobs(
         self, node: spec.Node, rollouts: Sequence[Rollout | Sample]
     ) -> list[list[float]]:
-        client = self._titans[node.target]
+        client = self._trainers[node.target]
         return await (client.values if node.values else client.logprobs)(rollouts)
 
     async def step(self, node: spec.Node, batch: Batch) -> StepResult:
         assert node.loss is not None
-        result = await self._titans[node.target].step(batch, node.loss)
+        result = await self._trainers[node.target].step(batch, node.loss)
         if self._to_record > 0 and not (result.skipped or result.left):
             self._to_record -= 1
             record(self.run_dir, node.target, node.loss, batch, result)
         return result
 
     async def leave(self, node: spec.Node) -> bool:
-        return await self._titans[node.target].leave()
+        return await self._trainers[node.target].leave()
 
     async def sync(self, node: spec.Node, version: int) -> SyncResult:
         assert node.to is not None
         start = time.monotonic()
-        titan = self._titans[node.target]
-        manifest, keep = await titan.publish(), node.on_swap == "keep"
-        await self.generators[node.to].load(manifest, keep=keep, host=titan.mesh.on.start)
+        trainer = self._trainers[node.target]
+        manifest, keep = await trainer.publish(), node.on_swap == "keep"
+        await self.samplers[node.to].load(manifest, keep=keep, host=trainer.mesh.on.start)
         return SyncResult(
             bytes=manifest.num_bytes, transport=manifest.transport, seconds=time.monotonic() - start
         )
@@ -167,14 +166,14 @@ class MonarchEndpoints:
                 self._datasets[spec_.dataset].held_out, spec_.limit, seq_len, paired=paired
             )
         items = self._held_out[name]
-        found = await self._titans[spec_.service].evaluate(items, spec_.loss) if items else {}
+        found = await self._trainers[spec_.service].evaluate(items, spec_.loss) if items else {}
         return Measured(value=found.pop("loss", None), reports=found, samples=len(items))
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
         spec_ = self.job.evals[name]
         assert spec_.sampling is not None
         if spec_.env is None:
-            client = self.generators[spec_.service]
+            client = self.samplers[spec_.service]
             return await self._complete(client, spec_.sampling, prompt, sibling, seed)
         limits = _limits(spec_.sampling, spec_)
         return await self._play(spec_.env, spec_.service, prompt, sibling, seed, limits)
@@ -193,7 +192,7 @@ class MonarchEndpoints:
         taken: asyncio.Event,
         replay: bytes | None = None,
     ) -> str:
-        trained = [c for n, c in self._titans.items() if self._is_trained(n)]
+        trained = [c for n, c in self._trainers.items() if self.job.services[n].trained]
         path = f"checkpoints/step-{step}"
         if not self.run_dir.is_dir():  # a folder made anew would hold half of the run
             raise CheckpointError(
@@ -235,23 +234,23 @@ class MonarchEndpoints:
         )
 
     async def health(self) -> dict[str, str]:
-        generators = {
+        samplers = {
             name: f"{sum(len(r.outstanding) for r in client.replicas)} completions in flight"
-            for name, client in self.generators.items()
+            for name, client in self.samplers.items()
         }
-        return {**generators, **dict.fromkeys(self._titans, "up")}
+        return {**samplers, **dict.fromkeys(self._trainers, "up")}
 
     async def export(self, target: str) -> str:
         """Hugging Face export of the stepped model."""
-        step = next(node for node in self.job.nodes if Role.UPDATES in node.roles)
-        model = self.job.models[self.job.services[step.target].model]
-        return await self._titans[step.target].export(target, model.dtype)
+        name = self.job.stepped
+        model = self.job.models[self.job.services[name].model]
+        return await self._trainers[name].export(target, model.dtype)
 
     async def close(self) -> None:
         """Stop listening and release what the services hold outside their processes."""
-        for client in self.generators.values():
+        for client in self.samplers.values():
             client.close()
-        trained = [c for n, c in self._titans.items() if self._is_trained(n)]
+        trained = [c for n, c in self._trainers.items() if self.job.services[n].trained]
         results = await asyncio.gather(*(c.close() for c in trained), return_exceptions=True)
         del results  # a service that is gone has nothing left to release
 
@@ -265,10 +264,6 @@ class MonarchEndpoints:
         self.failures.put_nowait(
             ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
         )
-
-    def _is_trained(self, name: str) -> bool:
-        service = self.job.services[name]
-        return isinstance(service, spec.TitanService) and service.optimizer is not None
 
     async def _complete(
         self,
@@ -286,7 +281,7 @@ class MonarchEndpoints:
         self, env: str, service: str, prompt: Any, sibling: int, seed: int, limits: Limits
     ) -> Rollout:
         """A trajectory; each of its turns is a completion of its own."""
-        client = self.generators[service]
+        client = self.samplers[service]
         driver, asked = self.drivers[env, service], as_prompt(prompt)
         engine = partial(client.sample, home=Home(asked.token_ids))
         return await driver.play(engine, asked, sibling, seed, limits)
@@ -299,11 +294,8 @@ def _limits(sampling: spec.Sampling, of: spec.Node | spec.Eval) -> Limits:
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
     """The microbatch of the stepped service, and the rows of a whole optimizer step."""
-    step = next(node for node in job.nodes if Role.UPDATES in node.roles)
-    service = job.services[step.target]
-    assert isinstance(service, spec.TitanService)
-    ranks = service.parallel.dp_shard * service.parallel.dp_replicate
-    return service.batch, service.batch.rows * ranks * (service.batch.accumulate or 1)
+    trainer = job.trainers[job.stepped]
+    return trainer.batch, trainer.step_rows
 
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:

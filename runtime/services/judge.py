@@ -23,7 +23,7 @@ from forgedsl.runtime.data.chat import ChatTokenizer
 from forgedsl.runtime.rewards.given import Once, expected, questions
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
-from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.services.trainer import TrainerClient
 
 AT_ONCE = 1024
 """calls of a reward model that wait together for its next pass"""
@@ -67,12 +67,10 @@ class Asked(ABC):
 class Scorer(Asked):
     """A reward model: the value of the last token that the policy wrote."""
 
-    def __init__(self, name: str, job: spec.Job, client: TitanClient) -> None:
+    def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
         reward = job.rewards[name]
         super().__init__(reward, AT_ONCE)
-        service = job.services[str(reward.service)]
-        assert isinstance(service, spec.TitanService)
-        self._client, self._longest = client, service.batch.seq_len
+        self._client, self._longest = client, job.trainers[str(reward.service)].batch.seq_len
 
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:
         tokens = len(rollout.prompt.token_ids) + len(rollout.token_ids)

@@ -113,7 +113,7 @@ class Keeper:
             failure, fresh = error.failure, None
             while fresh is None:
                 pool = self._endpoints.pool(mesh)
-                known = mesh.service in self._endpoints.generators or pool is not None
+                known = mesh.service in self._endpoints.samplers or pool is not None
                 if not known or not error.died or mesh.deaths >= DEATHS:
                     self._endpoints.failures.put_nowait(failure)
                     return
@@ -129,7 +129,7 @@ class Keeper:
 
     def _go_on_without(self, dead: Mesh, failure: ServiceFailure) -> None:
         """Nothing can be started in the place of a replica: the others take what it owed."""
-        client = self._endpoints.generators.get(dead.service)
+        client = self._endpoints.samplers.get(dead.service)
         left = 0 if client is None else sum(r.alive and r.mesh is not dead for r in client.replicas)
         if client is None or not left:
             message = f"{failure.message}; no host is left that {dead.name} could be started on"
@@ -148,7 +148,7 @@ class Keeper:
         if pool is not None:
             owed, what, fate = pool.lost(), "calls", "wait for it"
         else:
-            client, what = self._endpoints.generators[dead.service], "completions"
+            client, what = self._endpoints.samplers[dead.service], "completions"
             owed = client.lost(dead)
             others = any(replica.alive for replica in client.replicas)
             fate = "go to the other replicas" if others else "wait for it"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from forgedsl.lower.job import Job, Node, Sampler, TitanService
+from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.endpoints import (
     Measured,
@@ -344,9 +344,9 @@ def _length(item: Rollout | Sample) -> int:
 
 
 def _fleet(job: Job, latencies: Latencies, name: str) -> Fleet:
-    service = job.services.get(name)
-    replicas = service.mesh.replicas if service is not None else 1
-    in_turn = isinstance(service, Sampler) and service.route == "round_robin"
+    service = job.samplers.get(name)
+    replicas = 1 if service is None else service.mesh.replicas
+    in_turn = service is not None and service.route == "round_robin"
     return Fleet(latencies.engines[name], replicas, in_turn=in_turn)
 
 
@@ -378,9 +378,5 @@ def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
 
 def _supervised(job: Job) -> tuple[int, int]:
     """Tokens of a row, and rows of a batch of a whole step."""
-    step = next(node for node in job.nodes if Role.UPDATES in node.roles)
-    service = job.services.get(step.target)
-    if not isinstance(service, TitanService):
-        return 1, 1
-    ranks = service.parallel.dp_shard * service.parallel.dp_replicate
-    return service.batch.seq_len, service.batch.rows * ranks * (service.batch.accumulate or 1)
+    trainer = job.trainers.get(job.stepped)
+    return (1, 1) if trainer is None else (trainer.batch.seq_len, trainer.step_rows)

@@ -23,7 +23,7 @@ from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services.endpoints import MonarchEndpoints, as_prompt
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.reward import RewardClient
-from forgedsl.runtime.services.titan import TitanClient
+from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.stub.data import StubReader
 from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh
@@ -80,7 +80,7 @@ class StubEndpoints(MonarchEndpoints):
         count = min(rows, spec_.limit or rows)
         _, seq_len = read_by(self.job, spec_.dataset)
         row = Sample(token_ids=[0] * (seq_len // 2), num_prompt=1, mask=[True] * (seq_len // 2 - 1))
-        await self._titans[spec_.service].logprobs([row] * count)
+        await self._trainers[spec_.service].logprobs([row] * count)
         return Measured(value=0.0, samples=count)
 
     async def evaluate_sample(self, name: str, prompt: Prompt, sibling: int, seed: int) -> Rollout:
@@ -92,7 +92,7 @@ class StubEndpoints(MonarchEndpoints):
         self, service: str, prompt: Prompt, group: int, sibling: int, seed: int, env: str | None
     ) -> Rollout:
         """A completion, or the turns of a trajectory, which share its length."""
-        client = self.generators[service]
+        client = self.samplers[service]
         length = completion_tokens(self._model, service, self._seed, group, sibling)
         waits = steps(self._model, env, self._seed, group, sibling)
         return await in_turns(
@@ -188,16 +188,14 @@ async def build(
         run_dir,
         rehearsal,
         datasets=readers(job, rehearsal),
-        generators={},
-        titans={name: TitanClient(mesh) for name, mesh in fleet.titans.items()},
+        samplers={},
+        trainers={name: TrainerClient(mesh) for name, mesh in fleet.trainers.items()},
         rewards=RewardClient(job, fleet.rewards, _Program(), events),  # type: ignore[arg-type]
     )
-    for name, meshes in fleet.generators.items():
-        service = job.services[name]
-        assert isinstance(service, spec.Sampler)
-        client = StubClient(service, meshes, endpoints.report_failure)
+    for name, meshes in fleet.samplers.items():
+        client = StubClient(job.samplers[name], meshes, endpoints.report_failure)
         await client.start()
-        endpoints.generators[name] = client
+        endpoints.samplers[name] = client
     events.subscribe(Trouble(rehearsal.faults, fleet, endpoints))
     return endpoints
 
@@ -237,11 +235,11 @@ class Trouble:
                 self._tasks.append(asyncio.ensure_future(call))
 
     def _meshes(self, fault: Fault) -> list[Mesh]:
-        if fault.target in self._fleet.generators:
-            meshes = self._fleet.generators[fault.target]
+        if fault.target in self._fleet.samplers:
+            meshes = self._fleet.samplers[fault.target]
             first = 0 if fault.kind == "kill" else None
             index = first if fault.index is None else fault.index
             return meshes if index is None else [meshes[index]]
-        if fault.target in self._fleet.titans:
-            return [self._fleet.titans[fault.target]]
+        if fault.target in self._fleet.trainers:
+            return [self._fleet.trainers[fault.target]]
         return [self._fleet.rewards[fault.target]]

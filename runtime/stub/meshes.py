@@ -24,23 +24,21 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
     logs = run_dir / "logs"
     logs.mkdir(exist_ok=True)
     model = rehearsal.latencies
-    fleet = Fleet(generators={}, titans={}, rewards={}, hosts=hosts)
+    fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts)
     for name, service in job.services.items():
         first = service.mesh.name
         twin = kind_of(service).twin
-        if isinstance(service, spec.Sampler):
+        if name in job.samplers:
             names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]
             args: tuple[Any, ...] = (model.engines[name],)
-            fleet.generators[name] = [
+            fleet.samplers[name] = [
                 _mesh(hosts, hosts_of(service.mesh, i), job, name, mesh, twin, args, logs)
                 for i, mesh in enumerate(names)
             ]
         else:
-            trained = isinstance(service, spec.TitanService) and service.optimizer
-            lr = trained.lr if trained else 0.0
-            args = (model.titans[name], lr, rehearsal.seed)
+            args = (model.titans[name], job.trainers[name].learning_rate, rehearsal.seed)
             on = hosts_of(service.mesh)
-            fleet.titans[name] = _mesh(hosts, on, job, name, first, twin, args, logs)
+            fleet.trainers[name] = _mesh(hosts, on, job, name, first, twin, args, logs)
     pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
     pools = [(POOL, pure)] if pure else []
     pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if not reward.is_pure]
@@ -81,7 +79,7 @@ async def setup(fleet: Fleet, run_dir: Path, tell: Callable[..., Any]) -> None:
     """Wait until every process answers."""
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all():
-            args = (str(run_dir),) if mesh in fleet.titans.values() else ()
+            args = (str(run_dir),) if mesh in fleet.trainers.values() else ()
             tasks.create_task(set_up(mesh, args, tell))
 
 

@@ -1,4 +1,4 @@
-"""Client of a titan service: log-probs for both kinds, steps and weights for trained ones."""
+"""Client of a trainer: log-probs of trained and frozen models, steps and weights of trained ones."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ GAUGE_SECONDS = 10.0
 """between two times that ranks are compared, which takes a hundredth of it"""
 
 
-class TitanClient:
-    """One mesh of torchtitan ranks; `tell` hears of one that the others wait for."""
+class TrainerClient:
+    """One mesh of ranks; `tell` hears of one that the others wait for."""
 
     def __init__(self, mesh: Mesh, tell: Callable[[str], object] | None = None) -> None:
         self.mesh = mesh
