@@ -1,28 +1,33 @@
 """What runs each kind of service, in one tuple.
 
-A kind whose class in a job is a `Sampler` has each replica on a mesh of its own and speaks with
-services/generator.py (`actors/generator.py` shows what it is asked); any other is a model on one
-mesh, behind services/titan.py.
+A kind whose class in a job is a `Sampler` has each replica on a mesh of its own. Its client is
+services/generator.py, and `actors/generator.py` shows what its actors are asked. A kind whose class
+is a `Trainer` is a model on one mesh of ranks. Its client is services/trainer.py, and
+`actors/trainer.py` shows what its actors are asked. Rehearsals need no code of a kind: they stand
+in for samplers and trainers with the times that the plan estimates.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from forgedsl import extensions
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Generator
 from forgedsl.runtime.actors.trainer import ReferenceModel, TitanTrainer
-from forgedsl.runtime.actors.twins import StubGenerator, StubTitan
+from forgedsl.runtime.upstream import checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`actor` is the class of its processes, `twin` in a rehearsal, where it only takes time."""
+    """`actor` is the class of its processes. `spoilt` says what is wrong with the files of a
+    checkpoint of it, "" if nothing is."""
 
     name: str
     actor: Callable[[spec.Service], type]
-    twin: type
+    spoilt: Callable[[Path], str] = lambda folder: ""
 
 
 def _titan(service: spec.Service) -> type:
@@ -30,11 +35,12 @@ def _titan(service: spec.Service) -> type:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind(name="titan", actor=_titan, twin=StubTitan),
-    Kind(name="vllm", actor=lambda service: Generator, twin=StubGenerator),
+    Kind(name="titan", actor=_titan, spoilt=checkpoints.spoilt),
+    Kind(name="vllm", actor=lambda service: Generator),
 )
 
 
 def kind_of(service: spec.Service) -> Kind:
     """What runs a service."""
-    return next(kind for kind in KINDS if kind.name == service.kind)
+    kinds: tuple[Kind, ...] = (*KINDS, *extensions.added("KINDS", "runtime"))
+    return next(kind for kind in kinds if kind.name == service.kind)

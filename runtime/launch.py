@@ -76,6 +76,7 @@ def run(
         raise LaunchError(f"{run_dir} holds a run; name another folder, or give resume=True")
     run_dir.mkdir(parents=True, exist_ok=True)
     drop_partial(run_dir)
+    spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
     # Monarch and torch read this when they are first imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     for key in remove_dead():
@@ -265,10 +266,12 @@ def _outcome_of(error: BaseException) -> Outcome:
 
 
 async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
-    from forgedsl.runtime.upstream.checkpoints import check_checkpoint
-
     if this.resume is not None:
-        check_checkpoint(this.run_dir, this.resume)
+        from forgedsl.runtime.kinds import kind_of
+        from forgedsl.runtime.upstream.checkpoints import check_checkpoint
+
+        kind = kind_of(this.job.services[this.job.stepped])
+        check_checkpoint(this.run_dir, this.resume, kind.spoilt)
     this.events.emit("phase", text="starting services", services=list(this.job.services))
     fleet = this.backing.spawn(this)
     starting = False

@@ -19,7 +19,7 @@ from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.export import create_repository, export, push
-from forgedsl.runtime.upstream.checkpoints import check_checkpoint
+from forgedsl.runtime.upstream.checkpoints import check_checkpoint, spoilt
 from forgedsl.shipped import shipped_root
 
 TINY = shipped_root() / "models/tiny_math"
@@ -224,11 +224,11 @@ def test_a_resume_names_a_spoilt_file_and_what_to_go_on_from(
 ) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    check_checkpoint(run, 4)
+    check_checkpoint(run, 4, spoilt)
     spoil(run / "checkpoints/step-4" / name)
     away = f"mv {run}/checkpoints/step-4 {run}/spoilt-step-4 && forgec run --resume {run}"
     with pytest.raises(LaunchError, match=f"step 4 .*{said}.*step 2 is whole.*{away}$"):
-        check_checkpoint(run, 4)
+        check_checkpoint(run, 4, spoilt)
     spoil(run / "checkpoints/step-2" / name)
     with pytest.raises(LaunchError, match=f"no earlier one is whole.* forgec run {run}/job.json$"):
-        check_checkpoint(run, 4)
+        check_checkpoint(run, 4, spoilt)

@@ -21,6 +21,7 @@ from forgedsl.emit.python import COLUMNS
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
 from forgedsl.operations.registry import operation
+from forgedsl.services.registry import kind_of
 from forgedsl.types.flow import Role
 
 T = TypeVar("T")
@@ -119,6 +120,8 @@ class _Main:
             ("seed", job.seed), ("profile", job.profile), ("summary", job.summary),
             ("topology", Raw("TOPOLOGY")), ("compiler", job.compiler),
         ]  # fmt: skip
+        if job.extensions:
+            args.append(("extensions", tuple(spec.extension_names(job.extensions))))
         yield statement("program = ", Call("Program", args))
 
     # ---- names
@@ -205,13 +208,14 @@ class _Main:
 
     def services(self) -> Iterator[str]:
         for name, service in self.job.services.items():
+            known = kind_of(service.kind).in_python
             args = [
-                (None, name), (None, self.raw("model", service.model)),
+                (None, name), *([] if known else [(None, service.kind)]),
+                (None, self.raw("model", service.model)),
                 *self.fields(service, "kind", "model"), *self.at(name),
             ]  # fmt: skip
-            yield statement(
-                f"{self.variable('service', name)} = ", Call(f"program.{service.kind}", args)
-            )
+            method = f"program.{service.kind}" if known else "program.service"
+            yield statement(f"{self.variable('service', name)} = ", Call(method, args))
         for group in self.job.colocate:
             yield statement(
                 "", Call("program.colocate", [(None, self.raw("service", n)) for n in group])
@@ -266,10 +270,28 @@ class _Main:
     def nodes(self) -> Iterator[str]:
         for node in self.job.nodes:
             unit = operation(node.op)
-            method = f"{self.owner(node)}.{unit.method or unit.name}"
-            call = Call(method, [*self.arguments(node), *self.extra(node)])
             edge = f"{self.variable('edge', node.name)} = " if unit.has_result else ""
-            yield statement(edge, call)
+            yield statement(edge, self.made(node) if unit.owner else self.plain(node))
+
+    def made(self, node: spec.Node) -> Call:
+        """By the method of a handle."""
+        unit = operation(node.op)
+        method = f"{self.owner(node)}.{unit.method or unit.name}"
+        return Call(method, [*self.arguments(node), *self.extra(node)])
+
+    def plain(self, node: spec.Node) -> Call:
+        """An operation that no handle has a method for."""
+        edges = {i.argument: self.edge(i) for i in node.inputs}
+        args: list[tuple[str | None, Any]] = [
+            (None, node.name), (None, node.op), (None, node.target), (None, edges),
+            ("level", node.level),
+        ]  # fmt: skip
+        fields = self.fields(node, "id", "name", "op", "target", "inputs", "level", "origin")
+        if self.job.origins.get(node.name) == node.origin:
+            self.placed.add(node.name)
+        place = [("at", node.origin)] if node.origin else []
+        extra = sorted((node.model_extra or {}).items())
+        return Call("program.node", [*args, *fields, *extra, ("id", node.id), *place])
 
     def owner(self, node: spec.Node) -> str:
         """What has the method that makes the node."""

@@ -122,8 +122,10 @@ def _known(what: str) -> tuple[str, str, str] | int:
         return what, kinds.entry(what), ""
     if f"std/{what}" in standard_modules():
         return what, library.standard(f"std/{what}"), ""
+    from forgedsl import extensions
     from forgedsl.docs import words
 
+    extensions.use_near(Path.cwd() / what)
     text = library.entry(what.removeprefix("rl.")) or words.word(what)
     if text is not None:
         return what, text, ""

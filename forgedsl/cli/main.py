@@ -101,6 +101,7 @@ def _exit_code(error: Exception) -> int:
         SourceError,
         cannot_write,
     )
+    from forgedsl.extensions import ExtensionError
 
     if isinstance(error, SourceError):
         for diagnostic in error.diagnostics:
@@ -111,7 +112,7 @@ def _exit_code(error: Exception) -> int:
         if isinstance(error, LaunchError):
             return 4
         return 6 if isinstance(error, GuardError) else 5
-    if isinstance(error, CannotWriteError):
+    if isinstance(error, CannotWriteError | ExtensionError):
         print(f"forgec: {error}", file=sys.stderr)
         return 2
     if isinstance(error, OSError) and error.errno in REFUSED:

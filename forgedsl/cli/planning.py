@@ -181,10 +181,13 @@ def read_job(path: Path) -> Job:
     from pydantic import ValidationError
 
     from forgedsl.lower.document import DocumentError, is_document, job_of
-    from forgedsl.lower.job import Job
+    from forgedsl.lower.job import Job, use_extensions
 
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
+        body = value.get("job", value) if isinstance(value, dict) else {}
+        if isinstance(body, dict) and body.get("extensions"):
+            use_extensions(body, path.parent)
         job = job_of(value) if is_document(value) else Job.model_validate(value)
     except OSError as error:
         raise SideError(f"cannot read {path}: {(error.strerror or '').lower()}") from error

@@ -6,7 +6,7 @@ here, and a test holds them against the schema.
 
 from forgedsl.docs.markdown import GENERATED, block, code, join, table
 from forgedsl.docs.settings import settings_table
-from forgedsl.operations.registry import METHODS, OPERATIONS, forms
+from forgedsl.operations.registry import METHODS, forms, operations
 from forgedsl.operations.statements import Form
 from forgedsl.schema.constructors import JUDGE
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
@@ -87,7 +87,7 @@ MEANINGS = {
 def _statements() -> dict[str, str]:
     """What each statement is, by its word; a word that two kinds have says both."""
     found: dict[str, str] = {}
-    for unit in OPERATIONS:
+    for unit in operations():
         for form in unit.forms:
             word = form.method or unit.name
             if form.doc:

@@ -4,6 +4,7 @@ A kind, a kind of service, a word of the language, a statement of a flow, someth
 or a setting, by its whole name or its end (`lr`, `optimizer`).
 """
 
+from forgedsl import extensions
 from forgedsl.docs import expressions, kinds
 from forgedsl.docs.markdown import block, join
 from forgedsl.docs.settings import constructors, settings_table
@@ -38,7 +39,16 @@ def word(what: str) -> str | None:
     for place, meanings in (("a flow", FLOW), ("expressions", EXPRESSIONS)):
         if what in meanings:
             return join([f"# {what}, in {place}", f"{meanings[what]}."])
-    return _setting(what)
+    return _setting(what) or _statement(what)
+
+
+def _statement(what: str) -> str | None:
+    """A statement of a flow that an extension adds."""
+    for unit in extensions.added("OPERATIONS"):
+        for form in unit.forms:
+            if form.method == what:
+                return join([f"# {what}, in a flow", f"`{form.shown or what}`: {form.doc}."])
+    return None
 
 
 def names() -> tuple[str, ...]:

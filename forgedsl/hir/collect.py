@@ -16,7 +16,7 @@ from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.ir.program import Origin
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES
-from forgedsl.services.registry import KINDS as SERVICE_KINDS
+from forgedsl.services.registry import kinds as service_kinds
 from forgedsl.settings import Kind
 from forgedsl.source import Span
 from forgedsl.syntax import ast
@@ -226,7 +226,7 @@ class Collector:
         ctor = decl.ctor
         arguments = tuple(a.value for a in ctor.args) if isinstance(ctor, ast.Call) else ()
         known = ctor.function.text if isinstance(ctor, ast.Call) else ""
-        remote = any(kind.name == known and kind.remote for kind in SERVICE_KINDS)
+        remote = any(kind.name == known and kind.remote for kind in service_kinds())
         form = ast.String if remote else ast.Path
         arguments, head = _headed(arguments, known)
         if not isinstance(ctor, ast.Call) or not all(isinstance(a, form) for a in arguments):
@@ -375,7 +375,7 @@ def a_kind(name: str) -> str:
 
 def _headed(arguments: tuple[ast.Expr, ...], kind: str) -> tuple[tuple[ast.Expr, ...], bool]:
     """The model inside of `titan(value_head(policy))`, and whether it has that head."""
-    trains = any(each.name == kind and each.trains for each in SERVICE_KINDS)
+    trains = any(each.name == kind and each.trains for each in service_kinds())
     match arguments:
         case (
             ast.Call(function=ast.Path(parts=("value_head",)), args=(ast.Arg(name=None) as arg,)),

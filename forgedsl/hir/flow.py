@@ -37,7 +37,7 @@ from forgedsl.ir.program import (
     Value,
 )
 from forgedsl.operations import sync
-from forgedsl.operations.registry import METHODS, OPERATIONS, forms, operation, written
+from forgedsl.operations.registry import METHODS, forms, operation, operations, written
 from forgedsl.operations.statements import Form, Statement, in_file
 from forgedsl.records import replace
 from forgedsl.schema.constructors import JUDGE
@@ -87,10 +87,10 @@ class FlowResolver:
         for name in self.merged.keys() - self.read:
             message = f"no step reads `{name}`"
             self.ctx.error("F119", message, self.edges[name], help=f"`trainer.step({name}, ...)`")
-        for unit in OPERATIONS:
+        for unit in operations():
             unit.check_flow(self.ctx, self.steps, self.unsure)
         steps: Sequence[FlowStep] = self.steps
-        for unit in OPERATIONS:
+        for unit in operations():
             steps = unit.finish(self, steps)
         return tuple(steps)
 
@@ -465,7 +465,7 @@ class FlowResolver:
         self.steps.append(step)
 
 
-NAMELESS = frozenset(o.name for o in OPERATIONS if not any(form.result for form in o.forms))
+NAMELESS = frozenset(o.name for o in operations() if not any(form.result for form in o.forms))
 EXAMPLES = {"count": "32", "n": "n = 8", "max_turns": "max_turns = 3", "env": "env = game"}
 """arguments of methods, as one writes them"""
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from forgedsl import extensions
 from forgedsl.hir import imports, requirements
 from forgedsl.hir.context import ERROR, Host
 from forgedsl.hir.environments import resolve_environments
@@ -38,6 +39,8 @@ def resolve(
     """Resolve a parsed file under a profile ("auto", "none", or its name). None if the profile is
     unknown; otherwise check `loader.reporter.has_errors` before relying on the values.
     `allow_open`: the parameters of a module need no values (they are ERROR then)."""
+    if folder is not None:
+        extensions.use_near(folder / Path(name).name)
     resolver = Resolver(file, name, folder, loader, host or Host())
     resolver.params.is_open = allow_open and is_module(file)
     imports.open_modules(resolver, (str(Path(name).resolve()),))

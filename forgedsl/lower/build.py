@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from forgedsl import extensions
 from forgedsl.diagnostics import Reporter
 from forgedsl.drawing.render_text import render_text
 from forgedsl.errors import SourceError
@@ -20,7 +21,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Program
 from forgedsl.lower import flow, functions, sources
 from forgedsl.lower import job as spec
-from forgedsl.lower.paths import InputFiles
+from forgedsl.lower.paths import InputFiles, digest
 from forgedsl.lower.services import lower_services
 from forgedsl.lower.summary import summary_lines
 from forgedsl.plan.grace import grace
@@ -80,7 +81,9 @@ def lower_planned(
     found = frozenset(reporter) - before
     if any(d.severity == "error" and d.code not in allow for d in found):
         return None
-    return Lowered(job=job.sealed(), files=files.copies, graph=graph, plan=planned)
+    added = extensions.files()
+    copies = (*files.copies, *((path, name) for name, path in added.items()))
+    return Lowered(job=job.sealed(), files=copies, graph=graph, plan=planned)
 
 
 def _job(
@@ -112,6 +115,7 @@ def _job(
         colocate=(planned.colocate,) if len(planned.colocate) > 1 else (),
         chosen=dict(planned.chosen), origins=_origins(program, graph, place),
         topology=render_text(program, graph, planned, host=False),
+        extensions={name: digest(path) for name, path in extensions.files().items()},
     )  # fmt: skip
 
 

@@ -135,7 +135,9 @@ def _memory(plan: Plan) -> dict[str, Any]:
 def _cost(plan: Plan) -> dict[str, Any]:
     cost = plan.cost
     return {
-        "stages": [asdict(stage) for stage in cost.stages],
+        "stages": [
+            {k: v for k, v in asdict(stage).items() if k != "roles"} for stage in cost.stages
+        ],
         "overlapped": cost.overlapped,
         "step_seconds": cost.step_seconds,
         "bottleneck": cost.bottleneck.node if cost.bottleneck is not None else None,

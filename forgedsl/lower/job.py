@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, ValidationError, model_validator
 
+from forgedsl import extensions
 from forgedsl.errors import LaunchError
 from forgedsl.lower.parts import (
     AnyService,
@@ -42,6 +45,7 @@ from forgedsl.lower.parts import (
     Trainer,
     VllmParallel,
     VllmService,
+    service_of,
 )
 from forgedsl.operations.registry import operation
 from forgedsl.types.flow import Role
@@ -52,7 +56,7 @@ __all__ = [
     "Logging", "Lora", "Loss", "LossField", "Mesh", "MixtureSource", "Model", "ModelSource",
     "Node", "Optimizer", "Place", "RandomModel", "Reward", "Rubric", "Sampler", "Sampling",
     "Schedule", "Service", "Spec", "TitanParallel", "TitanService", "Trainer",
-    "VllmParallel", "VllmService", "Wandb",
+    "VllmParallel", "VllmService", "Wandb", "service_of",
 ]  # fmt: skip
 
 FORMAT_VERSION = "1.0"
@@ -260,6 +264,13 @@ class Node(Spec):
     """logprobs: of the value head, the value of each token"""
     origin: str
 
+    @model_validator(mode="after")
+    def _of_its_operation(self) -> Self:
+        unknown = (self.model_extra or {}).keys() - operation(self.op).extra
+        if unknown:
+            raise ValueError(f"a node of `{self.op}` has no field {', '.join(sorted(unknown))}")
+        return self
+
     @property
     def roles(self) -> frozenset[Role]:
         """What it does in the flow."""
@@ -387,6 +398,8 @@ class Job(Spec):
     origins: dict[str, str]
     topology: str
     """the graph as text, for the report and the console"""
+    extensions: dict[str, str] = Field(default_factory=dict, exclude_if=operator.not_)
+    """sha256 of the files of extensions, by their paths"""
 
     @property
     def samplers(self) -> dict[str, Sampler]:
@@ -413,6 +426,23 @@ class Job(Spec):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+def extension_names(paths: Iterable[str]) -> list[str]:
+    """The names of extensions, from the paths of their files."""
+    return list(dict.fromkeys(Path(path).parts[2] for path in paths))
+
+
+def use_extensions(value: Mapping[str, Any], folder: Path) -> None:
+    """Install the extensions of a job, which lie in its folder.
+
+    Raises:
+        LaunchError: one cannot be imported.
+    """
+    try:
+        extensions.install(extension_names(value.get("extensions", ())), folder / extensions.FOLDER)
+    except extensions.ExtensionError as error:
+        raise LaunchError(str(error)) from error
+
+
 def read_job(run_dir: Path) -> Job:
     """The job of a run folder.
 
@@ -420,8 +450,11 @@ def read_job(run_dir: Path) -> Job:
         LaunchError: it was written by a version of ForgeDSL with other settings.
     """
     path = run_dir / "job.json"
+    text = path.read_text(encoding="utf-8")
+    if '"extensions"' in text:
+        use_extensions(json.loads(text), run_dir)
     try:
-        return Job.model_validate_json(path.read_text(encoding="utf-8"))
+        return Job.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

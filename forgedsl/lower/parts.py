@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
 
+from forgedsl import extensions
+
 
 class Spec(BaseModel):
     """Base of all parts: immutable, unknown fields are refused."""
@@ -286,10 +288,12 @@ class VllmService(Sampler):
 SERVICES: tuple[type[Service], ...] = (TitanService, VllmService)
 
 
-def _of_its_kind(value: Any) -> Any:
+def service_of(value: Any) -> Service:
+    """The service that a mapping describes, by its `kind`. Raises ValueError."""
     if isinstance(value, Service):
         return value
-    for found in SERVICES:
+    services: tuple[type[Service], ...] = (*SERVICES, *extensions.added("SERVICES"))
+    for found in services:
         if found.model_fields["kind"].default == value.get("kind"):
             return found.model_validate(value)
     raise ValueError(f"no service is of the kind {value.get('kind')}")
@@ -298,7 +302,7 @@ def _of_its_kind(value: Any) -> Any:
 if TYPE_CHECKING:
     AnyService = Service
 else:
-    AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(_of_its_kind)]
+    AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(service_of)]
 
 
 MixtureSource.model_rebuild()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from forgedsl import extensions
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Program, model_of
 from forgedsl.lower import job
@@ -18,7 +19,8 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
     for name in graph.services:
         decl, mesh = program.services[name], plan.mesh(name)
         dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
-        make = next(make for kind, make in LOWERED if kind == decl.ctor)
+        rows = (*LOWERED, *extensions.added("LOWERED"))
+        make = next(make for kind, make in rows if kind == decl.ctor)
         found[name] = make(decl, mesh, plan, dtype, stepped=name == graph.trainer)
     return found
 

@@ -120,12 +120,16 @@ class Operation:
     level: Level = Level.ROLLOUT
     produces: str = "nothing"
     """for a drawing, where its edge carries no data of the step"""
-    owner: str = "program"
-    """the handle of a generated program that has its method: dataset, service, buffer, program"""
+    owner: str = ""
+    """the handle of a generated program that has a method for it: dataset, service, buffer or
+    program; without one it is written as `program.node`"""
     method: str = ""
     """how that method is called, if not as the operation"""
 
     forms: Sequence[Form] = ()
+
+    extra: frozenset[str] = frozenset()
+    """fields of its node in a job which `lower.job.Node` does not have"""
 
     # ---- runs
 

@@ -30,6 +30,7 @@ NUMBERS = (Stream.SCORE, Stream.VALUE)
 
 class Call(Operation):
     name = "call"
+    owner = "program"
     roles = frozenset({Role.COMPUTES})
     stream = Stream.VALUE
     level = Level.GROUP
@@ -83,6 +84,7 @@ class Call(Operation):
 
 class Mask(Call):
     name = "mask"
+    owner = "program"
     roles = frozenset({Role.COMPUTES, Role.DECIDES})
     stream = Stream.MASK
     forms = (Form(owner="filter"),)

@@ -19,6 +19,7 @@ FILTER = "declare it with `filter NAME(score: [G] f32) -> bool = ...`"
 
 class Keep(Operation):
     name = "keep"
+    owner = "program"
     roles = frozenset({Role.DROPS})
     forms = (
         Form(

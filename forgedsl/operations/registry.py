@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from forgedsl import extensions
 from forgedsl.operations import (
     batches,
     call,
@@ -33,15 +34,22 @@ OPERATIONS: tuple[Operation, ...] = (
 _BY_NAME = {each.name: each for each in OPERATIONS}
 
 
+def operations() -> tuple[Operation, ...]:
+    """All operations, those of extensions included."""
+    return (*OPERATIONS, *extensions.added("OPERATIONS"))
+
+
 def operation(name: str) -> Operation:
-    """The operation of this name in a job."""
+    """The operation of this name in a job. Raises KeyError."""
+    if name not in _BY_NAME:
+        return {each.name: each for each in operations()}[name]
     return _BY_NAME[name]
 
 
 def forms(owner: str) -> Iterator[tuple[Operation, Form]]:
     """What can be written behind a declaration: `owner` is its kind, or the kind of a service."""
-    can = next((kind.can for kind in services.KINDS if kind.name == owner), None)
-    for each in OPERATIONS:
+    can = next((kind.can for kind in services.kinds() if kind.name == owner), None)
+    for each in operations():
         for form in each.forms:
             if form.owner == owner or (form.owner == "service" and form.capability in (can or ())):
                 yield each, form
@@ -55,7 +63,7 @@ def written(owner: str, method: str = "") -> tuple[Operation, Form] | None:
 METHODS: Live[tuple[str, ...]] = Live(
     lambda: {
         owner: tuple(form.method for _, form in forms(owner))
-        for owner in ("dataset", "buffer", *(kind.name for kind in services.KINDS))
+        for owner in ("dataset", "buffer", *(kind.name for kind in services.kinds()))
     }
 )
 """by owner, the methods that statements call"""

@@ -35,6 +35,7 @@ MERGE = Form(
 
 class Replay(Operation):
     name = "replay"
+    owner = "program"
     roles = frozenset({Role.PACKS})
     stream = Stream.BATCH
     level = Level.BATCH

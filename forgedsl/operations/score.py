@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 class Score(Operation):
     name = "score"
+    owner = "program"
     roles = frozenset({Role.SCORES})
     span = True
     of_groups = True

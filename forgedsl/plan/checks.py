@@ -18,7 +18,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Decl, Program, Value, model_of
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
-from forgedsl.operations.registry import OPERATIONS
+from forgedsl.operations.registry import operations
 from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
 from forgedsl.plan.devices import linked
@@ -171,7 +171,9 @@ def check_sampling(decl: Decl) -> list[Diagnostic]:
 
 def check_adapters(decl: Decl) -> list[Diagnostic]:
     """F113: alpha scales adapters, and without a rank there are none."""
-    alpha = decl.settings["lora.alpha"]
+    alpha = decl.settings.get("lora.alpha")
+    if alpha is None:
+        return []
     if alpha.origin.layer == "default" or decl.settings["lora.rank"].value is not None:
         return []
     return [
@@ -354,7 +356,7 @@ def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
             value = decl.settings[limit.setting].value
             other = decl.settings[limit.beside].value if limit.beside else None
             if limit.exceeded(value, roles, head=decl.head, beside=other):
-                without = next((o.name for o in OPERATIONS if limit.role in o.roles), "")
+                without = next((o.name for o in operations() if limit.role in o.roles), "")
                 where = f" where the flow has no `{without}`" if without and roles else ""
                 where += " beside a value head" if limit.head else ""
                 where += f" beside `{limit.beside} = {other}`" if limit.beside else ""

@@ -325,7 +325,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     rows, seq_len = request.rows[node.target]
     passes, epochs, many = 1.0, 1, 1
     if Role.UPDATES in node.roles:
-        passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))]
+        passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint", "none"))]
         epochs, many = graph.updates
     forwards = epochs * max(1.0, passes - 1)  # a backward pass reduces as often as a forward one
     passes *= epochs
@@ -385,7 +385,7 @@ def offload_seconds(
     held = num_params(dims) / (mesh.world // mesh.degrees["dp_replicate"])
     if not trained:
         return itemsize(request.program, decl) * held / PCIE, 0.0
-    weight, moments, gradient = PRECISIONS[str(value(decl, "optimizer.precision"))]
+    weight, moments, gradient = PRECISIONS[str(value(decl, "optimizer.precision", "f32"))]
     update = (2 * (weight + moments) + gradient) * held * mesh.procs / HOST_BANDWIDTH
     return (2 * weight + gradient) * held / PCIE, update
 

@@ -37,6 +37,13 @@ class Place:
     gpus: tuple[int, ...]
 
 
+class Degrees(dict[str, int]):
+    """Parallel degrees by name; 1 for those that a kind does not have."""
+
+    def __missing__(self, name: str) -> int:
+        return 1
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshPlan:
     """Processes of one service; `gpus` is per process, `procs` per host."""
@@ -161,7 +168,7 @@ def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
         cpus=_optional_int(decl, "cpus"),
         device=device,
         replicas=number(decl, "replicas", 1) if kind.replicated else 1,
-        degrees=degrees,
+        degrees=Degrees(degrees),
     )
 
 

@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job, read_job
-from forgedsl.operations.registry import OPERATIONS
+from forgedsl.operations.registry import operations
 from forgedsl.records import dataclass
 from forgedsl.runs.packed import unpacked
 
 Row = dict[str, Any]
-SPANS = (*(each.name for each in OPERATIONS if each.span), "eval", "export")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +139,8 @@ def sessions(events: list[Row]) -> list[list[float]]:
 def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
     """Finished spans by kind, in order of their end."""
     open_: dict[tuple[str, Any], Row] = {}
-    found: dict[str, list[Span]] = {kind: [] for kind in SPANS}
+    kinds = (*(each.name for each in operations() if each.span), "eval", "export")
+    found: dict[str, list[Span]] = {kind: [] for kind in kinds}
     for event in events:
         kind, _, edge = event["kind"].rpartition(".")
         if kind not in found:

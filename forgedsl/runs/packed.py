@@ -13,14 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from forgedsl.operations.registry import OPERATIONS
+from forgedsl.operations.registry import operations
 
 Event = dict[str, Any]
 Fields = tuple[str, ...]
 
-PACKED = tuple(each.name for each in OPERATIONS if each.of_groups)
-"""kinds of spans that belong to a group or an evaluation"""
-EDGES = {f"{kind}.{edge}": (kind, edge) for kind in PACKED for edge in ("start", "end")}
 TIMES = ("start", "engine_start", "engine_end")
 TICK, DIGITS = 4, 6
 """decimals of a time in seconds; digits of any other number"""
@@ -33,16 +30,21 @@ class Packer:
     """Holds the spans of groups back until each group is complete."""
 
     def __init__(self) -> None:
+        packed = (each.name for each in operations() if each.of_groups)
+        self._edges = {
+            f"{kind}.{edge}": (kind, edge) for kind in packed for edge in ("start", "end")
+        }
+        """events of spans that belong to a group or an evaluation"""
         self._open: dict[tuple[str, Any], float] = {}
         self._spans: dict[Any, list[Event]] = {}
         self._drawn: dict[Any, Event] = {}
 
     def take(self, event: Event) -> list[Event]:
         """What is to be written now that this event has happened."""
-        if event["kind"] in EDGES:
+        if event["kind"] in self._edges:
             key = event.get("eval") or event.get("group")
             if key is not None:
-                return self._span(*EDGES[event["kind"]], key, event)
+                return self._span(*self._edges[event["kind"]], key, event)
         match event["kind"]:
             case "group.drawn":
                 self._drawn[event["group"]] = event

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import counted
-from forgedsl.operations.registry import OPERATIONS
+from forgedsl.operations.registry import operations
 from forgedsl.records import dataclass
 from forgedsl.runs import syncs
 from forgedsl.runs.data import RunData, Span
@@ -45,9 +45,6 @@ WAITING = 0.25
 STEPS = 200
 """steps, the last ones, that say what is waited for"""
 EVALS = "evals"
-WORK = (("eval", EVALS), *((each.name, each.waiting) for each in OPERATIONS if each.waiting))
-"""what a waiting trainer waits for: the first of these that is under way"""
-BOUND = {EVALS: "held up by evals"} | {e.waiting: e.slow for e in OPERATIONS if e.waiting}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -403,7 +400,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
         shares = waits(data.spans, data.starts)
         worst = max(shares, key=shares.__getitem__, default="")
         parts = ", ".join(f"{n} {s:.0%}" for n, s in shares.items() if s >= 0.01)
-        words = BOUND.get(worst, "the trainer waits")
+        words = _slow(worst)
         came = f"; {speed}" if worst == "weight sync" and (speed := syncs.rates(data.rows)) else ""
         return f"{words}: the trainer waited {idle:.0%} of the time" + (
             f", of this for {parts}{came}" if parts else ""
@@ -412,6 +409,12 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
         nobody = f"; no answer was in the making {starved:.0%} of the time" if samples else ""
         return f"trainer-bound: the trainer was busy {1 - idle:.0%} of the time{nobody}"
     return f"balanced: the trainer waited {idle:.0%} of the time, the sampler {starved:.0%}"
+
+
+def _slow(waiting: str) -> str:
+    """How a run is called whose trainer waits for this."""
+    words = {each.waiting: each.slow for each in operations() if each.waiting}
+    return {EVALS: "held up by evals", **words}.get(waiting, "the trainer waits")
 
 
 def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) -> dict[str, float]:
@@ -429,15 +432,16 @@ def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) ->
         return {}
     begin, end = gaps[0][0], gaps[-1][1]
     edges_ = [(time, "gap", way) for gap in gaps for time, way in zip(gap, (1, -1), strict=True)]
-    for kind, _ in WORK:
+    work = [("eval", EVALS), *((each.name, each.waiting) for each in operations() if each.waiting)]
+    for kind, _ in work:
         inside = [s for s in spans[kind] if s.end > begin and s.start < end]
         edges_ += [(s.start, kind, 1) for s in inside] + [(s.end, kind, -1) for s in inside]
-    open_ = dict.fromkeys(("gap", *(kind for kind, _ in WORK)), 0)
+    open_ = dict.fromkeys(("gap", *(kind for kind, _ in work)), 0)
     found: dict[str, float] = {}
     last = begin
     for time, kind, way in sorted(edges_):
         if open_["gap"]:
-            doing = next((words for k, words in WORK if open_[k]), "other work")
+            doing = next((words for k, words in work if open_[k]), "other work")
             found[doing] = found.get(doing, 0.0) + time - last
         open_[kind] += way
         last = time

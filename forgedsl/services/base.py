@@ -10,11 +10,13 @@ from enum import StrEnum
 from forgedsl.records import dataclass, replace
 from forgedsl.settings import (
     AUTO,
+    BOOL,
     COUNT,
     FRACTION,
     NATURAL,
     PART,
     POSITIVE,
+    SOME,
     STR,
     Derived,
     Impact,
@@ -71,6 +73,25 @@ SAMPLING = (
 """of every kind that samples"""
 
 
+TEMPERATURE = row(
+    "temperature", replace(SOME, usual=(0.01, 5.0)), 1.0, NUM,
+    "divides the logits before every log-prob",
+)  # fmt: skip
+"""of every kind that measures log-probs"""
+BATCH = (
+    row("batch.seq_len", replace(COUNT, auto=True), AUTO, NUM,
+         "tokens per packed row; auto is the model's context"),
+    row("batch.rows", replace(OPTIONAL_COUNT, auto=True), None, NUM,
+         "rows per rank and microbatch; auto is as many as are of use and fit"),
+    row("batch.tokens", OPTIONAL_COUNT, None, NUM, "or tokens per rank and microbatch"),
+    row("batch.pack", BOOL, True, NUM,
+         "several sequences share a row, or each has its own"),
+    row("batch.accumulate", replace(COUNT, auto=True), AUTO, NUM,
+         "microbatches per step; auto is as many as the batch needs"),
+)  # fmt: skip
+"""of every kind that trains"""
+
+
 class Capability(StrEnum):
     """What a service can do for a flow; passes and the runtime ask for these, not for kinds."""
 
@@ -107,6 +128,8 @@ class ServiceKind:
     process: int = GIB
     learning: tuple[str, ...] = ()
     remote: bool = False
+    in_python: bool = False
+    """generated programs have a method of its name"""
     experts_on_one: bool = False
     """a model with experts computes in one process"""
 

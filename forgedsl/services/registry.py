@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from forgedsl import extensions
 from forgedsl.services import openai, titan, vllm
 from forgedsl.services.base import ServiceKind
 from forgedsl.settings import Kind, Live
 
 KINDS: tuple[ServiceKind, ...] = (titan.KIND, vllm.KIND, openai.KIND)
-SCHEMAS: Live[Kind] = Live(lambda: {kind.name: kind.schema for kind in KINDS})
+SCHEMAS: Live[Kind] = Live(lambda: {kind.name: kind.schema for kind in kinds()})
+
+
+def kinds() -> tuple[ServiceKind, ...]:
+    """All kinds, those of extensions included."""
+    return (*KINDS, *extensions.added("KINDS"))
 
 
 def kind_of(name: str | None) -> ServiceKind:
     """The kind of this name, as a declaration (`ctor`), a mesh or a job has it."""
-    return next(kind for kind in KINDS if kind.name == name)
+    return next(kind for kind in kinds() if kind.name == name)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from forgedsl.records import replace
 from forgedsl.services.base import (
+    BATCH,
     COMMON,
     GIB,
     NUM,
     OPTIONAL_COUNT,
     PLACE,
+    TEMPERATURE,
     Capability,
     ServiceKind,
     row,
@@ -16,7 +18,6 @@ from forgedsl.services.base import (
 from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
 from forgedsl.types.flow import Role
 
-_TEMPERATURE = replace(SOME, usual=(0.01, 5.0))
 _RECOMPUTED = replace(word("none", "selective", "full"), auto=True)
 _BETA = Type(base="float", minimum=0.0, below=1.0)
 PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
@@ -39,7 +40,7 @@ SCHEMA = Kind(
     settings=(
         *COMMON,
         row("procs", replace(COUNT, auto=True), 1, PLACE, "processes per host"),
-        row("temperature", _TEMPERATURE, 1.0, NUM, "divides the logits before every log-prob"),
+        TEMPERATURE,
         row("compile", replace(BOOL, auto=True), AUTO, PLACE, "torch.compile the model"),
         row("parallel.dp_shard", replace(COUNT, auto=True), AUTO, PLACE,
              "sharded data parallel; auto is hosts x procs over the others"),
@@ -70,15 +71,7 @@ SCHEMA = Kind(
         row("lora.rank", replace(OPTIONAL_COUNT, usual=(1, 2048)), None, NUM,
              "train adapters of this rank on every linear layer instead of the weights"),
         row("lora.alpha", SOME, 32.0, NUM, "adapters are scaled by alpha / rank"),
-        row("batch.seq_len", replace(COUNT, auto=True), AUTO, NUM,
-             "tokens per packed row; auto is the model's context"),
-        row("batch.rows", replace(OPTIONAL_COUNT, auto=True), None, NUM,
-             "rows per rank and microbatch; auto is as many as are of use and fit"),
-        row("batch.tokens", OPTIONAL_COUNT, None, NUM, "or tokens per rank and microbatch"),
-        row("batch.pack", BOOL, True, NUM,
-             "several sequences share a row, or each has its own"),
-        row("batch.accumulate", replace(COUNT, auto=True), AUTO, NUM,
-             "microbatches per step; auto is as many as the batch needs"),
+        *BATCH,
         row("memory.activation_checkpoint", _RECOMPUTED, "none", PLACE,
              "recompute activations in the backward pass"),
         row("memory.offload", BOOL, False, PLACE,
@@ -89,6 +82,7 @@ SCHEMA = Kind(
 
 KIND = ServiceKind(
     name="titan",
+    in_python=True,
     schema=SCHEMA,
     can=frozenset({Capability.TRAINS, Capability.MEASURES, Capability.JUDGES}),
     degrees=("dp_replicate", "dp_shard", "cp", "tp", "pp"),

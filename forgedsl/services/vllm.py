@@ -66,6 +66,7 @@ SCHEMA = Kind(
 
 KIND = ServiceKind(
     name="vllm",
+    in_python=True,
     schema=SCHEMA,
     can=frozenset({Capability.SAMPLES, Capability.JUDGES}),
     needs=((Capability.SAMPLES, "sampling.max_tokens", "it samples"),),

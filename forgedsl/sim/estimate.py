@@ -209,13 +209,13 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     rates = rates_of(request, mesh)
     token = forward_flops(dims, seq_len) / (rates.train * mesh.world)
     each = rows * seq_len * data_ranks(mesh)
-    passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint"))] if trained else 1.0
+    passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint", "none"))] if trained else 1.0
     epochs, many = graph.updates
     reduce = reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
     token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
     fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
     token += fetched / each / passes
-    weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision"))]
+    weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision", "f32"))]
     synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from forgedsl import extensions as outside
 from forgedsl.lower import job as spec
 from forgedsl.lower.paths import digest
 from forgedsl.runtime.api.handles import (
@@ -46,11 +47,15 @@ class Program:
         summary: Sequence[str] = (),
         topology: str = "",
         compiler: str = VERSION,
+        extensions: Sequence[str] = (),
     ) -> None:
         install_places()
+        outside.install(extensions, folder / outside.FOLDER)
         self.folder = folder
         self._functions = functions
+        added = outside.files() if extensions else {}
         self._head: dict[str, Any] = {
+            "extensions": {name: digest(path) for name, path in added.items()},
             "name": name, "seed": seed, "profile": profile, "compiler": compiler,
             "summary": tuple(summary), "topology": topology,
         }  # fmt: skip
@@ -103,6 +108,16 @@ class Program:
         """A vLLM service."""
         self._declare("services", name, spec.VllmService(model=model.name, **given), at)
         return Generator(self, name)
+
+    def service(
+        self, name: str, kind: str, model: Model, *, at: str = "", **given: Any
+    ) -> Titan | Generator:
+        """A service of a kind of an extension."""
+        service = spec.service_of({"kind": kind, "model": model.name} | given)
+        self._declare("services", name, service, at)
+        if isinstance(service, spec.Sampler):
+            return Generator(self, name)
+        return Titan(self, name, trained=service.trained)
 
     def colocate(self, *services: Titan | Generator) -> None:
         """These services share their GPUs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from forgedsl import extensions
 from forgedsl.runtime.operations import ends, functions, logprobs, recall, sample
 from forgedsl.runtime.operations.base import Operation
 
@@ -16,4 +17,9 @@ _BY_NAME = {each.name: each for each in OPERATIONS}
 
 def unit_of(op: str) -> Operation:
     """What runs this operation."""
+    if op not in _BY_NAME:
+        units: dict[str, Operation] = {
+            each.name: each for each in extensions.added("OPERATIONS", "runtime")
+        }
+        return units[op]
     return _BY_NAME[op]

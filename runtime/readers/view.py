@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from forgedsl.operations.registry import OPERATIONS
+from forgedsl.operations.registry import operations
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.rows import Row, row_of
 
 WINDOW = 20
 """steps that the smoothed figures and the remaining time look back on"""
-WORK = {each.name: (each.work, each.state) for each in OPERATIONS if each.span}
-WORK["export"] = ("export", "being written")
-"""spans that take time -> (what is in them, what happens to it)"""
 
 
 @dataclass(slots=True)
@@ -48,7 +45,9 @@ class View:
     """services that are not ready yet"""
     evaluating: str = ""
     under_way: Counter[str] = field(default_factory=Counter)
-    """spans of WORK that have begun and not ended"""
+    """spans of `work` that have begun and not ended"""
+    work: dict[str, tuple[str, str]] = field(default_factory=lambda: spans_of_work())
+    """spans that take time -> (what is in them, what happens to it)"""
     row: Row = field(default_factory=dict)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=WINDOW))
     rewards: list[float] = field(default_factory=list)
@@ -58,7 +57,7 @@ class View:
     def on_event(self, event: Event) -> None:
         self.now = event["time"]
         work, _, edge = event["kind"].partition(".")
-        if work in WORK:
+        if work in self.work:
             self.under_way[work] += 1 if edge == "start" else -1
             return
         match event["kind"]:
@@ -102,7 +101,7 @@ class View:
     def doing(self) -> str:
         """What is going on: `eval held_out, 37 completions in the making`; or nothing."""
         found = [f"eval {self.evaluating}"] if self.evaluating else []
-        for work, (thing, state) in WORK.items():
+        for work, (thing, state) in self.work.items():
             count = self.under_way[work]
             plural = ("es" if thing.endswith("h") else "s") if count > 1 else ""
             found += [f"{count} {thing}{plural} {state}"] if count else []
@@ -138,3 +137,9 @@ class View:
         """The first and the last evaluation of this name, if there are two."""
         mine = [e for e in self.evals if e.name == name]
         return (mine[0], mine[-1]) if len(mine) > 1 else None
+
+
+def spans_of_work() -> dict[str, tuple[str, str]]:
+    """Spans of operations, and of the export."""
+    found = {each.name: (each.work, each.state) for each in operations() if each.span}
+    return found | {"export": ("export", "being written")}

@@ -1,4 +1,4 @@
-"""Client of a trainer: log-probs of trained and frozen models, steps and weights of trained ones."""
+"""Client of a trainer: log-probs of any, steps and weights of one that is trained."""
 
 from __future__ import annotations
 

@@ -9,9 +9,8 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.lower.hosts import hosts_of
-from forgedsl.runtime.actors.twins import StubRewards
+from forgedsl.runtime.actors.twins import StubGenerator, StubRewards, StubTitan
 from forgedsl.runtime.hosts.base import Hosts
-from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.meshes import POOL, Fleet, set_up
 from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
@@ -27,18 +26,17 @@ def spawn(job: spec.Job, rehearsal: Rehearsal, run_dir: Path, hosts: Hosts) -> F
     fleet = Fleet(samplers={}, trainers={}, rewards={}, hosts=hosts)
     for name, service in job.services.items():
         first = service.mesh.name
-        twin = kind_of(service).twin
         if name in job.samplers:
             names = [f"{first}{i}" if i else first for i in range(service.mesh.replicas)]
             args: tuple[Any, ...] = (model.engines[name],)
             fleet.samplers[name] = [
-                _mesh(hosts, hosts_of(service.mesh, i), job, name, mesh, twin, args, logs)
+                _mesh(hosts, hosts_of(service.mesh, i), job, name, mesh, StubGenerator, args, logs)
                 for i, mesh in enumerate(names)
             ]
         else:
             args = (model.titans[name], job.trainers[name].learning_rate, rehearsal.seed)
             on = hosts_of(service.mesh)
-            fleet.trainers[name] = _mesh(hosts, on, job, name, first, twin, args, logs)
+            fleet.trainers[name] = _mesh(hosts, on, job, name, first, StubTitan, args, logs)
     pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
     pools = [(POOL, pure)] if pure else []
     pools += [(f"reward_{n}", (n,)) for n, reward in job.rewards.items() if not reward.is_pure]

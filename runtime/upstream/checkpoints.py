@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ BEGIN, END, END_SIZE = b"PK\3\4", b"PK\5\6", 22
 """what each tensor lies between: torch.save writes a zip without a comment"""
 
 
-def check_checkpoint(run_dir: Path, step: int) -> None:
-    """Look at the checkpoint that a run is to go on from.
+def check_checkpoint(run_dir: Path, step: int, spoilt: Callable[[Path], str]) -> None:
+    """Look at the checkpoint that a run is to go on from. `spoilt` says what is wrong with the
+    files of one, "" if nothing is.
 
     Raises:
         LaunchError: a file of it is gone, cut or overwritten; it says what to go on from instead.

@@ -106,8 +106,10 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
         os.close(stream)
         assert isinstance(sys.stdout, io.TextIOWrapper)
         sys.stdout.reconfigure(line_buffering=True)
+        from forgedsl import extensions
         from forgedsl.runtime.upstream.vllm import prepare_environment
 
+        extensions.inherit()
         prepare_environment(device)
 
     return start

@@ -21,8 +21,8 @@ def check(view: View) -> Findings:
         return
     for name in dict.fromkeys(step.receiver for step in view.steps):
         trainer = view.program.services[name]
-        warmup = trainer.settings["optimizer.warmup"]
-        if warmup.value >= steps > 1:
+        warmup = trainer.settings.get("optimizer.warmup")
+        if warmup is not None and warmup.value >= steps > 1:
             yield finding(
                 f"the warm-up of {warmup.value} steps is as long as the run, or longer",
                 place(warmup, trainer),

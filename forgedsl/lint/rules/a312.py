@@ -16,8 +16,8 @@ finding = rule(__doc__, "E")
 def check(view: View) -> Findings:
     for name in dict.fromkeys(step.receiver for step in view.steps):
         trainer = view.program.services[name]
-        norm = trainer.settings["optimizer.max_norm"]
-        if norm.value == 0:
+        norm = trainer.settings.get("optimizer.max_norm")
+        if norm is not None and norm.value == 0:
             yield finding(
                 f"`{name}` clips every gradient to 0 and learns nothing",
                 place(norm, trainer),
