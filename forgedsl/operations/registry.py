@@ -23,6 +23,7 @@ from forgedsl.operations.base import Operation
 from forgedsl.operations.statements import Form
 from forgedsl.services import registry as services
 from forgedsl.settings import Live
+from forgedsl.types.flow import Role
 
 OPERATIONS: tuple[Operation, ...] = (
     *draw.OPERATIONS, *batches.OPERATIONS, *pairs.OPERATIONS, *recall.OPERATIONS,
@@ -44,6 +45,15 @@ def operation(name: str) -> Operation:
     if name not in _BY_NAME:
         return {each.name: each for each in operations()}[name]
     return _BY_NAME[name]
+
+
+def working() -> tuple[Operation, ...]:
+    """Operations whose work is a span in the log of a run, in the order in which a group meets
+    them."""
+    order = (Role.SAMPLES, Role.SCORES, Role.MEASURES, Role.UPDATES, Role.TRANSFERS)
+    spans = [each for each in operations() if each.span]
+    return tuple(sorted(spans, key=lambda e: min((order.index(r) for r in e.roles & {*order}),
+                                                 default=len(order))))  # fmt: skip
 
 
 def forms(owner: str) -> Iterator[tuple[Operation, Form]]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower.job import Job, read_job
-from forgedsl.operations.registry import operations
+from forgedsl.operations.registry import working
 from forgedsl.records import dataclass
 from forgedsl.runs.packed import unpacked
 
@@ -139,7 +139,7 @@ def sessions(events: list[Row]) -> list[list[float]]:
 def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
     """Finished spans by kind, in order of their end."""
     open_: dict[tuple[str, Any], Row] = {}
-    kinds = (*(each.name for each in operations() if each.span), "eval", "export")
+    kinds = (*(each.name for each in working()), "eval", "export")
     found: dict[str, list[Span]] = {kind: [] for kind in kinds}
     for event in events:
         kind, _, edge = event["kind"].rpartition(".")

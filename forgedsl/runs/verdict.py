@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import counted
-from forgedsl.operations.registry import operations
+from forgedsl.operations.registry import working
 from forgedsl.records import dataclass
 from forgedsl.runs import syncs
 from forgedsl.runs.data import RunData, Span
@@ -413,7 +413,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
 
 def _slow(waiting: str) -> str:
     """How a run is called whose trainer waits for this."""
-    words = {each.waiting: each.slow for each in operations() if each.waiting}
+    words = {each.waiting: each.slow for each in working() if each.waiting}
     return {EVALS: "held up by evals", **words}.get(waiting, "the trainer waits")
 
 
@@ -432,7 +432,7 @@ def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) ->
         return {}
     begin, end = gaps[0][0], gaps[-1][1]
     edges_ = [(time, "gap", way) for gap in gaps for time, way in zip(gap, (1, -1), strict=True)]
-    work = [("eval", EVALS), *((each.name, each.waiting) for each in operations() if each.waiting)]
+    work = [("eval", EVALS), *((each.name, each.waiting) for each in working() if each.waiting)]
     for kind, _ in work:
         inside = [s for s in spans[kind] if s.end > begin and s.start < end]
         edges_ += [(s.start, kind, 1) for s in inside] + [(s.end, kind, -1) for s in inside]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field
 
-from forgedsl.operations.registry import operations
+from forgedsl.operations.registry import working
 from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.rows import Row, row_of
 
@@ -141,5 +141,5 @@ class View:
 
 def spans_of_work() -> dict[str, tuple[str, str]]:
     """Spans of operations, and of the export."""
-    found = {each.name: (each.work, each.state) for each in operations() if each.span}
+    found = {each.name: (each.work, each.state) for each in working()}
     return found | {"export": ("export", "being written")}
