@@ -66,10 +66,14 @@ class Transport:
 
     def copies(self, sender: Spot, receivers: Sequence[Spot]) -> int:
         """How many times the weights leave the sender's host."""
-        far = [spot for spot in receivers if spot.host != sender.host]
         if self.handed_on:
-            return min(BRANCHES, len({spot.host for spot in far}))
-        return sum(spot.procs for spot in far)
+            return min(BRANCHES, len({s.host for s in receivers if s.host != sender.host}))
+        return direct_copies(sender, receivers)
+
+
+def direct_copies(sender: Spot, receivers: Sequence[Spot]) -> int:
+    """Copies that leave the sender's host if every process elsewhere takes its own."""
+    return sum(spot.procs for spot in receivers if spot.host != sender.host)
 
 
 TRANSPORTS = (
@@ -123,10 +127,10 @@ def offered(*, linked: bool) -> tuple[Transport, ...]:
 
 def choose(sender: Spot, receivers: Sequence[Spot], *, linked: bool) -> str:
     """The fastest transport that serves; weights are handed on where fewer copies leave so."""
-    plain = TRANSPORTS[-1].copies(sender, receivers)
+    direct = direct_copies(sender, receivers)
     return next(
         t.name
         for t in offered(linked=linked)
         if t.serves(sender, receivers)
-        and not (t.handed_on and t.copies(sender, receivers) >= plain)
+        and not (t.handed_on and t.copies(sender, receivers) >= direct)
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from forge_texts import GRPO, changed, plan_of
 
+from forgedsl import transports
 from forgedsl.hir.context import Host
 from forgedsl.plan.devices import linked
 from forgedsl.plan.params import num_params
@@ -54,6 +55,14 @@ def test_hosts_hand_weights_on_where_fewer_copies_leave_the_trainers(
     hosts: list[int], way: str
 ) -> None:
     assert choose(CPU, [replace(CPU, host=host) for host in hosts], linked=False) == way
+
+
+def test_a_further_row_of_the_same_sort_moves_no_placement(monkeypatch) -> None:
+    tree = next(each for each in TRANSPORTS if each.name == "tree")
+    more = replace(tree, name="later")
+    monkeypatch.setattr(transports, "TRANSPORTS", (*TRANSPORTS, more))
+    for hosts, way in ([1, 2], "tcp"), ([1, 2, 3], "tree"):
+        assert choose(CPU, [replace(CPU, host=host) for host in hosts], linked=False) == way
 
 
 def on_three_hosts(way: str, *more: str, gpus: int = 6) -> Plan:

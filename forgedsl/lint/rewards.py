@@ -383,3 +383,21 @@ def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:
     if setting and reward.settings[setting].origin.span is not None:
         return reward.settings[setting].origin.span  # type: ignore[return-value]
     return view.program.spans.get(reward.name, reward.span)
+
+
+DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
+
+
+def inverted(score: Score) -> list[str]:
+    """The rewards of the library that a score falls with."""
+    found = []
+    for name, reward in score.rewards.items():
+        effects = score.effects(name) if _is_directed(reward) else []
+        if effects and max(effects) <= 0 and min(effects) < 0:
+            found.append(name)
+    return found
+
+
+def _is_directed(reward: RewardDecl) -> bool:
+    body = reward.body
+    return isinstance(body, Constructor) and body.name in DIRECTED and body.args.get("text") is None

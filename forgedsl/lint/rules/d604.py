@@ -9,7 +9,6 @@ Rows are those of a source, whatever the dataset is called, also as a part of a 
 another revision (TTRL #51, parameter-golf #2127). Give it another `split` or another `source`.
 """
 
-import re
 from collections.abc import Iterator
 from posixpath import normpath
 from typing import Any
@@ -17,11 +16,11 @@ from typing import Any
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.splits import SLICE
 from forgedsl.lint.view import View
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "E")
-SLICE = re.compile(r"\[(\d*)(%?):(\d*)(%?)\]")
 Rows = tuple[str, str, float, float]
 """whose, unit of the bounds, first and last"""
 

@@ -14,7 +14,7 @@ from forgedsl.diagnostics import Diagnostic
 from forgedsl.families.registry import FAMILIES, family
 from forgedsl.ir.program import Constructor, Decl
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rules import d610
+from forgedsl.lint.models import arch_of
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "W")
@@ -23,7 +23,7 @@ finding = rule(__doc__, "W")
 def check(view: View) -> Findings:
     known = {end for each in FAMILIES for end in each.ends}
     for service in view.samplers():
-        arch = d610.arch_of(view.program.models[service.ctor_args[0].name])
+        arch = arch_of(view.program.models[service.ctor_args[0].name])
         if isinstance(arch, Constructor):
             yield from never(service, family(arch.name).ends, known)
 

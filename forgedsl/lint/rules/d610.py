@@ -11,14 +11,12 @@ token 1234 is another word and its log-prob means nothing. See TRL #4562.
 Use a model of the same family, or one with the same `tokenizer`.
 """
 
-from typing import Any
-
 from forgedsl.diagnostics import Label
-from forgedsl.families.base import Unsupported
-from forgedsl.families.registry import by_hub_name, family
+from forgedsl.families.registry import family
 from forgedsl.hir.judges import scorer_of
 from forgedsl.ir.program import Constructor, Decl, model_of
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.models import arch_of
 from forgedsl.lint.view import View
 from forgedsl.types.flow import Role
 
@@ -64,15 +62,3 @@ def _difference(ours: Decl, theirs: Decl) -> str:
     if all(isinstance(s, int) for s in sizes) and sizes[0] != sizes[1]:
         return f"{sizes[1]} entries, not {sizes[0]}"
     return ""
-
-
-def arch_of(model: Decl) -> Any:
-    """The architecture as it is declared, else what the name of a published model says."""
-    arch, source = model.settings["arch"].value, model.settings["source"].value
-    if isinstance(arch, Constructor) or getattr(source, "name", "") != "hf":
-        return arch
-    try:
-        known = by_hub_name(str(source.args["id"]))
-    except Unsupported:
-        return arch
-    return arch if known is None else Constructor(name=known[0].name, args={}, span=source.span)

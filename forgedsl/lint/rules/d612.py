@@ -21,7 +21,7 @@ from typing import Any
 
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rules.d604 import SLICE
+from forgedsl.lint.splits import SLICE
 from forgedsl.lint.view import View, place
 from forgedsl.shipped import locate
 from forgedsl.source import Span

@@ -14,13 +14,12 @@ Use an aggregator, `token_mean(pg, mask)`, or `mean(pg, T, mask)` within a seque
 
 from forgedsl.diagnostics import Edit, Fix
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import hand_written
 from forgedsl.lint.losses import LossView, Spot
 from forgedsl.lint.view import View
-from forgedsl.losses.tree import Tree
 from forgedsl.syntax import ast
 
 finding = rule(__doc__, "D")
-SCALES = ("neg", "expand", "stop", "float")
 
 
 def check(view: View) -> Findings:
@@ -34,58 +33,6 @@ def check(view: View) -> Findings:
                 "sequence",
                 fix=_mean(loss, spot),
             )
-
-
-def hand_written(loss: LossView) -> tuple[int, ...]:
-    """The divisions that are means written by hand."""
-    values = loss.tree.values
-    divisions = (node for node, value in enumerate(values) if value.op == "div")
-    return tuple(node for node in divisions if is_hand_written(loss.tree, node))
-
-
-def is_hand_written(tree: Tree, node: int) -> bool:
-    """Whether a division is a sum over tokens by a count that is not exactly theirs."""
-    numerator, divisor = tree.values[node].args
-    masks = _summed_under(tree, numerator)
-    if not masks:
-        return False
-    divisor = _bare(tree, divisor)
-    value = tree.values[divisor]
-    if value.op == "max" and _is_one(tree, value.args[1]):
-        counted = tree.values[_bare(tree, value.args[0])]
-        return counted.op == "seq_count" and counted.args[0] not in masks
-    if value.op == "input" and value.attr == "num_tokens":
-        return True
-    return value.op == "seq_count" or (value.op == "seq_sum" and _counts(tree, value.args[0]))
-
-
-def _summed_under(tree: Tree, node: int) -> set[int]:
-    """The masks of the sum that a value is, up to factors."""
-    value = tree.values[node]
-    if value.op == "seq_sum":
-        return {value.args[1]}
-    if value.op in SCALES:
-        return _summed_under(tree, value.args[0])
-    if value.op == "mul":
-        return _summed_under(tree, value.args[0]) | _summed_under(tree, value.args[1])
-    return set()
-
-
-def _bare(tree: Tree, node: int) -> int:
-    while tree.values[node].op in ("expand", "float", "stop"):
-        node = tree.values[node].args[0]
-    return node
-
-
-def _is_one(tree: Tree, node: int) -> bool:
-    value = tree.values[node]
-    return value.op == "const" and value.attr == 1.0
-
-
-def _counts(tree: Tree, node: int) -> bool:
-    """Whether a sum of this is a count: of ones, or of true."""
-    value = tree.values[_bare(tree, node)]
-    return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"
 
 
 def _mean(loss: LossView, spot: Spot) -> Fix | None:

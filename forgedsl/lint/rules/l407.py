@@ -12,8 +12,8 @@ without a token of its own made DPO's gradients NaN (open-instruct #1625), a tok
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import hand_written
 from forgedsl.lint.losses import STANDARD, LossView, Spot
-from forgedsl.lint.rules import l403
 from forgedsl.lint.view import GroupView, View
 from forgedsl.losses.tree import GROUP_REDUCTIONS, Value, reachable
 from forgedsl.source import Span
@@ -44,7 +44,7 @@ def _of_loss(loss: LossView) -> Findings:
 def _divisors(loss: LossView) -> tuple[tuple[int, int], ...]:
     """(value of the gradient, value of the loss) of each division by what may be 0."""
     facts = loss.facts
-    by_hand = loss.once(l403.hand_written)
+    by_hand = loss.once(hand_written)
     found = []
     for node, value in enumerate(facts.gradient.values):
         operand, origin = _operand(value), facts.origin(node)

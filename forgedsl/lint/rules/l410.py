@@ -17,20 +17,17 @@ Decided on the derivative of the loss for a token. Unlearning by ascent is writt
 """
 
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import ranges, wrong_at
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.rules import l424
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
-ELSEWHERE = 0.25, 4.0
-"""other ratios"""
-FAR = 0.0, 1.5, -1.5
 
 
 def check(view: View) -> Findings:
     for loss in view.losses:
         advantage = loss.once(wrong_at)
-        if advantage is None or loss.once(l424.ranges):
+        if advantage is None or loss.once(ranges):
             continue
         what, at = "a chosen token" if loss.is_pairs else "a token to be learned", ""
         if not loss.is_pairs and loss.fields("weight"):
@@ -60,26 +57,3 @@ def _gain(loss: LossView, advantage: float) -> float:
     if loss.is_pairs:
         return loss.slope(side="chosen" if advantage > 0 else "rejected")
     return loss.gain(weight=advantage)
-
-
-def wrong_at(loss: LossView) -> float | None:
-    """The advantage, 1 or -1, at which the gradient points the wrong way."""
-    if "logprob" not in loss.read:
-        return None
-    gain = loss.gain()
-    if gain > 1e-9 or (loss.is_pairs and gain > -1e-9 and loss.slope(side="rejected") < 1e-9):
-        return 1.0
-    if loss.is_pairs:
-        at = [loss.slope(side="rejected", distance=distance) for distance in FAR]
-        alone = bool(loss.fields("reference")) and max(map(abs, at)) < 1e-9
-        return -1.0 if alone or loss.slope(side="rejected") < -1e-9 else None
-    if not any(name in loss.read for name in loss.fields("weight")):
-        return None
-    bad = loss.gain(weight=-1.0)
-    for adv, here in ((1.0, gain), (-1.0, bad)):
-        learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
-        if max(abs(here), abs(loss.gain(weight=adv, level=-0.5))) < 1e-12 and learns:
-            return adv  # nothing where the policy is its sampler, and something elsewhere
-    if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
-        return -1.0  # all are pushed up alike, and the advantage changes no more than how far
-    return -1.0 if bad < -1e-9 else None

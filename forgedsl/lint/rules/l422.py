@@ -14,8 +14,8 @@ how likely a token is.
 """
 
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import wrong_at
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -36,7 +36,7 @@ def check(view: View) -> Findings:
 
 def _live(loss: LossView) -> int | None:
     """The product of a weight with gradient and a log-prob."""
-    if loss.is_pairs or "logprob" not in loss.read or loss.once(l410.wrong_at) is not None:
+    if loss.is_pairs or "logprob" not in loss.read or loss.once(wrong_at) is not None:
         return None
     found = [[loss.gain(level=level) for level in LEVELS]]
     if not {"reference", "entropy"} & {*loss.roles.values(), *loss.read}:

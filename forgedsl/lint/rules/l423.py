@@ -14,15 +14,12 @@ Truncated importance sampling weighs by `proximal - behavior` and clips `logprob
 ratios whose product is one. Decided on how the derivative for a token grows with the ratio.
 """
 
-import math
-
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import off_one, power_of_ratio, twice, wrong_at
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.rules import l410, l428
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
-STEP = 1e-5
 
 
 def check(view: View) -> Findings:
@@ -45,31 +42,14 @@ def check(view: View) -> Findings:
             )
 
 
-def twice(loss: LossView) -> int | None:
-    """The value that has the ratio twice."""
-    if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
-        return None
-    end = loss.tree.output("loss")
-    if "logprob" not in loss.read or _power(loss, end) < 1.5:
-        return None
-    values = loss.tree.values
-    within = (n for n in sorted(loss.objective) if values[n].type.diff and _power(loss, n) > 1.5)
-    return next(within, end)
-
-
 def _inverted(loss: LossView) -> int | None:
     """The loss, where it divides by the ratio."""
-    if any(loss.once(question) is not None for question in (l410.wrong_at, l428.off_one)):
+    if any(loss.once(question) is not None for question in (wrong_at, off_one)):
         return None  # one mistake, one message
     end = loss.tree.output("loss")
     weighs = not loss.is_pairs and loss.fields("sampler") and loss.fields("weight")
-    return end if weighs and "logprob" in loss.read and -1.5 < _power(loss, end) < -0.5 else None
-
-
-def _power(loss: LossView, node: int) -> float:
-    """The power of the ratio that the derivative of a value has at ratio 1."""
-    up, down = (
-        abs(loss.point(ratio=ratio)(node).slope - loss.point(ratio=ratio, weight=0.0)(node).slope)
-        for ratio in (math.exp(STEP), math.exp(-STEP))
+    return (
+        end
+        if weighs and "logprob" in loss.read and -1.5 < power_of_ratio(loss, end) < -0.5
+        else None
     )
-    return math.log(up / down) / (2 * STEP) if up > 0 and down > 0 else 0.0

@@ -12,11 +12,10 @@ holds it: GSPO (2507.18071) publishes 3e-4 and 4e-4, where PPO has 0.2 (AstrAI #
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.losses import LossView
+from forgedsl.lint.loss_mistakes import ranges
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "W")
-WIDEST, WIDEST_OF_SEQUENCE, LOWEST = 20.0, 0.05, 0.1
 
 
 def check(view: View) -> Findings:
@@ -31,31 +30,3 @@ def check(view: View) -> Findings:
                 if "sequence" in what
                 else "`clip(ratio, 1 - 0.2, 1 + 0.28)`: distances from 1, not percent",
             )
-
-
-def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
-    """Clips of a ratio, their bounds, and what is wrong with them."""
-    values, found = loss.tree.values, []
-    if loss.is_pairs or not loss.fields("sampler"):
-        return ()
-    for node in sorted(loss.objective):
-        value = values[node]
-        bounds = [values[arg].attr for arg in value.args[1:]]
-        if value.op != "clamp" or not all(isinstance(b, int | float) for b in bounds):
-            continue
-        low, high = float(bounds[0] or 0.0), float(bounds[1] or 0.0)
-        at = [loss.point(ratio=ratio)(value.args[0]) for ratio in (1.0, 1.5)]
-        if any(abs(x.value - r) > 1e-9 for x, r in zip(at, (1.0, 1.5), strict=True)):
-            continue  # a logarithm, or something else
-        what = ""
-        if not low <= 1.0 <= high:
-            what = "on policy it is 1, which lies outside"
-        elif low < 0.0 or high > WIDEST:
-            what = "it is never outside"
-        elif node in loss.live and value.type.diff and low < LOWEST and high <= 2.0:
-            what = "it is hardly ever below, and nothing bounds how far bad tokens go down"
-        elif value.type.diff and value.type.tokens is None and high - 1.0 > WIDEST_OF_SEQUENCE:
-            what = "that of a sequence hardly ever leaves it"
-        if what:
-            found.append((node, low, high, what))
-    return tuple(found)

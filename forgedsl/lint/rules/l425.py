@@ -13,8 +13,8 @@ Decided on the derivative for a token outside of the range that is written.
 """
 
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import one_sided, twice, wrong_at
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.rules import l409, l410, l423
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
@@ -39,7 +39,7 @@ def _leaking(loss: LossView) -> tuple[int, str] | None:
     """The clip of a ratio, around 1, that does not act, and the sign of the advantage."""
     if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
         return None
-    told = (l410.wrong_at, l409.one_sided, l423.twice)
+    told = (wrong_at, one_sided, twice)
     if any(loss.once(question) is not None for question in told):
         return None
     values = loss.tree.values

@@ -17,8 +17,8 @@ from itertools import product
 
 from forgedsl.diagnostics import Label
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import wrong_at
 from forgedsl.lint.losses import LossView
-from forgedsl.lint.rules import l410
 from forgedsl.lint.view import View
 from forgedsl.losses.intervals import MASKED
 from forgedsl.losses.tree import reachable
@@ -32,7 +32,7 @@ def check(view: View) -> Findings:
         made = {name: step for name, step in loss.bound.items() if Role.COMPUTES in step.roles}
         if not made and _learns_from_itself(view, loss):
             made = {name: step for name, step in loss.bound.items() if step.is_logprobs}
-        if not made or loss.once(_depends) or loss.once(l410.wrong_at) is not None:
+        if not made or loss.once(_depends) or loss.once(wrong_at) is not None:
             continue
         name, step = next(iter(made.items()))
         yield finding(

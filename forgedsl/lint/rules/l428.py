@@ -12,6 +12,7 @@ Decided by evaluating each exponential that reads the policy and older weights w
 """
 
 from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.loss_mistakes import off_one, read_inside
 from forgedsl.lint.losses import LossView
 from forgedsl.lint.view import View
 from forgedsl.losses.fields import KNOWN
@@ -31,43 +32,7 @@ def check(view: View) -> Findings:
             )
 
 
-def off_one(loss: LossView) -> int | None:
-    """The exponential of a log-prob and of something that does not cancel it."""
-    if loss.is_pairs:
-        added = any(_moves(loss, side) for side in ("chosen", "rejected"))
-        return loss.tree.output("loss") if added and loss.fields("reference") else None
-    roles = {name: role for name, role in loss.roles.items() if role != "count"}
-    for node in sorted(loss.objective):
-        if loss.tree.values[node].op != "exp":
-            continue
-        read = [roles[name] for name in _inside(loss, node) if name in roles]
-        if len(read) < 2 or not {"sampler", "reference", "weight"} & {*read}:
-            continue
-        at = [loss.point(level=level)(node).value for level in (-0.5, -2.0)]
-        if any(abs(value - 1.0) > 1e-9 for value in at):
-            return node
-    return None
-
-
 def _unfed(loss: LossView, node: int) -> bool:
     """Whether it reads what the batch does not have, which F111 tells."""
     given = {*loss.bound, *KNOWN, *ROW_STATISTICS}
-    return loss.step is not None and not _inside(loss, node) <= given
-
-
-def _moves(loss: LossView, side: str) -> bool:
-    """Whether the pull on an answer depends on how likely both policies alike find it."""
-    slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0, -30.0)]
-    return max(slopes) - min(slopes) > 1e-9
-
-
-def _inside(loss: LossView, node: int) -> set[str]:
-    """The fields that an exponential reads, not by way of another one."""
-    values, found, pending = loss.tree.values, set(), [*loss.tree.values[node].args]
-    while pending:
-        value = values[pending.pop()]
-        if value.op == "input":
-            found.add(str(value.attr))
-        elif value.op != "exp":
-            pending += value.args
-    return found
+    return loss.step is not None and not read_inside(loss, node) <= given

@@ -12,13 +12,12 @@ full speed and with a rising score (Alpamayo #29, open-r1 #312, verl #2107).
 Decided by evaluating the score at the bounds of all its rewards.
 """
 
-from forgedsl.ir.program import Constructor, RewardDecl
+from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import Score, place_of, score_of
+from forgedsl.lint.rewards import inverted, place_of, score_of
 from forgedsl.lint.view import View
 
 finding = rule(__doc__, "D")
-DIRECTED = ("math_equal", "exact", "think_tags", "overlong", "contains")
 
 
 def check(view: View) -> Findings:
@@ -40,18 +39,3 @@ def check(view: View) -> Findings:
                 place_of(reward, view),
                 help="`soft` is the length from which on an answer is too long",
             )
-
-
-def inverted(score: Score) -> list[str]:
-    """The rewards of the library that a score falls with."""
-    found = []
-    for name, reward in score.rewards.items():
-        effects = score.effects(name) if _is_directed(reward) else []
-        if effects and max(effects) <= 0 and min(effects) < 0:
-            found.append(name)
-    return found
-
-
-def _is_directed(reward: RewardDecl) -> bool:
-    body = reward.body
-    return isinstance(body, Constructor) and body.name in DIRECTED and body.args.get("text") is None

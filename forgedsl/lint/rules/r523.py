@@ -12,8 +12,7 @@ the best on, so that a small difference is no reason; a reward in Python counts 
 """
 
 from forgedsl.lint.finding import Findings, rule
-from forgedsl.lint.rewards import Score, score_of
-from forgedsl.lint.rules import r522
+from forgedsl.lint.rewards import Score, inverted, score_of
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
@@ -24,7 +23,7 @@ WHAT = {"on_truncated": "a cut answer", "on_error": "an answer whose reward fail
 def check(view: View) -> Findings:
     for rubric in view.program.rubrics.values():
         score = score_of(view, rubric)
-        found = None if r522.inverted(score) else score.interval
+        found = None if inverted(score) else score.interval
         for key, what in WHAT.items():
             value = rubric.settings[key].value
             if found is None or not isinstance(value, int | float):

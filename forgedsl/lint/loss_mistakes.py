@@ -1,0 +1,219 @@
+"""Mistakes of a loss that several rules ask for: one of them says it, the others are silent then.
+
+LossView -> the value, the advantage or the bounds where it shows; None or () if it is not made
+"""
+
+import math
+
+from forgedsl.lint.losses import LossView
+from forgedsl.losses.points import Point
+from forgedsl.losses.tree import Tree
+
+ELSEWHERE = 0.25, 4.0
+"""other ratios"""
+FAR = 0.0, 1.5, -1.5
+WIDEST, WIDEST_OF_SEQUENCE, LOWEST = 20.0, 0.05, 0.1
+WRONG_WAY = ((1.0, 0.5), (1.0, 0.25), (-1.0, 1.5), (-1.0, 2.5))
+"""(advantage, ratio): moved against the advantage, within the reach of dual clip"""
+CLIPS = ("clamp", "min", "max")
+STEP = 1e-5
+SCALES = ("neg", "expand", "stop", "float")
+
+
+def wrong_at(loss: LossView) -> float | None:
+    """The advantage, 1 or -1, at which the gradient points the wrong way."""
+    if "logprob" not in loss.read:
+        return None
+    gain = loss.gain()
+    if gain > 1e-9 or (loss.is_pairs and gain > -1e-9 and loss.slope(side="rejected") < 1e-9):
+        return 1.0
+    if loss.is_pairs:
+        at = [loss.slope(side="rejected", distance=distance) for distance in FAR]
+        alone = bool(loss.fields("reference")) and max(map(abs, at)) < 1e-9
+        return -1.0 if alone or loss.slope(side="rejected") < -1e-9 else None
+    if not any(name in loss.read for name in loss.fields("weight")):
+        return None
+    bad = loss.gain(weight=-1.0)
+    for adv, here in ((1.0, gain), (-1.0, bad)):
+        learns = any(abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for ratio in ELSEWHERE)
+        if max(abs(here), abs(loss.gain(weight=adv, level=-0.5))) < 1e-12 and learns:
+            return adv  # nothing where the policy is its sampler, and something elsewhere
+    if loss.slope(weight=-1.0) < 0.5 * loss.slope() < 0.0 and abs(bad) < 1e-9 < abs(gain):
+        return -1.0  # all are pushed up alike, and the advantage changes no more than how far
+    return -1.0 if bad < -1e-9 else None
+
+
+def ranges(loss: LossView) -> tuple[tuple[int, float, float, str], ...]:
+    """Clips of a ratio, their bounds, and what is wrong with them."""
+    values, found = loss.tree.values, []
+    if loss.is_pairs or not loss.fields("sampler"):
+        return ()
+    for node in sorted(loss.objective):
+        value = values[node]
+        bounds = [values[arg].attr for arg in value.args[1:]]
+        if value.op != "clamp" or not all(isinstance(b, int | float) for b in bounds):
+            continue
+        low, high = float(bounds[0] or 0.0), float(bounds[1] or 0.0)
+        at = [loss.point(ratio=ratio)(value.args[0]) for ratio in (1.0, 1.5)]
+        if any(abs(x.value - r) > 1e-9 for x, r in zip(at, (1.0, 1.5), strict=True)):
+            continue  # a logarithm, or something else
+        what = ""
+        if not low <= 1.0 <= high:
+            what = "on policy it is 1, which lies outside"
+        elif low < 0.0 or high > WIDEST:
+            what = "it is never outside"
+        elif node in loss.live and value.type.diff and low < LOWEST and high <= 2.0:
+            what = "it is hardly ever below, and nothing bounds how far bad tokens go down"
+        elif value.type.diff and value.type.tokens is None and high - 1.0 > WIDEST_OF_SEQUENCE:
+            what = "that of a sequence hardly ever leaves it"
+        if what:
+            found.append((node, low, high, what))
+    return tuple(found)
+
+
+def off_one(loss: LossView) -> int | None:
+    """The exponential of a log-prob and of something that does not cancel it."""
+    if loss.is_pairs:
+        added = any(_moves(loss, side) for side in ("chosen", "rejected"))
+        return loss.tree.output("loss") if added and loss.fields("reference") else None
+    roles = {name: role for name, role in loss.roles.items() if role != "count"}
+    for node in sorted(loss.objective):
+        if loss.tree.values[node].op != "exp":
+            continue
+        read = [roles[name] for name in read_inside(loss, node) if name in roles]
+        if len(read) < 2 or not {"sampler", "reference", "weight"} & {*read}:
+            continue
+        at = [loss.point(level=level)(node).value for level in (-0.5, -2.0)]
+        if any(abs(value - 1.0) > 1e-9 for value in at):
+            return node
+    return None
+
+
+def _moves(loss: LossView, side: str) -> bool:
+    """Whether the pull on an answer depends on how likely both policies alike find it."""
+    slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0, -30.0)]
+    return max(slopes) - min(slopes) > 1e-9
+
+
+def read_inside(loss: LossView, node: int) -> set[str]:
+    """The fields that an exponential reads, not by way of another one."""
+    values, found, pending = loss.tree.values, set(), [*loss.tree.values[node].args]
+    while pending:
+        value = values[pending.pop()]
+        if value.op == "input":
+            found.add(str(value.attr))
+        elif value.op != "exp":
+            pending += value.args
+    return found
+
+
+def one_sided(loss: LossView) -> int | None:
+    """The clip that alone stops the gradient of a token that moved the wrong way."""
+    if loss.once(wrong_at) is not None:
+        return None  # one mistake, one message
+    if not loss.fields("sampler") or not loss.fields("weight") or "logprob" not in loss.read:
+        return None
+    clips = (_cut(loss, adv, ratio) for adv, ratio in WRONG_WAY)
+    end = loss.tree.output("loss")
+    learns = [abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for adv, ratio in WRONG_WAY]
+    stopped = not any(learns) and abs(loss.gain()) > 1e-12
+    return next((clip for clip in clips if clip is not None), end if stopped else None)
+
+
+def _cut(loss: LossView, adv: float, ratio: float) -> int | None:
+    """The clip that alone stops the gradient at this point, if one does."""
+    end = loss.tree.output("loss")
+    point = loss.point(weight=adv, ratio=ratio)
+    if abs(point(end).slope) > 1e-12 or abs(loss.slope(weight=adv)) < 1e-12:
+        return None
+    for node in sorted(loss.objective):
+        value = loss.tree.values[node]
+        if value.op not in CLIPS or not value.type.diff:
+            continue
+        free = next((arg for arg in value.args if loss.tree.values[arg].type.diff), None)
+        bounded = value.op == "clamp" or any(loss.tree.values[a].op == "const" for a in value.args)
+        if free is None or not bounded or point(free).slope == 0 or point(node).slope != 0:
+            continue
+        if abs(_unclipped(point, node, free, end)) > 1e-12:
+            return node
+    return None
+
+
+def _unclipped(point: Point, node: int, free: int, end: int) -> float:
+    """The slope of the loss with the gradient let through one clip."""
+    return point.bypassing(node, free)(end).slope
+
+
+def twice(loss: LossView) -> int | None:
+    """The value that has the ratio twice."""
+    if loss.is_pairs or not loss.fields("sampler") or not loss.fields("weight"):
+        return None
+    end = loss.tree.output("loss")
+    if "logprob" not in loss.read or power_of_ratio(loss, end) < 1.5:
+        return None
+    values = loss.tree.values
+    within = (
+        n for n in sorted(loss.objective) if values[n].type.diff and power_of_ratio(loss, n) > 1.5
+    )
+    return next(within, end)
+
+
+def power_of_ratio(loss: LossView, node: int) -> float:
+    """The power of the ratio that the derivative of a value has at ratio 1."""
+    up, down = (
+        abs(loss.point(ratio=ratio)(node).slope - loss.point(ratio=ratio, weight=0.0)(node).slope)
+        for ratio in (math.exp(STEP), math.exp(-STEP))
+    )
+    return math.log(up / down) / (2 * STEP) if up > 0 and down > 0 else 0.0
+
+
+def hand_written(loss: LossView) -> tuple[int, ...]:
+    """The divisions that are means written by hand."""
+    values = loss.tree.values
+    divisions = (node for node, value in enumerate(values) if value.op == "div")
+    return tuple(node for node in divisions if is_hand_written(loss.tree, node))
+
+
+def is_hand_written(tree: Tree, node: int) -> bool:
+    """Whether a division is a sum over tokens by a count that is not exactly theirs."""
+    numerator, divisor = tree.values[node].args
+    masks = _summed_under(tree, numerator)
+    if not masks:
+        return False
+    divisor = _bare(tree, divisor)
+    value = tree.values[divisor]
+    if value.op == "max" and _is_one(tree, value.args[1]):
+        counted = tree.values[_bare(tree, value.args[0])]
+        return counted.op == "seq_count" and counted.args[0] not in masks
+    if value.op == "input" and value.attr == "num_tokens":
+        return True
+    return value.op == "seq_count" or (value.op == "seq_sum" and _counts(tree, value.args[0]))
+
+
+def _summed_under(tree: Tree, node: int) -> set[int]:
+    """The masks of the sum that a value is, up to factors."""
+    value = tree.values[node]
+    if value.op == "seq_sum":
+        return {value.args[1]}
+    if value.op in SCALES:
+        return _summed_under(tree, value.args[0])
+    if value.op == "mul":
+        return _summed_under(tree, value.args[0]) | _summed_under(tree, value.args[1])
+    return set()
+
+
+def _bare(tree: Tree, node: int) -> int:
+    while tree.values[node].op in ("expand", "float", "stop"):
+        node = tree.values[node].args[0]
+    return node
+
+
+def _is_one(tree: Tree, node: int) -> bool:
+    value = tree.values[node]
+    return value.op == "const" and value.attr == 1.0
+
+
+def _counts(tree: Tree, node: int) -> bool:
+    """Whether a sum of this is a count: of ones, or of true."""
+    value = tree.values[_bare(tree, node)]
+    return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"
