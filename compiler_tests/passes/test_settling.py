@@ -52,7 +52,7 @@ def test_a_run_whose_steps_are_alike_has_no_spread():
 def test_completions_end_where_the_predicted_job_ends_them(most, longest, told):
     def job(limit):
         service = VllmService.model_construct(sampling=Sampling(max_tokens=limit))
-        return SimpleNamespace(services={"g": service})
+        return SimpleNamespace(samplers={"g": service})
 
     lengths = quantiles([4.0, 9.0, 16.0, 16.0])
     engine = Engine(

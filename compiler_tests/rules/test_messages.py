@@ -245,7 +245,7 @@ MISTAKES = [
      'write a list: `["\\n"]`'),
     ("rl.math_equal()", 'rl.format_regex("(a")', "F113", 'rl.format_regex("(a")', ""),
     ("report high", "report high = token_mean(ratio, mask)\n  report high", "F102",
-     "token_mean(ratio > 1.28, mask)", "rename it"),
+     "high", "rename it"),
     (
         "schedule.steps = 5 }",
         'schedule.steps = 5 }\neval e { dataset = sums, split = "test", every = 5, '

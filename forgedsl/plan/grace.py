@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from forgedsl.ir.graph import Graph
+from forgedsl.plan.meshes import number, value
 from forgedsl.plan.params import adapter_params, num_params
 from forgedsl.plan.plan import Plan
 from forgedsl.services.titan import PRECISIONS
@@ -48,8 +49,8 @@ def _checkpoint_bytes(plan: Plan, service: str) -> int:
     dims = plan.request.dims[service]
     if dims is None:
         return 0
-    settings = plan.request.program.services[service].settings
-    weight, moments, _ = PRECISIONS[str(settings["optimizer.precision"].value)]
-    rank = settings["lora.rank"].value
+    decl = plan.request.program.services[service]
+    weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision", "f32"))]
+    rank = number(decl, "lora.rank", 0)
     params, adapters = num_params(dims), adapter_params(dims, rank) if rank else 0
     return weight * (params + adapters) + moments * (adapters or params)
