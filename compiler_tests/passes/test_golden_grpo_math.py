@@ -1,4 +1,8 @@
-"""grpo_math under each profile: every drawing of the graph, and the job, against goldens."""
+"""grpo_math: drawings of the graph, plan and job of each profile, against goldens.
+
+One profile has every format of the drawing and the whole job. Of the others there is the drawing as
+text, and what in the job is not as under the first: a change of all jobs moves one file.
+"""
 
 import json
 from pathlib import Path
@@ -12,7 +16,7 @@ from forgedsl.lower.build import lower
 from forgedsl.plan.text import render_plan
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
-PROFILES = ("cpu", "gpu1", "cluster")
+WHOLE, *OTHERS = PROFILES = ("cpu", "gpu1", "cluster")
 LAPTOP = Host(gpus=0, gpu=None, gpu_memory=0, cpus=2, memory=8 * 2**30)
 HOSTS = {"cpu": LAPTOP, "gpu1": Host(gpus=1), "cluster": Host()}
 SUFFIX = {"text": "txt", "mermaid": "mmd"}
@@ -38,8 +42,13 @@ def drawn(profile):
     return drawing_from(loaded, loaded.checked, found.graph, found.plan)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-@pytest.mark.parametrize("format_", [f for f in Format if f is not Format.HTML])
+@pytest.mark.parametrize(
+    ("profile", "format_"),
+    [
+        *((WHOLE, format_) for format_ in Format if format_ is not Format.HTML),
+        *((profile, Format.TEXT) for profile in OTHERS),
+    ],
+)
 def test_graph(golden, profile, format_):
     text = drawn(profile).render(View.DATAFLOW, format_)
     golden(f"grpo_math/{profile}/graph.{SUFFIX.get(format_, format_)}", text)
@@ -60,16 +69,38 @@ def test_plan(golden, profile):
     golden(f"grpo_math/{profile}/plan.txt", text)
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_job(golden, profile):
+def test_job(golden):
+    golden(f"grpo_math/{WHOLE}/job.json", json.dumps(job(WHOLE), indent=1) + "\n")
+
+
+@pytest.mark.parametrize("profile", OTHERS)
+def test_what_a_profile_changes_in_the_job(golden, profile):
+    whole, other = flat(job(WHOLE)), flat(job(profile))
+    lines = [
+        f"{path}: {whole.get(path, 'absent')} -> {other.get(path, 'absent')}\n"
+        for path in sorted({*whole, *other})
+        if whole.get(path) != other.get(path)
+    ]
+    golden(f"grpo_math/{profile}/job.txt", "".join(lines))
+
+
+def job(profile):
     """Hashes of files and generated modules are left out: other people's changes move them."""
     _, found = lowered(profile)
     body = found.job.model_dump(mode="json", exclude=set(FOREIGN))
     for loss in body["losses"].values():
         for generated in ("source", "tree", "kernels"):
             loss.pop(generated, None)
-    text = json.dumps(_without_hashes(body), indent=1) + "\n"
-    golden(f"grpo_math/{profile}/job.json", text)
+    return _without_hashes(body)
+
+
+def flat(value, path=""):
+    """Texts of the leaves of a tree by their paths."""
+    if not value or not isinstance(value, dict | list):
+        return {path: json.dumps(value)}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    parts = [flat(item, f"{path}.{name}" if path else str(name)) for name, item in items]
+    return {name: text for part in parts for name, text in part.items()}
 
 
 def _without_hashes(value):
