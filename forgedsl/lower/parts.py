@@ -273,6 +273,11 @@ class Sampler(Service):
         """Of an engine."""
         return self.mesh.hosts
 
+    @property
+    def precision(self) -> str:
+        """The dtype that bounds how exact its log-probs are."""
+        return self.dtype
+
 
 class VllmService(Sampler):
     kind: Literal["vllm"] = "vllm"
@@ -283,6 +288,10 @@ class VllmService(Sampler):
     max_running: int | None = None
     kv_dtype: Literal["auto", "fp8"] = "auto"
     extra: dict[str, Any] = {}
+
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.kv_dtype == "fp8" else self.dtype
 
 
 SERVICES: tuple[type[Service], ...] = (TitanService, VllmService)

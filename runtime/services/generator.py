@@ -203,8 +203,7 @@ class GeneratorClient:
             if not error.died:
                 raise
             return
-        rounds = isinstance(self.service, spec.VllmService) and self.service.kv_dtype == "fp8"
-        limit = PROBE_GAPS["bf16" if rounds else self.service.dtype]
+        limit = PROBE_GAPS[self.service.precision]
         if gap is not None and not gap <= limit:
             message = (
                 f"version {manifest.version} did not arrive whole: its log-probs of a fixed "

@@ -1,0 +1,33 @@
+"""Kinds of services are known by name to their units alone (docs/design/services.md)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+UNITS = (
+    "forgedsl/services/", "forgedsl/lower/parts.py", "forgedsl/lower/services.py",
+    "forgedsl/plan/capacity.py", "runtime/kinds.py", "runtime/actors/trainer.py",
+    "runtime/actors/generator.py", "runtime/upstream/",
+)  # fmt: skip
+PACKAGES = ("forgedsl/lower/lock.py", "runtime/actors/base.py")
+"""which name the Python packages"""
+LEFT = {
+    "forgedsl/lower/job.py",  # has the names of all that a job is made of
+    "runtime/api/program.py",  # methods `titan` and `vllm` of programs in Python
+    "runtime/export.py",  # reads a checkpoint of torchtitan
+    "runtime/replay.py",  # a trainer alone, with other memory settings than its own
+}
+
+
+def test_kinds_are_named_in_their_units_alone() -> None:
+    word = re.compile(r"\"(titan|vllm)\"|\b(Titan|Vllm)(Service|Shape)\b")
+    found = {
+        name
+        for folder in ("forgedsl", "runtime")
+        for path in (ROOT / folder).rglob("*.py")
+        if not (name := path.relative_to(ROOT).as_posix()).startswith((*UNITS, *PACKAGES))
+        and word.search(path.read_text(encoding="utf-8"))
+    }
+    assert found == LEFT
