@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 
 from forgedsl.cli import host, outside
 from forgedsl.cli.app import app
+from forgedsl.errors import LaunchError
+from forgedsl.passes import Request, compile_program
 from forgedsl.runtime import room
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
@@ -130,6 +132,111 @@ def test_an_environment_that_cannot_be_made_is_an_obstacle(folder):
     (folder / "t.forge").write_text(text)
     done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
     assert "environments FAILED  environment game: Guess(guesses = 3) failed: " in done.stdout
+
+
+def refused(*words):
+    """What a run that does not start says."""
+    done = CliRunner().invoke(app, ["run", *words])
+    assert isinstance(done.exception, LaunchError) or done.exit_code == 4, done.output
+    return f"{done.output}{done.exception}"
+
+
+def guessing(folder, *edits, sums=()):
+    """guess_math.forge with edits, of it and of its environment."""
+    shipped = Path(GRPO).parent
+    text = (shipped / "guess_math.forge").read_text("utf-8")
+    text = text.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')
+    source = (shipped / "environments/sums.py").read_text("utf-8")
+    for old, new in sums:
+        assert old in source, old
+        source = source.replace(old, new, 1)
+    for old, new in edits:
+        assert old in text, old
+        text = text.replace(old, new, 1)
+    (folder / "environments").mkdir()
+    (folder / "environments/sums.py").write_text(source)
+    (folder / "t.forge").write_text(text)
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ()])
+def test_an_environment_that_is_broken_in_step_does_not_start(folder, words):
+    guessing(folder, sums=[("ANSWER.search(turn", "nowhere.search(turn")])
+    said = refused("t.forge", *words)
+    assert "environment game fails in `step` for forgedsl:data/arithmetic.jsonl:" in said
+    assert "NameError: name 'nowhere' is not defined" in said
+    assert not (folder / "runs").exists()
+
+
+JUDGE = """service judge : openai("m") { url = "http://127.0.0.1:9/v1" }
+reward early = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 5]) {
+  effects = [net], timeout = 2s, retries = 0
+}
+"""
+
+
+@pytest.mark.parametrize("words", [("--dry-run",), ()])
+def test_a_judge_beside_an_environment_is_asked_too(folder, words):
+    guessing(
+        folder, ("reward early(r: Rollout) -> f32 = clamp(r.rewards.early, 0.0, 1.0)\n", JUDGE)
+    )
+    said = refused("t.forge", *words)
+    assert "ConnectionError: http://127.0.0.1:9/v1 is not reached: " in said
+    assert not (folder / "runs").exists()
+
+
+def test_a_reward_that_names_nothing_does_not_start(folder):
+    (folder / "grading.py").write_text("def f(response):\n    return nowhere\n")
+    text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
+        "forge 1", 'forge 1\nimport python "grading.py" as own', 1
+    )
+    (folder / "t.forge").write_text(re.sub("reward correct .*", "reward correct = own.f", text))
+    said = refused("t.forge", "--profile", "cpu")
+    assert "reward correct (f of grading.py, t.forge:" in said
+    assert "NameError: name 'nowhere' is not defined" in said
+    assert not (folder / "runs").exists()
+
+
+LOOKUP = """    @tool
+    def lookup(self, key: str) -> str:
+        \'\'\'Look up.\'\'\'
+        return key
+
+    parts ="""
+TOOLS = (("    parts =", LOOKUP), ("environment import ", "environment import tool, "))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "why"),
+    [
+        ("row.question", "the prompt of problems is plain text, in which no tools are told"),
+        ('chat("add", row.question)', "the chat template of model policy does not show `tools`"),
+    ],
+)
+def test_tools_that_the_policy_never_sees_are_said(folder, prompt, why):
+    guessing(folder, ("prompt = row.question", f"prompt = {prompt}"),
+             ("max_prompt_tokens = 8", "max_prompt_tokens = 64"), sums=TOOLS)  # fmt: skip
+    done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
+    assert done.exit_code == 0, done.output
+    assert f"note: the policy is never told of `lookup` of environment game: {why}" in done.output
+
+
+def test_tools_that_are_named_in_the_prompt_are_seen(folder):
+    prompt = 'prompt = "lookup(key) helps. " + row.question'
+    guessing(folder, ("prompt = row.question", prompt),
+             ("max_prompt_tokens = 8", "max_prompt_tokens = 64"), sums=TOOLS)  # fmt: skip
+    done = CliRunner().invoke(app, ["run", "t.forge", "--dry-run"])
+    assert "environments ok      game\n" in done.output
+
+
+def test_rewards_of_streamed_rows_are_tried(folder):
+    (folder / "a/b").mkdir(parents=True)
+    (folder / "a/b/train.jsonl").write_text('{"question": "1+1=", "answer": "#### 2"}\n' * 9)
+    words = ('gsm8k.source=hf("a/b", split = "train")', "gsm8k.streaming=true")
+    found = compile_program(Request(path=Path(GRPO), profile="cpu", overrides=words))
+    job = found.state.job.job
+    looks = outside.look_at_data(job, folder, ["gsm8k"], offline=False)
+    assert (looks["gsm8k"].rows, len(looks["gsm8k"].answers)) == (None, 2)
 
 
 def test_gpus_that_are_not_there(folder, monkeypatch):

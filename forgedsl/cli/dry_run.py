@@ -39,7 +39,11 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ("data", lambda: _data(job, folder, seen)),
             ("rewards", lambda: _rewards(job, folder, seen)),
             *([("losses", lambda: _losses(job, folder))] if _in_python(job) else ()),
-            *([("environments", lambda: _environments(job, folder))] if job.environments else ()),
+            *(
+                [("environments", lambda: _environments(job, folder, seen))]
+                if job.environments
+                else ()
+            ),
             ("run folder", lambda: _run_folder(request, job, folder)),
         )
         for what, check in checks:
@@ -144,13 +148,16 @@ def _losses(job: Job, folder: Path) -> str:
     return ", ".join(_in_python(job))
 
 
-def _environments(job: Job, folder: Path) -> str:
-    from forgedsl.cli.outside import look_at_environments
+def _environments(job: Job, folder: Path, seen: dict[str, Look]) -> str:
+    """Load them, play a turn of each on a row, and look for their tools in the prompt."""
+    from forgedsl.cli.trying import play_environments
 
-    problems = look_at_environments(job, folder)
+    played = play_environments(job, folder, seen)
+    problems = [found.problem for found in played.values() if found.problem]
     if problems:
-        raise LaunchError("\n".join(problems.values()))
-    return ", ".join(job.environments)
+        raise LaunchError("\n".join(problems))
+    unseen = [f"\n{23 * ' '}note: {p.unseen}" for p in played.values() if p.unseen]
+    return ", ".join(job.environments) + "".join(unseen)
 
 
 def _run_folder(request: Request, job: Job, folder: Path) -> str:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
-    from forgedsl.runtime.environments.process import EnvironmentProcess
     from forgedsl.runtime.items import Rollout
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
@@ -108,7 +107,8 @@ def look_at_data(job: Job, folder: Path, names: Iterable[str], *, offline: bool)
             chat = tokenizer(job.datasets[name].tokenizer)
             known = None if isinstance(chat, str) else chat
             reader = reader_of(job, name, known, program=program, job_dir=folder, offline=offline)
-            found[name] = _look(job, name, reader, chat if isinstance(chat, str) else "")
+            unmeasured = chat if isinstance(chat, str) else ""
+            found[name] = _look(job, name, reader, unmeasured, offline=offline)
         except (LaunchError, ModuleNotFoundError) as why:
             is_open = offline and isinstance(why, NotHere | ModuleNotFoundError)
             found[name] = Look(unread=str(why)) if is_open else Look(refused=str(why))
@@ -131,18 +131,25 @@ def check_data(job: Job, inputs: Mapping[str, Path], names: Iterable[str]) -> No
 
 
 def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
-    """Answers to the first prompt that rewards are tried on: of no sense, and what is wanted."""
-    if read_by(job, name)[0] is not Role.PROMPTS or job.environments or not reader.num_rows:
+    """Answers to the first prompt that rewards are tried on: of no sense, and what is wanted. Where
+    an environment is played in, they are trajectories of one turn, which was given nothing."""
+    if read_by(job, name)[0] is not Role.PROMPTS or reader.num_rows == 0:
         return ()
     first = reader.answered("The answer is 42.") if reader.measures else None
     if first is None:
         return ()
     plain = isinstance(first.target, str | int | float)
     wanted = reader.answered(str(first.target)) if plain else None
-    return (first,) if wanted is None else (first, wanted)
+    answers = (first,) if wanted is None else (first, wanted)
+    parts = {part for env in job.environments.values() for part in env.parts}
+    for answer in answers if job.environments else ():
+        answer.rewards, answer.ended = dict.fromkeys(parts, 0.0), "done"
+    return answers
 
 
-def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
+def _look(
+    job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
+) -> Look:  # fmt: skip
     """What there is to say of the rows that a reader has."""
     from forgedsl.lint.deep import Look
     from forgedsl.rows import BAD
@@ -157,7 +164,9 @@ def _look(job: Job, name: str, reader: DatasetReader, unmeasured: str) -> Look:
             reader.check(evidence.through(maker(job, name, reader)), SECONDS)
         except ForgeError as error:
             refused = str(error)
-    answers = () if refused else _answers(job, name, reader)
+    answers = (
+        () if refused or (offline and reader.num_rows is None) else _answers(job, name, reader)
+    )
     return Look(
         answers=answers, first=reader.source.place(answers[0].prompt.row) if answers else "",
         rows=reader.num_rows, checked=reader.checked, bad=reader.dropped[BAD],
@@ -176,6 +185,8 @@ class Tried:
     value: float | None = None
     unloaded: str = ""
     failed: str = ""
+    cause: str = ""
+    """of the failure, in the words of the call"""
 
 
 def look_at_rewards(
@@ -225,18 +236,7 @@ async def _called(process: RewardProcess, recipe: Recipe, name: str, look: Look)
     target = look.answers[0].target
     shown = f"{kind_of(target)}: {target!r:.60}"
     where = f"{recipe.named(name)} fails for {look.first}"
-    return Tried(failed=f"{where}, whose target is {shown}: {said}")
-
-
-def look_at_environments(job: Job, folder: Path) -> dict[str, str]:
-    """Load environments as a run does; what keeps one from being loaded, by its name."""
-    from forgedsl.runtime.environments.process import EnvironmentProcess
-    from forgedsl.runtime.environments.worker import Served
-
-    return _unloadable({
-        name: EnvironmentProcess(Served(name=name, environment=found, job_dir=str(folder)))
-        for name, found in job.environments.items()
-    })  # fmt: skip
+    return Tried(failed=f"{where}, whose target is {shown}: {said}", cause=said)
 
 
 def look_at_losses(folder: Path) -> dict[str, str]:
@@ -252,20 +252,3 @@ def look_at_losses(folder: Path) -> dict[str, str]:
         raise LaunchError(f"a loss in Python ended its process: {said[-1] if said else ''}")
     problems: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
     return problems
-
-
-def _unloadable(processes: Mapping[str, EnvironmentProcess]) -> dict[str, str]:
-    """Start them one after another; the words of those that do not."""
-
-    async def start() -> dict[str, str]:
-        problems = {}
-        for name, process in processes.items():
-            try:
-                await process.start(SECONDS)
-            except LaunchError as error:
-                problems[name] = str(error)
-            finally:
-                process.close()
-        return problems
-
-    return asyncio.run(start())

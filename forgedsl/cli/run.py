@@ -145,6 +145,9 @@ def execute(request: Request) -> int:
         from forgedsl.cli.dry_run import dry_run
 
         return dry_run(prepared, request)
+    from forgedsl.cli.trying import try_once
+
+    try_once(prepared)
     run_dir = new_run_dir(request.run_dir, prepared.job.name, request.file)
     if not (run_dir / "job.json").exists():  # else it lies there as it was submitted
         write_run_dir(run_dir, prepared)

@@ -1,0 +1,168 @@
+"""What is the user's own code, called once on a row before services start.
+
+Job, looks at its data --> an environment is played for one turn, rewards are called
+                           `-> what is wrong: told by a dry run, and at the beginning of a run
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from forgedsl.cli.outside import SECONDS, look_at_data, look_at_rewards
+from forgedsl.errors import LaunchError, RunError
+from forgedsl.records import dataclass
+from forgedsl.types.flow import Role
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from forgedsl.cli.running import Prepared
+    from forgedsl.lint.deep import Look
+    from forgedsl.lower.job import Job
+    from forgedsl.runtime.environments.process import EnvironmentProcess
+    from forgedsl.runtime.environments.worker import Reply
+    from forgedsl.runtime.items import Prompt
+
+ANSWER = "The answer is 42."
+NEVER_WORKS = (
+    "NameError", "UnboundLocalError", "AttributeError", "ImportError", "ModuleNotFoundError",
+    "ConnectionError",
+)  # fmt: skip
+"""causes of a failure that no other row mends"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What came of one turn in an environment; `unseen`: its policy cannot know of its tools."""
+
+    problem: str = ""
+    cause: str = ""
+    unseen: str = ""
+
+
+def try_once(prepared: Prepared) -> None:
+    """Call rewards in Python, judges behind endpoints and environments once on the first row.
+
+    Raises:
+        LaunchError: one of them can work on no row. What may be a matter of the row is told on
+            stderr.
+    """
+    job = prepared.job
+    mine = [name for name, reward in job.rewards.items() if reward.is_alone]
+    if not mine and not job.environments:
+        return
+    from forgedsl.cli.inputs import copy_inputs
+
+    with tempfile.TemporaryDirectory(prefix="forgec-try-") as name:
+        folder = Path(name)
+        copy_inputs(prepared.inputs, folder, link=True)
+        drawn = {node.target for node in job.nodes if Role.PROMPTS in node.roles}
+        looks = look_at_data(job, folder, sorted(drawn), offline=False)
+        tried = look_at_rewards(job, folder, mine, looks)
+        played = play_environments(job, folder, looks)
+    wrong = [(t.unloaded or t.failed, bool(t.unloaded), t.cause) for t in tried.values()]
+    wrong += [(p.problem, not p.cause, p.cause) for p in played.values()]
+    fatal = [said for said, sure, cause in wrong if said and (sure or _never_works(cause))]
+    if fatal:
+        raise LaunchError("\n".join(fatal))
+    told = [f"warning: {said}" for said, *_ in wrong if said]
+    told += [f"note: {each.unseen}" for each in played.values() if each.unseen]
+    for line in told:
+        print(line, file=sys.stderr, flush=True)
+
+
+def _never_works(cause: str) -> bool:
+    return cause.startswith(NEVER_WORKS)
+
+
+def play_environments(job: Job, folder: Path, looks: Mapping[str, Look]) -> dict[str, Played]:
+    """Load environments as a run does, and play one turn of each on the first row."""
+    from forgedsl.runtime.environments.process import EnvironmentProcess
+    from forgedsl.runtime.environments.worker import Served
+
+    async def play() -> dict[str, Played]:
+        found = {}
+        for name, spec in job.environments.items():
+            process = EnvironmentProcess(Served(name=name, environment=spec, job_dir=str(folder)))
+            try:
+                await process.start(SECONDS)
+                found[name] = await _played(process, name, job, folder, looks)
+            except LaunchError as error:
+                found[name] = Played(problem=str(error))
+            finally:
+                process.close()
+        return found
+
+    return asyncio.run(play())
+
+
+async def _played(
+    process: EnvironmentProcess, name: str, job: Job, folder: Path, looks: Mapping[str, Look]
+) -> Played:
+    from forgedsl.environment import Task, Turn
+    from forgedsl.runtime.environments.worker import Request
+
+    dataset = _played_on(job, name)
+    look = looks.get(dataset)
+    if look is None or not look.answers:
+        return Played()
+    prompt = look.answers[0].prompt
+    messages = None if prompt.messages is None else tuple(prompt.messages)
+    task = Task(text=prompt.text, messages=messages, target=prompt.target)
+    seconds = job.environments[name].tool_timeout
+    begun = await process.ask(Request(key="0", op="reset", seconds=seconds, task=task))
+    if begun.error:
+        return _failed(name, "reset", look, begun)
+    told = await process.ask(Request(key="0", op="tools", seconds=SECONDS))
+    turn = Request(key="0", op="step", seconds=seconds, turn=Turn(text=ANSWER))
+    answered = await process.ask(turn)
+    if answered.error and not answered.late:
+        return _failed(name, "step", look, answered)
+    await process.ask(Request(key="0", op="close", seconds=seconds))
+    return _seen(job, folder, name, dataset, prompt, begun.value.observation, told)
+
+
+def _failed(name: str, method: str, look: Look, reply: Reply) -> Played:
+    text = f"environment {name} fails in `{method}` for {look.first}: {reply.error}"
+    return Played(problem=text, cause=reply.error)
+
+
+def _played_on(job: Job, env: str) -> str:
+    """The dataset whose prompts are played in an environment."""
+    roots = {node.name: node.target for node in job.nodes if Role.PROMPTS in node.roles}
+    plays = (n for n in job.nodes if getattr(n, "env", None) == env and n.inputs)
+    return next((roots.get(node.inputs[0].edge, "") for node in plays), "")
+
+
+def _seen(
+    job: Job, folder: Path, name: str, dataset: str, prompt: Prompt, start: object, told: Reply
+) -> Played:
+    """Whether the first prompt names the tools that the policy may call."""
+    from forgedsl.runtime.data.reader import load_tokenizer
+    from forgedsl.runtime.environments.bridge import Bridge
+
+    tools = [str(tool["function"]["name"]) for tool in told.value or ()]
+    model = job.datasets[dataset].tokenizer
+    if told.error or not tools:
+        return Played()
+    bridge = Bridge(load_tokenizer(job, model, folder, folder), told.value)
+    try:
+        text = bridge.first(prompt, start, job.environments[name].max_observation).text  # type: ignore[arg-type]
+    except RunError as error:
+        return Played(problem=f"environment {name}: {error}")
+    missing = [tool for tool in tools if tool not in text]
+    if not missing:
+        return Played()
+    listed = ", ".join(f"`{tool}`" for tool in missing)
+    why = (
+        f"the prompt of {dataset} is plain text, in which no tools are told; write "
+        "`prompt = chat(row....)`, or name them in the text"
+        if prompt.messages is None
+        else f"the chat template of model {model} does not show `tools`; set `chat_template` to "
+        "one that does, or name them in a message"
+    )
+    return Played(unseen=f"the policy is never told of {listed} of environment {name}: {why}")
