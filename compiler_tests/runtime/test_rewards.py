@@ -179,6 +179,87 @@ def test_think_tags(text: str, value: float) -> None:
     assert think_tags(rollout(text), None, partial=0.2) == value
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("<think>7+5=12</think>", 1.0),
+        ("<think>first</think> so <think>second</think>", 1.0),
+        ("<think>outer <think>inner</think> again</think>", 1.0),
+        ("<think><think>inner</think></think>", 1.0),
+        ("<think></think><think>7</think>", 1.0),
+        ("< THINK\n>7</\tthink >12", 1.0),
+        ("<think> \n\t</think>", 0.2),
+        ("<think><think></think></think>", 0.2),
+        ("<think>7+5", 0.2),
+        ("7+5</think>", 0.2),
+        ("a</think> b <think>", 0.2),
+        ("<answer>12</answer>", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_any_think_block(text: str, value: float) -> None:
+    assert think_tags(rollout(text), None, partial=0.2, which="any") == value
+
+
+def test_think_tags_of_another_name() -> None:
+    assert (
+        think_tags(rollout("<\u601d\u8003>7</\u601d\u8003>"), None, which="any", tag="\u601d\u8003")
+        == 1
+    )
+    assert think_tags(rollout("<think>7</think>"), None, which="any", tag="plan", partial=0.2) == 0
+    both = rollout("<Plan>7</plan><answer>12</answer>")
+    assert think_tags(both, None, tag="plan") == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "which", "answer"),
+    [
+        ("<answer>1</answer> no: <answer>2</answer>", "first", "1"),
+        ("<answer>1</answer> no: <answer>2</answer>", "first_tag", "1"),
+        ("<answer>1</answer> no: <answer>2</answer>", "last_tag", "2"),
+        ("I use <answer> tags: <answer>1</answer><answer>2</answer>", "first_tag", "1"),
+        ("1</answer><answer>2</answer>", "first_tag", "2"),
+        ("\\boxed{1} and \\boxed{2}", "first", "1"),
+        ("\\boxed{1} and \\boxed{2}", "first_tag", None),
+        ("1 and 2", "first", "1"),
+        ("1 and 2", "last", "2"),
+        ("1 and 2", "last_tag", None),
+        ("", "first", None),
+    ],
+)
+def test_which_answer_is_read(text: str, which: str, answer: str | None) -> None:
+    assert answer_of(text, which) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "value"),
+    [
+        ("<answer>42</answer>", "42", 1.0),
+        ("<answer>\n42.0000001 </answer>", "42", 1.0),
+        ("I found 42, and put <answer>43</answer>", "42", 0.1),
+        ("42 + 1 = 43. <answer>43</answer>", "42", 0.1),
+        ("so 117 <answer>118</answer>", "117.0", 0.1),
+        ("so 1,170 <answer>118</answer>", "117", 0.0),
+        ("so 1,170.0 <answer>118</answer>", "1170", 0.1),
+        ("<answer>41</answer> <answer>42</answer>", "42", 0.0),
+        ("<answer>none</answer> but 42", "42", 0.1),
+        ("it is 42", "42", 0.1),
+        ("it is", "42", 0.0),
+        ("<answer>42</answer>", "100", 0.0),
+        ("<answer>42</answer>", "", 0.0),
+        ("a word <answer>42</answer>", "word", 0.0),
+    ],
+)
+def test_a_number_elsewhere_is_a_part(text: str, target: str, value: float) -> None:
+    assert math_equal(rollout(text), target, which="first_tag", partial=0.1) == value
+
+
+def test_a_part_for_another_number_than_the_last() -> None:
+    assert math_equal(rollout("42 or 43"), "42", partial=0.1) == 0.1
+    assert math_equal(rollout("42 or 43"), "43", partial=0.1) == 1.0
+    assert math_equal(rollout("42 or 43"), "42") == 0.0
+
+
 def test_scans_are_linear() -> None:
     def spent(size: int) -> float:
         """Seconds of processor, the least of three."""
@@ -188,6 +269,8 @@ def test_scans_are_linear() -> None:
             think_tags(rollout("<think>" * size), None)
             answer_of("<answer>" * size + "</answer>" * size)
             answer_of("1," * size)
+            think_tags(rollout("<think>" * size), None, which="any")
+            math_equal(rollout("1 <answer>" * size + "</answer>" * size), "2", partial=0.1)
             spans.append(time.process_time() - began)
         return min(spans)
 

@@ -121,6 +121,8 @@ def _bound(resolver: File, value: ast.Expr) -> Body | None:
             bound = resolver.coercer.bind(signature, args, value.span, resolver.scope)
             if bound is ERROR or _bad_pattern(resolver, bound.get("pattern"), value):
                 return None
+            if _bad_tag(resolver, bound.get("tag"), value):
+                return None
             return Constructor(name=signature.name, args=bound, span=value.span)
     found = resolver.scope.lookup(path.parts)
     if isinstance(found, PythonFunction):
@@ -183,6 +185,15 @@ def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
         resolver.ctx.error("F113", message, value.span)
         return True
     return False
+
+
+def _bad_tag(resolver: File, tag: str | None, value: ast.Expr) -> bool:
+    """Whether the name of a tag is none, and reported."""
+    if tag is None or re.fullmatch(r"\w[\w-]*", tag):
+        return False
+    message = f"`{tag}` is no name of a tag: letters and digits, without `<` and `>`"
+    resolver.ctx.error("F113", message, value.span)
+    return True
 
 
 def _not_found(resolver: File, path: ast.Path, module: object, deep: int) -> None:

@@ -23,6 +23,7 @@ from forgedsl.settings import (
     Parameter,
     Signature,
     Type,
+    word,
 )
 
 
@@ -122,14 +123,21 @@ JUDGE = _signature(
 STANDARD_REWARDS = _group(
     _signature(
         "math_equal",
-        "1 if the answer equals the target as mathematics",
+        "1 if the answer equals the target as mathematics; `partial` if a number outside of "
+        "answers does; `which`: the last `<answer>`, else the last box, else the last number; the "
+        "first of these; or what a tag holds and nothing else",
         _param("tolerance", replace(FLOAT, minimum=0.0), 1e-6),
+        _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0, keyword=True),
+        _param("which", word("last", "first", "last_tag", "first_tag"), "last", keyword=True),
     ),
     _signature(
         "think_tags",
-        "1 for one <think> block, then one <answer> block, none of them blank; `partial` for any "
-        "tag of them; case and spaces in a tag do not matter",
+        "1 for one <think> block, then one <answer> block, none of them blank, or with `any` for "
+        "a <think> block that is not blank, of several or nested ones; `partial` for any tag of "
+        "them; `tag` is another name for `think`; case and spaces in a tag do not matter",
         _param("partial", replace(FLOAT, minimum=0.0, maximum=1.0), 0.0),
+        _param("which", word("pair", "any"), "pair", keyword=True),
+        _param("tag", STR, "think", keyword=True),
     ),
     _signature(
         "exact",

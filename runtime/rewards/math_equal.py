@@ -1,6 +1,6 @@
 """`math_equal`: is the answer of a completion the target?
 
-    completion --answer_of--> text of the answer --answers_equal--> 1.0 or 0.0
+    completion --answer_of--> text of the answer --answers_equal--> 1.0, `partial` or 0.0
 
 Plain numbers are compared exactly in decimal arithmetic, without any import. Everything else
 (fractions, LaTeX, intervals, ...) is decided by math-verify, whose own time limit is switched off:
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from decimal import Decimal
 from typing import Any
 
@@ -22,7 +23,7 @@ BOXED = "\\boxed{"
 PLAIN = re.compile(
     r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)?(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{1,4})?"
 )
-LAST_NUMBER = re.compile(
+NUMBER = re.compile(
     r"(?:(?<![\w)])[-+])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![0-9])"
 )
 MAX_LENGTH = 256
@@ -39,29 +40,63 @@ GROWING = re.compile(r"!|\\(?:binom|dbinom|tbinom|prod|sum)\b|binomial|factorial
 """what can turn a short text into an endless evaluation; an answer may use it if the target does"""
 
 
-def math_equal(rollout: Rollout, target: Any, *, tolerance: float = 1e-6) -> float:
-    """1.0 if the completion's answer equals the target, else 0.0.
+def math_equal(
+    rollout: Rollout,
+    target: Any,
+    *,
+    tolerance: float = 1e-6,
+    which: str = "last",
+    partial: float = 0.0,
+) -> float:
+    """1.0 if the answer equals the target; `partial` if a number outside of answers does.
 
     The answer is what the last `<answer>...</answer>` holds, else the last `\\boxed{...}`, else the
-    last number. An opened `<answer>` that is never closed is no answer.
+    last number; with `which = first` the first of them, with `first_tag` and `last_tag` a tag's
+    alone. An opened `<answer>` that is never closed is no answer.
     """
-    answer = answer_of(rollout.response)
-    if answer is None:
-        return 0.0
-    return float(answers_equal(answer, target_text(target), tolerance=tolerance))
+    text, wanted = rollout.response, target_text(target)
+    start, end = _place(text, which)
+    answer = text[start:end].strip()
+    if answer and answers_equal(answer, wanted, tolerance=tolerance):
+        return 1.0
+    number = plain_number(_cleaned(wanted)) if partial else None
+    if number is not None:
+        outside = _outside(f"{text[:start]} {text[end:]}" if OPEN not in text else text)
+        for found in NUMBER.findall(outside):
+            if _near(Decimal(found.replace(",", "")), number, tolerance):
+                return partial
+    return 0.0
 
 
-def answer_of(text: str) -> str | None:
+def _outside(text: str) -> str:
+    """What stands in no `<answer>` block."""
+    parts, at = [], 0
+    while (start := text.find(OPEN, at)) >= 0 and (end := text.find(CLOSE, start)) >= 0:
+        parts.append(text[at:start])
+        at = end + len(CLOSE)
+    return " ".join([*parts, text[at:]])
+
+
+def answer_of(text: str, which: str = "last") -> str | None:
     """The text of the answer in a completion, or None."""
-    if OPEN in text:
-        end = text.rfind(CLOSE)
+    start, end = _place(text, which)
+    return text[start:end].strip() or None
+
+
+def _place(text: str, which: str) -> tuple[int, int]:
+    """Where the answer stands; two equal places if there is none."""
+    first = which.startswith("first")
+    if OPEN in text or which.endswith("tag"):
+        end = text.find(CLOSE, max(text.find(OPEN), 0)) if first else text.rfind(CLOSE)
         start = text.rfind(OPEN, 0, max(end, 0))
-        return text[start + len(OPEN) : end].strip() or None if 0 <= start < end else None
-    at = text.rfind(BOXED)
+        return (start + len(OPEN), end) if 0 <= start < end else (0, 0)
+    at = text.find(BOXED) if first else text.rfind(BOXED)
     if at >= 0:
         return _braced(text, at + len(BOXED))
-    numbers = LAST_NUMBER.findall(text)
-    return numbers[-1] if numbers else None
+    spans = (number.span() for number in NUMBER.finditer(text))
+    if first:
+        return next(spans, (0, 0))
+    return next(iter(deque(spans, maxlen=1)), (0, 0))
 
 
 def answers_equal(answer: str, target: str, *, tolerance: float = 1e-6) -> bool:
@@ -105,14 +140,14 @@ def _cleaned(text: str) -> str:
     return text.removeprefix("$").strip()
 
 
-def _braced(text: str, start: int) -> str | None:
-    """The text up to the brace that closes the one before `start`."""
+def _braced(text: str, start: int) -> tuple[int, int]:
+    """Where the text is up to the brace that closes the one before `start`."""
     depth = 1
     for i in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[i], 0)
         if depth == 0:
-            return text[start:i].strip() or None
-    return None
+            return start, i
+    return start, start
 
 
 def _explodes(answer: str, target: str) -> bool:

@@ -6,26 +6,58 @@ completion may be long and hostile.
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import lru_cache
 from typing import Any
 
 from forgedsl.runtime.items import Rollout
 
-TAG = re.compile(r"<\s{0,8}(/?)\s{0,8}(think|answer)\s{0,8}>", re.IGNORECASE)
-BLOCKS = ["think", "/think", "answer", "/answer"]
+TAG = r"<\s{{0,8}}(/?)\s{{0,8}}({})\s{{0,8}}>"
 
 
-def think_tags(rollout: Rollout, target: Any, *, partial: float = 0.0) -> float:
+def think_tags(
+    rollout: Rollout,
+    target: Any,
+    *,
+    partial: float = 0.0,
+    which: str = "pair",
+    tag: str = "think",
+) -> float:
     """1.0 for one `<think>` block, then one `<answer>` block, neither of them blank, with anything
-    around them; `partial` for any tag of them, else 0.0. Case and spaces in a tag do not matter."""
-    text = rollout.response
-    tags = list(TAG.finditer(text))
-    if [(tag[1] + tag[2]).lower() for tag in tags] == BLOCKS:
-        inside = [text[tags[i].end() : tags[i + 1].start()].strip() for i in (0, 2)]
-        if all(inside):
-            return 1.0
+    around them; with `which = any` for a `<think>` block that is not blank, of several or nested
+    ones. `partial` for any tag of them, else 0.0. Case and spaces in a tag do not matter."""
+    text, name = rollout.response, re.escape(tag)
+    tags = list(_tags(name if which == "any" else f"{name}|answer").finditer(text))
+    full = _has_block(text, tags) if which == "any" else _is_pair(text, tags, tag)
+    if full:
+        return 1.0
     return partial if tags else 0.0
+
+
+def _is_pair(text: str, tags: list[re.Match[str]], tag: str) -> bool:
+    names = [(found[1] + found[2]).lower() for found in tags]
+    if names != [tag.lower(), f"/{tag.lower()}", "answer", "/answer"]:
+        return False
+    return all(text[tags[i].end() : tags[i + 1].start()].strip() for i in (0, 2))
+
+
+def _has_block(text: str, tags: list[re.Match[str]]) -> bool:
+    """Whether anything but blanks stands between a tag that opens and one that closes it."""
+    open_, written = False, False
+    for before, tag in itertools.pairwise(tags):
+        open_ = open_ or not before[1]
+        written = open_ and (written or bool(text[before.end() : tag.start()].strip()))
+        if tag[1]:
+            if written:
+                return True
+            open_ = False
+    return False
+
+
+@lru_cache(maxsize=64)
+def _tags(names: str) -> re.Pattern[str]:
+    return re.compile(TAG.format(names), re.IGNORECASE)
 
 
 def exact(rollout: Rollout, target: Any, *, strip: bool = True, lower: bool = False) -> float:

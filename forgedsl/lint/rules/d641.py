@@ -10,6 +10,9 @@ reward is 0 for every answer (open-instruct #538 and #1041).
 An answer that `math_equal` reads needs its closing tag too. It fires too for an empty text.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Constructor
 from forgedsl.lint.finding import Findings, rule
@@ -17,7 +20,6 @@ from forgedsl.lint.rewards import place_of
 from forgedsl.lint.view import View, place
 
 finding = rule(__doc__, "D")
-TAGS = {"think_tags": "<think></think><answer></answer>", "math_equal": "</answer>"}
 
 
 def check(view: View) -> Findings:
@@ -33,7 +35,7 @@ def check(view: View) -> Findings:
         for text in texts:
             for reward in view.program.rewards.values() if text else ():
                 body, args = reward.body, getattr(reward.body, "args", {})
-                needed = TAGS.get(getattr(body, "name", ""), "")
+                needed = _tags(getattr(body, "name", ""), args)
                 needed += str(args.get("pattern") or args.get("text") or "")
                 if isinstance(body, Constructor) and text in needed:
                     yield finding(
@@ -43,3 +45,11 @@ def check(view: View) -> Findings:
                         help="leave it out of `stop`: the model's end token ends an answer",
                     )
                     break
+
+
+def _tags(name: str, args: Mapping[str, Any]) -> str:
+    """The tags that a reward reads."""
+    if name == "think_tags":
+        answer = "" if args["which"] == "any" else "<answer></answer>"
+        return f"<{args['tag']}></{args['tag']}>{answer}"
+    return "</answer>" if name == "math_equal" else ""

@@ -5,6 +5,7 @@ teaches nothing (open-rs #2, verifiers #763).
 
     dataset sums { system = "Solve the problem.", prompt = chat(system, row.question), ... }
     reward thinking = rl.think_tags                              # fires
+    reward correct = rl.math_equal(which = first_tag)            # fires
     dataset sums { system = "Think in <think>, answer in <answer>.", ... }      # silent
 
 Name the tags in `system`, in the prompt, or in the model's `chat_template`. Silent where another
@@ -27,19 +28,25 @@ def check(view: View) -> Findings:
     program = view.program
     for reward in program.rewards.values():
         body = reward.body
-        wanted = isinstance(body, Constructor) and (
-            body.name == "think_tags" or TAG in str(body.args.get("pattern"))
-        )
+        wanted = _tag(body) if isinstance(body, Constructor) else ""
         drawn = [program.datasets[s.receiver] for s in program.flow if Role.PROMPTS in s.roles]
-        if wanted and drawn and not any(_asks(view, dataset) for dataset in drawn):
+        if wanted and drawn and not any(_asks(view, dataset, wanted) for dataset in drawn):
             yield finding(
-                f"`{reward.name}` wants `{TAG}`, and the prompt never asks for it",
+                f"`{reward.name}` wants `{wanted}`, and the prompt never asks for it",
                 place_of(reward, view),
                 help="say in `system` which tags to write",
             )
 
 
-def _asks(view: View, dataset: Decl) -> bool:
+def _tag(body: Constructor) -> str:
+    """The tag without which a reward pays nothing."""
+    if body.name == "think_tags":
+        return f"<{body.args['tag']}>" if body.args["which"] == "any" else TAG
+    only = str(body.args.get("which")).endswith("tag")
+    return TAG if only or TAG in str(body.args.get("pattern")) else ""
+
+
+def _asks(view: View, dataset: Decl, tag: str) -> bool:
     """Whether the text around the rows names the tag, or cannot be read here."""
     templates = [model.settings["chat_template"].value for model in view.program.models.values()]
     texts = [dataset.settings["system"].value, *templates]
@@ -53,4 +60,4 @@ def _asks(view: View, dataset: Decl) -> bool:
             elif isinstance(node, ast.Path):
                 found = prompt.scope.lookup(node.parts)
                 texts.append(found.value if isinstance(found, Constant) else None)
-    return any(TAG in text for text in texts if isinstance(text, str))
+    return any(tag in text for text in texts if isinstance(text, str))
