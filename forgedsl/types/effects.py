@@ -63,7 +63,6 @@ def covered(declared: list[str]) -> frozenset[str]:
 
 def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
     """What a function of a module, and importing the module, does besides computing."""
-    scope = _imports(module)
     defined = {node.name: node for node in module.body if isinstance(node, _DEFINITIONS)}
     roots: list[ast.AST] = [n for n in module.body if not isinstance(n, _DEFINITIONS)]
     pending = [function]
@@ -74,17 +73,19 @@ def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
             seen.add(name)
             roots.append(defined[name])
             pending += [n.id for n in ast.walk(defined[name]) if isinstance(n, ast.Name)]
-    found = [use for root in roots for use in _of(root, scope)]
+    scope = _imports(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
+    found = [use for root in roots for use in _of(root, {**scope, **_imports(root)})]
     return tuple(sorted(found, key=lambda use: (use.line, use.column)))
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
-def _imports(module: ast.Module) -> dict[str, str]:
-    """Local names of imported modules and functions, anywhere in the file."""
+def _imports(*roots: ast.AST) -> dict[str, str]:
+    """Local names of imported modules and functions, anywhere in these; in each body a name may
+    stand for another module."""
     names: dict[str, str] = {}
-    for node in ast.walk(module):
+    for node in (node for root in roots for node in ast.walk(root)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 top = alias.name.partition(".")[0]
@@ -92,7 +93,18 @@ def _imports(module: ast.Module) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             for alias in node.names:
                 names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+        elif isinstance(node, ast.Assign) and (loaded := _loaded(node.value)):
+            names |= {each.id: loaded for each in node.targets if isinstance(each, ast.Name)}
     return names
+
+
+def _loaded(value: ast.expr) -> str:
+    """The module of `importlib.import_module("requests")` and `__import__("requests")`."""
+    if not isinstance(value, ast.Call) or not value.args:
+        return ""
+    name, first = _dotted(value.func).rpartition(".")[2], value.args[0]
+    known = name in ("import_module", "__import__") and isinstance(first, ast.Constant)
+    return str(first.value) if known and isinstance(first, ast.Constant) else ""
 
 
 def _of(root: ast.AST, scope: dict[str, str]) -> Iterator[Use]:
