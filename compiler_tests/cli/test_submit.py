@@ -70,8 +70,24 @@ def test_a_job_that_lies_in_its_folder_is_run_there_once(tmp_path: Path) -> None
     job.write_text("{}")
     assert new_run_dir(job.parent, "x", job) == job.parent
     (job.parent / "events.jsonl").touch()
+    (job.parent / "metrics.jsonl").write_text('{"step": 1}\n')
     with pytest.raises(UsageError, match="holds a run already"):
         new_run_dir(job.parent, "x", job)
+
+
+def test_a_start_that_was_interrupted_leaves_its_name_free(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing was trained; what it wrote goes, what was there before stays."""
+    from forgedsl.cli.running import new_run_dir
+
+    run = tmp_path / "run"
+    (run / "logs").mkdir(parents=True)
+    for name in ("job.json", "events.jsonl", "metrics.jsonl", "notes.txt"):
+        (run / name).touch()
+    assert new_run_dir(run, "x") == run
+    assert sorted(path.name for path in run.iterdir()) == [".running", "notes.txt"]
+    assert "a start that ended before its first step" in capsys.readouterr().err
 
 
 def test_the_environment_of_a_job_is_set_up_where_it_runs(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ Request, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,12 @@ from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
+
+
+PREPARED = ("job.json", "forge.lock", "estimate.json", "inputs")
+MADE = ("events.jsonl", "metrics.jsonl", "samples.jsonl", "report.html", "tensorboard", "models",
+        "logs", "checkpoints")  # fmt: skip
+"""what a start writes into its folder, before and after the launch"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,11 +77,15 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
         claim(wanted)
         own = wanted / "job.json"
         prepared = file is not None and own.exists() and own.samefile(file)
-        if own.exists() and (not prepared or (wanted / "events.jsonl").exists()):
+        if own.exists() and _has_begun(wanted):
             raise UsageError(
                 f"{wanted} holds a run already; name another folder, or continue that run with "
                 f"--resume {wanted}"
             )
+        if own.exists() and (not prepared or (wanted / "events.jsonl").exists()):
+            text = f"note: {wanted} holds a start that ended before its first step; it begins anew"
+            print(text, file=sys.stderr)
+            _clear(wanted, MADE if prepared else (*MADE, *PREPARED))
         return wanted
     from datetime import UTC, datetime
 
@@ -86,6 +98,25 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
         claim(folder)
         return folder
     raise UsageError(f"{stem} and 98 more are taken; name a folder with --run-dir")
+
+
+def _has_begun(run_dir: Path) -> bool:
+    """Whether a step was done there."""
+    from forgedsl.runs.checkpoints import checkpoint_steps
+
+    metrics = run_dir / "metrics.jsonl"
+    done = metrics.is_file() and metrics.stat().st_size > 0
+    return done or bool(checkpoint_steps(run_dir)) or (run_dir / "rehearsal.json").exists()
+
+
+def _clear(run_dir: Path, names: Sequence[str]) -> None:
+    """Remove what a start has written."""
+    with writing(run_dir):
+        for path in (run_dir / name for name in names):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _make(folder: Path, *, exist_ok: bool = True) -> None:
