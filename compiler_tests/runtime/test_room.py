@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -54,23 +53,15 @@ def test_a_resumed_run_has_its_checkpoints_already(
     assert check_room(job, tmp_path, tmp_path, tmp_path) == "0.0 MiB free"
 
 
-def test_a_run_without_room_is_not_launched(
+def test_a_run_without_room_starts_nothing(
     job: spec.Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free(monkeypatch, 0)
-
-    async def nothing(*_given: object) -> None: ...
-
-    monkeypatch.setattr(backing, "open_data", nothing)
-    monkeypatch.setattr(backing.meshes, "setup", nothing)
-    scratch = SimpleNamespace(temp=tmp_path, key="k")
-    this: Any = SimpleNamespace(
-        job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch, events=None, resume=None,
-        tell=None,
-    )  # fmt: skip
-    with pytest.raises(ExceptionGroup) as raised:
-        asyncio.run(backing.Real().prepare(this, None))  # type: ignore[arg-type]
-    assert raised.group_contains(LaunchError, match="no room for 1 checkpoint of ")
+    monkeypatch.setattr(backing, "started", lambda *_: pytest.fail("hosts are started"))
+    scratch = SimpleNamespace(temp=tmp_path, key="k", environment=dict)
+    this: Any = SimpleNamespace(job=job, job_dir=tmp_path, run_dir=tmp_path, scratch=scratch)
+    with pytest.raises(LaunchError, match="no room for 1 checkpoint of "):
+        backing.Real().spawn(this)
 
 
 @pytest.mark.parametrize(

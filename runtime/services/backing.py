@@ -36,6 +36,7 @@ class Real:
 
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)
+        check_room(this.job, this.job_dir, this.scratch.temp, this.run_dir)
         environment = this.scratch.environment()
         hosts = started(this.job, this.scratch.temp, this.run_dir / "logs")
         try:
@@ -49,8 +50,6 @@ class Real:
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(_tell_sandbox(this))
-            room = (this.job, this.job_dir, this.scratch.temp, this.run_dir)
-            tasks.create_task(asyncio.to_thread(check_room, *room))
             tasks.create_task(
                 meshes.setup(fleet, this.run_dir, this.scratch.key, this.resume, this.tell)
             )
