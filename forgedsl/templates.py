@@ -28,6 +28,8 @@ REWARD_FILES = {
     "rewards/grading.py": "the reward in Python",
     "rewards/test_grading.py": "its test: `python -m pytest`",
 }
+WANDB = re.compile(r",\s*wandb\s*\{[^}]*\}")
+"""a new project sends nothing anywhere"""
 ANYWHERE = """\
 On a host without a GPU the profile `cpu` is chosen by itself: a small model and arithmetic, both
 shipped with ForgeDSL, so that it runs as it stands."""
@@ -47,6 +49,7 @@ class Template:
     about: str
     data: str
     loss: str
+    first_try: str = "schedule.steps=3"
     change: str = "trainer.optimizer.lr=1e-4"
     imports: str = ""
     replaced: Mapping[str, str] = field(default_factory=dict)
@@ -68,6 +71,7 @@ TEMPLATES: dict[str, Template] = {
         about="Supervised training of a small model from random weights on packed conversations.",
         data="data/arithmetic_demos.jsonl",
         loss="sft",
+        first_try="steps=3 trainer.optimizer.warmup=0",
         change="lr=1e-3",
     ),
     "dapo": Template(
@@ -90,6 +94,7 @@ TEMPLATES: dict[str, Template] = {
         about="DPO on pairs of a chosen and a rejected answer, with a frozen reference.",
         data="data/arithmetic_pairs.jsonl",
         loss="dpo",
+        first_try="schedule.steps=3 trainer.optimizer.warmup=0",
     ),
 }
 """name of a template -> what it is made of"""
@@ -117,7 +122,7 @@ def pipeline_text(template: Template, file: str) -> str:
     """The text of a shipped pipeline for a folder of its own."""
     text = _shipped(f"{template.pipeline}.forge")
     text = text.replace(f"pipelines/{template.pipeline}.forge", file)
-    text = _with_declarations(text, template)
+    text = WANDB.sub("", _with_declarations(text, template))
     text = TOKENS.sub(lambda match: _stand_alone(match[0]), text)
     source = SourceFile(file, text)
     return format_source(source, _parsed(source))
@@ -157,7 +162,8 @@ def _readme(name: str, template: Template, file: str) -> str:
     return Text(_shipped("templates/README.md")).substitute(
         title=f"{name.upper()} with ForgeDSL", about=template.about, template=name, file=file,
         files="\n".join(rows), data=f"forgedsl:{template.data}", row=row, loss=template.loss,
-        change=template.change, host=ANYWHERE if has_profile else ON_CPU,
+        change=template.change, first_try=template.first_try,
+        host=ANYWHERE if has_profile else ON_CPU,
         profile=" --profile cpu" if has_profile else "",
     )  # fmt: skip
 

@@ -5,8 +5,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from forgedsl import api
+from forgedsl.cli.app import app
 from forgedsl.cli.main import main
 from forgedsl.format.printer import format_source
 from forgedsl.lint.engine import lint_file
@@ -121,3 +123,18 @@ def test_a_folder_that_cannot_be_made(init, tmp_path: Path) -> None:
     code, _, err = init("here/there")
     assert code == 2
     assert err.startswith("forgec: cannot write here/there: ")
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_a_project_sends_nothing_to_anyone(name: str) -> None:
+    assert not any("wandb {" in text for text in project(name).values())
+
+
+@pytest.mark.parametrize("name", sorted(TEMPLATES))
+def test_the_first_run_that_a_template_proposes_has_no_warnings(name: str, tmp_path: Path) -> None:
+    for path, text in project(name).items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    words = ["lint", str(tmp_path / f"{name}.forge"), *TEMPLATES[name].first_try.split()]
+    done = CliRunner().invoke(app, words)
+    assert "no findings" in done.output, done.output

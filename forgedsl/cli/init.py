@@ -91,6 +91,8 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> None:
     """What was done, and what to type next."""
+    from forgedsl.templates import TEMPLATES
+
     width = max(map(len, files))
     print(f"{folder / f'{name}.forge'}: a project from the template {name}")
     for path, what in files.items():
@@ -99,7 +101,8 @@ def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> 
     if folder.resolve() != Path.cwd():
         print(f"  cd {shlex.quote(os.path.relpath(folder))}")
     print(f"  forgec lint {name}.forge")
-    print(f"  forgec run {name}.forge schedule.steps=3   # three steps; without it, all of them")
+    tried = TEMPLATES[name].first_try
+    print(f"  forgec run {name}.forge {tried}   # three steps; without it, all of them")
 
 
 def _refuse(why: str) -> None:
