@@ -99,8 +99,13 @@ def _snapshot(source: spec.HfSource, origin: str, offline: bool) -> Path:
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
         if offline:
             raise NotHere(f'hf("{source.id}") is not in the cache of the hub') from error
+        why = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if isinstance(error, LocalEntryNotFoundError):
+            why = (
+                f"it is not reached ({why.removeprefix('Got: ')}), and the cache has no such files"
+            )
         raise LaunchError(
-            f"{origin}: cannot load {source.id} from the Hugging Face hub: {error}"
+            f"{origin}: cannot load {source.id} from the Hugging Face hub: {why}"
         ) from error
 
 

@@ -46,12 +46,14 @@ def dry_run(prepared: Prepared, request: Request) -> int:
             ),
             ("run folder", lambda: _run_folder(request, job, folder)),
         )
+        said: dict[str, str] = {}
         for what, check in checks:
             try:
                 print(f"  {what:<12} ok      {check()}")
             except (ForgeError, ModuleNotFoundError) as error:
                 failed += 1
-                print(f"  {what:<12} FAILED  {error}")
+                first = said.setdefault(str(error), what)
+                print(f"  {what:<12} FAILED  {error if first == what else f'as {first}'}")
     profile = f" (profile {job.profile})" if job.profile else ""
     end = (
         "would start" if not failed else f"would not start: {failed} of {len(checks)} checks failed"

@@ -155,7 +155,11 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
     if store.kind == "gpu" and len(store.services) > 1:
         yield "without `colocate` each has GPUs of its own"
     if store.kind == "host":
-        yield f"start fewer processes of `{largest}`, or use a smaller model"
+        mesh = request.mesh(largest) if largest in request.dims else None
+        if mesh is None or mesh.world * mesh.replicas > 1:
+            yield f"start fewer processes of `{largest}`, or use a smaller model"
+        else:
+            yield f"use a smaller model in `{largest}`, or a host with more memory"
 
 
 def _titan_remedy(
