@@ -149,6 +149,8 @@ def test_a_device_that_does_not_end_is_no_source() -> None:
 
 def test_nothing_is_near_to_an_empty_word() -> None:
     assert nearest("", ["B", "G"]) == ()
+    assert nearest("kl", ["rl"]) == ()  # one letter of two is half of the name
+    assert nearest("lr", ["rl"]) == ("rl",)
 
 
 def test_a_negative_number_of_batches_is_bad_usage(monkeypatch, capsys) -> None:

@@ -33,7 +33,11 @@ def nearest(name: str, candidates: Iterable[str]) -> tuple[str, ...]:
         if abs(len(other) - len(folded)) > max(len(folded), 4) // 2:
             continue
         cost = distance(folded, other)
-        if cost <= max(1, max(len(folded), len(other)) // 3) or _shortens(folded, other):
+        longest = max(len(folded), len(other))
+        alike = cost <= max(1, longest // 3)
+        if longest < 3:  # one letter of two is half of the name
+            alike = sorted(folded) == sorted(other)
+        if alike or _shortens(folded, other):
             ranked.append((cost, candidate))
     return tuple(candidate for _, candidate in sorted(ranked)[:MAX_SUGGESTIONS])
 
