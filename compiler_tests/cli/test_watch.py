@@ -55,6 +55,45 @@ def test_a_run_that_was_killed_ends_without_a_code(tmp_path: Path) -> None:
     assert len(seen) == 1
 
 
+def test_a_run_that_has_not_begun_has_taken_no_time() -> None:
+    from forgedsl.runtime.readers.view import View
+
+    view = View("x", 4, began=0.0, now=1.8e9)
+    assert view.elapsed == 0.0
+    view.on_event(START | {"time": 1.8e9})
+    view.now += 3
+    assert view.elapsed == 3.0
+
+
+def test_runs_are_listed_with_what_differs(tmp_path: Path) -> None:
+    for name, lr in (("a", 0.001), ("b", 0.01)):
+        path = folder(tmp_path / name) / "job.json"
+        optimizer = {"lr": lr, "kind": "adamw"}
+        job = json.loads(path.read_text()) | {"services": {"trainer": {"optimizer": optimizer}}}
+        path.write_text(json.dumps(job | {"content_hash": name, "params": {"beta": 0.1}}))
+    words = ["runs", str(tmp_path)]
+    shown = CliRunner().invoke(app, words).output.splitlines()
+    assert [line.split()[-1] for line in shown] == ["trainer.optimizer.lr", "0.001", "0.01"]
+    found = json.loads(CliRunner().invoke(app, [*words, "--format", "json"]).output)
+    assert [row["differs"] for row in found] == [
+        {"services.trainer.optimizer.lr": 0.001}, {"services.trainer.optimizer.lr": 0.01},
+    ]  # fmt: skip
+
+
+def test_a_resume_says_where_it_goes_on_and_what_is_done_again(tmp_path: Path) -> None:
+    from forgedsl.cli.resuming import where_from
+
+    run = folder(tmp_path / "run", rows=tuple({"step": step} for step in range(1, 8)))
+    assert (
+        where_from(run) == "begins with step 1: there is no checkpoint; steps 1 to 7 are done again"
+    )
+    saved = run / "checkpoints/step-4/controller.json"
+    saved.parent.mkdir(parents=True)
+    saved.write_text("{}")
+    text = "goes on with step 5, from the checkpoint of step 4; steps 5 to 7 are done again"
+    assert where_from(run) == text
+
+
 def test_runs_are_listed_with_their_state_and_best_evaluation(tmp_path: Path) -> None:
     rows = [{"step": 1, "reward_mean": 0.5, "eval/held_out": 0.25},
             {"step": 2, "reward_mean": 0.75, "eval/held_out": 0.5},

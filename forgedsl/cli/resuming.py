@@ -132,6 +132,21 @@ def note_changes(run_dir: Path, taken: list[Difference]) -> None:
         file.write(json.dumps({"after_step": step, "changes": changes}) + "\n")
 
 
+def where_from(run_dir: Path) -> str:
+    """The step that a resumed run goes on with, and what was done and is done again."""
+    from forgedsl.runs.data import jsonl
+
+    step = last_step(run_dir)
+    done = max((row["step"] for row in jsonl(run_dir / "metrics.jsonl", [])), default=0)
+    text = f"goes on with step {step + 1}, from the checkpoint of step {step}"
+    if not step:
+        text = "begins with step 1: there is no checkpoint"
+    if done <= step:
+        return text
+    lost = f"step {done} is" if done == step + 1 else f"steps {step + 1} to {done} are"
+    return f"{text}; {lost} done again"
+
+
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of everything that is not a container."""
     if isinstance(value, dict) and value:

@@ -203,7 +203,7 @@ def _from_json(request: Request, file: Path) -> Prepared:
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
     from forgedsl.cli.outside import check_data
-    from forgedsl.cli.resuming import load_run_job, note_changes
+    from forgedsl.cli.resuming import load_run_job, note_changes, where_from
     from forgedsl.runs.checkpoints import last_step
     from forgedsl.runtime.events import replace_text
 
@@ -235,6 +235,8 @@ def _resume(request: Request) -> int:
         with writing(run_dir):
             replace_text(run_dir / "job.json", job.model_dump_json(indent=1))
             note_changes(run_dir, taken)
+    if not request.quiet:
+        print(f"{run_dir} {where_from(run_dir)}", file=sys.stderr)
     return launch(job, run_dir, resume=True, request=request, changed_data=bool(touched))
 
 

@@ -11,6 +11,10 @@ from typing import Annotated, Any
 import typer
 
 COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
+MOST = 4
+"""columns of what differs; --format json has all"""
+LEFT_OUT = ("compiler", "content_hash", "summary", "origins", "program", "topology", "name",
+            "schedule.steps", "losses", "logging", "checkpoint")  # fmt: skip
 
 
 def command(
@@ -33,7 +37,10 @@ def command(
         print(f"forgec runs: there is no folder {folder}", file=sys.stderr)
         raise typer.Exit(2)
     paths = [path.parent for path in folder.glob("*/job.json")]
-    found = sorted((row_of(path) for path in paths), key=lambda row: row["began"] or "")
+    found = sorted(
+        (row_of(path) for path in paths), key=lambda row: (row["began"] or "", row["run"])
+    )
+    _tell_apart(found, folder)
     if format_ == "json":
         print(json.dumps(found, indent=1))
         return
@@ -45,9 +52,38 @@ def command(
         steps = f"{row['step']}/{row['steps']}" if row["steps"] else str(row["step"])
         reward = "" if row["reward"] is None else number(row["reward"])
         evals = f"{best['eval']} {number(best['value'])} at {best['step']}" if best else ""
-        return row["run"], row["state"], steps, reward, evals, (row["began"] or "")[:16]
+        told = (_text(row["differs"].get(name)) for name in names)
+        return row["run"], row["state"], steps, reward, evals, (row["began"] or "")[:16], *told
 
-    print("\n".join(table([COLUMNS, *map(shown, found)])) if found else f"no runs in {folder}")
+    names = list(found[0]["differs"])[:MOST] if found else []
+    columns = (*COLUMNS, *(name.removeprefix("services.") for name in names))
+    print("\n".join(table([columns, *map(shown, found)])) if found else f"no runs in {folder}")
+
+
+def _tell_apart(rows: list[dict[str, Any]], folder: Path) -> None:
+    """Give every row the settings that are not the same in all, parameters first."""
+    from forgedsl.cli.resuming import leaves
+
+    jobs = [json.loads((folder / row["run"] / "job.json").read_text("utf-8")) for row in rows]
+    found = [
+        {path: value for path, value in leaves(job) if not path.startswith(LEFT_OUT)}
+        for job in jobs
+    ]
+    paths = {path for job in found for path in job}
+    missing = object()
+    differ = {p for p in paths if len({str(job.get(p, missing)) for job in found}) > 1}
+    said = {path for path in differ if path.startswith("params.") or path == "seed"}
+    rest = {path for path in differ - said if ".mesh." not in path and "sha256" not in path}
+    order = [
+        *sorted(said),
+        *sorted(rest, key=lambda path: (not path.startswith("services."), path)),
+    ]
+    for row, job in zip(rows, found, strict=True):
+        row["differs"] = {path.removeprefix("params."): job.get(path) for path in order}
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:20]
 
 
 def row_of(run: Path) -> dict[str, Any]:

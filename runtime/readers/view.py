@@ -95,7 +95,7 @@ class View:
 
     @property
     def elapsed(self) -> float:
-        return max(self.now - self.began, 0.0)
+        return max(self.now - self.began, 0.0) if self.began else 0.0
 
     @property
     def doing(self) -> str:
