@@ -57,6 +57,7 @@ def test_logits_agree_with_torch(standard_loss, kernels, losses):
     )
 
 
+@pytest.mark.full
 def test_padded_sequences(standard_loss, kernels, losses):
     case = losses.make_case(standard_loss, seed=3, lengths=(4, 4, 4, 4), noise=1e-4)
     inputs = {
@@ -95,6 +96,7 @@ def test_in_place_the_gradient_replaces_the_logits(losses):
     torch.testing.assert_close(taken.detach(), want)
 
 
+@pytest.mark.full
 def test_masked_rows_may_hold_nan(kernels, losses):
     case = losses.make_case(kernels, seed=5)
     call = {**case.batch, **case.inputs}

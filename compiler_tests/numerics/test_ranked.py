@@ -146,6 +146,7 @@ def test_silent_rows_are_left_out_exactly(losses, silent, chunk):
     torch.testing.assert_close(compact, plain, **EXACT)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "params"),
     [("grpo", {"beta": 0.0}), ("grpo", {}), ("ppo_critic", {}), ("sft", {"label_smoothing": 0.1}),

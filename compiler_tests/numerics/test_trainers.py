@@ -181,6 +181,7 @@ def agree(ours, theirs):
         torch.testing.assert_close(mine, yours, rtol=0.0, atol=1e-6 * scale)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_trl(name, backend, monkeypatch):

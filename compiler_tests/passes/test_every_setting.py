@@ -304,6 +304,12 @@ def fields(old: object, new: object) -> Iterator[tuple[str, str]]:
             yield from fields(before, after)
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("programs")
+
+
+@cache  # the base is that of many settings
 def lowered(text: str, folder: Path, *overrides: str) -> Lowered:
     (folder / "grade.py").write_text(PYTHON)
     found, diagnostics = lower_of(text, *overrides, folder=folder)
@@ -336,8 +342,8 @@ def test_every_setting_is_in_the_table(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), ROWS, ids=[f"{k}.{n}" for k, n in ROWS])
-def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, tmp_path: Path) -> None:
-    old, new = both(kind, name, tmp_path)
+def test_a_setting_changes_the_job_and_is_read(kind: str, name: str, folder: Path) -> None:
+    old, new = both(kind, name, folder)
     if f"{kind}.{name}" in PLANNED:
         pages = [render_plan(x.plan.request.program, x.graph, x.plan, summary=("",), identity="")
                  for x in (old, new)]  # fmt: skip
@@ -380,12 +386,12 @@ def test_an_argument_changes_the_job_and_is_read(name: str, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("kind", "name"), AUTOS)
 def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
-    kind: str, name: str, tmp_path: Path
+    kind: str, name: str, folder: Path
 ) -> None:
     address = NAMES[kind] + f".{name}" if kind in NAMES else kind
-    auto = lowered(EVALUATED, tmp_path, f"{address}=auto").job
+    auto = lowered(EVALUATED, folder, f"{address}=auto").job
     assert [*auto.chosen] == [address]
-    written = lowered(EVALUATED, tmp_path, *choices(auto.chosen)).job
+    written = lowered(EVALUATED, folder, *choices(auto.chosen)).job
     assert {*fields(auto, written)} <= {("Job", "chosen")}
 
 
@@ -394,7 +400,7 @@ def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
     [(kind, each) for kind in SERVICES for each in SERVICES[kind].support],
     ids=lambda each: getattr(each, "setting", each),
 )
-def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, tmp_path: Path) -> None:
+def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, folder: Path) -> None:
     given = SERVICES[kind].setting(limit.setting)
     assert given is not None
     amount = "true" if given.type.base == "bool" else "2"
@@ -402,5 +408,5 @@ def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, tmp_path: P
     settings += [f"{NAMES[kind]}.{limit.beside}=2"] if limit.beside else []
     headed = ("titan(policy)", "titan(value_head(policy))")
     text = changed(EVALUATED, headed) if limit.head else EVALUATED
-    found = [d for d in lower_of(text, *settings, folder=tmp_path)[1] if d.code == "P216"]
+    found = [d for d in lower_of(text, *settings, folder=folder)[1] if d.code == "P216"]
     assert [d.help for d in found] == [limit.instead]

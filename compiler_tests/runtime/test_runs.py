@@ -231,6 +231,7 @@ def test_own_pipeline_with_python_reward_filter_and_reference(tmp_path: Path) ->
     assert {e["mesh"] for e in started} >= {"trainer", "generator", "frozen", "reward_short"}
 
 
+@pytest.mark.full
 def test_interrupt_leaves_a_checkpoint_and_no_process(tmp_path: Path) -> None:
     process = start(
         "run", str(PIPELINES / "grpo_math.forge"), "--run-dir", "run", *SMALL, cwd=tmp_path
