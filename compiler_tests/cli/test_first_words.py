@@ -72,3 +72,12 @@ def test_a_hub_that_is_not_reached_is_said_once(
     assert "hub: it is not reached (ConnectError: no name), and the cache has no such" in found
     assert "An error happened" not in found
     assert "FAILED  as models" in found
+
+
+def test_a_dry_run_takes_the_folder_of_a_start_that_trained_nothing(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/job.json").write_text("{}")
+    words = ("run", "cluster.memory=500GiB", "--dry-run", "--run-dir", str(tmp_path / "run"))
+    assert "holds a run already" not in said(tmp_path, *words)
+    (tmp_path / "run/metrics.jsonl").write_text('{"step": 1}\n')
+    assert "holds a run already" in said(tmp_path, *words)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.running import Prepared, Request, write_run_dir
+from forgedsl.cli.running import Prepared, Request, has_begun, write_run_dir
 from forgedsl.diagnostics import counted
 from forgedsl.errors import ForgeError, LaunchError
 
@@ -167,7 +167,7 @@ def _run_folder(request: Request, job: Job, folder: Path) -> str:
     from forgedsl.runtime.room import check_room
 
     wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"
-    if (wanted / "job.json").exists():
+    if (wanted / "job.json").exists() and has_begun(wanted):
         raise LaunchError(f"{wanted} holds a run already")
     there = next(path for path in (wanted, *wanted.absolute().parents) if path.exists())
     if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):

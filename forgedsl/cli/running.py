@@ -77,7 +77,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
         claim(wanted)
         own = wanted / "job.json"
         prepared = file is not None and own.exists() and own.samefile(file)
-        if own.exists() and _has_begun(wanted):
+        if own.exists() and has_begun(wanted):
             raise UsageError(
                 f"{wanted} holds a run already; name another folder, or continue that run with "
                 f"--resume {wanted}"
@@ -100,7 +100,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
     raise UsageError(f"{stem} and 98 more are taken; name a folder with --run-dir")
 
 
-def _has_begun(run_dir: Path) -> bool:
+def has_begun(run_dir: Path) -> bool:
     """Whether a step was done there."""
     from forgedsl.runs.checkpoints import checkpoint_steps
 
