@@ -34,6 +34,7 @@ from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
 from forgedsl.runtime.backing import Backing, Run
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
+from forgedsl.runtime.kept import kept
 from forgedsl.runtime.places import described
 from forgedsl.runtime.scratch import Scratch, remove_dead
 
@@ -59,12 +60,14 @@ def run(
     *,
     job_dir: Path | None = None,
     resume: bool = False,
-    readers: Sequence[Reader] = (),
+    readers: Sequence[Reader] | None = None,
     record_batches: int = 1,
     rehearsal: Any = None,
     changed_data: bool = False,
 ) -> int:
     """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
+
+    Without `readers` the folder gets all that one of `forgec run` has: job.json, metrics, report.
 
     The batches of the first `record_batches` steps are kept for `forgec replay`. With a `rehearsal`
     (runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data than before.
@@ -79,11 +82,15 @@ def run(
     spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
     # Monarch and torch read this when they are first imported
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    for key in remove_dead():
-        print(f"note: removed what run {key}, which was killed, left behind", file=sys.stderr)
+    _remove_dead()
     log, backing = _parts(run_dir, rehearsal)
-    with log as events:
-        for reader in readers:
+    own = (
+        kept(job, run_dir, job_dir or run_dir)
+        if readers is None
+        else contextlib.nullcontext(readers)
+    )
+    with own as hearing, log as events:
+        for reader in hearing:
             events.subscribe(reader)
 
         def session(left: int, resume: bool) -> Outcome | None:
@@ -97,6 +104,11 @@ def run(
                 return _run(this, left, heard=bool(readers))
 
         return _sessions(session, job.schedule.restarts, run_dir, resume)
+
+
+def _remove_dead() -> None:
+    for key in remove_dead():
+        print(f"note: removed what run {key}, which was killed, left behind", file=sys.stderr)
 
 
 @contextlib.contextmanager

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from forgedsl.cli.app import app
+from forgedsl.lower.job import read_job
 from forgedsl.runtime import launch
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.interrupt import Interrupt
@@ -72,3 +76,25 @@ def test_preemption_has_an_exit_code_of_its_own(
     interrupt = Interrupt(EventLog(), tmp_path, lambda: None)
     interrupt(number)
     assert interrupt.code() == code
+
+
+def test_a_run_by_a_call_leaves_what_one_of_the_command_does(
+    make_job: Any, make_titan: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def outcome(this: Any) -> launch.Outcome:
+        row = {"step": 1, "loss": 0.5, "reward_mean": None, "step_s": 1.0}
+        this.events.emit("metrics", **row)
+        return launch.Outcome(code=0, status="done")
+
+    monkeypatch.setattr(launch, "_outcome", outcome)
+    (tmp_path / "out/inputs").mkdir(parents=True)
+    (tmp_path / "out/inputs/rows.jsonl").write_text("{}")
+    job, run = make_job(services={"t": make_titan()}).sealed(), tmp_path / "run"
+    assert launch.run(job, run, job_dir=tmp_path / "out") == 0
+    assert read_job(run) == job
+    assert json.loads((run / "metrics.jsonl").read_text())["loss"] == 0.5
+    assert (run / "inputs/rows.jsonl").read_text() == "{}"
+    assert (run / "forge.lock").exists()
+    assert "</html>" in (run / "report.html").read_text()
+    listed = CliRunner().invoke(app, ["runs", str(tmp_path)])
+    assert (listed.exit_code, "done" in listed.stdout) == (0, True), listed.output
