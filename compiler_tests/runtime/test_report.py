@@ -94,7 +94,63 @@ def test_curves_of_every_reward(tmp_path: Path) -> None:
     split = [row | own | {"reward/correct": 0.1 * row["step"]} for row in rows]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in split))
     charts = re.findall(r"<h3>(.*?)</h3>", write_report(tmp_path).read_text())
-    assert {"correct", "short", "critic/error"} <= set(charts)
+    assert {"reward correct", "reward short", "critic/error"} <= set(charts)
+
+
+def doubtful(folder: Path) -> str:
+    """A page of a run whose scores failed, with a service that was started again."""
+    run_folder(folder, make_job())
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    own = {"failed/correct": 3, "retried/correct": 1, "reward_s/correct": 0.5, "sequences": 32}
+    split = [row | own | {"reward/correct": row["reward_mean"]} for row in rows]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in split))
+    with (folder / "events.jsonl").open("a") as file:
+        for kind, more in (("service.lost", {}), ("restarted", {"step": 50})):
+            event = {"time": 0, "kind": kind, "service": "generator", **more}
+            file.write(json.dumps(event) + "\n")
+    return write_report(folder).read_text()
+
+
+def test_no_two_charts_have_one_title(tmp_path: Path) -> None:
+    charts = re.findall(r"<h3>(.*?)</h3>", doubtful(tmp_path))
+    assert charts.count("Reward") == 2  # wide, and for a phone
+    assert sorted(set(charts)) == sorted(charts[1:])
+
+
+def test_axes_say_what_they_count(page: str) -> None:
+    drawn = re.findall(r'data-chart="\d+">.*?</svg>', page, re.DOTALL)
+    units = [re.findall(r'class="unit"[^>]*>([^<]*)<', chart) for chart in drawn]
+    assert len(units) > 8
+    assert all(len(named) == 2 and all(named) and named[1] == "step" for named in units)
+
+
+def test_a_legend_says_what_the_headline_says(page: str) -> None:
+    [headline] = re.findall(r'<span class="label">Reward</span>\s*<b>(.*?)</b>', page)
+    legends = re.findall(r'data-name="reward (.*?)"', page)
+    assert legends == [headline, headline]
+
+
+def test_a_verdict_is_not_green_above_scores_that_failed(tmp_path: Path) -> None:
+    page = doubtful(tmp_path)
+    [(style, text)] = re.findall(r'<b class="(\w+)">verdict</b><span>(.*?)</span>', page)
+    assert (style, text[:11], text[-16:]) == ("open", "it learned:", "; but see failed")
+
+
+def test_restarts_are_told_at_the_top(tmp_path: Path) -> None:
+    told = "failed: generator 2 times; the run started again from step 50"
+    page = doubtful(tmp_path)
+    assert page.index("verdict</b>") < page.index(told) < page.index("failed</b>")
+
+
+def test_all_samples_can_be_searched(tmp_path: Path) -> None:
+    run_folder(tmp_path, make_job(steps=3))
+    with (tmp_path / "samples.jsonl").open("a") as file:
+        for i in range(50):
+            sample = {"step": 1, "prompt": f"p{i}<b>", "response": "r", "version": 1, "score": 0.5}
+            file.write(json.dumps(sample) + "\n")
+    text = write_report(tmp_path).read_text()
+    [searched] = re.findall(r"const searched = (.*);", text)
+    assert {f"p{i}<b>" for i in range(50)} <= {prompt for _, _, prompt, _ in json.loads(searched)}
 
 
 def test_a_sample_shows_its_split_its_cut_and_its_siblings(tmp_path: Path) -> None:

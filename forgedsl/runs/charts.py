@@ -9,13 +9,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from html import escape
 
 from forgedsl.records import dataclass, replace
 from forgedsl.runs.text import number
+from forgedsl.runs.verdict import edges
 
 Point = tuple[float, float]
 MAX_POINTS = 400
-LEFT, RIGHT, TOP, BOTTOM = 44, 10, 10, 22
+LEFT, RIGHT, TOP, BOTTOM = 44, 10, 24, 22
 SMALL, WIDE, TALL = (520, 190), (1080, 300), (520, 300)
 """(width, height) of a chart among others, of the one across the page, and of that on a phone"""
 
@@ -125,9 +127,13 @@ class Frame:
         return "M" + "L".join(f"{self.x(x):.1f} {self.y(y):.1f}" for x, y in points)
 
 
-def axes(frame: Frame) -> list[str]:
-    """Horizontal grid lines with labels, and a few steps below."""
-    parts = []
+def axes(frame: Frame, unit: str) -> list[str]:
+    """Horizontal grid lines with labels, a few steps below, and what both axes count."""
+    end = frame.width - RIGHT
+    parts = [
+        f'<text class="unit" x="2" y="10">{escape(unit)}</text>',
+        f'<text class="unit" text-anchor="end" x="{end}" y="{frame.height + 6}">step</text>',
+    ]
     for value in ticks(*frame.ys, 5 if frame.height > 200 else 4):
         y = frame.y(value)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>')
@@ -146,6 +152,12 @@ def axis_number(value: float) -> str:
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
     return f"{value:.6g}"
+
+
+def ending(series: Series) -> float:
+    """The end of a curve: the mean of its last steps, as headlines say it; of dots the last."""
+    pair = None if series.dots or series.exact else edges(series.points)
+    return series.points[-1][1] if pair is None else pair[1]
 
 
 def draw(series: Series, frame: Frame) -> list[str]:
@@ -178,10 +190,12 @@ def chart(
     size: tuple[int, int] = SMALL,
     floor: float | None = None,
     ceil: float | None = None,
+    unit: str = "",
 ) -> Chart:
-    """Draw the series into one frame; every series needs at least one point."""
+    """Draw the series into one frame; every series needs at least one point. `unit` says what
+    the y axis counts; the legend has the end of each curve, as headlines have it."""
     width, height = size
-    thinned = [thin(one) for one in series]
+    thinned, whole = [thin(one) for one in series], series
     xs = [x for one in thinned for x, _ in one.points]
     frame = Frame(width, height, (min(xs), max(xs)), bounds(thinned, floor, ceil))
     marks = [mark for one in thinned for mark in draw(one, frame)]
@@ -189,18 +203,18 @@ def chart(
         f"{s.name} from {number(s.points[0][1])} to {number(s.points[-1][1])}" for s in thinned
     )
     svg = (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
-        + "".join(axes(frame) + marks)
+        f'<svg viewBox="0 0 {width} {height + 10}" role="img" aria-label="{label}">'
+        + "".join(axes(frame, unit or title) + marks)
         + f'<path class="cursor" d="M0 {TOP}V{height - BOTTOM}"/></svg>'
     )
     hover = {
         "x0": frame.xs[0], "x1": frame.xs[1], "left": LEFT, "right": width - RIGHT, "width": width,
         "series": [
             {
-                "name": s.label, "color": s.color, "last": number(s.points[-1][1]),
+                "name": s.label, "color": s.color, "last": number(ending(one)),
                 "points": [[x, number(y)] for x, y in s.points],
             }
-            for s in thinned
+            for s, one in zip(thinned, whole, strict=True)
         ],
     }  # fmt: skip
     return Chart(title=title, note=note, svg=svg, hover=hover)

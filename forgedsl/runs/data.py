@@ -65,6 +65,8 @@ class RunData:
     """places of lines that are no JSON, such as `events.jsonl:17`"""
     ready: tuple[Row, ...] = ()
     """service.ready events"""
+    restarts: tuple[Row, ...] = ()
+    """service.lost and restarted events"""
     rehearsal: bool = False
     """services only took time; no number of this run is about a model"""
 
@@ -112,6 +114,7 @@ def load_run(folder: Path) -> RunData:
         left_out=tuple(dict.fromkeys(str(e["row"]) for e in events if e["kind"] == "row.dropped")),
         processes=tuple(e for e in events if e["kind"] == "process.start"),
         ready=tuple(e for e in events if e["kind"] == "service.ready"),
+        restarts=tuple(e for e in events if e["kind"] in ("service.lost", "restarted")),
         messages=tuple(e for e in events if e["kind"] in ("warning", "failure")),
         drops=dict(Counter(e["reason"] for e in events if e["kind"] == "group.dropped")),
         lost=dict(Counter(event["reason"] for event in lost)),

@@ -31,6 +31,8 @@ BARE: dict[str, Any] = {
 """of a sample that does not say it"""
 CARDS = 6
 """completions shown of a step"""
+SEARCHED = 1000
+"""completions that the page can be searched for, the last ones"""
 
 CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     (
@@ -50,6 +52,11 @@ CHARTS: tuple[tuple[str, str, tuple[str, ...], float | None], ...] = (
     ("Learning rate", "", ("lr",), 0.0),
 )  # fmt: skip
 """(title, note, fields, floor of the y axis)"""
+UNITS = {
+    "Signal": "part", "Answer length": "tokens", "Entropy": "nats", "Gradient norm": "norm",
+    "Policy age": "versions", "Throughput": "tokens/s", "Step time": "seconds",
+}  # fmt: skip
+"""what the y axis of a chart counts, where its title does not say it"""
 
 
 def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
@@ -84,36 +91,65 @@ def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
 def grid(data: RunData) -> list[Chart]:
     """The smaller charts: evals and rewards, what every run has, the reports of its loss."""
     made = [
-        chart(name, [Series(name=name, points=pts, color="c2", dots=True)], note="held-out eval")
+        chart(
+            name,
+            [Series(name=name, points=pts, color="c2", dots=True)],
+            note="held-out eval",
+            unit="value",
+        )
         for name, pts in evals(data).items()
     ]
-    made += each(data, "reward/", "reward, mean over its answers")
+    made += each(data, "reward/", "mean over its answers", "reward")
     for title, note, fields, floor in CHARTS:
         found = series(data, fields)
         flat = len({y for s in found for _, y in s.points}) == 1
         if found and not (flat and title in ("Learning rate", "Signal")):
-            made.append(chart(title, found, note=note, floor=floor))
-    made += each(data, "failed/", "failed scores of a step")
-    made += each(data, "retried/", "calls of a step that were made again")
-    made += each(data, "requests_again/", "requests of a step to an endpoint, made again")
-    made += each(data, "requests_slow/", "requests of a step that took over half of their time")
-    made += each(data, "requests_failed/", "requests of a step without a usable answer")
+            made.append(chart(title, found, note=note, floor=floor, unit=UNITS.get(title, "")))
+    made += each(data, "failed/", "failed scores of a step", "failed", "scores")
+    made += each(data, "retried/", "calls of a step that were made again", "retried", "calls")
+    made += each(
+        data,
+        "requests_again/",
+        "requests of a step to an endpoint, made again",
+        "requests again",
+        "requests",
+    )
+    made += each(
+        data,
+        "requests_slow/",
+        "requests of a step that took over half of their time",
+        "slow requests",
+        "requests",
+    )
+    made += each(
+        data,
+        "requests_failed/",
+        "requests of a step without a usable answer",
+        "failed requests",
+        "requests",
+    )
     for name in receivers(data.rows):
         pts = tuple((x, y / 1e6) for x, y in points(data, RATE + name))
         one, note = Series(name=RATE + name, points=pts), "new weights, MB a second"
-        made.append(chart(f"sync {name}", [one], note=note, floor=0.0))
+        made.append(chart(f"sync {name}", [one], note=note, floor=0.0, unit="MB/s"))
     return (
         made
-        + each(data, "reward_s/", "longest call of a step, seconds")
+        + each(data, "reward_s/", "longest call of a step, seconds", "time of", "seconds")
         + each(data, "loss/", "report of the loss")
     )
 
 
-def each(data: RunData, prefix: str, note: str) -> list[Chart]:
-    """A chart of every field with this prefix, also of those of a second step."""
+def each(data: RunData, prefix: str, note: str, lead: str = "", unit: str = "") -> list[Chart]:
+    """A chart of every field with this prefix, also of those of a second step; `lead` begins its
+    title, since a reward has several."""
     fields = sorted({key for row in data.rows for key in row if f"/{prefix}" in f"/{key}"})
     found = [(field, series(data, (field,))) for field in fields]
-    return [chart(field.replace(prefix, ""), one, note=note) for field, one in found if one]
+    titles = [f"{lead} {field.replace(prefix, '')}".strip() for field, _ in found]
+    return [
+        chart(title, one, note=note, unit=unit or lead)
+        for title, (_, one) in zip(titles, found, strict=True)
+        if one
+    ]
 
 
 def tiles(data: RunData) -> list[dict[str, str]]:
@@ -289,6 +325,10 @@ def render(data: RunData) -> str:
         topology=topology_svg(data.job) if data.job.nodes else "",
         timeline=timeline(data),
         completions=completions(data),
+        searched=[
+            [s["step"], s.get("score"), s["prompt"], s["response"]]
+            for s in data.samples[-SEARCHED:]
+        ],
         services=services(data),
         settings=settings(data),
         processes=data.processes,

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Iterator
 
 from forgedsl.diagnostics import counted
 from forgedsl.operations.registry import working
-from forgedsl.records import dataclass
+from forgedsl.records import dataclass, replace
 from forgedsl.runs import syncs
 from forgedsl.runs.data import RunData, Span
 from forgedsl.runs.text import duration, number
@@ -45,6 +46,10 @@ WAITING = 0.25
 STEPS = 200
 """steps, the last ones, that say what is waited for"""
 EVALS = "evals"
+
+
+DOUBTS = ("skipped", "gradient", "failed", "lost", "evals")
+"""findings that put in doubt what was learned"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +102,7 @@ def verdict(data: RunData) -> tuple[Finding, ...]:
         return ()
     makers = (
         _learning,
+        _restarts,
         _steps,
         _scores,
         _unmeasured,
@@ -107,7 +113,21 @@ def verdict(data: RunData) -> tuple[Finding, ...]:
         _entropy,
         _speed,
     )
-    return tuple(finding for make in makers for finding in make(data))
+    first, *rest = (finding for make in makers for finding in make(data))
+    doubts = [f.label for f in rest if f.style == "bad" and f.label in DOUBTS]
+    if first.style == "good" and doubts:
+        first = replace(first, style="open", text=f"{first.text}; but see {', '.join(doubts)}")
+    return (first, *rest)
+
+
+def _restarts(data: RunData) -> Iterator[Finding]:
+    """Services that failed, and how the run went on."""
+    if data.restarts:
+        names = Counter(str(event["service"]) for event in data.restarts)
+        said = ", ".join(f"{name} {counted(n, 'time')}" for name, n in names.most_common())
+        again = [event["step"] for event in data.restarts if event["kind"] == "restarted"]
+        steps = f"; the run started again from step {', '.join(map(str, again))}" if again else ""
+        yield Finding(label="restarts", style="open", text=f"failed: {said}{steps}")
 
 
 # ---- did it learn
