@@ -1,4 +1,4 @@
-"""Shared fixtures: golden files.
+"""Shared fixtures: golden files; what a failed run says of its machine.
 
     golden("grpo_math/graph.txt", text)     compares with compiler_tests/golden/grpo_math/graph.txt
 
@@ -17,6 +17,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import os
+import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -51,6 +52,8 @@ REMEDIES = (
     (r"(?P<n>\w+) is not installed", "pip install {n}"),
 )
 """causes of skips, and what would test what was skipped"""
+SETTINGS = ("ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""of the environment: which instructions, and how many threads"""
 os.environ["FORGE_CALIBRATION"] = ""  # plans rest on no runs of whoever tests
 
 
@@ -131,6 +134,29 @@ def pytest_testnodedown(node: Any) -> None:
     ASKED.update(GOLDEN / name for name in getattr(node, "workeroutput", {}).get("goldens", ()))
 
 
+def pytest_terminal_summary(terminalreporter: Any, exitstatus: int) -> None:
+    """Say of a failed run what numbers depend on, and of each what was skipped."""
+    if exitstatus == pytest.ExitCode.TESTS_FAILED:
+        terminalreporter.section("machine")
+        terminalreporter.write_line("\n".join(machine()))
+    _skipped(terminalreporter)
+
+
+def machine() -> list[str]:
+    """The CPU's model, those of its instructions that libraries choose by, and settings."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    facts = {key.strip(): value.strip() for key, _, value in (x.partition(":") for x in lines)}
+    chosen = re.compile(r"avx|amx|fma|bf16|fp16|sse4|asimd|sve")
+    flags = facts.get("flags", facts.get("Features", "")).split()
+    found = [f"cpu: {facts.get('model name', platform.processor() or platform.machine())}, "
+             f"{len(os.sched_getaffinity(0))} cores"]  # fmt: skip
+    found.append("instructions: " + " ".join(sorted(filter(chosen.match, flags))))
+    for name in SETTINGS:
+        found.append(f"{name}: {os.environ.get(name, 'not set')}")
+    return found
+
+
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Fail a whole, green run that left goldens unasked for."""
     told = getattr(session.config, "workeroutput", None)
@@ -150,7 +176,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
+def _skipped(terminalreporter: Any) -> None:
     """One line for each cause of skipped tests: how many, which, and what would test them."""
     causes: Counter[tuple[str, str]] = Counter()
     files: dict[tuple[str, str], set[str]] = {}

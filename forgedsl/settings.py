@@ -152,7 +152,8 @@ class Setting:
 class Limit:
     """What this version carries out of a setting: values up to `most`, or any value where the flow
     has a node with `role`, or where the service has no value head, or where the setting `beside` is
-    1. `instead` says what works."""
+    1; all words but `words`, or on other devices than `device` those too. `instead` says what
+    works."""
 
     setting: str
     instead: str
@@ -160,11 +161,21 @@ class Limit:
     role: str = ""
     head: bool = False
     beside: str = ""
+    words: tuple[str, ...] = ()
+    device: str = ""
 
     def exceeded(
-        self, value: object, roles: Collection[str], *, head: bool, beside: object = None
+        self,
+        value: object,
+        roles: Collection[str],
+        *,
+        head: bool,
+        beside: object = None,
+        device: str = "",
     ) -> bool:
         """Whether a value, in a flow with these nodes, would not be carried out."""
+        if self.words:
+            return value in self.words and self.device in ("", device)
         if not isinstance(value, int) or (self.head and not head):
             return False
         if self.beside and not (isinstance(beside, int) and beside > 1):

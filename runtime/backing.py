@@ -73,10 +73,12 @@ def check_supported(job: spec.Job) -> None:
     roles = frozenset[Role]().union(*(node.roles for node in job.nodes))
     for name, service in job.services.items():
         for limit in SERVICES[service.kind].support:
-            value = attrgetter(limit.setting.removeprefix("memory."))(service)
+            name_in_job = limit.setting.removeprefix("memory.").removeprefix("engine.")
+            value = attrgetter(name_in_job)(service)
             other = attrgetter(limit.beside)(service) if limit.beside else None
             head = getattr(service, "value_head", False)
-            if limit.exceeded(value, roles, head=head, beside=other):
+            device = service.mesh.device if limit.device else ""
+            if limit.exceeded(value, roles, head=head, beside=other, device=device):
                 raise LaunchError(
                     f"{job.origins.get(name, '')}: {limit.setting} = {value} of {name} is not "
                     f"carried out by this version{f' beside {limit.beside}' * bool(limit.beside)}; "

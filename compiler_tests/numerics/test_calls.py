@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tolerance import EXACT
 
 import forgedsl
 from forgedsl.errors import SourceError
@@ -229,7 +230,7 @@ def test_masks_of_its_own_are_counted_over_the_step():
         loss(logits=logits[h], labels=labels[h], learn=learn[h], weight=weight[h], totals=totals)
         for h in halves
     ]
-    torch.testing.assert_close(sum(part.loss for part in parts), whole, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(sum(part.loss for part in parts), whole, **EXACT)
     with pytest.raises(TypeError, match="also needs"):
         loss(logits=logits, labels=labels, learn=learn, weight=weight, num_tokens=12)
 

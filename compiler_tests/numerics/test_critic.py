@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tolerance import EXACT
 
 import forgedsl
 import forgedsl.pipelines
@@ -13,7 +14,6 @@ from forgedsl.runtime.services.endpoints import trimmed
 
 PIPELINE = Path(forgedsl.pipelines.__file__).parent / "ppo_critic.forge"
 MASKS = [[1, 1, 0, 0, 1, 1], [1, 0, 1], [1], [0, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 0]]
-EXACT = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def called(call, **given):
@@ -78,6 +78,33 @@ def test_returns_are_advantages_and_values():
         torch.testing.assert_close(doubles(mine), want, **EXACT)
 
 
+def test_answers_that_were_cut_go_on_from_the_value_of_their_last_token():
+    given, cut = batch(6), [row % 2 == 0 for row in range(len(MASKS))]
+    call = (
+        "bootstrapped_gae(score, values, rollout.mask, rollout.truncated, gamma = 0.9, lam = 0.8)"
+    )
+    got = called(call, **given, cut=cut)
+    ret = called(call.replace("_gae", "_returns"), **given, cut=cut)
+    rows = zip(*given.values(), cut, got, ret, strict=True)
+    for score, values, mask, was_cut, mine, learnt in rows:
+        last = max(t for t, own in enumerate(mask) if own)
+        behind = 0.9 * values[last] if was_cut else 0.0
+        want = doubles(literal_gae(score + behind, values, mask, 0.9, 0.8))
+        torch.testing.assert_close(doubles(mine), want, **EXACT)
+        own = torch.tensor(mask)
+        torch.testing.assert_close(doubles(learnt)[own], (want + doubles(values))[own], **EXACT)
+
+
+def test_where_nothing_was_cut_they_are_the_same():
+    given = batch(7)
+    cut, plain = [False] * len(MASKS), "(score, values, rollout.mask, gamma = 0.9, lam = 0.8)"
+    call = "whitened_bootstrapped_gae" + plain.replace("mask,", "mask, rollout.truncated,")
+    got = called(call, **given, cut=cut)
+    want = called(f"whitened_gae{plain}", **given)
+    for mine, theirs in zip(got, want, strict=True):
+        torch.testing.assert_close(doubles(mine), doubles(theirs), **EXACT)
+
+
 def test_whitened_over_the_tokens_of_the_step():
     given = batch(3)
     adv = called("gae(score, values, rollout.mask, gamma = 0.99, lam = 0.95)", **given)
@@ -88,7 +115,7 @@ def test_whitened_over_the_tokens_of_the_step():
             for value, real in zip(row, mask, strict=True) if real]  # fmt: skip
     tokens = doubles(own)
     want = (tokens - tokens.mean()) / torch.sqrt(tokens.var() + 1e-8)
-    torch.testing.assert_close(doubles(kept), want, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(doubles(kept), want, **EXACT)
 
 
 def test_gae_of_rewards_of_turns_skips_what_the_policy_did_not_write():

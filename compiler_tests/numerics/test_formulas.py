@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tolerance import EXACT
 
 
 def clipped(r, adv, low, high):
@@ -78,7 +79,7 @@ def test_token_mean_losses(losses, name):
     loss = losses.standard(name)
     case = losses.make_case(loss, seed=11, noise=0.4)
     want = TOKEN[name](tokens(loss, case)) / case.mask.sum()
-    torch.testing.assert_close(coefficients(loss, case), want, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(coefficients(loss, case), want, **EXACT)
 
 
 @pytest.mark.parametrize("name", SEQUENCE)
@@ -88,7 +89,7 @@ def test_sequence_mean_losses(losses, name):
     found = tokens(loss, case)
     length = torch.bincount(found.seq_id)[found.seq_id]
     want = SEQUENCE[name](found) / length / len(found.seq_id.unique())
-    torch.testing.assert_close(coefficients(loss, case), want, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(coefficients(loss, case), want, **EXACT)
 
 
 @pytest.mark.parametrize(("name", "scaled"), [("gspo", False), ("luspo", True)])
@@ -103,7 +104,7 @@ def test_sequence_ratios(losses, name, scaled):
     per_sequence = -case.inputs["adv"] * ratio * clipped(ratio, case.inputs["adv"], low, high)
     weight = torch.ones_like(length) if scaled else 1 / length
     want = (per_sequence * weight)[found.seq_id] / 4
-    torch.testing.assert_close(coefficients(loss, case), want, rtol=1e-7, atol=1e-10)
+    torch.testing.assert_close(coefficients(loss, case), want, **EXACT)
 
 
 def test_gmpo(losses):
@@ -117,7 +118,7 @@ def test_gmpo(losses):
     ratio = (torch.zeros_like(length).index_add(0, found.seq_id, kept) / length).exp()
     want = -(ratio / length)[found.seq_id] * found.adv * active / 4
     assert not active.all()
-    torch.testing.assert_close(coefficients(loss, case), want, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(coefficients(loss, case), want, **EXACT)
 
 
 def test_dpo(losses):
@@ -128,7 +129,7 @@ def test_dpo(losses):
     total = torch.zeros(4, dtype=torch.float64).index_add(0, found.seq_id, drift)
     pull = 0.1 * torch.sigmoid(-0.1 * (total[0::2] - total[1::2])) / 2
     want = torch.stack([-pull, pull], dim=1).reshape(-1)[found.seq_id]
-    torch.testing.assert_close(coefficients(loss, case), want, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(coefficients(loss, case), want, **EXACT)
 
 
 def test_dr_grpo_divides_by_the_horizon(losses):
@@ -136,4 +137,4 @@ def test_dr_grpo_divides_by_the_horizon(losses):
     case = losses.make_case(loss, seed=16)
     found = tokens(loss, case)
     want = -found.adv * found.r * clipped(found.r, found.adv, 0.2, 0.2) / (4 * 7.0)
-    torch.testing.assert_close(coefficients(loss, case), want, rtol=1e-8, atol=1e-10)
+    torch.testing.assert_close(coefficients(loss, case), want, **EXACT)

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tolerance import EXACT
 
 import forgedsl
 from forgedsl.runtime.losses import function
 
-EXACT = {"rtol": 1e-9, "atol": 1e-11}
 TOKENS = "logprob: diff [B, T] f32, adv: [B] f32, mask: [B, T] bool"
 
 
@@ -163,7 +163,7 @@ def test_extreme_rows(vocabulary, shift):
     chosen = torch.log_softmax(plain, 1).gather(1, labels.unsqueeze(1))
     (-adv * chosen).mean().backward()
     out.loss.backward()
-    torch.testing.assert_close(ours.grad, plain.grad.nan_to_num(0.0), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(ours.grad, plain.grad.nan_to_num(0.0), **EXACT)
 
 
 def test_lengths_and_counts_do_not_recompile(losses):

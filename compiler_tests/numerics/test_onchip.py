@@ -6,10 +6,11 @@ import re
 
 import pytest
 import torch
+from tolerance import EXACT, SMALL, close
 
 import forgedsl
 
-EXACT = {"rtol": 1e-9, "atol": 1e-11}
+EPS = torch.finfo(torch.bfloat16).eps
 NAMES = ("dapo", "gspo", "grpo_entropy", "sft_smoothed")
 
 
@@ -111,11 +112,12 @@ def test_bfloat16(losses, name):
     out = loss.using("triton").linear(hidden=padded[0], weight=padded[1], **case.batch, **inputs)
     assert out.kernel.startswith("triton/linear/onchip")
     want = loss.linear(hidden=wide[0], weight=wide[1], **case.batch, **doubled)
-    torch.testing.assert_close(out.loss.double(), want.loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(out.loss.double(), want.loss, **close(torch.float32, SMALL))
     found = torch.autograd.grad(out.loss, pair)
     right = torch.autograd.grad(want.loss, wide)
     for got, exact in zip(found, right, strict=True):
-        assert (got.double() - exact).norm() <= 0.02 * exact.norm()
+        # what is rounded are weights, sums and results; roundings of many numbers add up as squares
+        assert (got.double() - exact).norm() <= 3 * EPS * exact.norm()
 
 
 def test_without_gradient_only_statistics_are_formed(losses):

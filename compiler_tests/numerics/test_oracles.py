@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tolerance import EXACT
 
 import forgedsl
 
@@ -26,9 +27,7 @@ def test_on_policy_token_losses_are_reinforce(losses, name):
     want = forgedsl.compile_loss(text)
     loss = losses.standard(name)
     case = losses.make_case(loss, noise=0.0)
-    torch.testing.assert_close(
-        run(loss, case)[1:], run(want, _only(case, "adv"))[1:], rtol=1e-9, atol=1e-12
-    )
+    torch.testing.assert_close(run(loss, case)[1:], run(want, _only(case, "adv"))[1:], **EXACT)
 
 
 @pytest.mark.parametrize("name", ["sapo", "gspo", "gspo_token", "gmpo"])
@@ -37,9 +36,7 @@ def test_on_policy_sequence_losses_are_reinforce(losses, name):
     want = forgedsl.compile_loss(text)
     loss = losses.standard(name)
     case = losses.make_case(loss, noise=0.0)
-    torch.testing.assert_close(
-        run(loss, case)[1:], run(want, _only(case, "adv"))[1:], rtol=1e-9, atol=1e-12
-    )
+    torch.testing.assert_close(run(loss, case)[1:], run(want, _only(case, "adv"))[1:], **EXACT)
 
 
 def _only(case, *names):
@@ -116,8 +113,8 @@ def test_microbatches_add_up(standard_loss, losses):
         )
         parts.append(out.loss)
     total = torch.stack(parts).sum()
-    torch.testing.assert_close(total.detach(), value, rtol=1e-12, atol=1e-13)
-    torch.testing.assert_close(list(losses.gradients(total, case)), want, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(total.detach(), value, **EXACT)
+    torch.testing.assert_close(list(losses.gradients(total, case)), want, **EXACT)
 
 
 def test_padded_equals_packed(standard_loss, losses):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tolerance import close
 
 import forgedsl
 
@@ -55,5 +56,5 @@ def test_liger(liger, name, params, options):
     inputs = {key: inputs[key] for key in loss.input_names}
     out = loss(logits=ours, labels=labels, mask=mask.bool(), **inputs)
     out.loss.backward()
-    torch.testing.assert_close(out.loss, value, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(ours.grad, theirs.grad[:, :-1], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(out.loss, value, **close(torch.float32, V + B * T))
+    torch.testing.assert_close(ours.grad, theirs.grad[:, :-1], **close(torch.float32, V + B * T))

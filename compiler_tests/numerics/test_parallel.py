@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from tolerance import EXACT
 
 from forgedsl.runtime.losses import token_logprobs
 
 WORKER = Path(__file__).with_name("vocabulary_rank.py")
-CLOSE = {"rtol": 1e-9, "atol": 1e-11}
 
 
 def run(folder, calls, ranks):
@@ -85,17 +85,17 @@ def test_ranks_that_share_a_vocabulary(losses, tmp_path, ranks):
         assert all("error" not in part for part in found), (label, found)
         losses_of_ranks = [part["loss"] for part in found]
         assert all(torch.equal(part, losses_of_ranks[0]) for part in losses_of_ranks), label
-        torch.testing.assert_close(losses_of_ranks[0], out.loss.detach(), **CLOSE)
-        torch.testing.assert_close(found[0]["metrics"], out.metrics, **CLOSE)
+        torch.testing.assert_close(losses_of_ranks[0], out.loss.detach(), **EXACT)
+        torch.testing.assert_close(found[0]["metrics"], out.metrics, **EXACT)
         split = [part["gradients"][-1] for part in found]
         whole = torch.cat(split, -1 if given["split"] == "logits" else 0)
-        torch.testing.assert_close(whole, gradients[-1], **CLOSE)
+        torch.testing.assert_close(whole, gradients[-1], **EXACT)
         if given["split"] == "weight":
             for part in found:
-                torch.testing.assert_close(part["gradients"][0], gradients[0], **CLOSE)
+                torch.testing.assert_close(part["gradients"][0], gradients[0], **EXACT)
                 inputs = given["inputs"]
                 logprobs = token_logprobs(inputs["hidden"], inputs["weight"], inputs["labels"], 0.7)
-                torch.testing.assert_close(part["logprobs"], logprobs, **CLOSE)
+                torch.testing.assert_close(part["logprobs"], logprobs, **EXACT)
         form = "logits" if given["split"] == "logits" else "linear"
         names = {"torch": f"torch/{form}", "triton": f"triton/{form}/sharded"}
         assert found[0]["kernel"] == names[given["backend"]]
@@ -121,9 +121,9 @@ def test_extreme_shards_and_mistakes(losses, tmp_path):
     found = run(tmp_path / "run", [*good, {**base, "inputs": wrong}], 2)
     for given, parts in zip(good, found[:-1], strict=True):
         out, gradients = alone(losses, given)
-        torch.testing.assert_close(parts[0]["loss"], out.loss.detach(), **CLOSE)
+        torch.testing.assert_close(parts[0]["loss"], out.loss.detach(), **EXACT)
         whole = torch.cat([part["gradients"][0] for part in parts], -1)
-        torch.testing.assert_close(whole, gradients[0], **CLOSE)
+        torch.testing.assert_close(whole, gradients[0], **EXACT)
     assert all("outside of the vocabulary of 11" in part["error"] for part in found[-1])
 
 

@@ -8,13 +8,13 @@ import random
 import pytest
 import random_losses
 import torch
+from tolerance import EXACT
 
 import forgedsl
 from forgedsl.runtime.losses.onchip import OnChipEvaluation
 from forgedsl.runtime.losses.product import Product
 from forgedsl.runtime.losses.ranked import OnHost, RankedEvaluation
 
-EXACT = {"rtol": 1e-9, "atol": 1e-11}
 FIELDS = (
     "logprob: diff [B, T] f32, entropy: diff [B, T] f32, behavior: [B, T] f32, adv: [B] f32, "
     "weight: [B, T] f32, kept: [B, T] bool, mask: [B, T] bool"

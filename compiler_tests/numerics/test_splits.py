@@ -12,6 +12,7 @@ import random
 
 import pytest
 import torch
+from tolerance import EXACT
 
 import forgedsl
 
@@ -115,8 +116,8 @@ def test_any_split_is_the_same_step(losses, monkeypatch, name, backend):
             for hidden, call in share
         ]
         value = torch.stack([out.loss for out in outs]).sum()
-        torch.testing.assert_close(value, whole.loss, rtol=1e-7, atol=1e-9)
-        torch.testing.assert_close(losses.gradients(value, case), want, rtol=1e-7, atol=1e-9)
+        torch.testing.assert_close(value, whole.loss, **EXACT)
+        torch.testing.assert_close(losses.gradients(value, case), want, **EXACT)
         for key, metric in whole.metrics.items():
             total = torch.stack([out.metrics[key] for out in outs]).sum()
-            torch.testing.assert_close(total, metric, rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(total, metric, **EXACT)

@@ -6,6 +6,7 @@ import re
 
 import pytest
 import torch
+from tolerance import EXACT
 
 import forgedsl
 from forgedsl.runtime.losses import tiled
@@ -40,10 +41,10 @@ def test_agrees_with_autograd(standard_loss, losses, backend):
     out = standard_loss.using(backend).linear(hidden=case.hidden, workspace=1, **call)
     kernel = {"torch": "torch/linear/tiled", "triton": "triton/linear/onchip/tiled"}
     assert out.kernel == kernel[backend]
-    torch.testing.assert_close(out.loss, want, rtol=1e-9, atol=1e-11)
+    torch.testing.assert_close(out.loss, want, **EXACT)
     torch.testing.assert_close(
         losses.gradients(3 * out.loss, case), losses.gradients(3 * want, case),
-        rtol=1e-9, atol=1e-11,
+        **EXACT,
     )  # fmt: skip
     whole = standard_loss.linear(hidden=case.hidden, **call)
     torch.testing.assert_close(out.metrics, whole.metrics)

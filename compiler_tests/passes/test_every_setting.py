@@ -336,7 +336,7 @@ def both(kind: str, name: str, folder: Path) -> tuple[Lowered, Lowered]:
 @pytest.mark.parametrize("kind", SCHEMAS)
 def test_every_setting_is_in_the_table(kind: str) -> None:
     schema = SCHEMAS[kind]
-    refused = {limit.setting for limit in schema.support if not limit.role}
+    refused = {limit.setting for limit in schema.support if not limit.role and not limit.words}
     left = {s.name for s in schema.settings} - refused - CHANGES.get(kind, {}).keys()
     assert {f"{kind}.{name}" for name in left} <= RULES
 
@@ -403,9 +403,10 @@ def test_what_the_plan_chooses_is_in_the_job_as_if_it_were_written(
 def test_what_is_not_carried_out_is_refused(kind: str, limit: Limit, folder: Path) -> None:
     given = SERVICES[kind].setting(limit.setting)
     assert given is not None
-    amount = "true" if given.type.base == "bool" else "2"
+    amount = limit.words[0] if limit.words else "true" if given.type.base == "bool" else "2"
     settings = [f"{NAMES[kind]}.{limit.setting}={amount}", f"{NAMES[kind]}.procs=4"]
     settings += [f"{NAMES[kind]}.{limit.beside}=2"] if limit.beside else []
+    settings += [f"{NAMES[kind]}.device={limit.device}"] if limit.device else []
     headed = ("titan(policy)", "titan(value_head(policy))")
     text = changed(EVALUATED, headed) if limit.head else EVALUATED
     found = [d for d in lower_of(text, *settings, folder=folder)[1] if d.code == "P216"]

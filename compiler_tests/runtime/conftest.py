@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,14 +14,16 @@ import pytest
 from forgedsl.lower import job as spec
 
 
-def titan(*, procs: int = 1, trained: bool = True, lr: float = 2e-4) -> spec.TitanService:
+def titan(
+    *, procs: int = 1, trained: bool = True, lr: float = 2e-4, eps: float = 1e-8
+) -> spec.TitanService:
     """A titan service over the model "policy" on CPU."""
     return spec.TitanService(
         model="policy",
         mesh=spec.Mesh(name="trainer" if trained else "reference", procs=procs, device="cpu"),
         dtype="f32",
         parallel=spec.TitanParallel(dp_shard=procs),
-        optimizer=spec.Optimizer(lr=lr) if trained else None,
+        optimizer=spec.Optimizer(lr=lr, eps=eps) if trained else None,
         batch=spec.BatchShape(seq_len=64, rows=8),
     )
 
@@ -74,7 +77,13 @@ def interpreted() -> Callable[[str], None]:
     at its import."""
 
     def run(program: str) -> None:
-        env = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+        here = str(Path(__file__).parents[1] / "numerics")  # `tolerance`
+        env = {
+            **os.environ,
+            "TRITON_INTERPRET": "1",
+            "CUDA_VISIBLE_DEVICES": "",
+            "PYTHONPATH": here,
+        }
         done = subprocess.run(
             [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False
         )

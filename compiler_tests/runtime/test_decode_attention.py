@@ -8,6 +8,7 @@ import pytest
 KERNELS = """
 import torch
 from forgedsl.runtime.upstream import attention
+from tolerance import apart
 
 PAGE = 16
 generator = torch.Generator().manual_seed(3)
@@ -27,7 +28,11 @@ def batch(rows, siblings, prompt, longest):
     return table[order].to(torch.int32), lengths[order].to(torch.int32), table.numel() + 1
 
 
-def check(teams, heads, kv_heads, width, dtype, tolerance, *shape):
+def check(teams, heads, kv_heads, width, dtype, *shape):
+    eps, longest = torch.finfo(dtype).eps, shape[2] + shape[3]
+    # float32 is added up; weights of narrow numbers are rounded, of float8 in float16
+    tolerance = {torch.float32: 2 * apart(torch.float32, longest + width),
+                 torch.float16: 2 * eps, torch.float8_e4m3fn: eps / 2}[dtype]
     table, lengths, pages = batch(*shape)
     lengths[1] = 0  # a row that pads a captured graph
     rows = len(lengths)
@@ -51,15 +56,15 @@ def check(teams, heads, kv_heads, width, dtype, tolerance, *shape):
 
 
 pairs = attention.Teams(24, 2, torch.device("cpu"))
-assert (check(pairs, 4, 2, 32, torch.float32, 3e-6, 20, 10, 300, 90) == 288).sum() >= 16
-assert (check(pairs, 4, 2, 32, torch.float32, 3e-6, 9, 4, 128, 700) == 128).sum() >= 6
-assert not check(pairs, 4, 2, 32, torch.float32, 3e-6, 6, 1, 40, 90).any()
-assert not check(pairs, 4, 2, 32, torch.float32, 3e-6, 8, 8, 48, 90).any()  # not worth a program
+assert (check(pairs, 4, 2, 32, torch.float32, 20, 10, 300, 90) == 288).sum() >= 16
+assert (check(pairs, 4, 2, 32, torch.float32, 9, 4, 128, 700) == 128).sum() >= 6
+assert not check(pairs, 4, 2, 32, torch.float32, 6, 1, 40, 90).any()
+assert not check(pairs, 4, 2, 32, torch.float32, 8, 8, 48, 90).any()  # not worth a program
 sevens = attention.Teams(16, 7, torch.device("cpu"))
-assert (check(sevens, 14, 2, 32, torch.float32, 3e-6, 12, 3, 100, 150) == 96).sum() >= 6
+assert (check(sevens, 14, 2, 32, torch.float32, 12, 3, 100, 150) == 96).sum() >= 6
 ones = attention.Teams(40, 1, torch.device("cpu"))
-assert (check(ones, 2, 2, 64, torch.float16, 2e-3, 36, 36, 80, 40) == 80).sum() >= 33
-check(ones, 2, 2, 64, torch.float8_e4m3fn, 6e-2, 12, 4, 80, 100)
+assert (check(ones, 2, 2, 64, torch.float16, 36, 36, 80, 40) == 80).sum() >= 33
+check(ones, 2, 2, 64, torch.float8_e4m3fn, 12, 4, 80, 100)
 """
 
 BACKEND = """
@@ -68,6 +73,7 @@ import torch
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum
 from forgedsl.runtime.upstream import attention_backend as ours
+from tolerance import close
 
 ours.take_over()
 backend = AttentionBackendEnum.FLASH_ATTN.get_class()
@@ -86,7 +92,7 @@ scores = torch.einsum("hd,lhd->hl", query[1], keys.repeat_interleave(2, 1)) * 0.
 wanted = torch.einsum("hl,lhd->hd", scores.softmax(-1), values.repeat_interleave(2, 1))
 out = impl.forward(None, query, None, None, cache, step, torch.zeros(4, 4, 16))
 assert not seen
-torch.testing.assert_close(out[1], wanted, rtol=0, atol=1e-5)
+torch.testing.assert_close(out[1], wanted, **close(torch.float32, 20 + 16))
 impl.forward(None, query, None, None, cache, SimpleNamespace(), out)  # a prompt among them
 impl._ours = False
 impl.forward(None, query, None, None, cache, step, out)

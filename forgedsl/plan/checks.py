@@ -1,7 +1,7 @@
 """Checks of a plan against the models and the hosts, each one small function.
 
 P204 divisibility, P206 sequence-shard, P207 mesh-name, P208 colocate-async, P209 no-launcher,
-P214 transport, P216 not-carried-out, P223 threads-exceed-host, D605 context-overflow, F131
+P214 transport, P223 threads-exceed-host, D605 context-overflow, F131
 no-generator. A model whose dimensions are unknown is not checked for them.
 """
 
@@ -18,7 +18,6 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Decl, Program, Value, model_of
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
-from forgedsl.operations.registry import operations
 from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
 from forgedsl.plan.devices import linked
@@ -26,7 +25,7 @@ from forgedsl.plan.environments import longest_text
 from forgedsl.plan.host import launcher_of
 from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots, value
 from forgedsl.records import replace
-from forgedsl.schema import SERVICES, builtins
+from forgedsl.schema import builtins
 from forgedsl.services.registry import kind_of
 from forgedsl.source import Span
 from forgedsl.transports import TRANSPORTS, Spot, choose
@@ -344,37 +343,6 @@ def _together(spot: Spot) -> Spot:
     """A spot of several hosts that are one machine: its GPUs have other numbers there."""
     gpus = tuple(spot.host << 10 | gpu for gpu in spot.gpus)
     return replace(spot, host=0, gpus=gpus, stages=1)
-
-
-def check_support(program: Program, graph: Graph) -> list[Diagnostic]:
-    """P216: what the schema's `support` says of the services that the flow uses."""
-    found = []
-    for name in graph.services:
-        decl = program.services[name]
-        roles = graph.roles if name == graph.trainer else frozenset()
-        for limit in SERVICES[str(decl.ctor)].support:
-            value = decl.settings[limit.setting].value
-            other = decl.settings[limit.beside].value if limit.beside else None
-            if limit.exceeded(value, roles, head=decl.head, beside=other):
-                without = next((o.name for o in operations() if limit.role in o.roles), "")
-                where = f" where the flow has no `{without}`" if without and roles else ""
-                where += " beside a value head" if limit.head else ""
-                where += f" beside `{limit.beside} = {other}`" if limit.beside else ""
-                found.append(
-                    error(
-                        "P216",
-                        "not-carried-out",
-                        f"`{limit.setting} = {_written(value)}` of `{name}` is not carried out by "
-                        f"this version{where}",
-                        written_at(decl, limit.setting),
-                        help=limit.instead,
-                    )
-                )
-    return found
-
-
-def _written(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def check_launcher(program: Program, meshes: tuple[MeshPlan, ...]) -> list[Diagnostic]:

@@ -28,6 +28,7 @@ from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_m
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.plan.sizes import held_bytes, lengths
+from forgedsl.plan.support import check_support
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
@@ -229,7 +230,7 @@ def _checks(
     }
     seq_len = request.rows[graph.trainer][1]
     found += checks.check_names(program, request.meshes)
-    found += checks.check_support(program, graph) + checks.check_learning(program, graph)
+    found += check_support(request, graph) + checks.check_learning(program, graph)
     found += checks.check_launcher(program, request.meshes) + checks.check_threads(request)
     found += checks.check_evals(program, graph)
     found += checks.check_transports(request, graph)

@@ -130,6 +130,8 @@ class ServiceKind:
     remote: bool = False
     in_python: bool = False
     """generated programs have a method of its name"""
+    cpu_heads: tuple[int, ...] = ()
+    """sizes of attention heads that it can do on a CPU; any where there are none"""
     experts_on_one: bool = False
     """a model with experts computes in one process"""
 

@@ -27,6 +27,8 @@ SCHEMA = Kind(
     name="service",
     doc="a torchtitan model: trained where the flow steps it, else frozen",
     support=(
+        Limit(setting="dtype", words=("f16",), instead="`bf16` has the range that gradients need, "
+              "with as many bytes; an engine may have `dtype = f16`"),
         Limit(setting="parallel.tp", beside="parallel.pp",
               instead="`parallel.dp_shard` spreads the weights of each stage over ranks"),
         Limit(setting="memory.offload", most=0, beside="parallel.pp",

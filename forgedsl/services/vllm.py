@@ -36,6 +36,8 @@ SCHEMA = Kind(
     name="service",
     doc="a vLLM engine that samples completions",
     support=(
+        Limit(setting="engine.kv_dtype", words=("fp8",), device="cpu", instead="on a CPU leave "
+              "`engine.kv_dtype` out: what its kernels read back is far from what was written"),
         Limit(setting="parallel.pp", instead="`parallel.tp` splits a model that is too large"),
         Limit(setting="parallel.dp", instead="`replicas` adds throughput"),
         Limit(setting="hosts", instead="an engine is on one host; `replicas` go on several"),
@@ -73,4 +75,5 @@ KIND = ServiceKind(
     degrees=("tp", "pp", "dp"),
     measure="sampling.",
     process=round(0.8 * GIB),
+    cpu_heads=(32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512),
 )

@@ -284,7 +284,7 @@ class TitanTrainer(TitanActor):
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         # a checkpoint brings the settings that it was trained with
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
-        dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[self._generator_dtype()]
+        dtype = titan.PUBLISHED[self._generator_dtype()]
         ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
                       stages=self.service.parallel.pp)  # fmt: skip
         self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole, ranks)
@@ -468,7 +468,7 @@ class TitanTrainer(TitanActor):
         token_ids = [draw.randrange(self.titan.config.vocab_size) for _ in range(PROBE_TOKENS)]
         sample = Sample(token_ids=token_ids, num_prompt=1, mask=[True] * (PROBE_TOKENS - 1))
         (logprobs,) = self._logprobs([sample], temperature=1.0)
-        return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs))
+        return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs), dtype=self.service.dtype)
 
     def _save(self, step: int) -> None:
         titan.complete_moments(self.optimizers)

@@ -343,6 +343,8 @@ def _tensor(value: Any, whole: bool) -> Any:
         rows = [torch.tensor(row, dtype=torch.bool if bools else torch.float64) for row in value]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
     if isinstance(value, list) and all(isinstance(v, int | float | bool) for v in value):
+        if value and all(isinstance(v, bool) for v in value):  # `rollout.truncated`
+            return torch.tensor(value)
         return torch.tensor(value, dtype=torch.int64 if whole else torch.float64)
     return value
 

@@ -203,7 +203,9 @@ class GeneratorClient:
             if not error.died:
                 raise
             return
-        limit = PROBE_GAPS[self.service.precision]
+        dtypes = {str(self.service.precision)}
+        dtypes |= {manifest.probe.dtype} if manifest.probe is not None else set()
+        limit = max(PROBE_GAPS[dtype] for dtype in dtypes)
         if gap is not None and not gap <= limit:
             message = (
                 f"version {manifest.version} did not arrive whole: its log-probs of a fixed "

@@ -52,6 +52,8 @@ class Probe:
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
+    dtype: str = "f32"
+    """what they were computed in"""
 
     def gap(self, logprobs: Sequence[float]) -> float:
         """The largest difference to what a receiver computed."""

@@ -43,6 +43,9 @@ from forgedsl.runtime.upstream.titan_draws import WholeDraws
 from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+"""of a model here"""
+PUBLISHED = {**DTYPES, "f16": torch.float16}
+"""of weights that others get"""
 SPMD_BACKEND = "partial_dtensor"
 
 
@@ -428,7 +431,7 @@ def checkpoint_weights(
         module = config.build()
         if service.value_head:
             value_head.attach(module, config.dim)
-    kept = {**DTYPES, "f16": torch.float16}[model.dtype]
+    kept = PUBLISHED[model.dtype]
     dtype = kept if service.lora is None else torch.float32
     state = {
         name: torch.empty(value.shape, dtype=dtype if value.is_floating_point() else value.dtype)

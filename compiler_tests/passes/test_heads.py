@@ -1,0 +1,39 @@
+"""P216: attention of some sizes of heads has no kernel on a CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from forge_texts import GRPO, changed, lower_of
+
+from forgedsl.services.registry import kind_of
+
+HEADS = "arch = qwen3(layers = 2, hidden = 64, heads = 4, kv_heads = 2, head_dim = 16, vocab = 80)"
+SMALL = changed(
+    GRPO, ('source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")', f"source = random(1), {HEADS}")
+)
+
+
+def told(text: str, folder: Path, *overrides: str) -> list[str]:
+    return [d.message for d in lower_of(text, *overrides, folder=folder)[1] if d.code == "P216"]
+
+
+def test_an_engine_on_a_cpu_is_refused_heads_of_sixteen(tmp_path: Path) -> None:
+    (message,) = told(SMALL, tmp_path, "generator.device=cpu")
+    assert message == (
+        "the model of `generator` has heads of 16 numbers, which its engine cannot do on a CPU"
+    )
+
+
+@pytest.mark.parametrize("edits", [(), ("generator.device=cpu", "generator.parallel.tp=1")])
+def test_others_are_not(edits: tuple[str, ...], tmp_path: Path) -> None:
+    text = changed(SMALL, ("head_dim = 16", "head_dim = 32")) if edits else SMALL
+    assert told(text, tmp_path, *edits) == []
+
+
+def test_the_sizes_are_those_of_vllm() -> None:
+    pytest.importorskip("vllm")
+    from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
+
+    assert list(kind_of("vllm").cpu_heads) == CPUAttentionBackend.get_supported_head_sizes()

@@ -1,0 +1,68 @@
+"""P216: what the language has and this version does not carry out, by what kinds of services say.
+
+schema.support  settings           cpu_heads  sizes of attention heads on a CPU
+"""
+
+from __future__ import annotations
+
+from forgedsl.diagnostics import Diagnostic, error
+from forgedsl.ir.graph import Graph
+from forgedsl.ir.program import Decl
+from forgedsl.operations.registry import operations
+from forgedsl.plan.capacity import Request
+from forgedsl.plan.checks import written_at
+from forgedsl.plan.meshes import MeshPlan
+from forgedsl.schema import SERVICES
+from forgedsl.services.registry import kind_of
+
+
+def check_support(request: Request, graph: Graph) -> list[Diagnostic]:
+    """P216 of the settings and the models of the services that the flow uses."""
+    found = []
+    mesh_by_service = {mesh.service: mesh for mesh in request.meshes}
+    for name in graph.services:
+        decl, mesh = request.program.services[name], mesh_by_service.get(name)
+        roles = graph.roles if name == graph.trainer else frozenset[str]()
+        found += _settings(decl, roles, mesh)
+        if mesh is not None:
+            found += _heads(request, decl, mesh)
+    return found
+
+
+def _settings(decl: Decl, roles: frozenset[str], mesh: MeshPlan | None) -> list[Diagnostic]:
+    found = []
+    device = "" if mesh is None else mesh.device
+    for limit in SERVICES[str(decl.ctor)].support:
+        value = decl.settings[limit.setting].value
+        other = decl.settings[limit.beside].value if limit.beside else None
+        if limit.exceeded(value, roles, head=decl.head, beside=other, device=device):
+            without = next((o.name for o in operations() if limit.role in o.roles), "")
+            where = f" where the flow has no `{without}`" if without and roles else ""
+            where += " beside a value head" if limit.head else ""
+            where += f" beside `{limit.beside} = {other}`" if limit.beside else ""
+            where += f" on a {limit.device.upper()}" if limit.device else ""
+            word = str(value).lower() if isinstance(value, bool) else str(value)
+            message = (
+                f"`{limit.setting} = {word}` of `{decl.name}` is not carried out by this version"
+            )
+            at = written_at(decl, limit.setting)
+            found.append(error("P216", "not-carried-out", message + where, at, help=limit.instead))
+    return found
+
+
+def _heads(request: Request, decl: Decl, mesh: MeshPlan) -> list[Diagnostic]:
+    """Attention of some sizes of heads has no kernel on a CPU."""
+    dims, known = request.dims.get(decl.name), kind_of(mesh.kind).cpu_heads
+    if mesh.device != "cpu" or dims is None or not known or dims.head_dim in known:
+        return []
+    return [
+        error(
+            "P216",
+            "not-carried-out",
+            f"the model of `{decl.name}` has heads of {dims.head_dim} numbers, which its engine "
+            "cannot do on a CPU",
+            decl.name_span,
+            help=f"on a CPU it has heads of {', '.join(map(str, known[:-1]))} or {known[-1]} "
+            "(`head_dim` of the model); on a GPU others too",
+        )
+    ]
