@@ -105,3 +105,32 @@ def test_a_profile_is_not_its_own_reason(laptop, tmp_path):
     file.write_text(text.replace(begin, f"{begin}\n  cluster.gpus = 0"))
     done = forgec("plan", str(file))
     assert done.stderr.startswith("profile cpu was chosen by itself: this host has no GPU\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--host", "2x8xH100"), "the 2 hosts have 16 GPUs, the plan needs 32"),
+        (("--host", "2x8xH100", "cluster.hosts=3"), "the 3 hosts have 24 GPUs"),
+        (("--host", "4xB200"), "service `trainer` needs 2 hosts, there is 1"),
+    ],
+)
+def test_a_host_that_is_asked_for_goes_before_that_of_a_profile(words, said, laptop):
+    done = forgec("plan", GRPO, "--profile", "cluster", *words)
+    assert (done.exit_code, said in done.stderr) == (4, True), done.output
+
+
+def test_a_cluster_in_the_file_loses_to_the_host_that_is_asked_for(tmp_path, laptop):
+    text = Path(GRPO).read_text("utf-8").replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:')
+    cluster = 'cluster { hosts = 1, gpus = 4, gpu = "H100", cpus = 12, memory = 256GiB }\n'
+    (tmp_path / "t.forge").write_text(text.replace("forge 1", f"forge 1\n{cluster}", 1))
+    words = ("plan", str(tmp_path / "t.forge"), "--profile", "none", "--host", "8xH200")
+    done = forgec(*words)
+    assert "1 host: 8 x H200 (141 GiB), 12 cpus, 256 GiB (assumed: --host 8xH200" in done.stdout
+
+
+def test_a_gpu_that_no_run_starts_on_is_refused(laptop):
+    done = forgec("plan", GRPO, "--host", "8xMI300X")
+    assert done.exit_code == 2
+    assert "this version starts nothing on `MI300X`, which has no CUDA" in done.stderr

@@ -19,6 +19,12 @@ from forgedsl.records import fields, replace
 __all__ = ["Host", "described_host", "gpu_mask", "host_text", "resolve_host"]
 
 GIB = 2**30
+ASKED = "assumed: --host"
+"""how what is said of a host that `--host` describes begins"""
+DESCRIBED = ("hosts", "gpus", "gpu", "gpu_memory")
+"""what it describes; cores and main memory stay those of the file"""
+WITHOUT_CUDA = ("MI300X",)
+"""GPUs whose sizes are known, and on which this version starts nothing"""
 
 
 def host_text(host: Host) -> str:
@@ -47,7 +53,8 @@ def launcher_of(program: Program) -> Launcher:
 
 
 def resolve_host(program: Program, detected: Host | None) -> Host:
-    """The program's own `cluster` over what was detected, over the assumed host."""
+    """The program's own `cluster` over what was detected, over the assumed host. What `--host`
+    describes goes before `cluster` in the file or a profile, and `--set cluster...` before both."""
     base = detected or Host()
     declared = program.singletons.get("cluster")
     if declared is None:
@@ -57,7 +64,9 @@ def resolve_host(program: Program, detected: Host | None) -> Host:
         key: setting.value
         for key, setting in declared.settings.items()
         if key in names and setting.origin.layer != "default"
-    }
+        and not (key in DESCRIBED and base.said.startswith(ASKED)
+                 and setting.origin.layer not in ("set", "set-file"))
+    }  # fmt: skip
     if not given:
         return base
     origins = [declared.settings[key].origin for key in given]
@@ -65,7 +74,9 @@ def resolve_host(program: Program, detected: Host | None) -> Host:
                else o.detail for o in origins}  # fmt: skip
     splits = launcher_of(program).splits
     sizes = {key: size for key, size in given.items() if not (splits and key == "hosts")}
-    found = replace(under(sizes, base), **given, said=f"assumed: {', '.join(sorted(details))}")
+    asked = [base.said.removeprefix("assumed: ")] if base.said.startswith(ASKED) else []
+    who = ", ".join([*asked, *sorted(details)])
+    found = replace(under(sizes, base), **given, said=f"assumed: {who}")
     if not splits:
         return found
     shared = {name: max(1, getattr(found, name) // found.hosts) for name in ("cpus", "memory")}
@@ -80,13 +91,16 @@ def described_host(text: str) -> Host | str:
         described_host("2x8xH100").gpus == 8
         described_host("cpu").gpus == 0
     """
-    said = f"assumed: --host {text}"
+    said = f"{ASKED} {text}"
     if text == "cpu":
         return Host(gpus=0, gpu=None, gpu_memory=0, said=said)
     found = re.fullmatch(r"(?:(\d+)x)?(\d+)x([A-Za-z]\w*|\d{4})", text)
     if found is None or "0" in found.groups():
         return f"`{text}` is no host; write here, cpu, 8xH200, or 2x8xH200 for two hosts"
     hosts, gpus, gpu = int(found[1] or 1), int(found[2]), found[3].upper()
+    there = ", ".join(name for name in GPU_GIB if name not in WITHOUT_CUDA)
+    if gpu in WITHOUT_CUDA:
+        return f"this version starts nothing on `{gpu}`, which has no CUDA; there are {there}"
     if not gpu_bytes(gpu):
-        return f"no GPU is known as `{gpu}`; there are {', '.join(GPU_GIB)}"
+        return f"no GPU is known as `{gpu}`; there are {there}"
     return Host(hosts=hosts, gpus=gpus, gpu=gpu, gpu_memory=gpu_bytes(gpu), said=said)
