@@ -47,6 +47,7 @@ def test_every_obstacle_is_named(folder):
     (folder / "rows.jsonl").write_text("no JSON\n" * 200)
     (folder / "taken").mkdir()
     (folder / "taken/job.json").touch()
+    (folder / "taken/metrics.jsonl").write_text("{}\n")
     words = ("--set", f'gsm8k.source=jsonl("{folder / "rows.jsonl"}")', "--run-dir", "taken")
     done = dry(*words)
     assert done.exit_code == 4
