@@ -67,6 +67,7 @@ def main() -> None:
         built = trained(place, parts)
         start = float((tiny.logits(built) - tiny.theirs(place)).abs().max())
         base = weights(built)
+        first = float(tiny.logits(built).abs().max())
         losses = learn(built, parts)
         moved = [n for n, p in weights(built).items() if not p.equal(base[n])]
         logits = tiny.logits(built)
@@ -75,6 +76,7 @@ def main() -> None:
         size = sum(p.numel() for p in built.model.parameters() if p.requires_grad)
         found[family] = {"start": start, "losses": [losses[0], losses[-1]], "moved": moved,
                          "merged": float((logits - tiny.theirs(place)).abs().max()),
+                         "largest": [first, float(logits.abs().max())],
                          "trained": size}  # fmt: skip
     print("RESULT" + json.dumps(found))
 

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tolerance
+import torch
 
 from forgedsl.families import registry
 from forgedsl.plan.params import num_params
@@ -59,6 +61,14 @@ def compared(folder: Path) -> Any:
     return printed("family_parity.py", json.dumps({"folder": str(folder), "models": MODELS}))
 
 
+def close_of(label: str) -> float:
+    """How far logits may be apart, of the largest."""
+    from family_parity import BATCH, dims_of
+
+    config = registry.family(MODELS[label][0]).write(dims_of(*MODELS[label]))
+    return tolerance.apart(torch.float32, tolerance.of_model(config, BATCH.shape[1]))
+
+
 def test_every_family_is_compared() -> None:
     assert {family for family, _ in MODELS.values()} == {f.name for f in registry.FAMILIES}
 
@@ -66,12 +76,12 @@ def test_every_family_is_compared() -> None:
 @pytest.mark.parametrize("label", MODELS)
 def test_logits_are_those_of_transformers(compared: dict[str, Any], label: str) -> None:
     assert compared[label]["spread"] > 0.1
-    assert compared[label]["gap"] < 1e-5
+    assert compared[label]["gap"] < close_of(label) * compared[label]["largest"]
 
 
 @pytest.mark.parametrize("label", MODELS)
 def test_an_export_gives_the_same_logits(compared: dict[str, Any], label: str) -> None:
-    assert compared[label]["export"] < 1e-6
+    assert compared[label]["export"] < close_of(label) * compared[label]["largest"]
 
 
 @pytest.mark.parametrize("label", MODELS)
@@ -86,4 +96,6 @@ def test_parameters_are_those_of_the_plan(compared: dict[str, Any], label: str) 
 def test_vllm_loads_what_is_exported(compared: dict[str, Any], folder: Path) -> None:
     pytest.importorskip("vllm")
     gaps = printed("family_vllm.py", *(str(folder / label) for label in SERVED))
-    assert gaps == pytest.approx(dict.fromkeys(SERVED, 0.0), abs=1e-5)
+    for label, gap in gaps.items():
+        assert gap < close_of(label) * compared[label]["largest"]
+    assert list(gaps) == SERVED

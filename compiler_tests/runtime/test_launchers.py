@@ -12,6 +12,8 @@ from typing import Any
 
 import psutil
 import pytest
+import tolerance
+import torch
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
@@ -149,7 +151,9 @@ def test_a_run_over_three_hosts_lives_through_the_loss_of_one(tmp_path: Path) ->
     )  # fmt: skip
     assert again.returncode == 0, again.stdout + again.stderr
     found = json.loads(again.stdout)
-    assert found["replayed"]["grad_norm"] == pytest.approx(found["recorded"]["grad_norm"], rel=1e-5)
+    near = tolerance.near(torch.float32, tolerance.of_shipped("tiny_math", length=64, tokens=256))
+    wanted = pytest.approx(found["recorded"]["grad_norm"], **near)
+    assert found["replayed"]["grad_norm"] == wanted
 
 
 def test_hosts_of_one_machine_divide_its_gpus(

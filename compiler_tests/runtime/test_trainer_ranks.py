@@ -12,13 +12,14 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+import tolerance
 import torch
 
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime.items import Batch, Sample
+from forgedsl.runtime.items import Batch, Sample, StepResult
 
 LOSS = """
 forge 1
@@ -34,6 +35,33 @@ loss recorded(
   report clip_frac = token_mean(abs(ratio - 1) > 0.2, mask)
 }
 """
+
+
+EPS = 1e-3
+"""of Adam: far above the rounding of gradients, which it would blow up to whole steps"""
+ADDITIONS = tolerance.of_shipped("tiny_math", length=64, tokens=24 * 14)
+"""of what is compared here: `recorded_batch` through the model that `make_job` has"""
+
+
+def same_step(one: StepResult, other: StepResult) -> None:
+    """Results of a step whose sums were taken in another order."""
+    near = tolerance.near(torch.float32, ADDITIONS)
+    assert other.tokens == one.tokens
+    assert (other.loss, other.grad_norm) == pytest.approx((one.loss, one.grad_norm), **near)
+    assert other.metrics == pytest.approx(one.metrics, **near)
+
+
+def same_weights(
+    one: dict[str, torch.Tensor], other: dict[str, torch.Tensor], *, updates: int
+) -> None:
+    """Weights after so many steps of `make_titan(eps=EPS)`."""
+    adam = spec.Optimizer(lr=2e-4, eps=EPS)
+    close = tolerance.adam(
+        torch.float32, ADDITIONS, updates=updates, gradient=adam.max_norm, optimizer=adam
+    )
+    assert other.keys() == one.keys()
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, **close)
 
 
 def recorded_loss() -> spec.Loss:
@@ -135,20 +163,15 @@ def test_one_and_two_ranks_agree_and_resume_continues(
 
     def run(procs: int, folder: Path, resume: int | None = None) -> Any:
         folder.mkdir(exist_ok=True)
-        service = make_titan(procs=procs).model_copy(update={"lora": lora})
+        service = make_titan(procs=procs, eps=EPS).model_copy(update={"lora": lora})
         job = make_job(services={"trainer": service}, losses={"recorded": loss})
         return asyncio.run(two_steps(job, procs, folder, resume))
 
     _, one = run(1, tmp_path / "one")
     _, two = run(2, tmp_path / "two")
     for (a, weights_a), (b, weights_b) in zip(one, two, strict=True):
-        assert a.grad_norm == pytest.approx(b.grad_norm, rel=1e-3)
-        assert a.loss == pytest.approx(b.loss, rel=1e-3)
-        assert a.metrics["entropy"] == pytest.approx(b.metrics["entropy"], rel=1e-3)
-        assert a.metrics["clip_frac"] == pytest.approx(b.metrics["clip_frac"], abs=1e-6)
-        assert a.tokens == b.tokens
-        for name, value in weights_a.items():
-            torch.testing.assert_close(value, weights_b[name], rtol=0, atol=1e-5)
+        same_step(a, b)
+        same_weights(weights_a, weights_b, updates=a.version)
     facts, more = run(1, tmp_path / "one", resume=2)
     assert facts["version"] == 2
     assert [result.version for result, _ in more] == [3, 4]
