@@ -64,7 +64,7 @@ class Wire:
 
 
 def rollout(prompt: Any, sibling: int) -> Any:
-    from forgedsl.runtime.items import Rollout
+    from forgedsl.runtime.data_types import Rollout
 
     return Rollout(
         group=prompt.group, sibling=sibling, prompt=prompt, token_ids=list(range(TOKENS)),
@@ -76,8 +76,8 @@ def rollout(prompt: Any, sibling: int) -> Any:
 def services(job: Any) -> Any:
     from fake_endpoints import FakeEndpoints
 
+    from forgedsl.runtime.data_types import StepResult
     from forgedsl.runtime.endpoints import Score, SyncResult
-    from forgedsl.runtime.items import StepResult
 
     class Instant(FakeEndpoints):
         """Every completion and score goes over the wire; the rest answers at once."""
@@ -140,7 +140,7 @@ async def controlled(in_flight: int, steps: int, folder: Path) -> tuple[int, int
 
 async def bare(in_flight: int, completions: int) -> None:
     """The same messages without a controller."""
-    from forgedsl.runtime.items import Prompt
+    from forgedsl.runtime.data_types import Prompt
 
     prompt = Prompt(group=0, row=0, text="", token_ids=[1, 2], target=None)
     wire, room = Wire(rollout), asyncio.Semaphore(in_flight)

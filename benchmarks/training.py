@@ -26,7 +26,7 @@ from typing import Any
 import torch
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.items import Batch, Sample
+from forgedsl.runtime.data_types import Batch, Sample
 from forgedsl.runtime.models import resolve_model
 
 HERE = Path(__file__).parent

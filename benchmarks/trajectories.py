@@ -204,8 +204,8 @@ async def played(
     """Trajectories of the real driver, for so many seconds."""
     from forgedsl.lower import job as spec
     from forgedsl.runtime.data.chat import ChatTokenizer
+    from forgedsl.runtime.data_types import Prompt
     from forgedsl.runtime.environments.driver import Limits
-    from forgedsl.runtime.items import Prompt
 
     tokenizer = ChatTokenizer.load(str(ROOT / "pipelines/tokenizers/arithmetic"), QWEN)
     driver, engine, delays = await client.driver(tokenizer), Engine(given, tool, step), []

@@ -59,7 +59,7 @@ def replica(name: str, rate: float, pipe: Connection) -> None:
 def measure(way: str, count: int, given: argparse.Namespace, *, kill: bool = False) -> list[float]:
     import torch
 
-    from forgedsl.runtime.scratch import remove_buffers
+    from forgedsl.runtime.temporary_files import remove_buffers
     from forgedsl.runtime.transports import registry, tree
     from forgedsl.runtime.transports.base import Sender
 

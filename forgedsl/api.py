@@ -16,9 +16,9 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError, expect
 from forgedsl.hir.context import Context, Host
 from forgedsl.hir.evaluate import Names
-from forgedsl.hir.habits import as_override
 from forgedsl.hir.instantiate import ModuleNames, instantiate
 from forgedsl.hir.modules import Loader, Module
+from forgedsl.hir.other_tools import as_override
 from forgedsl.hir.overlay import Override, parse_override, read_set_file
 from forgedsl.hir.resolve import resolve
 from forgedsl.hir.specialize import constant

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
-from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
+from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.rewards.requests import Requests
 
 GROUP = "group"

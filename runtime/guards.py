@@ -6,7 +6,7 @@
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
     AgeGuard                  the age bound that the plan proved (RunError: a bug), stale groups
 
-Starvation is guarded where the trainer waits, in `controller/intake.py`.
+Starvation is guarded where the trainer waits, in `controller/group_source.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node, Schedule
 from forgedsl.operations.registry import operation
-from forgedsl.runtime.items import StepResult
+from forgedsl.runtime.data_types import StepResult
 
 SAVE_SECONDS = 1800.0
 LAST_SAVE_SECONDS = 30.0

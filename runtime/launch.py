@@ -31,12 +31,12 @@ from forgedsl.diagnostics import counted
 from forgedsl.errors import GuardError, LaunchError, RunError, cannot_write
 from forgedsl.lower import job as spec
 from forgedsl.runs.checkpoints import REPLAY, drop_partial, last_step
-from forgedsl.runtime.backing import Backing, Run
 from forgedsl.runtime.events import EventLog, Reader
 from forgedsl.runtime.interrupt import EXIT_INTERRUPTED, Interrupt
 from forgedsl.runtime.kept import kept
-from forgedsl.runtime.places import described
-from forgedsl.runtime.scratch import Scratch, remove_dead
+from forgedsl.runtime.service_backend import Backing, Run
+from forgedsl.runtime.temporary_files import Scratch, remove_dead
+from forgedsl.runtime.tracebacks import described
 
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 
@@ -301,7 +301,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
 async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
     """Build the endpoints, bring all weights to one version, and hand over to the controller."""
     from forgedsl.runtime.controller import Controller
-    from forgedsl.runtime.services.keeper import Keeper
+    from forgedsl.runtime.services.supervisor import Keeper
 
     state = None if this.resume is None else read_state(this.run_dir, this.resume)
     endpoints = await this.backing.connect(this, fleet, data)

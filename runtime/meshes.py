@@ -66,7 +66,7 @@ class Fleet:
         replicas = [mesh for meshes in self.samplers.values() for mesh in meshes]
         return [*self.trainers.values(), *replicas, *pools.values(), *self.environments.values()]
 
-    def rehouse(self, dead: Mesh, *, failed: bool = False) -> bool:
+    def move_to_live_host(self, dead: Mesh, *, failed: bool = False) -> bool:
         """Have a mesh start again where it was, or if a host of it is gone (or it `failed` to start
         there, and there are others) on those with the fewest processes; False if there are none.
         GPUs of other hosts are held by others."""

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.models import resolve_path
-from forgedsl.runtime.places import frames
+from forgedsl.runtime.tracebacks import frames
 
 
 def load_module(name: str, text: str) -> types.ModuleType:

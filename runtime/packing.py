@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.items import Sample
+from forgedsl.runtime.data_types import Sample
 
 FLAT_STEP = 128
 """a flat row is filled up to a multiple of it, and its longest stretch counted in powers of two"""

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from forgedsl.runtime.items import Batch, StepResult
+from forgedsl.runtime.data_types import Batch, StepResult
 
 FOLDER = "batches"
 

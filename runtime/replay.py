@@ -21,10 +21,10 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runs.data import jsonl
 from forgedsl.runtime import meshes
-from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.recording import FOLDER
-from forgedsl.runtime.scratch import Scratch
 from forgedsl.runtime.services.trainer import TrainerClient
+from forgedsl.runtime.temporary_files import Scratch
 from forgedsl.types.flow import Role
 
 Device = Literal["cpu", "gpu"]

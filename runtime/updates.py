@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean
 
+from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.endpoints import seed_of
-from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.schema.reports import LAST
 
 

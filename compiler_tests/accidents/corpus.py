@@ -19,7 +19,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from forgedsl.cli.outside import Eyes
+from forgedsl.cli.data_checks import Eyes
 from forgedsl.hir.context import Host
 from forgedsl.lint.engine import Deep, lint_source
 from forgedsl.source import SourceFile

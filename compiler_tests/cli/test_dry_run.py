@@ -8,11 +8,11 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from forgedsl.cli import host, outside
+from forgedsl.cli import data_checks, host
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError
 from forgedsl.passes import Request, compile_program
-from forgedsl.runtime import room
+from forgedsl.runtime import disk_space
 
 GRPO = str(Path(__file__).parents[2] / "pipelines/grpo_math.forge")
 
@@ -68,7 +68,7 @@ def test_every_obstacle_is_named(folder):
     ],
 )
 def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeypatch, words, need):
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: SimpleNamespace(free=5 << 20))
     done = dry(*words)
     assert f"run folder   FAILED  no room for {need}" in done.stdout
     assert "5.0 MiB are free; make room, or choose" in done.stdout
@@ -85,7 +85,7 @@ def test_checkpoints_that_do_not_fit_on_the_disk_are_an_obstacle(folder, monkeyp
 def test_a_reward_whose_import_does_not_end_well_is_an_obstacle(
     folder, monkeypatch, body, seconds, said
 ):
-    monkeypatch.setattr(outside, "SECONDS", seconds)
+    monkeypatch.setattr(data_checks, "SECONDS", seconds)
     (folder / "grading.py").write_text(f"{body}def f(response): ...\n")
     text = Path(GRPO).read_text().replace('local("', 'local("forgedsl:')
     text = text.replace('jsonl("', 'jsonl("forgedsl:').replace(
@@ -236,7 +236,7 @@ def test_rewards_of_streamed_rows_are_tried(folder):
     words = ('gsm8k.source=hf("a/b", split = "train")', "gsm8k.streaming=true")
     found = compile_program(Request(path=Path(GRPO), profile="cpu", overrides=words))
     job = found.state.job.job
-    looks = outside.look_at_data(job, folder, ["gsm8k"], offline=False)
+    looks = data_checks.look_at_data(job, folder, ["gsm8k"], offline=False)
     assert (looks["gsm8k"].rows, len(looks["gsm8k"].answers)) == (None, 2)
 
 

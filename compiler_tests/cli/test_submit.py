@@ -62,8 +62,8 @@ def test_what_the_scheduler_refuses_is_said(tmp_path: Path) -> None:
 
 def test_a_job_that_lies_in_its_folder_is_run_there_once(tmp_path: Path) -> None:
     """As the script does; a second time is refused."""
+    from forgedsl.cli.overrides import UsageError
     from forgedsl.cli.running import new_run_dir
-    from forgedsl.cli.words import UsageError
 
     job = tmp_path / "run/job.json"
     job.parent.mkdir()

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from forgedsl.cli.app import app
 from forgedsl.cli.commands import COMMANDS
 from forgedsl.cli.options import options_of
-from forgedsl.cli.words import Syntax, with_sets
+from forgedsl.cli.overrides import Syntax, with_sets
 
 PIPELINES = Path(__file__).parents[2] / "pipelines"
 SETTING = [name for name, _, _ in COMMANDS if any("--set" in o.names for o in options_of(name))]

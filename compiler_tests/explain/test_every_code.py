@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl import api
-from forgedsl.cli.outside import Eyes
+from forgedsl.cli.data_checks import Eyes
 from forgedsl.diagnostics import Reporter
 from forgedsl.explain.codes import pages
 from forgedsl.graph.dataflow import build

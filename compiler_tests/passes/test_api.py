@@ -46,8 +46,8 @@ def test_overrides_may_come_from_an_iterator():
 
 def test_mistakes_that_are_raised_have_their_place():
     with pytest.raises(SourceError) as raised:
-        api.load_text("forge 1\nparam a : int = 1\nparam b : int = c\n", "t.forge").checked  # noqa: B018
-    assert str(raised.value) == "t.forge:3:17: F101: undefined name `c`; did you mean `a` or `b`?"
+        api.load_text("forge 1\nparam rows : int = 1\nparam b : int = row\n", "t.forge").checked  # noqa: B018
+    assert str(raised.value) == "t.forge:3:17: F101: undefined name `row`; did you mean `rows`?"
 
 
 def test_what_is_loaded_on_first_use_is_listed():

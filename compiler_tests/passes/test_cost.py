@@ -10,7 +10,7 @@ from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
-from forgedsl.plan.cost import DeadGroups, split_seconds, time_text, waiting
+from forgedsl.plan.cost import DeadGroups, pipeline_slowdown, split_seconds, time_text
 from forgedsl.plan.devices import LINK, REDUCE
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
 from forgedsl.plan.params import forward_flops, stage_layers
@@ -56,7 +56,7 @@ def test_stages_of_a_pipeline_wait_for_each_other():
     assert (sum(layers), layers) == (28, (8, 9, 9, 2))
     rows = made.rows["trainer"]
     micros = -(-stage(made, "step").tokens // (rows.rows * rows.seq_len))
-    wait = waiting(made.request.mesh("trainer"), family("qwen3").sizes["1.7B"], micros)
+    wait = pipeline_slowdown(made.request.mesh("trainer"), family("qwen3").sizes["1.7B"], micros)
     assert wait > (micros + 3) / micros
     assert stage(made, "step").detail.startswith(f"idle {1 - 1 / wait:.0%}, ")
 

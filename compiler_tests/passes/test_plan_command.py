@@ -8,8 +8,8 @@ from forge_texts import GRPO, changed
 from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
+from forgedsl.cli.overrides import SideError
 from forgedsl.cli.planning import read_job
-from forgedsl.cli.words import SideError
 
 RUN = CliRunner()
 JSONL = ('hf("openai/gsm8k", split = "train")', 'jsonl("rows.jsonl")')

@@ -7,7 +7,7 @@ import pytest
 import forgedsl.pipelines
 from forgedsl.api import load_text
 from forgedsl.lower.build import lower
-from forgedsl.runtime.unit import Dead, _attribute
+from forgedsl.runtime.group import Dead, _attribute
 
 FOLDER = Path(forgedsl.pipelines.__file__).parent
 TEXT = (FOLDER / "guess_math.forge").read_text()

@@ -23,8 +23,8 @@ from fake_endpoints import FakeEndpoints, drive
 from forgedsl.lower import job as spec
 from forgedsl.rows import ROLES
 from forgedsl.runtime.data.reader import reader_of
+from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.endpoints import Score, SyncResult
-from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.rewards.worker import Recipe, load

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
+from forgedsl.losses.forward_mode import Point
 from forgedsl.losses.grad import differentiate
 from forgedsl.losses.infer import infer
 from forgedsl.losses.intervals import Analysis
-from forgedsl.losses.points import Point
-from forgedsl.losses.sites import locate
+from forgedsl.losses.source_spans import locate
 from forgedsl.types.intervals import Interval, interval, point
 from forgedsl.types.ops import TRANSFER
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from forgedsl.diagnostics import Reporter
 from forgedsl.format import print_file
 from forgedsl.source import SourceFile
-from forgedsl.syntax import careful, quick
+from forgedsl.syntax import fast_parser, recovering_parser
 from forgedsl.syntax.tables import grammar_text
 
 DEEP = os.environ.get("FORGE_DEEP") == "1"
@@ -28,8 +28,8 @@ PIECES = (
 def read_both(text):
     """quick's tree or None, and Lark's tree if it has no mistake."""
     reporter = Reporter()
-    tree = careful.parse(SourceFile("p", text), reporter)
-    return quick.parse(text, "p", "start"), None if list(reporter) else tree
+    tree = recovering_parser.parse(SourceFile("p", text), reporter)
+    return fast_parser.parse(text, "p", "start"), None if list(reporter) else tree
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
@@ -83,14 +83,16 @@ def test_pieces(pieces):
     ],
 )
 def test_values(text):
-    assert quick.parse(text, "p", "value") == careful.parse_value(SourceFile("p", text), Reporter())
+    assert fast_parser.parse(text, "p", "value") == recovering_parser.parse_value(
+        SourceFile("p", text), Reporter()
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["(" * 65 + "a" + ")" * 65, "a" + " + a" * 500, "1e999", '"\\q"', "a b"]
 )
 def test_what_needs_care_is_left_to_lark(text):
-    assert quick.parse(text, "p", "value") is None
+    assert fast_parser.parse(text, "p", "value") is None
 
 
 def test_tables_come_from_the_cache(tmp_path, monkeypatch):

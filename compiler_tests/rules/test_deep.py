@@ -10,8 +10,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from forgedsl.cli import outside
-from forgedsl.cli.outside import Eyes
+from forgedsl.cli import data_checks
+from forgedsl.cli.data_checks import Eyes
 from forgedsl.families.qwen3 import FAMILY
 from forgedsl.hir.context import Host
 from forgedsl.lint.engine import Deep, lint_source
@@ -95,7 +95,7 @@ def test_a_python_reward_is_imported_in_a_subprocess(deep, tmp_path):
 def test_a_reward_that_hangs_while_it_is_imported_is_waited_for_a_short_time(
     deep, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(outside, "SECONDS", 8.0)
+    monkeypatch.setattr(data_checks, "SECONDS", 8.0)
     text = "import time\ntime.sleep(600)\ndef score(prompt, response, target):\n    return 1.0\n"
     (tmp_path / "p.py").write_text(text)
     (found,) = (d for d in look(PYTHON, tmp_path).diagnostics if d.code == "X804")

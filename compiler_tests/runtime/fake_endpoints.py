@@ -20,6 +20,7 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.controller import Controller, Outcome
+from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.endpoints import (
     GROUP,
     DropRollout,
@@ -30,7 +31,6 @@ from forgedsl.runtime.endpoints import (
     SyncResult,
 )
 from forgedsl.runtime.events import Event, EventLog
-from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.sim.clock import run
 
 # ---- jobs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from forgedsl.cli.export import chosen
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.overrides import UsageError
 from forgedsl.lower import job as spec
 
 MEASURED = {2: 0.9, 4: 0.4, 6: 0.4, 8: 0.7}

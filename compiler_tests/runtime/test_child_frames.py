@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.child import TOLD, Answers, Calls, packed
+from forgedsl.runtime.worker_process import TOLD, Answers, Calls, packed
 
 SECRET = b"0123456789abcdef"
 

@@ -14,9 +14,9 @@ from test_packing import samples
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime import context
-from forgedsl.runtime.context import Context, Route, cut
-from forgedsl.runtime.items import Sample
+from forgedsl.runtime import context_parallel
+from forgedsl.runtime.context_parallel import Context, Route, cut
+from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.packing import pack
 
@@ -35,7 +35,7 @@ def delivered(parts: list[Any], rows: list[torch.Tensor], monkeypatch: Any) -> l
         assert [len(piece[rank]) for piece in pieces] == receives
         return torch.cat([piece[rank] for piece in pieces])
 
-    monkeypatch.setattr(context, "all_to_all_single", exchange)
+    monkeypatch.setattr(context_parallel, "all_to_all_single", exchange)
     found = []
     for rank, part in enumerate(parts):
         assert isinstance(part.route, Route)

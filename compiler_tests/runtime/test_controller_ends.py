@@ -21,9 +21,9 @@ from fake_endpoints import (
 )
 
 from forgedsl.errors import GuardError, RunError
-from forgedsl.runtime.controller.intake import starvation_remedy
+from forgedsl.runtime.controller.group_source import starvation_remedy
+from forgedsl.runtime.data_types import StepResult
 from forgedsl.runtime.endpoints import CheckpointError, RewardError, ServiceError
-from forgedsl.runtime.items import StepResult
 
 
 def failing(op, error, *, after=0, only=lambda about: True):

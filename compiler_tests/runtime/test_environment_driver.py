@@ -15,6 +15,7 @@ from forgedsl.environment import Environment, Start, Step, Task, Turn, calls_in,
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Limits
@@ -22,7 +23,6 @@ from forgedsl.runtime.environments.line import Address, Asked, connect, listen
 from forgedsl.runtime.environments.process import UNREADABLE
 from forgedsl.runtime.environments.worker import Reply
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.items import Prompt
 from forgedsl.runtime.services.environment import EnvironmentClient
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"

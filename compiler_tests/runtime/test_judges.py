@@ -311,8 +311,8 @@ def test_fields_of_the_request_have_other_names_or_are_left_out(server: Any) -> 
 
 def test_requests_come_into_the_metrics_of_a_step() -> None:
     from forgedsl.runtime.endpoints import Score
-    from forgedsl.runtime.meter import Meter
     from forgedsl.runtime.rewards.requests import Requests
+    from forgedsl.runtime.step_metrics import Meter
 
     meter = Meter()
     for _ in range(2):

@@ -12,8 +12,8 @@ from forgedsl.errors import RunError
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.meshes import Fleet
-from forgedsl.runtime.services import keeper as module
-from forgedsl.runtime.services.keeper import DEATHS, Keeper
+from forgedsl.runtime.services import supervisor as module
+from forgedsl.runtime.services.supervisor import DEATHS, Keeper
 
 FAILURE = ServiceFailure(service="correct", origin="x.forge:3:1", message="killed")
 
@@ -208,7 +208,7 @@ def test_what_did_not_start_on_a_host_starts_on_another(hosts: int, then: range)
     fleet = Fleet(samplers={"gen": [mesh]}, trainers={"t": Lasting("t", 0)}, rewards={})  # type: ignore[dict-item]
     fleet.hosts.count = hosts
     fleet.hosts.attach = lambda on: None  # type: ignore[method-assign]
-    assert fleet.rehouse(mesh, failed=True)
+    assert fleet.move_to_live_host(mesh, failed=True)
     assert mesh.on == then
 
 

@@ -19,8 +19,8 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.lower.parts import Place
 from forgedsl.runtime import meshes
-from forgedsl.runtime.backing import check_supported
 from forgedsl.runtime.launch import run
+from forgedsl.runtime.service_backend import check_supported
 
 PIPELINE = Path(__file__).parents[2] / "pipelines/grpo_math.forge"
 

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from forgedsl.runtime.services.pace import LEAST, PROBES, SLOW, SLOW_RANK, WINDOW, Pace
+from forgedsl.runtime.services.straggler_detection import (
+    LEAST,
+    PROBES,
+    SLOW,
+    SLOW_RANK,
+    WINDOW,
+    Pace,
+)
 from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.upstream.monarch import Mesh
 

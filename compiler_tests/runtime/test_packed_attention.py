@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from forgedsl.runtime.items import Sample
+from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.packing import pack
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from forgedsl.runtime.items import Sample
+from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.losses import token_logprobs
 from forgedsl.runtime.packing import LANES, pack
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.places import described, places_of
+from forgedsl.runtime.tracebacks import described, places_of
 
 MODULE = '''"""Generated."""
 

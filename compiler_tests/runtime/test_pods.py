@@ -15,9 +15,9 @@ import pytest
 from forgedsl.errors import LaunchError
 from forgedsl.launchers.registry import carrier
 from forgedsl.lower import job as spec
-from forgedsl.runtime.backing import check_supported
 from forgedsl.runtime.hosts import kubernetes
 from forgedsl.runtime.hosts.kubernetes import PodHosts
+from forgedsl.runtime.service_backend import check_supported
 
 CLIENT = """
 import asyncio, os

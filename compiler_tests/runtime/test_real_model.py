@@ -23,7 +23,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines import make_smollm
 from forgedsl.runtime.data import ChatTokenizer
-from forgedsl.runtime.items import Sample
+from forgedsl.runtime.data_types import Sample
 from forgedsl.runtime.packing import pack
 from forgedsl.runtime.program import chat
 

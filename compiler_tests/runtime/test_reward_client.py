@@ -15,10 +15,10 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
-from forgedsl.runtime.meter import Meter
 from forgedsl.runtime.rewards.worker import Outcome
 from forgedsl.runtime.services import reward as module
 from forgedsl.runtime.services.reward import RewardClient
+from forgedsl.runtime.step_metrics import Meter
 
 PROGRAM: Any = SimpleNamespace(points=lambda parts: sum(parts.values()))
 NONE = "ValueError: correct returned None, expected a number"

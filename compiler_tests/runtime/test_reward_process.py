@@ -13,8 +13,8 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime import child as process_module
-from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime import worker_process as process_module
+from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.rewards.process import RewardProcess
 from forgedsl.runtime.rewards.worker import Outcome, Recipe
 

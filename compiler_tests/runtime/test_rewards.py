@@ -12,7 +12,7 @@ import pytest
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.rewards import (
     answer_of,
     answers_equal,

@@ -11,8 +11,8 @@ from conftest import titan
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime import room
-from forgedsl.runtime.room import check_room
+from forgedsl.runtime import disk_space
+from forgedsl.runtime.disk_space import check_room
 from forgedsl.runtime.services import backing
 
 STEP = spec.Node(
@@ -28,7 +28,7 @@ def job(make_job: Any) -> spec.Job:
 
 
 def free(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(room.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
+    monkeypatch.setattr(disk_space.shutil, "disk_usage", lambda _: SimpleNamespace(free=size))
 
 
 def test_weights_and_moments_of_all_kept_checkpoints_have_to_fit(

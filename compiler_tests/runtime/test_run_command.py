@@ -15,6 +15,7 @@ from synthetic import make_job
 from forgedsl.cli import inputs
 from forgedsl.cli import run as command
 from forgedsl.cli.host import detect_gpus, detect_host
+from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.resuming import (
     Difference,
     differences,
@@ -26,7 +27,6 @@ from forgedsl.cli.resuming import (
     with_changes,
 )
 from forgedsl.cli.running import Prepared, Request
-from forgedsl.cli.words import UsageError
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
@@ -55,7 +55,7 @@ def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
 
 HOLD = """
 import pathlib, sys
-from forgedsl.cli.claim import claim
+from forgedsl.cli.run_lock import claim
 claim(pathlib.Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

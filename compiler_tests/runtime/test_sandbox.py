@@ -17,7 +17,7 @@ from forgedsl.api import load
 from forgedsl.errors import LaunchError
 from forgedsl.lower.build import lower
 from forgedsl.pipelines.rewards import sandbox
-from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.rewards.loading import load_reward
 from forgedsl.runtime.sandbox import CaseError, Limits, judge, levels
 

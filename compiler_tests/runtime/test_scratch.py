@@ -15,12 +15,12 @@ import psutil
 import pytest
 
 from forgedsl.errors import LaunchError, RunError
-from forgedsl.runtime import scratch
+from forgedsl.runtime import temporary_files
 from forgedsl.runtime.transports.shm import SharedMemory
 
 KILLED = """
 import os, signal
-from forgedsl.runtime.scratch import SHM, Scratch
+from forgedsl.runtime.temporary_files import SHM, Scratch
 run = Scratch()
 (SHM / f"forgedsl-{run.key}-0").write_text("weights")
 (run.temp / "vllm_dist_0").write_text("x")
@@ -32,13 +32,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.fixture(autouse=True)
 def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other runs of this host are not to be touched."""
-    monkeypatch.setattr(scratch, "SHM", tmp_path)
-    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(temporary_files, "SHM", tmp_path)
+    monkeypatch.setattr(temporary_files.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # a run sets it
 
 
 def test_a_run_leaves_nothing(tmp_path: Path) -> None:
-    mine = scratch.Scratch()
+    mine = temporary_files.Scratch()
     (tmp_path / f"forgedsl-{mine.key}-0").write_text("weights")
     (Path(mine.environment()["TMPDIR"]) / "vllm_dist_0").write_text("x")
     mine.close()
@@ -50,14 +50,14 @@ def test_sockets_have_a_short_path_where_tmpdir_is_long(
 ) -> None:
     long = tmp_path / "jobs" / ("x" * 60)
     long.mkdir(parents=True)
-    monkeypatch.setattr(scratch.tempfile, "tempdir", str(long))
-    mine = scratch.Scratch()
-    sockets = scratch.short_folder(mine.environment())
+    monkeypatch.setattr(temporary_files.tempfile, "tempdir", str(long))
+    mine = temporary_files.Scratch()
+    sockets = temporary_files.short_folder(mine.environment())
     assert sockets == str(tmp_path / f"forgedsl-{mine.key}-sockets")
     (Path(sockets) / "one").touch()
     mine.close()
     assert not Path(sockets).exists()
-    assert scratch.short_folder({"TMPDIR": "/tmp/forgedsl-1-2"}) == ""
+    assert temporary_files.short_folder({"TMPDIR": "/tmp/forgedsl-1-2"}) == ""
 
 
 def test_full_shared_memory_is_named_with_what_helps(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_full_shared_memory_is_named_with_what_helps(tmp_path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))  # as a device with no byte left
     try:
         with pytest.raises(LaunchError, match=r"shared memory in .*File too large.*--shm-size"):
-            scratch.Scratch()
+            temporary_files.Scratch()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert list(tmp_path.iterdir()) == []
@@ -75,7 +75,7 @@ def test_a_tmpdir_that_cannot_be_written_reaches_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TMPDIR", "/proc")  # Monarch asks for nothing else
-    mine = scratch.Scratch()
+    mine = temporary_files.Scratch()
     mine.close()
     assert os.environ["TMPDIR"] == str(tmp_path)
 
@@ -87,41 +87,41 @@ def test_what_torch_and_triton_compile_is_kept_for_the_next_run(
     for name in names:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", "/home/somebody/.cache")
-    run = scratch.Scratch()
+    run = temporary_files.Scratch()
     kept = [run.environment()[name] for name in names]
     run.close()
     assert kept == [f"/home/somebody/.cache/forgedsl/{own}" for own in ("inductor", "triton")]
 
 
 def test_a_run_that_is_alive_keeps_its_own(tmp_path: Path) -> None:
-    alive = scratch.Scratch()
+    alive = temporary_files.Scratch()
     before = sorted(tmp_path.iterdir())
-    assert scratch.remove_dead() == []
+    assert temporary_files.remove_dead() == []
     assert sorted(tmp_path.iterdir()) == before
     alive.close()
 
 
 def test_what_a_killed_run_left_is_removed(tmp_path: Path) -> None:
-    text = KILLED.replace("run = ", f"import forgedsl.runtime.scratch as s, tempfile\n"
+    text = KILLED.replace("run = ", f"import forgedsl.runtime.temporary_files as s, tempfile\n"
                           f"from pathlib import Path\nSHM = s.SHM = Path({str(tmp_path)!r})\n"
                           f"tempfile.tempdir = {str(tmp_path)!r}\nrun = ")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
     assert len(list(tmp_path.iterdir())) == 3
-    assert scratch.remove_dead() == [done.stdout.strip()]
+    assert temporary_files.remove_dead() == [done.stdout.strip()]
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_owner_that_names_another_folder_does_not_get_it_removed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "forgedsl-1-1-owner").write_text(str(tmp_path / "precious"))
-    scratch.remove_dead()
+    temporary_files.remove_dead()
     assert list(tmp_path.iterdir()) == [tmp_path / "precious"]
 
 
 LOCKED = """
 import multiprocessing, os, signal
 from multiprocessing import resource_tracker
-from forgedsl.runtime.scratch import own_semaphores
+from forgedsl.runtime.temporary_files import own_semaphores
 own_semaphores({"TMPDIR": "/tmp/forgedsl-KEY"})
 lock = multiprocessing.get_context("spawn").Lock()
 os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)
@@ -131,10 +131,10 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_semaphores_of_a_killed_process_are_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     shm, key = Path("/dev/shm"), f"test-{os.getpid()}"
-    monkeypatch.setattr(scratch, "SHM", shm)
+    monkeypatch.setattr(temporary_files, "SHM", shm)
     subprocess.run([sys.executable, "-c", LOCKED.replace("KEY", key)])
     left = list(shm.glob(f"sem.forgedsl-{key}-*"))
-    scratch.remove_buffers(key)
+    temporary_files.remove_buffers(key)
     assert (len(left), left[0].exists()) == (1, False)
 
 
@@ -165,7 +165,7 @@ def test_shared_memory_that_is_too_small_is_named(monkeypatch: pytest.MonkeyPatc
 
 ORPHAN = """
 import os, signal, subprocess
-from forgedsl.runtime.scratch import Scratch
+from forgedsl.runtime.temporary_files import Scratch
 own = os.environ | Scratch().environment()
 subprocess.run("setsid sleep 900 >/dev/null 2>&1 & echo $!", shell=True, env=own, check=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -17,8 +17,8 @@ from fake_endpoints import FakeEndpoints, drive, evaluation, job, math_nodes, no
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.twin_engine import StubEngine, StubRequest
 from forgedsl.runtime.coalesce import Coalescer
+from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.endpoints import Score
-from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.sim.simulation import simulate
 from forgedsl.runtime.stub.endpoints import in_turns
 from forgedsl.sim.latency import (

@@ -9,14 +9,14 @@ from fake_endpoints import job
 from forgedsl.errors import InternalError, RunError
 from forgedsl.runtime.controller.assembly import _set, spread
 from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.items import Sample
-from forgedsl.runtime.unit import Unit
+from forgedsl.runtime.data_types import Sample
+from forgedsl.runtime.group import GroupState
 
 
 def in_loop(check):
     async def run():
         flow = analyse(job())
-        await check(Unit(flow, flow.sources[0], 0, "item"))
+        await check(GroupState(flow, flow.sources[0], 0, "item"))
 
     asyncio.run(run())
 

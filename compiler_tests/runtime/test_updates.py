@@ -19,7 +19,7 @@ from forgedsl import api
 from forgedsl.diagnostics import Reporter
 from forgedsl.lower import job as spec
 from forgedsl.lower.loss import lower_loss
-from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.updates import parts, summary
 
 EPOCHS, MINIBATCHES = 2, 4

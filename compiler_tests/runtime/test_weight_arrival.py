@@ -34,8 +34,8 @@ def generator(name: str, *, tp: int = 1, replicas: int = 1) -> spec.VllmService:
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
     from forgedsl.runtime import meshes
     from forgedsl.runtime.endpoints import ServiceError
-    from forgedsl.runtime.scratch import remove_buffers
     from forgedsl.runtime.services.generator import PROBE_GAPS, GeneratorClient
+    from forgedsl.runtime.temporary_files import remove_buffers
 
     services = {"twice": generator("twice", replicas=2), "halves": generator("halves", tp=2)}
     job = make_job(
@@ -100,7 +100,7 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
 
 
 def test_an_engine_split_by_layers_is_refused_with_what_to_use(make_job: Any) -> None:
-    from forgedsl.runtime.backing import check_supported
+    from forgedsl.runtime.service_backend import check_supported
 
     deep = generator("deep").model_copy(update={"parallel": spec.VllmParallel(pp=2)})
     with pytest.raises(LaunchError, match=r"parallel\.pp = 2 .*`parallel.tp` splits a model"):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.multiprocessing import reductions
 
-from forgedsl.runtime.scratch import SHM
+from forgedsl.runtime.temporary_files import SHM
 from forgedsl.runtime.transports import ipc, registry
 from forgedsl.runtime.transports.base import Entry, Ranks, Sender, Transport, attached
 from forgedsl.runtime.transports.registry import open_weights, transport

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from forgedsl.runtime.scratch import SHM, remove_buffers
+from forgedsl.runtime.temporary_files import SHM, remove_buffers
 from forgedsl.runtime.transports import tcp, tree
 from forgedsl.runtime.transports.base import Manifest, Sender
 from forgedsl.runtime.transports.registry import open_weights, transport

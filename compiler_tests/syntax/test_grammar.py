@@ -9,7 +9,7 @@ import pytest
 from forgedsl.diagnostics import Reporter
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, parse_value
-from forgedsl.syntax import careful as parser_module
+from forgedsl.syntax import recovering_parser as parser_module
 
 PIPELINES = sorted(Path("pipelines").glob("*.forge")) + sorted(
     Path("pipelines/std").glob("*.forge")

@@ -12,7 +12,7 @@ import pytest
 from forgedsl.docs import textmate
 from forgedsl.source import SourceFile
 from forgedsl.syntax import trivia
-from forgedsl.syntax.careful import tokens
+from forgedsl.syntax.recovering_parser import tokens
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "pipelines").rglob("*.forge"))

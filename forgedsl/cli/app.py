@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from forgedsl.cli.commands import COMMANDS, PLAIN
-from forgedsl.cli.words import Syntax, UsageError, refuse, stopped, with_sets
+from forgedsl.cli.overrides import Syntax, UsageError, refuse, stopped, with_sets
 
 HABITS = {
     name: f"did you mean `{command}`?"
@@ -81,7 +81,7 @@ class _LazyGroup(TyperGroup):
 
 
 class _Command(TyperCommand):
-    """A command whose words `forgedsl.cli.words` reads first, for overrides and slips."""
+    """A command whose words `forgedsl.cli.overrides` reads first, for overrides and slips."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = with_sets(args, self._syntax(ctx))

@@ -57,7 +57,7 @@ def command(
       forgec diff runs/grpo_math-20261120-120000 pipelines/grpo_math.forge schedule.steps=400
       forgec diff x.forge x.forge trainer.procs=2
     """
-    from forgedsl.cli.words import SideError
+    from forgedsl.cli.overrides import SideError
     from forgedsl.lower.diff import CLASSES, compare
 
     try:
@@ -84,8 +84,8 @@ def _sides(
     old: str, new: str, profile: str | None, overrides: tuple[str, ...], set_files: tuple[Path, ...]
 ) -> tuple[Side, Side]:
     """Both sides; a .forge file is taken under the profile of the other side's run."""
+    from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_side
-    from forgedsl.cli.words import SideError
 
     texts = (old, new)
     files = [Path(t) for t in texts if not t.startswith("git:") and not Path(t).is_dir()]

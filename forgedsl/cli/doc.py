@@ -123,15 +123,15 @@ def _known(what: str) -> tuple[str, str, str] | int:
     if f"std/{what}" in standard_modules():
         return what, library.standard(f"std/{what}"), ""
     from forgedsl import extensions
-    from forgedsl.docs import words
+    from forgedsl.docs import glossary
 
     extensions.use_near(Path.cwd() / what)
-    text = library.entry(what.removeprefix("rl.")) or words.word(what)
+    text = library.entry(what.removeprefix("rl.")) or glossary.word(what)
     if text is not None:
         return what, text, ""
     from forgedsl.hir.suggest import did_you_mean, nearest
 
-    names = (*library.module_page("std/rl").functions, *words.names(), *REFERENCES)
+    names = (*library.module_page("std/rl").functions, *glossary.names(), *REFERENCES)
     hint = did_you_mean(nearest(what, [*names, *standard_modules()]))
     print(f"forgec doc: nothing is called `{what}`" + (f"; {hint}" if hint else ""),
           file=sys.stderr)  # fmt: skip

@@ -64,7 +64,7 @@ def dry_run(prepared: Prepared, request: Request) -> int:
 
 def _host(job: Job) -> str:
     from forgedsl.cli.host import detect_gpus
-    from forgedsl.runtime.backing import check_supported
+    from forgedsl.runtime.service_backend import check_supported
 
     check_supported(job)
     places = [place for service in job.services.values() for place in service.mesh.places]
@@ -109,7 +109,7 @@ def _models(job: Job, folder: Path) -> str:
 
 
 def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
-    from forgedsl.cli.outside import look_at_data
+    from forgedsl.cli.data_checks import look_at_data
 
     looks = look_at_data(job, folder, job.datasets, offline=False)
     seen |= looks
@@ -126,7 +126,7 @@ def _data(job: Job, folder: Path, seen: dict[str, Look]) -> str:
 
 def _rewards(job: Job, folder: Path, seen: dict[str, Look]) -> str:
     """Load them, and call each once on a row."""
-    from forgedsl.cli.outside import look_at_rewards
+    from forgedsl.cli.data_checks import look_at_rewards
 
     tried = look_at_rewards(job, folder, job.rewards, seen)
     problems = [found.unloaded or found.failed for found in tried.values()]
@@ -142,7 +142,7 @@ def _in_python(job: Job) -> list[str]:
 
 def _losses(job: Job, folder: Path) -> str:
     """Make those that are classes in Python, and call each once on random rows."""
-    from forgedsl.cli.outside import look_at_losses
+    from forgedsl.cli.data_checks import look_at_losses
 
     problems = look_at_losses(folder)
     if problems:
@@ -164,7 +164,7 @@ def _environments(job: Job, folder: Path, seen: dict[str, Look]) -> str:
 
 def _run_folder(request: Request, job: Job, folder: Path) -> str:
     """Where the run would lie, which must be writable and have room."""
-    from forgedsl.runtime.room import check_room
+    from forgedsl.runtime.disk_space import check_room
 
     wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"
     if (wanted / "job.json").exists() and has_begun(wanted):

@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.plain import Parser
-from forgedsl.cli.words import SET_HELP, UsageError, refuse
+from forgedsl.cli.overrides import SET_HELP, UsageError, refuse
+from forgedsl.cli.parser import Parser
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -125,7 +125,7 @@ def _loss(options: argparse.Namespace) -> int:
 
 def _word(options: argparse.Namespace) -> int:
     """A word that means the same in every file."""
-    from forgedsl.docs.words import word
+    from forgedsl.docs.glossary import word
 
     hint = _hint(options) if options.file is not None else ""
     page = None if hint else word(options.what)
@@ -154,10 +154,10 @@ def _nothing(options: argparse.Namespace, hint: str) -> int:
     if options.file is not None:
         where = f"{options.file} and the standard library have"
     else:
-        from forgedsl.docs import library, words
+        from forgedsl.docs import glossary, library
         from forgedsl.hir.suggest import did_you_mean, nearest
 
-        known = (*words.names(), *library.module_page("std/rl").functions)
+        known = (*glossary.names(), *library.module_page("std/rl").functions)
         hint = did_you_mean(nearest(options.what, known)) or VALUES
     print(f"forgec: {where} nothing called `{options.what}`", file=sys.stderr)
     if hint:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.overrides import UsageError
 from forgedsl.errors import REFUSED, CannotWriteError, LaunchError
 
 

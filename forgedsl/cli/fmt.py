@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.plain import Parser, expand
+from forgedsl.cli.parser import Parser, expand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

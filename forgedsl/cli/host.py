@@ -19,7 +19,7 @@ MIB = 2**20
 def host_of(text: str, command: str) -> Host:
     """The host to plan for; prints misuse and exits with 2."""
     from forgedsl.cli.calibrate import calibration_path, read_calibration
-    from forgedsl.cli.words import UsageError, refuse
+    from forgedsl.cli.overrides import UsageError, refuse
     from forgedsl.hir.context import Host
     from forgedsl.plan.host import described_host
     from forgedsl.records import replace

@@ -23,8 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.plain import Parser, expand
-from forgedsl.cli.words import SET_HELP
+from forgedsl.cli.overrides import SET_HELP
+from forgedsl.cli.parser import Parser, expand
 from forgedsl.diagnostics import counted
 from forgedsl.report import FORMATS
 
@@ -179,8 +179,8 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
 
     deep = None
     if options.deep:
+        from forgedsl.cli.data_checks import Eyes
         from forgedsl.cli.host import detect_host
-        from forgedsl.cli.outside import Eyes
         from forgedsl.hir.context import Host
         from forgedsl.lint.engine import Deep
 

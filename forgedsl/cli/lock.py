@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from forgedsl.cli.overrides import UsageError
 from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
-from forgedsl.cli.words import UsageError
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:

@@ -82,7 +82,7 @@ def _ended(work: Callable[[], None]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except (KeyboardInterrupt, BrokenPipeError) as error:
-        from forgedsl.cli.words import stopped
+        from forgedsl.cli.overrides import stopped
 
         return stopped(error)
     except Exception as error:
@@ -116,7 +116,7 @@ def _exit_code(error: Exception) -> int:
         print(f"forgec: {error}", file=sys.stderr)
         return 2
     if isinstance(error, OSError) and error.errno in REFUSED:
-        from forgedsl.cli.words import drop_output
+        from forgedsl.cli.overrides import drop_output
 
         output = f"cannot write standard output: {error.strerror}"
         print(f"forgec: {cannot_write(error) or output}", file=sys.stderr)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from forgedsl.cli.words import SET_HELP
+from forgedsl.cli.overrides import SET_HELP
 
 Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help=SET_HELP)]
 SetFiles = Annotated[

@@ -121,8 +121,8 @@ def _changes(
 ) -> tuple[Change, ...] | None:
     """What differs from a run, a file or a revision; a file is taken under the same profile and
     overrides, but this file itself as it is: then the difference is what they change."""
+    from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_side
-    from forgedsl.cli.words import SideError
     from forgedsl.lower.diff import compare
 
     if against is None:

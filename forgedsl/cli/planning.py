@@ -13,7 +13,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.words import SideError
+from forgedsl.cli.overrides import SideError
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.overrides import UsageError
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.overrides import UsageError
 from forgedsl.diagnostics import counted
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.overrides import UsageError
 from forgedsl.runs.checkpoints import WHOLE, last_step, no_run, spoilt_steps
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Difference(NamedTuple):
 
 def load_run_job(run_dir: Path) -> Job:
     """The job of a run folder that has a checkpoint to continue from."""
+    from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_job
-    from forgedsl.cli.words import SideError
 
     path = run_dir / "job.json"
     if not path.is_file():

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from forgedsl.cli.words import SideError
+from forgedsl.cli.overrides import SideError
 
 
 @contextmanager

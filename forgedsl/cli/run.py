@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from forgedsl.cli import passes
-from forgedsl.cli.claim import claim
 from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
+from forgedsl.cli.overrides import UsageError
+from forgedsl.cli.run_lock import claim
 from forgedsl.cli.running import Prepared, Request, launch, new_run_dir, write_run_dir
-from forgedsl.cli.words import UsageError
 from forgedsl.errors import writing
 from forgedsl.records import replace
 
@@ -184,8 +184,8 @@ def prepare(request: Request, file: Path, chosen: tuple[str, ...] = ()) -> Prepa
 
 def _from_json(request: Request, file: Path) -> Prepared:
     """A job.json or plan.json is final: nothing can be set on it, its inputs lie beside it."""
+    from forgedsl.cli.overrides import SideError
     from forgedsl.cli.planning import read_job
-    from forgedsl.cli.words import SideError
 
     if request.of_compiling:
         raise UsageError(
@@ -202,7 +202,7 @@ def _from_json(request: Request, file: Path) -> Prepared:
 
 def _resume(request: Request) -> int:
     """Continue a run; with a file, its job may differ only in what a resume may change."""
-    from forgedsl.cli.outside import check_data
+    from forgedsl.cli.data_checks import check_data
     from forgedsl.cli.resuming import load_run_job, note_changes, where_from
     from forgedsl.runs.checkpoints import last_step
     from forgedsl.runtime.events import replace_text

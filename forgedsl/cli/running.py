@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.cli.claim import claim
 from forgedsl.cli.inputs import copy_inputs
-from forgedsl.cli.words import UsageError, drop_output
+from forgedsl.cli.overrides import UsageError, drop_output
+from forgedsl.cli.run_lock import claim
 from forgedsl.errors import CannotWriteError, writing
 from forgedsl.records import dataclass
 

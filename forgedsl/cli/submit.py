@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.claim import release
+from forgedsl.cli.run_lock import release
 from forgedsl.launchers.base import Launcher
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.outside import SECONDS, look_at_data, look_at_rewards
+from forgedsl.cli.data_checks import SECONDS, look_at_data, look_at_rewards
 from forgedsl.errors import LaunchError, RunError
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from forgedsl.cli.running import Prepared
     from forgedsl.lint.deep import Look
     from forgedsl.lower.job import Job
+    from forgedsl.runtime.data_types import Prompt
     from forgedsl.runtime.environments.process import EnvironmentProcess
     from forgedsl.runtime.environments.worker import Reply
-    from forgedsl.runtime.items import Prompt
 
 ANSWER = "The answer is 42."
 NEVER_WORKS = (

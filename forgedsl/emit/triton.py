@@ -29,8 +29,8 @@ from forgedsl.emit.torch import Writer, mapping, place, tuple_of
 from forgedsl.emit.triton_ops import RESERVED, helpers, local, render
 from forgedsl.losses.grad import differentiate, with_gradient
 from forgedsl.losses.phases import TOKEN_LOCAL, of_values_alone, phase, prepared
-from forgedsl.losses.silence import silencing
 from forgedsl.losses.tree import VOCABULARY, Tree, Value
+from forgedsl.losses.zero_gradient import silencing
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile
 from forgedsl.types.tensors import TensorType

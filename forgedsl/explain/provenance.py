@@ -12,7 +12,7 @@ from typing import Any
 
 from forgedsl import api
 from forgedsl.hir.evaluate import show
-from forgedsl.hir.habits import habit
+from forgedsl.hir.other_tools import habit
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.program import Constructor, Deferred, Origin, Program, Ref, Value
 from forgedsl.records import dataclass

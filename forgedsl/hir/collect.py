@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
-from forgedsl.hir.habits import HABITS, habit
+from forgedsl.hir.other_tools import HABITS, habit
 from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.ir.program import Origin

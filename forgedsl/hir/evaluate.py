@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.habits import habit
+from forgedsl.hir.other_tools import habit
 from forgedsl.ir.program import Constructor
 from forgedsl.settings import Auto
 from forgedsl.syntax import ast

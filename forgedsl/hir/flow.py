@@ -22,7 +22,7 @@ from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import called
-from forgedsl.hir.habits import function_habit, reward_habit
+from forgedsl.hir.other_tools import function_habit, reward_habit
 from forgedsl.hir.specialize import resolve_loss
 from forgedsl.hir.streams import not_a_stream
 from forgedsl.hir.table import Declared, part_span

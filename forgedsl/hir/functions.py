@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
-from forgedsl.hir.habits import function_habit, habit, reward_habit
+from forgedsl.hir.other_tools import function_habit, habit, reward_habit
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, PythonFunction, Scope
 from forgedsl.records import dataclass

@@ -15,7 +15,7 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.hir import imports
 from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
-from forgedsl.hir.habits import habit, misspelt_option, whole_addresses
+from forgedsl.hir.other_tools import habit, misspelt_option, whole_addresses
 from forgedsl.hir.suggest import did_you_mean
 from forgedsl.hir.table import RANK, Declared, Entry, part_span
 from forgedsl.ir.program import Origin

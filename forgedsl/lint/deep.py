@@ -37,7 +37,7 @@ from forgedsl.lint.rules import d607, d612
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
 from forgedsl.lower.job import Dataset, Job
-from forgedsl.plan.archs import check_family
+from forgedsl.plan.model_dims import check_family
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass
 from forgedsl.source import Span

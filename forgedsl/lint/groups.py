@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from forgedsl.ir.program import FlowStep
 from forgedsl.lint.rewards import score_interval
 from forgedsl.lint.view import GroupView, View
+from forgedsl.losses.group_evaluation import evaluate
 from forgedsl.losses.reductions import over_step
-from forgedsl.losses.siblings import evaluate
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 

@@ -6,7 +6,7 @@ LossView -> the value, the advantage or the bounds where it shows; None or () if
 import math
 
 from forgedsl.lint.losses import LossView
-from forgedsl.losses.points import Point
+from forgedsl.losses.forward_mode import Point
 from forgedsl.losses.tree import Tree
 
 ELSEWHERE = 0.25, 4.0

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import FlowInput, FlowStep, Function, Program, Value
 from forgedsl.lint.facts import Facts
-from forgedsl.losses.points import Point
-from forgedsl.losses.sites import Located
+from forgedsl.losses.forward_mode import Point
+from forgedsl.losses.source_spans import Located
 from forgedsl.losses.tree import ROW_STATISTICS, Tree
 from forgedsl.operations.registry import operation
 from forgedsl.records import dataclass

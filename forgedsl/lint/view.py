@@ -18,7 +18,7 @@ from forgedsl.ir.program import Constant, Decl, FlowStep, Function, Program, Val
 from forgedsl.lint.facts import Facts, structure
 from forgedsl.lint.losses import LossView
 from forgedsl.losses.intervals import Analysis
-from forgedsl.losses.sites import Located, locate
+from forgedsl.losses.source_spans import Located, locate
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast

@@ -6,7 +6,7 @@ Reductions and aggregators are in `reductions`. See language_settings for the li
 from __future__ import annotations
 
 from forgedsl.ir import program as ir
-from forgedsl.losses import fields, reductions, roots, scans
+from forgedsl.losses import aggregators, fields, reductions, scans
 from forgedsl.losses.build import Typed
 from forgedsl.losses.walk import Walk, arguments
 from forgedsl.schema.builtins import SCANS
@@ -133,7 +133,7 @@ def inline(inference: Walk, function: ir.Function, node: ast.Call) -> Typed:
         results = inference.statements(function)
     inference.calls.pop()
     inference.scope, inference.locals = outer
-    if not results or not roots.check_declared(
+    if not results or not aggregators.check_declared(
         inference, function.name, function.result, results[-1][1]
     ):
         return inference.broken(node.span)
@@ -153,7 +153,7 @@ def _fits(
         return False
     axes = given.type.axes
     if function_kind == "fn":
-        axes = frozenset(roots.stands_for(axis, declared.axes) for axis in axes)
+        axes = frozenset(aggregators.stands_for(axis, declared.axes) for axis in axes)
     if not axes <= declared.axes:
         message = f"`{field.name}` of `{node.function.text}` is {declared}, not {given.type}"
         inference.error("T701", "axis", message, given.span)

@@ -15,7 +15,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Label, Reporter
 from forgedsl.ir import program as ir
-from forgedsl.losses import builtins, fields, folding, roots
+from forgedsl.losses import aggregators, builtins, fields, folding
 from forgedsl.losses.build import Typed, constant_dtype
 from forgedsl.losses.tree import Field, Tree, Value, reachable
 from forgedsl.losses.walk import Walk
@@ -61,9 +61,9 @@ class Inference(Walk):
             return self._python(function, function.python, declared)
         outputs = [*self.statements(function)]
         if function.kind == "loss":
-            roots.check_objective(self, function, outputs)
+            aggregators.check_objective(self, function, outputs)
         else:
-            roots.check_result(self, function.kind, outputs)
+            aggregators.check_result(self, function.kind, outputs)
         if self.failed:
             return None
         ends = {name: typed.value for name, typed in outputs}
@@ -92,7 +92,7 @@ class Inference(Walk):
                 case ast.TypedAssign():
                     self._bind(statement.name, statement.value)
                     typed = self.locals[statement.name]
-                    if not roots.check_declared(self, statement.name, statement.type, typed):
+                    if not aggregators.check_declared(self, statement.name, statement.type, typed):
                         self.locals[statement.name] = self.broken(statement.span)
                 case ast.Return():
                     outputs.append(("result", self.expr(statement.value)))
@@ -115,7 +115,7 @@ class Inference(Walk):
         self.root = True
         typed = self.expr(node)
         self.root = False
-        return roots.check_root(self, typed)
+        return aggregators.check_root(self, typed)
 
     def _tree(
         self, function: ir.Function, declared: tuple[Field, ...], outputs: dict[str, int]
@@ -253,7 +253,7 @@ class Inference(Walk):
         expected = [self.expect(arg, dtypes) for arg in args[checked:]]
         if not all(expected):
             return self.broken(span)
-        if not self.unify(args, span) or not roots.keeps_root(self, op, args):
+        if not self.unify(args, span) or not aggregators.keeps_root(self, op, args):
             return self.broken(span)
         self.build.span = span
         if not op:
@@ -297,7 +297,7 @@ class Inference(Walk):
         if arg.type.is_error:
             return False
         if arg.aggregate and not self.root:
-            roots.report_nested(self, arg)
+            aggregators.report_nested(self, arg)
             return False
         if arg.type.dtype in dtypes:
             return True

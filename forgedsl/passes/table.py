@@ -46,7 +46,7 @@ def names() -> tuple[str, ...]:
 
 
 def _tokens(state: State) -> Any:
-    from forgedsl.syntax.careful import tokens
+    from forgedsl.syntax.recovering_parser import tokens
 
     return tokens(state.source)
 

@@ -21,7 +21,6 @@ from forgedsl.ir.program import Constructor, Decl, Program, rewards_of
 from forgedsl.plan.calibration import factor, share
 from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
 from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
-from forgedsl.plan.freeing import freeing_parameter
 from forgedsl.plan.memory import MAX_RUNNING, kv_per_token, repeated, vllm_pool
 from forgedsl.plan.meshes import MeshPlan, copies_of, number, transport_of, value
 from forgedsl.plan.params import (
@@ -34,6 +33,7 @@ from forgedsl.plan.params import (
     stage_layers,
     vocab_params,
 )
+from forgedsl.plan.removable_services import freeing_parameter
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
 from forgedsl.records import dataclass, replace
@@ -309,10 +309,10 @@ def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
     syncs = (
         sync for sync in graph.having(Role.TRANSFERS) if sync.settings["target"] == node.target
     )
-    return sum(map(computed_anew, syncs)) / (schedule.every or 1)
+    return sum(map(recomputes_kv_cache, syncs)) / (schedule.every or 1)
 
 
-def computed_anew(sync: Node) -> bool:
+def recomputes_kv_cache(sync: Node) -> bool:
     """Whether the contexts in flight are, under the weights that it brings."""
     return str(sync.settings.get("on_swap", "recompute")) == "recompute"
 
@@ -335,7 +335,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     fetched, updated = offload_seconds(
         request, decl, mesh, dims, trained=Role.UPDATES in node.roles
     )
-    bubble = waiting(mesh, dims, micros // many)
+    bubble = pipeline_slowdown(mesh, dims, micros // many)
     return Stage(
         node=node.name,
         service=node.target,
@@ -363,7 +363,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
     )
 
 
-def waiting(mesh: MeshPlan, dims: Dims, micros: int) -> float:
+def pipeline_slowdown(mesh: MeshPlan, dims: Dims, micros: int) -> float:
     """How much longer a pipeline takes than stages that are always busy would: until the first of
     its microbatches is through, and for the stage that has the most to do."""
     pp = mesh.degrees["pp"]
@@ -400,12 +400,13 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
     return Stage(
         node=node.name, service=target, device=request.mesh(target).device, tokens=0, flops=0.0,
         bytes=float(size) / every, seconds=sync_seconds(request, schedule, node, way),
-        detail=f"{size / 2**20:,.0f} MiB by {way}" + _leaving(request, node, way, size)
+        detail=f"{size / 2**20:,.0f} MiB by {way}"
+        + _bytes_out_of_host_text(request, node, way, size)
         + (f" every {every} steps" if every > 1 else ""),
     )  # fmt: skip
 
 
-def _leaving(request: Request, node: Node, way: str, size: int) -> str:
+def _bytes_out_of_host_text(request: Request, node: Node, way: str, size: int) -> str:
     """What of the weights leaves the trainer's host, where it is more than one copy."""
     count = copies_of(request.meshes, node, way)
     return f", {size * count / 2**20:,.0f} out of its host" if count > 1 else ""

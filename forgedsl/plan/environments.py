@@ -14,8 +14,8 @@ from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Decl, EnvironmentDecl, Function, Program, Ref, model_of
-from forgedsl.plan.archs import read_model
 from forgedsl.plan.meshes import number
+from forgedsl.plan.model_dims import read_model
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names, walk

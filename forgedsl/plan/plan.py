@@ -16,7 +16,6 @@ from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import checks
-from forgedsl.plan.archs import check_family, dims_of
 from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools, played
@@ -25,6 +24,7 @@ from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh, value
+from forgedsl.plan.model_dims import check_family, dims_of
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.plan.sizes import held_bytes, lengths

@@ -157,7 +157,7 @@ def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process holds the lock of the folder (forgedsl/cli/claim.py)."""
+    """Whether a process holds the lock of the folder (forgedsl/cli/run_lock.py)."""
     import fcntl
 
     try:

@@ -20,9 +20,9 @@ from forgedsl.plan.calibration import factor
 from forgedsl.plan.capacity import itemsize, kv_itemsize
 from forgedsl.plan.cost import (
     RECOMPUTE,
-    computed_anew,
     offload_seconds,
     rates_of,
+    recomputes_kv_cache,
     reduce_seconds,
     sync_seconds,
 )
@@ -170,7 +170,7 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
         load=(1 - PUBLISH) * max((transfer(plan, node) for node in syncs), default=0.0),
         start=START[mesh.device] + NOTICE,
         again=times * (flops / (rates.prefill * mesh.world) + rates.again)
-        if any(map(computed_anew, syncs))
+        if any(map(recomputes_kv_cache, syncs))
         else 0.0,
     )
 

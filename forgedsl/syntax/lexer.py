@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from lark import Token
 
-from forgedsl.syntax.quick import LONG_STATEMENT, MAX_NESTING
+from forgedsl.syntax.fast_parser import LONG_STATEMENT, MAX_NESTING
 
 _OPENING = frozenset({"LPAR", "LSQB", "LBRACE"})
 _CLOSING = frozenset({"RPAR", "RSQB", "RBRACE"})

@@ -1,7 +1,7 @@
 """Text -> AST.
 
-    source --quick.py--> AST                      a file without syntax errors
-           --careful.py--> AST and diagnostics    any other, read again with Lark
+    source --fast_parser.py--> AST                      a file without syntax errors
+           --recovering_parser.py--> AST and diagnostics    any other, read again with Lark
 
 `##` comments directly above a declaration become its `doc`.
 """
@@ -11,28 +11,28 @@ from __future__ import annotations
 from forgedsl.diagnostics import Reporter
 from forgedsl.records import replace
 from forgedsl.source import SourceFile
-from forgedsl.syntax import ast, quick, trivia
+from forgedsl.syntax import ast, fast_parser, trivia
 
 _DOCUMENTED = ast.Param | ast.FnDecl | ast.BindDecl | ast.BlockDecl
 
 
 def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     """Parse a whole file. After syntax errors the result holds what could be read."""
-    file: ast.File | None = quick.parse(source.text, source.name, "start")
+    file: ast.File | None = fast_parser.parse(source.text, source.name, "start")
     if file is None:
-        from forgedsl.syntax import careful
+        from forgedsl.syntax import recovering_parser
 
-        file = careful.parse(source, reporter)
+        file = recovering_parser.parse(source, reporter)
     return _with_docs(file, source)
 
 
 def parse_value(source: SourceFile, reporter: Reporter) -> ast.Expr | None:
     """Parse one expression, the right side of an override."""
-    value: ast.Expr | None = quick.parse(source.text, source.name, "value")
+    value: ast.Expr | None = fast_parser.parse(source.text, source.name, "value")
     if value is None:
-        from forgedsl.syntax import careful
+        from forgedsl.syntax import recovering_parser
 
-        value = careful.parse_value(source, reporter)
+        value = recovering_parser.parse_value(source, reporter)
     return value
 
 

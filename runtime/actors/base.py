@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from monarch.actor import concurrent_endpoint
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.places import described, places_of
+from forgedsl.runtime.tracebacks import described, places_of
 from forgedsl.runtime.upstream.answers import Answering, travels
 
 R = TypeVar("R")

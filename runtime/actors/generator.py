@@ -27,7 +27,7 @@ from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.items import Completion, Message
+from forgedsl.runtime.data_types import Completion, Message
 from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest, buffer_path
 from forgedsl.runtime.transports.registry import fetch_weights, open_weights

@@ -27,9 +27,9 @@ from torch import Tensor
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.actors.leaving import Leaving, StepLeft
-from forgedsl.runtime.context import cut
+from forgedsl.runtime.context_parallel import cut
+from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.export import write_folder
-from forgedsl.runtime.items import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack

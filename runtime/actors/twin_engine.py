@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from forgedsl.runtime.items import Completion
+from forgedsl.runtime.data_types import Completion
 from forgedsl.sim.engine import Batching
 from forgedsl.sim.latency import Engine
 

@@ -24,7 +24,7 @@ from forgedsl.runtime.api.handles import (
     Scorer,
     Titan,
 )
-from forgedsl.runtime.places import install_places
+from forgedsl.runtime.tracebacks import install_places
 from forgedsl.shipped import locate
 from forgedsl.version import VERSION
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from forgedsl.errors import RunError
 from forgedsl.lower.job import Node
+from forgedsl.runtime.data_types import Batch, Rollout, Sample
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.flow import Flow, Stream
-from forgedsl.runtime.items import Batch, Rollout, Sample
-from forgedsl.runtime.unit import Unit, number
+from forgedsl.runtime.group import GroupState, number
 from forgedsl.types.flow import Role
 
 SHOWN = 200
@@ -37,7 +37,7 @@ class Assembled:
 
 
 def assemble(
-    flow: Flow, step: Node, units: Sequence[Unit], ages: dict[int, dict[str, dict[int, int]]]
+    flow: Flow, step: Node, units: Sequence[GroupState], ages: dict[int, dict[str, dict[int, int]]]
 ) -> Assembled:
     """The batch of a step, of replays or supervised sources; `ages` by group, stream, sibling."""
     out = Assembled(batch=Batch(samples=[]))
@@ -73,7 +73,9 @@ def _of(flow: Flow, edges: Sequence[str]) -> set[str]:
     }
 
 
-def _add(flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int, int]) -> None:
+def _add(
+    flow: Flow, out: Assembled, unit: GroupState, stream: Stream, ages: dict[int, int]
+) -> None:
     lineage = flow.edges[stream.edge].lineage
     primary, scores = _scores(flow, unit, lineage)
     siblings, values = unit.joined([stream.input, *stream.fields])
@@ -101,7 +103,7 @@ def _add(flow: Flow, out: Assembled, unit: Unit, stream: Stream, ages: dict[int,
 
 
 def _scores(
-    flow: Flow, unit: Unit, lineage: str | None
+    flow: Flow, unit: GroupState, lineage: str | None
 ) -> tuple[dict[int, Score], dict[str, dict[int, float]]]:
     """The first score of the lineage (the reward of the metrics), and every value by name."""
     mine = [

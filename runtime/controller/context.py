@@ -10,8 +10,8 @@ from forgedsl.runtime.endpoints import Endpoints
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.guards import FailureGuard
-from forgedsl.runtime.meter import Meter
 from forgedsl.runtime.state import ControllerState
+from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
 
 

@@ -28,11 +28,12 @@ from forgedsl.runtime.controller.assembly import Assembled, assemble, spread
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
 from forgedsl.runtime.controller.flow import analyse
-from forgedsl.runtime.controller.intake import Intake, Pool
-from forgedsl.runtime.controller.lanes import Lanes
+from forgedsl.runtime.controller.group_source import Intake, Pool
 from forgedsl.runtime.controller.records import Records
 from forgedsl.runtime.controller.saving import Saving
 from forgedsl.runtime.controller.stores import packed, unpack
+from forgedsl.runtime.controller.sync_and_eval import Lanes
+from forgedsl.runtime.data_types import StepResult
 from forgedsl.runtime.endpoints import (
     CheckpointError,
     Endpoints,
@@ -41,6 +42,7 @@ from forgedsl.runtime.endpoints import (
     seed_of,
 )
 from forgedsl.runtime.events import EventLog
+from forgedsl.runtime.group import GroupState
 from forgedsl.runtime.guards import (
     FAILURE_SECONDS,
     INTERRUPT_SECONDS,
@@ -52,11 +54,16 @@ from forgedsl.runtime.guards import (
     NonFiniteGuard,
     deadline,
 )
-from forgedsl.runtime.items import StepResult
-from forgedsl.runtime.meter import Meter, Record, batch_record, finite, replay_record, step_record
 from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.runtime.state import ControllerState
-from forgedsl.runtime.unit import Unit
+from forgedsl.runtime.step_metrics import (
+    Meter,
+    Record,
+    batch_record,
+    finite,
+    replay_record,
+    step_record,
+)
 from forgedsl.runtime.versions import Versions
 
 MIN_FAILURES_IN_A_ROW = 16
@@ -219,7 +226,7 @@ class Controller:
         await self._finish()
         raise _Stop
 
-    async def _iterate(self, units: Sequence[Unit]) -> None:
+    async def _iterate(self, units: Sequence[GroupState]) -> None:
         """One optimizer step and what follows from it."""
         await self._saving.check()
         ages = {unit.group: self._pool.ages(unit) for unit in units}
@@ -240,7 +247,7 @@ class Controller:
             return self._state.step % steps == 0
         return seconds is not None and self._now() - self._saving.at >= seconds
 
-    async def _commit(self, units: Sequence[Unit], batches: dict[str, Assembled]) -> None:
+    async def _commit(self, units: Sequence[GroupState], batches: dict[str, Assembled]) -> None:
         """The step and its entries in the books."""
         self._step_at, start = (self._flow.steps[0], self._now()), self._now()
         results: dict[str, StepResult] = {}

@@ -18,11 +18,11 @@ from forgedsl.errors import RunError
 from forgedsl.lower.job import Eval, Job, Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import ask, demand
+from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
 from forgedsl.runtime.guards import Late
-from forgedsl.runtime.items import Prompt
-from forgedsl.runtime.meter import finite
 from forgedsl.runtime.operations.sample import span_fields
+from forgedsl.runtime.step_metrics import finite
 from forgedsl.types.flow import Role
 
 MIN_RUNNING = 64

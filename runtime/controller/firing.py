@@ -1,6 +1,6 @@
 """Firing nodes: calls the endpoint of a node with its inputs, and bears what fails.
 
-    Unit cells --inputs--> Firing --Endpoints--> Unit cells
+    GroupState cells --inputs--> Firing --Endpoints--> GroupState cells
 
 `round.py` says when. The nodes of the batch phase fire for the groups of an assembled batch, those
 of batch level once for all of them. A failed completion is tried again, then dropped; a group of
@@ -18,17 +18,17 @@ from typing import Any, TypeVar
 from forgedsl.errors import ForgeError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
-from forgedsl.runtime.controller.round import Round
+from forgedsl.runtime.controller.group_scheduler import GroupScheduler
 from forgedsl.runtime.endpoints import (
     DropRollout,
     RolloutError,
     ServiceError,
 )
+from forgedsl.runtime.group import Dead, DropGroup, GroupState
 from forgedsl.runtime.guards import Late
 from forgedsl.runtime.operations.base import Call
 from forgedsl.runtime.operations.registry import unit_of
-from forgedsl.runtime.places import described
-from forgedsl.runtime.unit import Dead, DropGroup, Unit
+from forgedsl.runtime.tracebacks import described
 
 T = TypeVar("T")
 
@@ -88,11 +88,11 @@ class Firing:
 
     ask, demand = staticmethod(ask), staticmethod(demand)
 
-    async def group(self, unit: Unit) -> str | None:
+    async def group(self, unit: GroupState) -> str | None:
         """Fire every group-phase node of a group; the reason if the group was dropped."""
         return await self._all(unit, unit.source.nodes) or self._unusable(unit)
 
-    async def batch(self, units: Sequence[Unit]) -> None:
+    async def batch(self, units: Sequence[GroupState]) -> None:
         """Fire the batch-phase nodes for the groups of an assembled batch."""
         async with asyncio.TaskGroup() as tasks:
             for unit in units:
@@ -110,7 +110,7 @@ class Firing:
             if not unit.abandoned and (reason := self._unusable(unit)):
                 self._abandon(unit, reason)
 
-    def _unusable(self, unit: Unit) -> str | None:
+    def _unusable(self, unit: GroupState) -> str | None:
         """Why a group whose nodes have fired adds nothing to a batch: too few completions left.
 
         Counted are the completions that every reader of the batch phase can use.
@@ -126,32 +126,32 @@ class Firing:
             return drop.reason
         return None
 
-    async def _all(self, unit: Unit, nodes: Sequence[Node]) -> str | None:
+    async def _all(self, unit: GroupState, nodes: Sequence[Node]) -> str | None:
         reason: str | None = None
         try:
-            await Round(unit, nodes, self._slots, self._one, self._whole).run()
+            await GroupScheduler(unit, nodes, self._slots, self._one, self._whole).run()
         except* DropGroup as drops:
             reason = _leaf(drops).reason
         return reason
 
-    async def _rest(self, unit: Unit, nodes: Sequence[Node]) -> None:
+    async def _rest(self, unit: GroupState, nodes: Sequence[Node]) -> None:
         reason = await self._all(unit, nodes)
         if reason is not None:
             self._abandon(unit, reason)
 
-    def _abandon(self, unit: Unit, reason: str) -> None:
+    def _abandon(self, unit: GroupState, reason: str) -> None:
         """A group that is already in a batch adds nothing to it."""
         unit.abandon(reason)
         self.meter.group_dropped(reason)
         self.events.emit("group.dropped", group=unit.group, reason=reason)
 
-    async def _whole(self, unit: Unit, node: Node) -> tuple[Sequence[int], Any]:
+    async def _whole(self, unit: GroupState, node: Node) -> tuple[Sequence[int], Any]:
         siblings, values = unit.joined(node.inputs)
         result = await unit_of(node.op).fire(self, Call(node=node, args=values, unit=unit))
         _check_length(node, result, len(siblings))
         return siblings, result
 
-    async def _one(self, unit: Unit, node: Node, sibling: int) -> Any:
+    async def _one(self, unit: GroupState, node: Node, sibling: int) -> Any:
         args = [unit.one(given, sibling) for given in node.inputs]
         for value in args:
             if isinstance(value, Dead):
@@ -164,16 +164,18 @@ class Firing:
             self.events.emit("rollout.dropped", **where, reason=drop.reason, message=str(drop))
             return Dead(drop.reason)
 
-    async def _rollout_call(self, unit: Unit, node: Node, sibling: int, args: list[Any]) -> Any:
+    async def _rollout_call(
+        self, unit: GroupState, node: Node, sibling: int, args: list[Any]
+    ) -> Any:
         first = self._flow.edges[node.name].lineage or ""
         number = self._flow.offsets.get(first, 0) + sibling
         call = Call(node=node, args=args, unit=unit, sibling=sibling, number=number)
         return await unit_of(node.op).fire(self, call)
 
-    async def _joint(self, units: Sequence[Unit], node: Node) -> None:
+    async def _joint(self, units: Sequence[GroupState], node: Node) -> None:
         """A node over the whole batch: inputs are concatenated, the result is split back."""
         mine = [u for u in units if u.source.node.name == self._flow.edges[node.name].root]
-        parts: list[tuple[Unit, list[int], list[Any]]] = []
+        parts: list[tuple[GroupState, list[int], list[Any]]] = []
         for unit in mine:
             try:
                 siblings, values = await unit.awaited(node.inputs)

@@ -13,7 +13,7 @@ from typing import Any
 
 from forgedsl.runtime.controller.evals import EvalResult
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.meter import Record, finite
+from forgedsl.runtime.step_metrics import Record, finite
 
 
 class Records:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any, TypeVar
 
-from forgedsl.runtime.items import Prompt, Rollout, Sample
+from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 from forgedsl.runtime.rewards.math_equal import is_answer
 from forgedsl.runtime.rewards.text import target_text
 

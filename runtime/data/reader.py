@@ -21,13 +21,13 @@ from typing import Any, TypeVar, cast
 
 from forgedsl import rows
 from forgedsl.errors import LaunchError, RunError
-from forgedsl.lower import asked
+from forgedsl.lower import dataset_columns
 from forgedsl.lower import job as spec
 from forgedsl.rows import NOTHING, TOO_LONG, DroppedRow
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.data.drops import Drops
+from forgedsl.runtime.data.dropped_rows import Drops
 from forgedsl.runtime.data.sources import Mixture, Source, Unreadable, open_source
-from forgedsl.runtime.items import Prompt, Rollout, Sample
+from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 from forgedsl.runtime.models import tokenizer_folder
 from forgedsl.runtime.program import Row, item
 from forgedsl.types.flow import Role
@@ -89,13 +89,13 @@ def reader_of(
     origin = job.origins.get(name) or job.origins.get(name.partition(".")[0], "")
     return DatasetReader(
         dataset, source, tokenizer, program, name=name, origin=origin, wanted=Wanted.by(job, name),
-        per_step=asked.per_step(job, name),
+        per_step=dataset_columns.per_step(job, name),
     )  # fmt: skip
 
 
 def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
     """What the flow makes of a row of dataset `name`; without a tokenizer, as far as that goes."""
-    read, seq_len = asked.read_by(job, name)
+    read, seq_len = dataset_columns.read_by(job, name)
     if read is Role.PROMPTS:
         return reader.prompt if reader.measures else reader.question
     if read is Role.PAIRS:
@@ -117,9 +117,9 @@ class Wanted:
     def by(cls, job: spec.Job, dataset: str) -> Wanted:
         """What rewards and environments ask for, and what those that score this dataset need."""
         asks = any("messages" in r.inputs.values() or r.lists for r in job.rewards.values())
-        needed = asked.needed(job, dataset)
+        needed = dataset_columns.needed(job, dataset)
         messages = asks or bool(job.environments)
-        return cls(columns=asked.columns_of(job), messages=messages, needed=needed)
+        return cls(columns=dataset_columns.columns_of(job), messages=messages, needed=needed)
 
     def of(self, row: Row) -> dict[str, Any]:
         """The columns, as far as the row has them."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from forgedsl.environment import Message
 from forgedsl.errors import RunError
 from forgedsl.runtime.data.chat import PROBE, ChatTokenizer
-from forgedsl.runtime.items import Prompt
+from forgedsl.runtime.data_types import Prompt
 
 OTHER = "\ue001"
 """stands for an observation; as PROBE, in no conversation"""

@@ -21,9 +21,9 @@ from typing import Protocol
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Made
-from forgedsl.runtime.items import Prompt, Rollout
 
 TRIES = 2
 """of a trajectory whose environment fails, with the same seeds"""

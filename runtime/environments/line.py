@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from forgedsl.runtime.child import Answers, Calls
 from forgedsl.runtime.hosts.addresses import own_address
+from forgedsl.runtime.worker_process import Answers, Calls
 
 SECONDS = 60.0
 """for a connection"""

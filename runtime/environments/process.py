@@ -8,11 +8,11 @@ from functools import partial
 
 from forgedsl.environment import Step, Turn, calls_in
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.child import Child, Ended, Lasting
 from forgedsl.runtime.environments.bridge import Bridge
 from forgedsl.runtime.environments.line import Asked, Wire
 from forgedsl.runtime.environments.worker import START_SECONDS, Reply, Request, Served
-from forgedsl.runtime.places import described
+from forgedsl.runtime.tracebacks import described
+from forgedsl.runtime.worker_process import Child, Ended, Lasting
 
 WORKER = "forgedsl.runtime.environments.worker"
 UNREADABLE = "its process makes no tokens of what is observed, the controller does"

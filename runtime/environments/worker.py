@@ -24,9 +24,9 @@ from typing import Any
 from forgedsl.environment import Environment, Start, Step, Task, Turn, tools_of
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.child import begin, loaded, send, serve_together
 from forgedsl.runtime.modules import load_file
-from forgedsl.runtime.places import described, line_of
+from forgedsl.runtime.tracebacks import described, line_of
+from forgedsl.runtime.worker_process import begin, loaded, send, serve_together
 
 THREADS = 1024
 """calls of plain methods at a time; each has one only while it runs"""

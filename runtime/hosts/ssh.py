@@ -20,7 +20,7 @@ from typing import Any
 from forgedsl.errors import LaunchError
 from forgedsl.runtime.hosts.addresses import ADDRESS
 from forgedsl.runtime.hosts.remote import WORKER, RemoteHosts
-from forgedsl.runtime.scratch import RUN, SWEEP
+from forgedsl.runtime.temporary_files import RUN, SWEEP
 
 TIED = f"""
 import ctypes, os, subprocess, sys

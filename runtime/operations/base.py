@@ -16,9 +16,9 @@ from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.endpoints import Endpoints
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.flow import Edge, Flow, Source
+from forgedsl.runtime.group import GroupState
 from forgedsl.runtime.guards import FailureGuard
-from forgedsl.runtime.meter import Meter
-from forgedsl.runtime.unit import Unit
+from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
 
 Fires = Literal["completion", "group", "source", "recall", "store", "end"]
@@ -31,7 +31,7 @@ class Call:
 
     node: Node
     args: list[Any]
-    unit: Unit | None = None
+    unit: GroupState | None = None
     sibling: int | None = None
     number: int = 0
     """of the completion, over all samplers of its group"""
@@ -69,10 +69,10 @@ class Store(Protocol):
     name: str
 
     def __len__(self) -> int: ...
-    def put(self, units: Iterable[Unit]) -> None:
+    def put(self, units: Iterable[GroupState]) -> None:
         """Keep what a step that is done was made of."""
 
-    def draw(self, step: int) -> list[tuple[Unit, int]]:
+    def draw(self, step: int) -> list[tuple[GroupState, int]]:
         """Groups for the step behind `step`, and their ages."""
 
     def arrays(self) -> dict[str, Any]:

@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forgedsl.lower.job import Job, Node
+from forgedsl.runtime.data_types import Prompt, Rollout
 from forgedsl.runtime.endpoints import seed_of
 from forgedsl.runtime.flow import Edge, Source
-from forgedsl.runtime.items import Prompt, Rollout
+from forgedsl.runtime.group import Column, Dead, DropGroup, GroupState, number
 from forgedsl.runtime.operations.base import Context, Operation
-from forgedsl.runtime.unit import Column, Dead, DropGroup, Unit, number
 
 SHORT = Dead("not put")
 """stands for the completions that a group had lost when it was put"""
@@ -77,7 +77,7 @@ class Buffer:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def put(self, units: Iterable[Unit]) -> None:
+    def put(self, units: Iterable[GroupState]) -> None:
         """Keep the groups of a step that is done, as far as its filter says so."""
         for unit in units:
             root = self._flow.edges[self._rollout.edge].root
@@ -87,7 +87,7 @@ class Buffer:
                 if self._wanted(unit):
                     self._groups.append(self._group(unit))
 
-    def draw(self, step: int) -> list[tuple[Unit, int]]:
+    def draw(self, step: int) -> list[tuple[GroupState, int]]:
         """Groups for the step behind `step`, as many as it asks for or as there are; their ages."""
         now, node = self._now, self._source.node
         young = [group for group in self._groups if now - group.born <= self._max_age]
@@ -103,13 +103,13 @@ class Buffer:
 
     # ---- groups
 
-    def _wanted(self, unit: Unit) -> bool:
+    def _wanted(self, unit: GroupState) -> bool:
         if self._keep is None:
             return True
         verdict = unit.whole(self._keep)
         return all(verdict.values.values()) if isinstance(verdict, Column) else bool(verdict)
 
-    def _group(self, unit: Unit) -> Group:
+    def _group(self, unit: GroupState) -> Group:
         siblings, (rollouts, *values) = unit.joined((self._rollout, *self._fields))
         columns = [v if isinstance(v, list) else [v] * len(siblings) for v in values]
         names, put = [i.argument for i in self._fields], self._put
@@ -124,7 +124,7 @@ class Buffer:
             ),
         )
 
-    def _unit(self, group: Group) -> Unit:
+    def _unit(self, group: Group) -> GroupState:
         """Its number is below 0: those of fresh groups are not."""
         prompt = Prompt(
             group=group.group, row=-1, text="", token_ids=group.prompt.tolist(), target=None
@@ -132,7 +132,7 @@ class Buffer:
         made: list[Any] = [_rollout(r, prompt, sibling) for sibling, r in enumerate(group.rollouts)]
         made += [SHORT] * (self._width - len(made))
         source = self._source
-        unit = Unit(self._flow, source, group.group, made)
+        unit = GroupState(self._flow, source, group.group, made)
         unit.group = ~(group.group * len(self._flow.recalls) + source.index)
         return unit
 

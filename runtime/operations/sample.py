@@ -8,10 +8,10 @@ from typing import Any
 
 from forgedsl.errors import InternalError
 from forgedsl.lower.job import Job, Node
+from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.endpoints import DropRollout, RolloutError, seed_of
 from forgedsl.runtime.flow import Edge
 from forgedsl.runtime.guards import Late
-from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.operations.base import Call, Operation, Run
 
 TRIES = 2

@@ -16,8 +16,8 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.rewards.given import Once, expected, questions
+from forgedsl.runtime.data_types import Rollout
+from forgedsl.runtime.rewards.inputs import Once, expected, questions
 from forgedsl.runtime.rewards.requests import count
 
 SHOWN = 80

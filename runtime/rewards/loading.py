@@ -20,13 +20,13 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job
-from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.modules import load_file
-from forgedsl.runtime.places import described
 from forgedsl.runtime.rewards import text
 from forgedsl.runtime.rewards.endpoint import Endpoint
-from forgedsl.runtime.rewards.given import source_of
+from forgedsl.runtime.rewards.inputs import source_of
 from forgedsl.runtime.rewards.math_equal import math_equal
+from forgedsl.runtime.tracebacks import described
 
 STANDARD: dict[str, Callable[..., float]] = {
     "math_equal": math_equal,

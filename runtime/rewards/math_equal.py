@@ -15,7 +15,7 @@ from collections import deque
 from decimal import Decimal
 from typing import Any
 
-from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.rewards.text import target_text
 
 OPEN, CLOSE = "<answer>", "</answer>"

@@ -13,8 +13,8 @@ import asyncio
 from functools import partial
 
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.child import GRACE, Child, Ended, Lasting
 from forgedsl.runtime.rewards.worker import Item, Outcome, Recipe
+from forgedsl.runtime.worker_process import GRACE, Child, Ended, Lasting
 
 __all__ = ["GRACE", "RewardProcess"]
 WORKER = "forgedsl.runtime.rewards.worker"

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.data_types import Rollout
 
 TAG = r"<\s{{0,8}}(/?)\s{{0,8}}({})\s{{0,8}}>"
 

@@ -25,7 +25,11 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.child import (
+from forgedsl.runtime.data_types import Rollout
+from forgedsl.runtime.modules import load_module
+from forgedsl.runtime.rewards.requests import Requests, counting
+from forgedsl.runtime.tracebacks import described, line_of
+from forgedsl.runtime.worker_process import (
     Interrupted,
     begin,
     interrupt,
@@ -35,10 +39,6 @@ from forgedsl.runtime.child import (
     send,
     serve_together,
 )  # fmt: skip
-from forgedsl.runtime.items import Rollout
-from forgedsl.runtime.modules import load_module
-from forgedsl.runtime.places import described, line_of
-from forgedsl.runtime.rewards.requests import Requests, counting
 
 Item = tuple[tuple[str, ...], Rollout, Any]
 """names of rewards, and the rollout and target that all of them judge"""

@@ -6,11 +6,11 @@ import asyncio
 
 from forgedsl.errors import LaunchError
 from forgedsl.runtime import meshes, sandbox
-from forgedsl.runtime.backing import Run, check_supported
+from forgedsl.runtime.disk_space import check_room
 from forgedsl.runtime.hosts.registry import started
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.models import resolve_path
-from forgedsl.runtime.room import check_room
+from forgedsl.runtime.service_backend import Run, check_supported
 from forgedsl.runtime.services.build import Data, build_endpoints, open_data
 from forgedsl.runtime.services.endpoints import MonarchEndpoints
 from forgedsl.runtime.upstream.monarch import Mesh

@@ -19,9 +19,10 @@ from types import ModuleType
 from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
-from forgedsl.lower.asked import read_by
+from forgedsl.lower.dataset_columns import read_by
 from forgedsl.runs.checkpoints import REPLAY, WHOLE, keep_newest, last_step
 from forgedsl.runtime.data import DatasetReader
+from forgedsl.runtime.data_types import Batch, Completion, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.endpoints import (
     GROUP,
     CheckpointError,
@@ -32,7 +33,6 @@ from forgedsl.runtime.endpoints import (
     SyncResult,
 )
 from forgedsl.runtime.environments.driver import Driver, Limits
-from forgedsl.runtime.items import Batch, Completion, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.recording import record
 from forgedsl.runtime.services.environment import EnvironmentClient
 from forgedsl.runtime.services.generator import GeneratorClient, Home

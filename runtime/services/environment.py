@@ -19,8 +19,8 @@ from typing import Any
 from forgedsl.environment import Start, Step, Task, Turn
 from forgedsl.errors import RunError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.child import Calls
 from forgedsl.runtime.data.chat import ChatTokenizer
+from forgedsl.runtime.data_types import Prompt
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.environments.bridge import Bridge, Made
 from forgedsl.runtime.environments.driver import Crash, Driver, Late, Told
@@ -29,8 +29,8 @@ from forgedsl.runtime.environments.process import UNREADABLE
 from forgedsl.runtime.environments.worker import Reply
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import RewardGuard
-from forgedsl.runtime.items import Prompt
 from forgedsl.runtime.upstream.monarch import Mesh
+from forgedsl.runtime.worker_process import Calls
 
 MAX_FAILED = 0.25
 """part of the last trajectories that may crash"""

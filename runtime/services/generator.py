@@ -22,9 +22,9 @@ from typing import Any
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.generator import Request
 from forgedsl.runtime.coalesce import Coalescer
+from forgedsl.runtime.data_types import Completion, Message
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
-from forgedsl.runtime.items import Completion, Message
-from forgedsl.runtime.services.pace import SLOW, WINDOW, Pace
+from forgedsl.runtime.services.straggler_detection import SLOW, WINDOW, Pace
 from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Channel, Mesh

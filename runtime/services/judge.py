@@ -18,12 +18,12 @@ from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.child import late
 from forgedsl.runtime.data.chat import ChatTokenizer
-from forgedsl.runtime.rewards.given import Once, expected, questions
+from forgedsl.runtime.rewards.inputs import Once, expected, questions
 from forgedsl.runtime.rewards.worker import Item, Outcome
 from forgedsl.runtime.services.generator import GeneratorClient
 from forgedsl.runtime.services.trainer import TrainerClient
+from forgedsl.runtime.worker_process import late
 
 AT_ONCE = 1024
 """calls of a reward model that wait together for its next pass"""

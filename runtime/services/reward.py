@@ -20,10 +20,10 @@ from typing import Any
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.coalesce import Coalescer
+from forgedsl.runtime.data_types import Rollout
 from forgedsl.runtime.endpoints import RewardError, Score, ServiceError, ServiceFailure
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.guards import Late, RewardGuard, deadline
-from forgedsl.runtime.items import Rollout
 from forgedsl.runtime.rewards.process import GRACE
 from forgedsl.runtime.rewards.requests import Requests
 from forgedsl.runtime.rewards.worker import Item, Outcome

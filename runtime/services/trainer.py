@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.items import Batch, Rollout, Sample, StepResult
-from forgedsl.runtime.services.pace import LEAST, PROBES, SLOW_RANK, Pace
+from forgedsl.runtime.data_types import Batch, Rollout, Sample, StepResult
+from forgedsl.runtime.services.straggler_detection import LEAST, PROBES, SLOW_RANK, Pace
 from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Mesh
 

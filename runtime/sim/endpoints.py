@@ -14,6 +14,7 @@ from typing import Any
 
 from forgedsl.lower.job import Job, Node
 from forgedsl.runtime.coalesce import Coalescer
+from forgedsl.runtime.data_types import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.endpoints import (
     Measured,
     RewardError,
@@ -22,7 +23,6 @@ from forgedsl.runtime.endpoints import (
     ServiceFailure,
     SyncResult,
 )
-from forgedsl.runtime.items import Batch, Prompt, Rollout, Sample, StepResult
 from forgedsl.runtime.sim.fleet import Fleet, Places
 from forgedsl.sim.inject import Fault, faults_due
 from forgedsl.sim.latency import (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from forgedsl.launchers import registry
-from forgedsl.runtime.backing import Run
 from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.hosts.registry import started
 from forgedsl.runtime.meshes import Fleet
+from forgedsl.runtime.service_backend import Run
 from forgedsl.runtime.stub import endpoints, meshes
 from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh

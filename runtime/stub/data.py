@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from forgedsl.runtime.actors.twin_engine import TOKEN
-from forgedsl.runtime.items import Prompt, Rollout, Sample
+from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 
 
 class StubReader:

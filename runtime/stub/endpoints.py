@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.lower.asked import read_by
+from forgedsl.lower.dataset_columns import read_by
 from forgedsl.runtime.actors.twin_engine import StubRequest
+from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 from forgedsl.runtime.endpoints import Measured, RewardError, RolloutError, Score
 from forgedsl.runtime.events import Event
-from forgedsl.runtime.items import Prompt, Rollout, Sample
 from forgedsl.runtime.meshes import Fleet
 from forgedsl.runtime.services.endpoints import MonarchEndpoints, as_prompt
 from forgedsl.runtime.services.generator import GeneratorClient

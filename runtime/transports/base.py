@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from forgedsl.runtime.scratch import SHM
+from forgedsl.runtime.temporary_files import SHM
 
 ALIGN = 64
 Gather = Callable[[Tensor, torch.dtype], Tensor]

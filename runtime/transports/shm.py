@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from forgedsl.errors import RunError
-from forgedsl.runtime.scratch import SHM
+from forgedsl.runtime.temporary_files import SHM
 from forgedsl.runtime.transports.base import Transport, attached, buffer_path
 
 

@@ -32,7 +32,7 @@ from monarch.actor import (
 )
 
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
-from forgedsl.runtime.scratch import own_semaphores
+from forgedsl.runtime.temporary_files import own_semaphores
 from forgedsl.runtime.upstream.answers import Callee
 
 __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap", "serve",

@@ -26,7 +26,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.plan.params import stage_layers
-from forgedsl.runtime.context import Context
+from forgedsl.runtime.context_parallel import Context
 from forgedsl.runtime.upstream import titan_lora as lora
 from forgedsl.runtime.upstream import value_head
 from forgedsl.runtime.upstream.checkpoints import spoilt

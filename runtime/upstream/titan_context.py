@@ -20,7 +20,7 @@ from torch.distributed._functional_collectives import all_to_all_single
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.context import Context
+from forgedsl.runtime.context_parallel import Context
 
 
 def share_rows(module: nn.Module, dims: Any, degrees: spec.TitanParallel) -> Context:

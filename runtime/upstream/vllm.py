@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.scratch import short_folder
+from forgedsl.runtime.temporary_files import short_folder
 from forgedsl.runtime.upstream.vllm_start import graph_sizes, preload, quick
 
 if TYPE_CHECKING:

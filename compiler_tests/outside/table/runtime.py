@@ -12,7 +12,7 @@ from monarch.actor import concurrent_endpoint
 from forgedsl.lower import job as spec
 from forgedsl.runtime import kinds
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.items import Batch, Sample, StepResult
+from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.transports.base import Manifest
 
 

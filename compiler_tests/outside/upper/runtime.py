@@ -11,7 +11,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime import kinds
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.actors.generator import Request
-from forgedsl.runtime.items import Completion, Message
+from forgedsl.runtime.data_types import Completion, Message
 
 
 class Upper(ForgeActor):

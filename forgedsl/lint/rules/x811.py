@@ -22,7 +22,7 @@ finding = rule(__doc__, "W")
 
 
 def check(view: View) -> Findings:
-    from forgedsl.lint.ways import wrong  # reads Python, which most programs have none of
+    from forgedsl.lint.python_returns import wrong  # reads Python, which most programs have none of
 
     for found in python_rewards(view):
         what, node = wrong(found.definition)

@@ -11,8 +11,15 @@ from collections.abc import Callable
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
 from forgedsl.source import Span
 from forgedsl.syntax.build import UNITS
-from forgedsl.syntax.foreign import FOREIGN
-from forgedsl.syntax.place import PAIRS, WINDOW, Place, comment_start, describe, open_bracket
+from forgedsl.syntax.error_context import (
+    PAIRS,
+    WINDOW,
+    Place,
+    comment_start,
+    describe,
+    open_bracket,
+)
+from forgedsl.syntax.python_syntax import FOREIGN
 
 _CHARACTERS = {
     "'": ("strings are written in double quotes", '"'),

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.errors import ForgeError, LaunchError
-from forgedsl.lower.asked import judges, read_by
+from forgedsl.lower.dataset_columns import judges, read_by
 from forgedsl.records import dataclass
 from forgedsl.types.flow import Role
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.runtime.data import ChatTokenizer, DatasetReader
-    from forgedsl.runtime.items import Rollout
+    from forgedsl.runtime.data_types import Rollout
     from forgedsl.runtime.rewards.process import RewardProcess
     from forgedsl.runtime.rewards.worker import Recipe
 

@@ -28,8 +28,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from forgedsl.runtime.data_types import Batch, StepResult
 from forgedsl.runtime.endpoints import RewardError, Score
-from forgedsl.runtime.items import Batch, StepResult
 from forgedsl.runtime.rewards.requests import FIELDS, Requests
 
 Record = dict[str, Any]

@@ -1,9 +1,9 @@
 """Text -> AST with Lark, and with recovery from syntax errors.
 
-Where the parser stops, the error becomes a diagnostic (hints.py), the parser's stack is cut back to
-the innermost block, the text is skipped to the end of the statement, and parsing goes on: several
-mistakes are found in one pass, and none causes another. If braces do not balance, the file is
-parsed again with the missing `}` put where recovery.py found it missing, or another bracket.
+Where the parser stops, the error becomes a diagnostic (syntax_help.py), the parser's stack is cut
+back to the innermost block, the text is skipped to the end of the statement, and parsing goes on:
+several mistakes are found in one pass, and none causes another. If braces do not balance, the file
+is parsed again with the missing `}` put where recovery.py found it missing, or another bracket.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.source import SourceFile, Span
-from forgedsl.syntax import ast, cache, hints, recovery
+from forgedsl.syntax import ast, cache, recovery, syntax_help
 from forgedsl.syntax.build import Builder
+from forgedsl.syntax.fast_parser import MAX_NESTING
 from forgedsl.syntax.lexer import NestingError, NewlineFilter
-from forgedsl.syntax.quick import MAX_NESTING
 from forgedsl.syntax.tables import OPTIONS, grammar_text
 
 MAX_ERRORS = 20
@@ -127,7 +127,7 @@ class _Run:
             return None
         except UnexpectedInput as error:
             if on_error is None:
-                self._report(hints.explain(error, self.source))
+                self._report(syntax_help.explain(error, self.source))
             return None
         if self.parser.newlines.has_long_statement:
             deep = recovery.too_deep(tree, MAX_DEPTH)
@@ -140,7 +140,7 @@ class _Run:
         """Report, cut the stack back, move the lexer on. False stops the parse."""
         token = getattr(error, "token", None)
         at_end = token is not None and token.type == "$END"
-        found = hints.explain(error, self.source)
+        found = syntax_help.explain(error, self.source)
         closes_lost = (
             self.lost_header and found.code == "S017" and found.message.startswith("no `{`")
         )

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
 
-from forgedsl.cli.words import UsageError
+from forgedsl.cli.overrides import UsageError
 
 NAME = ".running"
 _held: dict[Path, TextIO] = {}

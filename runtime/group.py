@@ -16,9 +16,9 @@ from typing import Any
 
 from forgedsl.errors import InternalError, RunError
 from forgedsl.lower.job import Input, Node
+from forgedsl.runtime.data_types import Batch, Rollout
 from forgedsl.runtime.endpoints import Score
 from forgedsl.runtime.flow import Flow, Source
-from forgedsl.runtime.items import Batch, Rollout
 
 
 class DropGroup(Exception):
@@ -53,7 +53,7 @@ class _Missing:
 MISSING = _Missing()
 
 
-class Unit:
+class GroupState:
     """A group. `local` counts within its source, `group` is unique in the run."""
 
     def __init__(self, flow: Flow, source: Source, local: int, item: Any) -> None:

@@ -15,7 +15,7 @@ from forgedsl.launchers import registry
 from forgedsl.lower import job as spec
 from forgedsl.lower.hosts import num_hosts
 from forgedsl.runtime.events import EventLog
-from forgedsl.runtime.scratch import Scratch
+from forgedsl.runtime.temporary_files import Scratch
 from forgedsl.schema import SERVICES
 from forgedsl.types.flow import Role
 

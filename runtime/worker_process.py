@@ -29,7 +29,7 @@ from typing import Any
 import psutil
 
 from forgedsl.errors import LaunchError
-from forgedsl.runtime.scratch import own_semaphores
+from forgedsl.runtime.temporary_files import own_semaphores
 
 HEAD = struct.Struct("!Q")
 PR_SET_PDEATHSIG = 1

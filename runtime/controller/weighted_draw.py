@@ -18,7 +18,7 @@ from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import demand
 from forgedsl.runtime.endpoints import seed_of
 from forgedsl.runtime.flow import Source
-from forgedsl.runtime.unit import Unit
+from forgedsl.runtime.group import GroupState
 
 RECENT = 16
 """groups of a level whose scores make its mean"""
@@ -57,7 +57,7 @@ class Choice:
             raise self._error(f"took none of {PATIENCE:,} rows, so they are all but 0")
         return taken
 
-    def observe(self, unit: Unit) -> None:
+    def observe(self, unit: GroupState) -> None:
         """Count the scores of a group that is done with, if it has any."""
         scores = unit.scores.get(str(self._node.observe), {})
         if scores:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
 from forgedsl.source import Span
-from forgedsl.syntax.place import WINDOW, Place
+from forgedsl.syntax.error_context import WINDOW, Place
 
 _STATEMENTS = ("minimize", "report", "return", "require", "sync", "import", "param")
 _PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|assert|print|let|var|const|function|from)\b")

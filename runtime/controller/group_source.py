@@ -1,6 +1,6 @@
 """Drawing groups and handing out batches: credits, window, refill, end of data, starvation.
 
-    source --draw--> Unit --Firing--> waiting --take--> batch of the trainer
+    source --draw--> GroupState --Firing--> waiting --take--> batch of the trainer
               ^ credit                   | filter, failure, staleness
               `--------------------------'  the credit returns, another group is drawn
 
@@ -18,15 +18,15 @@ from typing import Any
 from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node
 from forgedsl.plan.credits import IN_FLIGHT, TRAINING, WAITING, Credits
-from forgedsl.runtime.controller.choice import Choice
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.firing import Firing, demand
+from forgedsl.runtime.controller.weighted_draw import Choice
+from forgedsl.runtime.data_types import Batch
 from forgedsl.runtime.flow import Source
+from forgedsl.runtime.group import GroupState
 from forgedsl.runtime.guards import AgeGuard, Late, deadline
-from forgedsl.runtime.items import Batch
 from forgedsl.runtime.ledger import Entry, Ledger
 from forgedsl.runtime.operations.registry import unit_of
-from forgedsl.runtime.unit import Unit
 from forgedsl.types.flow import Role
 
 HEALTH_SECONDS = 10.0
@@ -39,9 +39,9 @@ class Intake:
         self.source = source
         self.ledger = Ledger()
         self.ended = False
-        self.waiting: dict[int, Unit] = {}
-        self.in_flight: dict[int, Unit] = {}
-        self.fresh: dict[int, Unit] = {}
+        self.waiting: dict[int, GroupState] = {}
+        self.in_flight: dict[int, GroupState] = {}
+        self.fresh: dict[int, GroupState] = {}
         """of those that wait, the ones whose age nobody has looked at"""
         self._choice = Choice(context, source) if source.node.weight is not None else None
         self._pulled = {sync.name: 0 for sync in source.syncs}
@@ -116,7 +116,7 @@ class Intake:
             raise RunError(text, origin=node.origin, remedy="restore the data, or start a new run")
         self._events.emit("warning", text=text)
 
-    def drop(self, unit: Unit, reason: str) -> None:
+    def drop(self, unit: GroupState, reason: str) -> None:
         """Give up a group that is not in a batch; its credit returns."""
         self._observe([unit])
         self.in_flight.pop(unit.local, None)
@@ -127,17 +127,17 @@ class Intake:
         self._events.emit("group.dropped", group=unit.group, reason=reason)
         self._pulse.fire()
 
-    def take(self) -> list[Unit]:
+    def take(self) -> list[GroupState]:
         return [self.waiting.pop(local) for local in self.credits.take()]
 
-    def take_rest(self) -> list[Unit]:
+    def take_rest(self) -> list[GroupState]:
         """The last groups of an ended source; they never return to be drawn again."""
         rest = [self.waiting.pop(local) for local in self.credits.groups(WAITING)]
         for unit in rest:
             self.credits.drop(unit.local)
         return rest
 
-    def consume(self, units: list[Unit], step: int) -> None:
+    def consume(self, units: list[GroupState], step: int) -> None:
         """The step on `units` is done; credits return here or when `step` was pulled."""
         self._observe(units)
         for unit in units:
@@ -153,7 +153,7 @@ class Intake:
             self.credits.pulled(min(self._pulled.values()))
             self._pulse.fire()
 
-    def _observe(self, units: list[Unit]) -> None:
+    def _observe(self, units: list[GroupState]) -> None:
         if self._choice is not None:
             for unit in units:
                 self._choice.observe(unit)
@@ -182,7 +182,7 @@ class Intake:
         return await demand(node, unit_of(node.op).begin(self._endpoints, node))
 
     def _begin(self, tasks: asyncio.TaskGroup, local: int, item: Any) -> None:
-        unit = Unit(self._flow, self.source, local, item)
+        unit = GroupState(self._flow, self.source, local, item)
         if Role.PROMPTS in self.source.node.roles:
             item.group = unit.group
         self.in_flight[local] = unit
@@ -191,7 +191,7 @@ class Intake:
         )
         tasks.create_task(self._work(unit), name=f"group {unit.group}")
 
-    async def _work(self, unit: Unit) -> None:
+    async def _work(self, unit: GroupState) -> None:
         reason = await self._firing.group(unit)
         if reason is not None:
             self.drop(unit, reason)
@@ -224,7 +224,7 @@ class Pool:
             node.timeout for node in nodes
         )
 
-    async def next_batch(self, step: int) -> list[Unit] | None:
+    async def next_batch(self, step: int) -> list[GroupState] | None:
         """The groups of the next optimizer step; None at the end of the data."""
         loop = asyncio.get_running_loop()
         life = self._meter.life
@@ -248,12 +248,12 @@ class Pool:
                 raise
             raise await self._starved(step) from error
 
-    def age(self, unit: Unit) -> int | None:
+    def age(self, unit: GroupState) -> int | None:
         """Versions between the oldest token of a group and the trainer; None: no synced sampler."""
         ages = [age for ages in self.ages(unit).values() for age in ages.values()]
         return max(ages, default=None)
 
-    def ages(self, unit: Unit) -> dict[str, dict[int, int]]:
+    def ages(self, unit: GroupState) -> dict[str, dict[int, int]]:
         """By replay edge and sibling: the age of a completion from a synced sampler."""
         found = {}
         for streams in self._flow.replays.values():
@@ -283,7 +283,7 @@ class Pool:
         """The source has ended and cannot fill its quota any more."""
         return intake.ended and not intake.in_flight and not intake.credits.ready()
 
-    def _last_batch(self) -> list[Unit]:
+    def _last_batch(self) -> list[GroupState]:
         return [
             unit
             for intake in self.intakes

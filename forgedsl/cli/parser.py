@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from forgedsl.cli.words import Syntax, UsageError, refuse, with_sets
+from forgedsl.cli.overrides import Syntax, UsageError, refuse, with_sets
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):

@@ -1,6 +1,6 @@
 """One firing of the nodes of a group: what is ready is worked on, until all of them have fired.
 
-    Unit.put --heard--> ready (node, sibling) --slots--> fire --put--> ...
+    GroupState.put --heard--> ready (node, sibling) --slots--> fire --put--> ...
 
 Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
 its rollout ends, not when the group does); the others fire once for the group. A completion has one
@@ -18,13 +18,13 @@ from typing import Any
 
 from forgedsl.lower.job import Node
 from forgedsl.runtime.flow import Flow
+from forgedsl.runtime.group import MISSING, Column, DropGroup, GroupState
 from forgedsl.runtime.operations.registry import unit_of
-from forgedsl.runtime.unit import MISSING, Column, DropGroup, Unit
 from forgedsl.types.flow import Role
 
-Fire = Callable[[Unit, Node, int], Awaitable[Any]]
+Fire = Callable[[GroupState, Node, int], Awaitable[Any]]
 """the value of a node for a completion"""
-FireAll = Callable[[Unit, Node], Awaitable[tuple[Sequence[int], Any]]]
+FireAll = Callable[[GroupState, Node], Awaitable[tuple[Sequence[int], Any]]]
 """the siblings that a node worked on, and what it gave for them"""
 
 
@@ -52,12 +52,12 @@ class Place:
         return Role.DROPS in self.node.roles and edge == self.node.inputs[1].edge
 
 
-class Round:
+class GroupScheduler:
     """Fires `nodes` for `unit`; `run` ends when all have fired, or raises what one of them did."""
 
     def __init__(
         self,
-        unit: Unit,
+        unit: GroupState,
         nodes: Sequence[Node],
         slots: dict[str, asyncio.Semaphore],
         fire: Fire,

@@ -9,7 +9,7 @@ from string import Formatter
 from typing import Any
 
 from forgedsl.lower import job
-from forgedsl.runtime.items import Rollout
+from forgedsl.runtime.data_types import Rollout
 
 KNOWN = 4096
 """grades that are kept while siblings are compared"""

@@ -11,8 +11,8 @@ from lark.exceptions import UnexpectedInput
 
 from forgedsl.diagnostics import Diagnostic
 from forgedsl.source import SourceFile
-from forgedsl.syntax.place import Place, describe, open_bracket, place_of
-from forgedsl.syntax.slips import SLIPS
+from forgedsl.syntax.common_mistakes import SLIPS
+from forgedsl.syntax.error_context import Place, describe, open_bracket, place_of
 
 
 def explain(error: UnexpectedInput, source: SourceFile) -> Diagnostic:

@@ -17,7 +17,7 @@ from forgedsl.lower.job import Node
 from forgedsl.runtime.controller.context import Context
 from forgedsl.runtime.controller.evals import Evals
 from forgedsl.runtime.controller.firing import demand
-from forgedsl.runtime.controller.intake import Intake
+from forgedsl.runtime.controller.group_source import Intake
 from forgedsl.runtime.controller.records import Records
 
 

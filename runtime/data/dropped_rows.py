@@ -16,8 +16,8 @@ from typing import Any
 
 from forgedsl.errors import ForgeError, GuardError
 from forgedsl.rows import BAD, DroppedRow
-from forgedsl.runtime.places import described, placed
 from forgedsl.runtime.program import RowError
+from forgedsl.runtime.tracebacks import described, placed
 
 FEW = 100
 """the budget is a share of the rows looked at, or of this number while they are fewer"""

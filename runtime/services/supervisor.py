@@ -117,7 +117,7 @@ class Keeper:
                 if not known or not error.died or mesh.deaths >= DEATHS:
                     self._endpoints.failures.put_nowait(failure)
                     return
-                if not self._fleet.rehouse(mesh, failed=failure is not error.failure):
+                if not self._fleet.move_to_live_host(mesh, failed=failure is not error.failure):
                     self._go_on_without(mesh, failure)
                     return
                 try:
