@@ -15,7 +15,8 @@ R = TypeVar("R")
 
 
 class Coalescer(Generic[T, R]):
-    """`await submit(item)` through `call(items) -> results`, at most `parallel` calls at once."""
+    """Batch items: `await submit(item)` runs `call(items) -> results`, at most `parallel` calls at
+    once."""
 
     def __init__(
         self,
@@ -35,16 +36,17 @@ class Coalescer(Generic[T, R]):
 
     @property
     def at_work(self) -> int:
-        """Calls that have not returned."""
+        """Number of calls in flight."""
         return len(self._running)
 
     @property
     def num_waiting(self) -> int:
-        """Items that have not been sent."""
+        """Number of items that are not sent yet."""
         return len(self._waiting)
 
     def post(self, item: T, *, first: bool = False) -> asyncio.Future[R]:
-        """Send `item`, as `first` before those that wait, and do not wait for the answer."""
+        """Queue `item` and return its future at once. With `first`, it goes ahead of the waiting
+        items."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.insert(0 if first else len(self._waiting), (item, future))
         self._dispatch()
@@ -63,7 +65,7 @@ class Coalescer(Generic[T, R]):
 
     async def _send(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         try:
-            # let calls made in the same turn of the loop join
+            # Yield once, so that items submitted in the same turn of the loop join this batch.
             results = await self._call([item for item, _ in batch])
             for (_, future), result in zip(batch, results, strict=True):
                 if not future.done():

@@ -1,11 +1,11 @@
-"""Packed microbatches cut among the ranks that share their rows (context parallelism).
+"""Context parallelism: cut packed microbatches among the ranks that share their rows.
 
     microbatch --cut--> this rank's columns of every row, and the tokens whose loss it computes
 
-Each of n ranks holds L / n tokens of every row, in order. A loss that looks at single tokens is
-computed where their hidden states are. One that looks at whole sequences needs all of a sequence on
-one rank: sequences are dealt out, and a `Route` takes the hidden states of their scored tokens
-there, before the vocabulary makes them large. Shapes as in `packing.py`.
+Each of n ranks holds L / n tokens of every row, in order. A token-level loss is computed on the
+rank that holds the hidden states. A sequence-level loss needs each sequence on one rank: sequences
+are dealt out to ranks, and a `Route` sends the hidden states of their scored tokens there, before
+the large projection to the vocabulary. Shapes as in `packing.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from forgedsl.runtime.packing import Microbatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """This rank among those that share rows."""
+    """This rank's place in its context-parallel group (ranks that share rows)."""
 
     rank: int = 0
     size: int = 1
@@ -31,8 +31,9 @@ class Context:
 
 
 def cut(micro: Microbatch, context: Context, *, whole: bool = False, step: int = 1) -> Microbatch:
-    """This rank's part of a microbatch whose rows divide evenly; with `whole`, sequences stay in
-    one piece for the loss, and `step` of them together."""
+    """Cut this rank's columns out of a microbatch; the row length must divide by the number of
+    ranks. With `whole`, each sequence's loss is computed on one rank, and `step` consecutive
+    sequences (such as the two of a pair) stay together."""
     if context.size == 1:
         return micro
     length = micro.tokens.shape[1]
@@ -65,7 +66,8 @@ def cut(micro: Microbatch, context: Context, *, whole: bool = False, step: int =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """How rows that are sorted by destination come to the rank that computes their loss."""
+    """All-to-all exchange that sends rows, sorted by destination, to the ranks that compute their
+    loss."""
 
     sends: list[int]
     receives: list[int]
@@ -74,7 +76,8 @@ class Route:
 
     @classmethod
     def of(cls, to: Tensor, came: Tensor, context: Context) -> Route:
-        """From the destinations of the rows here, and the origins of those that shall be here."""
+        """Make a route from the destination ranks of local rows and the source ranks of incoming
+        rows."""
         assert context.group is not None
         return cls(
             sends=torch.bincount(to, minlength=context.size).tolist(),
@@ -84,14 +87,15 @@ class Route:
         )
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Rows [n, H] of all ranks -> those of this one's sequences [N, H], with their gradient."""
+        """Exchange rows: local rows [n, H] -> rows of this rank's sequences [N, H];
+        differentiable."""
         return all_to_all_single(rows, self.receives, self.sends, self.group)[
             self.order.to(rows.device)
         ]
 
 
 def _dealt(counts: Sequence[int], ranks: int, step: int) -> list[int]:
-    """The rank of each sequence: the longest first, to the one with the fewest tokens."""
+    """Assign each sequence to a rank: longest first, to the rank with the fewest tokens."""
     filled = [0] * ranks
     owner = [0] * len(counts)
     sizes = {i: sum(counts[i : i + step]) for i in range(0, len(counts), step)}

@@ -1,4 +1,4 @@
-"""What flows through a run: prompts, rollouts, groups, batches.
+"""Data types of a run: prompts, rollouts, batches and step results.
 
 Plain data, picklable, without torch: they cross process boundaries inside Monarch messages.
 """
@@ -20,11 +20,11 @@ class Prompt:
     target: Any
     cursor: int = 0
     messages: list[dict[str, Any]] | None = None
-    """what `text` was made of, where the prompt is a chat"""
+    """chat messages that `text` was rendered from, if the prompt is a chat"""
     columns: dict[str, Any] = field(default_factory=dict)
-    """of the row, those that a reward asks for"""
+    """columns of the row that rewards read"""
     level: str | None = None
-    """what a weighted draw counts its results by"""
+    """key under which a weighted draw counts results"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class Completion:
     versions: tuple[tuple[int, int], ...] = ()
     """(version, tokens that it sampled), in order"""
     grades: tuple[float, ...] = ()
-    """log-probs of the grades that were asked for"""
+    """log-probs of the requested grades (judge scores)"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """What a generator sends: completions, or the error that stopped its engine."""
+    """Message of a generator: finished completions, or the error that stopped its engine."""
 
     completions: list[Completion] = field(default_factory=list)
     error: str = ""
@@ -81,23 +81,24 @@ class Rollout:
     running: int = 0
     """requests that were being decoded when this one entered the engine"""
     turns: int = 1
-    """answers of the policy in this conversation"""
+    """number of policy turns in this conversation"""
     ended: str = ""
-    """of a trajectory in an environment: done, turns, tokens, time or error"""
+    """why a trajectory in an environment ended: done, turns, tokens, time or error"""
     rewards: dict[str, float] = field(default_factory=dict)
-    """what its environment gave, by part, summed over the turns"""
+    """rewards of its environment, by part, summed over the turns"""
     turn_rewards: tuple[tuple[int, dict[str, float]], ...] = ()
-    """the same by turn: the place of the policy's last token in it, and what the turn was given"""
+    """the same by turn: index of the policy's last token of the turn, and the rewards of the
+    turn"""
     observed: int = 0
     """tokens that the policy did not write; `mask` is False and `logprobs` 0 on them"""
     others: tuple[str, ...] = ()
-    """answers of its siblings, where a judge compares them"""
+    """sibling answers, for a judge that compares them"""
     versions: tuple[tuple[int, int], ...] = ()
     """(version, how many of the policy's tokens), in order"""
     kept: dict[str, float | list[float]] = field(default_factory=dict)
-    """what was put into a buffer beside it"""
+    """values stored with the rollout in a buffer"""
     fixed: float | None = None
-    """the score, whatever the rewards say: the environment failed"""
+    """score set because the environment failed; overrides the rewards"""
 
     @property
     def response(self) -> str:
@@ -112,7 +113,8 @@ class Rollout:
         return self.prompt.target
 
     def part(self, name: str) -> list[float]:
-        """A part of the reward by token: at the last one of each turn what the turn was given."""
+        """Return a reward part per token: each turn's value at the last policy token of the turn,
+        else 0."""
         found = [0.0] * len(self.token_ids)
         for place, given in self.turn_rewards:
             found[place] += given.get(name, 0.0)
@@ -120,7 +122,7 @@ class Rollout:
 
     @property
     def play(self) -> dict[str, Any]:
-        """What events and samples say of a trajectory besides its completion."""
+        """Fields that events and samples add for a trajectory: number of turns and why it ended."""
         return {"turns": self.turns, "ended": self.ended} if self.ended else {}
 
 
@@ -142,18 +144,18 @@ class Sample:
 
 @dataclass(slots=True, kw_only=True)
 class Batch:
-    """What one optimizer step trains on. `groups` are the ids of the groups it consumes."""
+    """Input of one optimizer step. `groups` holds the ids of the groups it consumes."""
 
     samples: list[Sample]
     beside: list[tuple[str, list[Sample]]] = field(default_factory=list)
-    """further losses of the step, each with what it is computed on"""
+    """further losses of the step, each with its samples"""
     groups: list[int] = field(default_factory=list)
     members: list[int] = field(default_factory=list)
-    """the group of each sample, where there are groups"""
+    """group of each sample, if the batch has groups"""
     epochs: int = 1
     minibatches: int = 1
     seed: int = 0
-    """epochs x minibatches updates, of groups in an order by the seed; see updates.py"""
+    """the step makes epochs x minibatches updates; the seed shuffles the groups; see updates.py"""
     ages: list[int] = field(default_factory=list)
     """policy version of the trainer minus version_min, per rollout"""
     rewards: list[float] = field(default_factory=list)
@@ -165,10 +167,10 @@ class Batch:
 
 @dataclass(slots=True, kw_only=True)
 class StepResult:
-    """What a trainer's step returns (rank 0's, already reduced over ranks)."""
+    """Result of a trainer's step, from rank 0, reduced over ranks."""
 
     version: int
-    """of the weights after the step"""
+    """policy version after the step"""
     loss: float
     grad_norm: float
     lr: float
@@ -180,4 +182,4 @@ class StepResult:
     """which loss implementation ran, e.g. "torch/linear" """
     skipped: bool = False
     left: bool = False
-    """it was ended before it changed anything, as was asked"""
+    """the step was cancelled on request, before it changed the weights"""

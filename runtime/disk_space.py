@@ -1,6 +1,6 @@
-"""The room that a run needs on its disk, before anything is started.
+"""Check before a run starts that the disk has room for its checkpoints and export.
 
-Job, config.json of what it trains --> checkpoints kept at a time, export --> words | LaunchError
+Job, config.json of trained models --> checkpoints kept at a time, export --> text | LaunchError
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ GIB = 2**30
 
 
 def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
-    """What is free where `run_dir` lies, and what a run will write there at most, beside what is in
-    it already; `temp` takes the config of a model that is made up.
+    """Return text with the free space at `run_dir` and the most that the run will still write
+    there. Checkpoints that are already there are not counted again. Folders of random models are
+    made in `temp`.
 
     Raises:
         LaunchError: it does not fit.
@@ -46,7 +47,7 @@ def check_room(job: spec.Job, job_dir: Path, temp: Path, run_dir: Path) -> str:
 
 
 def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
-    """Bytes of a checkpoint, and of the export that the job asks for."""
+    """Return bytes of one checkpoint and bytes of the export (0 if the job asks for none)."""
     size = export = 0
     trained = {node.target for node in job.nodes if Role.UPDATES in node.roles}
     for name in sorted(trained):
@@ -67,8 +68,9 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
 
 
 def _kept(job: spec.Job) -> int:
-    """Checkpoints that are there at a time: the oldest until the newest is whole. How many are due
-    by time is not known, but there is at most one after each step."""
+    """Return the largest number of checkpoints on disk at a time. That is `keep` + 1, since the
+    oldest is removed only after the newest is complete. With `every_s` the count is bounded by one
+    per step."""
     steps, every = job.schedule.steps, job.checkpoint.every
     most = job.checkpoint.keep + 1
     if steps is None:

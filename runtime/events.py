@@ -28,7 +28,7 @@ BLOCK = 1 << 16
 
 
 def cut_half_line(path: Path) -> None:
-    """Cut off what a run that was killed, or a full disk, left of its last line."""
+    """Cut off an incomplete last line, left by a killed run or a full disk."""
     with path.open("rb+") as file:
         size = end = file.seek(0, os.SEEK_END)
         while end:
@@ -43,7 +43,8 @@ def cut_half_line(path: Path) -> None:
 
 
 def replace_text(path: Path, text: str) -> None:
-    """Write a file anew: on a full disk, or killed, what it held before stays."""
+    """Replace a file atomically: if the disk is full or the process is killed, the old text
+    stays."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_text(text, encoding="utf-8")
@@ -54,11 +55,12 @@ def replace_text(path: Path, text: str) -> None:
 
 
 class ReaderFailed(Exception):
-    """Raised by a reader that gives up: it is told once and called no more; the run goes on."""
+    """Raised by a reader that gives up. It is reported once and not called again; the run goes
+    on."""
 
 
 class Span:
-    """Two events around some work; see `EventLog.span`."""
+    """Start and end event around some work; see `EventLog.span`."""
 
     __slots__ = ("_end", "_fields", "_id", "_kind", "_log", "_start")
 
@@ -87,7 +89,7 @@ class Span:
 
 
 class EventLog:
-    """Numbers, stamps, writes and hands out events. `path=None` keeps nothing on disk."""
+    """Writes events to a file and hands them to readers. `path=None` keeps nothing on disk."""
 
     whole = True
     """False once an event could not be written"""
@@ -110,14 +112,14 @@ class EventLog:
         """Write an event and hand it to the readers.
 
         Raises:
-            RunError: it could not be written. Later ones reach the readers only.
+            RunError: it could not be written. Later events reach the readers only.
         """
         event: Event = {"time": time.time(), "kind": kind, **fields}
         self.take(event)
         return event
 
     def take(self, event: Event) -> None:
-        """`emit` an event that is made."""
+        """Write an already built event and hand it to the readers; see `emit`."""
         records = self._packer.take(event) if self._file is not None else None
         failed = self._write(records) if records else None
         for reader in tuple(self._readers):

@@ -2,8 +2,7 @@
 
     RUN/checkpoints/step-N --its weights--> state --write_folder--> FOLDER --push--> hub
 
-Needs neither meshes nor the devices of the run: the checkpoint is read in this process, on the CPU,
-straight into the dtype of the export.
+Needs no meshes and no GPU: this process reads the checkpoint on the CPU, in the export's dtype.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from forgedsl.runtime.models import HF_DTYPES, TOKENIZER_FILES, resolve_model, t
 from forgedsl.types.flow import Role
 
 SHARD = "5GB"
-"""largest file of weights, as transformers writes them"""
+"""largest weight file, the default of transformers"""
 KEPT = (".json", ".txt", ".model", ".jinja", ".py")
-"""files of a model that are not its weights: config, tokenizer, code of its own"""
+"""suffixes of non-weight files of a model: config, tokenizer, code"""
 
 
 def export(run_dir: Path, step: int, target: Path) -> Path:
     """Write the weights of checkpoint `step` of a run to `target`, with config and tokenizer.
 
     Raises:
-        LaunchError: a file of the model is not there, or the folder cannot be written.
+        LaunchError: a file of the model is missing, or the folder cannot be written.
     """
     from forgedsl.runtime.upstream import value_head
     from forgedsl.runtime.upstream.titan import checkpoint_weights
@@ -51,7 +50,8 @@ def export(run_dir: Path, step: int, target: Path) -> Path:
 
 
 def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) -> None:
-    """Write weights, and the other files of the model's `folder` with `dtype` in the config."""
+    """Write the weights, and copy the other files of the model's `folder` with `dtype` in the
+    config."""
     from huggingface_hub import save_torch_state_dict
 
     target.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) 
 
 
 def write_tokenizer(job: spec.Job, name: str, target: Path, run_dir: Path) -> None:
-    """Put the tokenizer and the chat template beside the weights where the job names its own."""
+    """Copy the tokenizer and chat template beside the weights, if the job sets its own."""
     model = job.models[name]
     if model.tokenizer is not None:
         source = tokenizer_folder(job, name, run_dir, run_dir)
@@ -82,19 +82,23 @@ def write_tokenizer(job: spec.Job, name: str, target: Path, run_dir: Path) -> No
 
 
 def create_repository(name: str) -> str:
-    """Make sure that the hub has the repository `name`, private if it is new; its address."""
+    """Create the hub repository `name` (private) unless it exists; return its address."""
     return str(_hub(lambda api: api.create_repo(name, private=True, exist_ok=True), name))
 
 
 def push(folder: Path, name: str) -> None:
-    """Upload an export to a repository of the hub."""
+    """Upload an exported folder to a hub repository."""
     message = "Exported by forgec"
     upload = {"repo_id": name, "folder_path": folder, "commit_message": message}
     _hub(lambda api: api.upload_folder(**upload), name)
 
 
 def _hub(call: Any, name: str) -> Any:
-    """What a call of the hub returns; LaunchError if it cannot be reached or refuses."""
+    """Run a hub call and return its result.
+
+    Raises:
+        LaunchError: the hub cannot be reached or refuses.
+    """
     from httpx import HTTPError
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HFValidationError

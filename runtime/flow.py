@@ -1,4 +1,4 @@
-"""What the executor knows of `Job.nodes` before it runs; `controller.flow.analyse` works it out."""
+"""Static facts about `Job.nodes` for the executor; computed by `controller.flow.analyse`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forgedsl.lower.job import Input, Node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """What is known about the output of a node before anything runs."""
+    """Static facts about the output of a node."""
 
     node: Node
     root: str
@@ -17,9 +17,9 @@ class Edge:
     width: int | None = None
     """values per group; None: one value for the group"""
     rollouts: bool = False
-    """carries the completions themselves (or supervised samples), not values about them"""
+    """the value is the completions (or supervised samples), not a value computed from them"""
     in_batch: bool = False
-    """known only once the batch is assembled"""
+    """computed on the assembled batch"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +57,14 @@ class Flow:
     syncs: tuple[Node, ...]
     scores: tuple[Node, ...]
     recalls: tuple[Source, ...]
-    """what begins groups of earlier steps"""
+    """sources that recall groups of earlier steps from buffers"""
     stores: tuple[Node, ...]
-    """what keeps groups for later steps"""
+    """nodes that store groups in buffers for later steps"""
     offsets: dict[str, int]
-    """by sample node: where its completions begin in the sibling numbers of a group"""
+    """by sample node: the first sibling number of its completions in a group"""
 
     def synced(self, lineage: str) -> Node | None:
-        """The sync that refreshes the sampler of this lineage; None: it is frozen."""
+        """Return the sync that refreshes the sampler of this lineage; None if the sampler is
+        frozen."""
         target = self.edges[lineage].node.target
         return next((sync for sync in self.syncs if sync.to == target), None)

@@ -1,10 +1,9 @@
-"""One drawn group on its way through the flow: a cell for every value it will have.
+"""State of one drawn group in the flow: a cell for every value of every edge.
 
-An edge has a cell per completion (where it has a width) or one for the group. Nodes put values, and
-the round that fires the nodes of the group hears of each; that is the whole firing rule. A
-completion that was dropped is a `Dead` in its cell, and whatever is computed from it is the same
-`Dead`, so a consumer sees which siblings are left. A value of the group that has one entry per
-completion is a `Column`.
+An edge with a width has one cell per completion; other edges have one cell for the group. Nodes put
+values, and each put is reported through `heard`, which fires the nodes that are ready. A dropped
+completion is a `Dead` in its cell. Values computed from it are the same `Dead`, so a consumer sees
+which siblings are left. A value of the group that has one entry per completion is a `Column`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from forgedsl.runtime.flow import Flow, Source
 
 
 class DropGroup(Exception):
-    """The whole group is given up; `reason` is what the metrics count it under."""
+    """The whole group is dropped; metrics count the drop under `reason`."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -31,20 +30,20 @@ class DropGroup(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """Stands for every value of a dropped completion."""
+    """Placeholder for every value of a dropped completion."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One value per live completion, by sibling."""
+    """One value per live completion, keyed by sibling number."""
 
     values: Mapping[int, Any]
 
 
 class _Missing:
-    """Stands in a cell that has no value yet."""
+    """Type of MISSING, the placeholder in a cell without a value."""
 
     def __repr__(self) -> str:
         return "missing"
@@ -54,7 +53,7 @@ MISSING = _Missing()
 
 
 class GroupState:
-    """A group. `local` counts within its source, `group` is unique in the run."""
+    """Values of one group. `local` counts groups of its source; `group` is unique in the run."""
 
     def __init__(self, flow: Flow, source: Source, local: int, item: Any) -> None:
         self.flow = flow
@@ -64,17 +63,17 @@ class GroupState:
         edges = [(n, e.width or 1) for n, e in flow.edges.items() if e.root == source.node.name]
         self._cells: dict[str, list[Any]] = {name: [MISSING] * width for name, width in edges}
         self._left = dict(edges)
-        """by edge, the cells that have no value"""
+        """by edge: number of cells without a value"""
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self.heard: Callable[[str, int, bool], None] | None = None
-        """told of every value: edge, sibling, whether the edge has them all now"""
+        """callback for every value: edge, sibling, True if the edge is now complete"""
         self.item = item
         self.scores: dict[str, dict[int, Score]] = {}
         self.abandoned = False
         self.put_all(source.node.name, item if isinstance(item, list) else [item])
 
     def put(self, edge: str, value: Any, sibling: int = 0) -> None:
-        """Fill a cell, once."""
+        """Fill a cell. Each cell is filled once."""
         if self.abandoned:
             return
         cells = self._cells[edge]
@@ -97,7 +96,8 @@ class GroupState:
             self.put(edge, value, sibling)
 
     def put_result(self, node: Node, siblings: Sequence[int], value: Any) -> None:
-        """Store what a group- or batch-level node returned for `siblings`."""
+        """Store the result of a group- or batch-level node for `siblings`; other siblings become
+        `Dead`."""
         edge = self.flow.edges[node.name]
         if edge.width is None:
             per_sibling = isinstance(value, list)
@@ -109,7 +109,7 @@ class GroupState:
             self.put(node.name, by_sibling.get(sibling, Dead(node.name)), sibling)
 
     def abandon(self, reason: str) -> None:
-        """Leave the assembled batch: whoever still waits for a value of this group is let go."""
+        """Mark missing cells as `Dead` and wake everything that waits for a value of this group."""
         self.abandoned = True
         for edge, cells in self._cells.items():
             cells[:] = [Dead(reason) if value is MISSING else value for value in cells]
@@ -117,22 +117,22 @@ class GroupState:
             self._let_go(edge)
 
     def cells(self, edge: str) -> Sequence[Any]:
-        """The values of an edge by sibling, MISSING where there is none yet."""
+        """Return the values of an edge by sibling; MISSING where there is none yet."""
         return self._cells[edge]
 
     def complete(self, edge: str) -> bool:
         return not self._left[edge]
 
     def live(self, edge: str) -> dict[int, Any]:
-        """The values of an edge that has them all, without dropped completions."""
+        """Return the values of a complete edge by sibling, without dropped completions."""
         return {s: value for s, value in enumerate(self._cells[edge]) if type(value) is not Dead}
 
     def waiting_for(self) -> list[str]:
-        """Names of the edges that have no value yet, for the starvation report."""
+        """Return the names of incomplete edges, for the starvation report."""
         return [name for name, left in self._left.items() if left]
 
     def one(self, given: Input, sibling: int) -> Any:
-        """The value of an input for one completion, or a `Dead`."""
+        """Return the value of an input for one completion, or a `Dead`."""
         cells = self._cells[given.edge]
         value = cells[sibling if self.flow.edges[given.edge].width else 0]
         if isinstance(value, Column):
@@ -140,7 +140,11 @@ class GroupState:
         return _attribute(value, given)
 
     def whole(self, given: Input) -> Any:
-        """The value of an input for the group: a `Column` of live completions, or one value."""
+        """Return an input for the whole group: a `Column` of live completions, or one value.
+
+        Raises:
+            DropGroup: fewer than two completions are live (one, if the edge has one).
+        """
         values = self._cells[given.edge]
         if self.flow.edges[given.edge].width is None:
             value = values[0]
@@ -155,7 +159,7 @@ class GroupState:
         return Column(live)
 
     async def awaited(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
-        """`joined` as soon as every value is there."""
+        """Wait until all inputs are complete, then return `joined(inputs)`."""
         for given in inputs:
             if self._left[given.edge]:
                 if given.edge not in self._waiting:
@@ -164,9 +168,12 @@ class GroupState:
         return self.joined(inputs)
 
     def joined(self, inputs: Sequence[Input]) -> tuple[list[int], list[Any]]:
-        """All inputs restricted to the siblings that are alive in every one of their lineage.
+        """Return all inputs, restricted to siblings that are live in every input of their lineage.
+        The result is the siblings of the first lineage, and per input a list over siblings or one
+        value.
 
-        Returns the siblings of the first lineage, and per input a list over siblings or a value.
+        Raises:
+            DropGroup: no sibling is left.
         """
         values = [self.whole(given) for given in inputs]
         lineages = [self.flow.edges[given.edge].lineage for given in inputs]
@@ -194,10 +201,10 @@ def _attribute(value: Any, given: Input) -> Any:
 
 
 def number(name: str, value: Any, node: Node) -> float:
-    """A value that a loss reads, of a completion.
+    """Convert a value of a completion to float, for the loss.
 
     Raises:
-        RunError: it is none.
+        RunError: it is not a number.
     """
     try:
         return float(value)

@@ -1,10 +1,10 @@
-"""Guards: what stops a run that no longer makes sense, with the evidence in the message.
+"""Guards: stop a run that no longer makes sense, with the evidence in the message.
 
-    deadline(name, seconds)   every wait has a name, and an end (Late) or somebody who bounds it
+    deadline(name, seconds)   bounds a named wait (Late)
     FailureGuard              completions that keep failing, without one that succeeds (RunError)
     RewardGuard               a reward that fails too often (GuardError)
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
-    AgeGuard                  the age bound that the plan proved (RunError: a bug), stale groups
+    AgeGuard                  drops stale groups; checks the age bound that the plan proved
 
 Starvation is guarded where the trainer waits, in `controller/group_source.py`.
 """
@@ -24,9 +24,9 @@ from forgedsl.runtime.data_types import StepResult
 
 SAVE_SECONDS = 1800.0
 LAST_SAVE_SECONDS = 30.0
-"""for the checkpoint after a failure: the cause of it may answer no more"""
+"""limit for the checkpoint after a failure: the failed service may no longer answer"""
 INTERRUPT_SECONDS = 1800.0
-"""for the step or checkpoint in progress after Ctrl-C: whoever cannot wait presses it again"""
+"""limit for the step or checkpoint in progress after Ctrl-C; more presses stop earlier"""
 FAILURE_SECONDS = 60.0
 """the same after a failure"""
 MAX_SKIPPED = 8
@@ -41,7 +41,12 @@ class Late(Exception):
 
 @asynccontextmanager
 async def deadline(what: str, seconds: float | None) -> AsyncIterator[None]:
-    """Bound the body, unless by None; a TimeoutError of the body itself stays what it is."""
+    """Bound the body to `seconds` (None: unbounded). A TimeoutError raised by the body stays as it
+    is.
+
+    Raises:
+        Late: the body took longer.
+    """
     clock = asyncio.timeout(seconds)
     try:
         async with clock:
@@ -53,11 +58,12 @@ async def deadline(what: str, seconds: float | None) -> AsyncIterator[None]:
 
 
 class NonFiniteError(GuardError):
-    """The weights of the trainer may be spoiled: no checkpoint is made of them."""
+    """The trainer's weights may be corrupt: no checkpoint is made of them."""
 
 
 class FailureGuard:
-    """Counts failures in a row per node: one broken prompt is dropped, a broken service is not."""
+    """Counts consecutive failures per node. Single failures are dropped; `limit` in a row end the
+    run."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -107,7 +113,7 @@ class NonFiniteGuard:
 
 
 class AgeGuard:
-    """Judges the age of a group: trainer version minus its oldest token's version."""
+    """Checks the age of a group: trainer version minus the version of its oldest token."""
 
     def __init__(self, schedule: Schedule, *, steps_per_version: int) -> None:
         self._bound = schedule.age_bound * steps_per_version
@@ -115,7 +121,12 @@ class AgeGuard:
         self._on_stale = schedule.on_stale
 
     def stale(self, group: int, age: int, origin: str) -> bool:
-        """True: drop the group. Raises for the proved bound and for `on_stale = error`."""
+        """Return True if the group must be dropped.
+
+        Raises:
+            RunError: the age exceeds the proved bound, or the group is stale and `on_stale` is
+                error.
+        """
         if age > self._bound:
             raise RunError(
                 f"group {group} is {age} versions old, the plan proved at most {self._bound}: "
@@ -134,17 +145,17 @@ class AgeGuard:
 
 
 class RewardGuard:
-    """Stops a run one of whose rewards fails too often: scores that are missing are no sample of
-    all scores (a reward without a value for wrong answers leaves right ones alone)."""
+    """Stops a run if one of its rewards fails too often. Missing scores bias training: they are not
+    a random sample (a reward may fail only on wrong answers)."""
 
     WINDOW = 256
     RATE_AFTER = 32
     ALL_AFTER = 16
-    """below FailureGuard's: the better text comes first"""
+    """below FailureGuard's limit, so that this more specific error comes first"""
     KILLS = 4
-    """processes that its calls may end before one of them has done anything else"""
+    """calls that may kill their process before any call has succeeded"""
     BROKEN = 0.1
-    """part of its calls that fail, above which they are why others wait"""
+    """failure rate above which failing calls are reported as the cause of a stall"""
 
     def __init__(
         self,
@@ -161,15 +172,15 @@ class RewardGuard:
         self._limit = limit
         self._origin = origin
         self._last: deque[tuple[str, str]] = deque(maxlen=self.WINDOW)
-        """error and example of a call that failed, ("", "") of one that did not"""
+        """(error, example) of a failed call, ("", "") of a successful one"""
         self._answered = self._kills = self._tried = self._broken = 0
         self._error = ""
         self.ends = 0
-        """calls that ended their process, also by asking for too much memory"""
+        """calls that ended their process or ran out of memory"""
 
     @property
     def trouble(self) -> str:
-        """What to say where many of its calls come to nothing; else nothing."""
+        """Describe why many calls of this reward fail; empty if few do."""
         if self._kills > self._answered:
             count = f"{self._kills} of its {self._kills + self._answered} calls so far"
             return f"{count} ended its process, which then starts again"
@@ -178,18 +189,23 @@ class RewardGuard:
         return f"{self._broken} of its {self._tried} calls so far failed, the last: {self._error}"
 
     def called(self, error: str) -> None:
-        """A call, also one that is made again, had a value or this error."""
+        """Record the result of a call or retry: an error text, or "" if it returned a value."""
         self._tried += 1
         self._broken += bool(error)
         self.ends += error.startswith("MemoryError")
         self._error = error or self._error
 
     def answered(self) -> None:
-        """A call left its process alive."""
+        """Record a call that left its process alive."""
         self._answered += 1
 
     def ended(self, error: str, example: str, at_once: int = 1) -> None:
-        """A call ended its process, and with it all that were made `at_once`."""
+        """Record a call that ended its process, together with the other calls running there
+        (`at_once`).
+
+        Raises:
+            GuardError: so far every call has ended its process.
+        """
         self._kills += 1
         self.ends += 1
         if self._answered or self._kills < self.KILLS * at_once or self._limit >= 1.0:

@@ -1,8 +1,8 @@
-"""Ctrl-C, SIGTERM and a terminal that closes: the first saves and stops, the second says what that
-leaves open, the third stops at once.
+"""Ctrl-C, SIGTERM and SIGHUP: the first signal saves and stops, the second prints what is not saved
+yet, the third stops at once.
 
-    signal --Interrupt()--> notice, and the run is asked to stop
-    events --on_event--> which steps are done, which are in a checkpoint
+    signal --Interrupt()--> notice; the run is asked to stop
+    events --on_event--> last step done, last step in a checkpoint
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from forgedsl.runtime.events import Event, EventLog
 
 EXIT_INTERRUPTED = 130
 EXIT_PREEMPTED = 75
-"""EX_TEMPFAIL: a scheduler wanted the hosts, and `--resume` goes on"""
+"""EX_TEMPFAIL: a scheduler took the hosts; continue with `--resume`"""
 
 
 class Interrupt:
-    """`act` asks the run to stop, and says whether that is a scheduler's notice (SIGTERM), which
-    ends it soon; `clean_up` ends its processes and removes what they leave."""
+    """Handles the signals of a run. `act` asks the run to stop; its argument is True for a
+    scheduler's notice (SIGTERM), which leaves little time. `clean_up` kills its processes and
+    removes their files."""
 
     def __init__(self, events: EventLog, run_dir: Path, clean_up: Callable[[], None]) -> None:
         self._events = events
@@ -36,7 +37,7 @@ class Interrupt:
         self._last: int = signal.SIGINT
 
     def code(self) -> int:
-        """What a run that was interrupted ends with."""
+        """Return the exit code of an interrupted run."""
         preempted = self._last == signal.SIGTERM and resume_command(self._run_dir)
         return EXIT_PREEMPTED if preempted else EXIT_INTERRUPTED
 
@@ -81,7 +82,7 @@ class Interrupt:
         return f"step {first}" if first == self._step else f"steps {first} to {self._step}"
 
     def _stop(self) -> None:
-        """Leave without another word of the run, but with one about what it costs."""
+        """Exit at once, without the normal end of the run; print which steps are lost."""
         lost = f"; {self._unsaved()} lost" if self._step > self._saved else ""
         on = resume_command(self._run_dir)
         more = f"; `{on}` goes on after step {self._saved}" if on else ""

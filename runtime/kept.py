@@ -1,4 +1,4 @@
-"""What a run that was started by a call leaves in its folder, as one of `forgec run` does.
+"""Files that a run started from Python writes to its folder, the same as those of `forgec run`.
 
 Job, folder of its inputs --kept--> job.json, forge.lock, inputs/
                              |----> metrics.jsonl and whatever `logging` asks for
@@ -26,7 +26,7 @@ INPUTS = "inputs"
 def kept(
     job: spec.Job, run_dir: Path, job_dir: Path
 ) -> Iterator[list[Callable[[Event], None]]]:  # fmt: skip
-    """Write what it takes to run the job again; yields what hears its events."""
+    """Write the files that are needed to repeat the run; yield the readers of its events."""
     with writing(run_dir):
         (run_dir / "job.json").write_text(job.model_dump_json(indent=1), encoding="utf-8")
         (run_dir / "forge.lock").write_text(lock_text(job), encoding="utf-8")
@@ -44,6 +44,6 @@ def kept(
 
 
 def _refer(source: Path, target: Path) -> None:
-    """Inputs that lie elsewhere have their name in the run folder too."""
+    """Link the input folder into the run folder."""
     if source.is_dir() and not target.exists():
         target.symlink_to(source.resolve(), target_is_directory=True)

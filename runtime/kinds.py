@@ -1,4 +1,4 @@
-"""What runs each kind of service, in one tuple.
+"""Table of service kinds and the actors that run them.
 
 A kind whose class in a job is a `Sampler` has each replica on a mesh of its own. Its client is
 services/generator.py, and `actors/generator.py` shows what its actors are asked. A kind whose class
@@ -22,8 +22,8 @@ from forgedsl.runtime.upstream import checkpoints
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """`actor` is the class of its processes. `spoilt` says what is wrong with the files of a
-    checkpoint of it, "" if nothing is."""
+    """A kind of service. `actor` returns the class of its processes. `spoilt` checks the files of
+    its checkpoint: it returns what is wrong, or ""."""
 
     name: str
     actor: Callable[[spec.Service], type]
@@ -41,6 +41,6 @@ KINDS: tuple[Kind, ...] = (
 
 
 def kind_of(service: spec.Service) -> Kind:
-    """What runs a service."""
+    """Return the kind of a service, built in or from an extension."""
     kinds: tuple[Kind, ...] = (*KINDS, *extensions.added("KINDS", "runtime"))
     return next(kind for kind in kinds if kind.name == service.kind)

@@ -3,9 +3,10 @@
     run(job, run_dir): spawn meshes, set up, first weight sync, controller, export, stop
 
 Exit codes: 0 done, 4 the environment cannot satisfy the job, 5 failed, 6 stopped by a guard,
-130 interrupted (a checkpoint was written), 75 the same by SIGTERM: to be continued. Whatever
-happens, every process is stopped and the last event is `run.end` with the outcome. Where a service
-failed, `schedule.restarts` begins anew from the last checkpoint, in the same process.
+130 interrupted (a checkpoint was written), 75 the same by SIGTERM: continue with `--resume`. In
+every case all processes are stopped, and the last event is `run.end` with the outcome. After a
+failed service, `schedule.restarts` starts the run again from the last checkpoint, in the same
+process.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """How a run ended; `message` and `origin` say why and where it was declared."""
+    """Result of a run. `message` is the reason, `origin` the declaration that it concerns."""
 
     code: int
     status: str
@@ -51,7 +52,7 @@ class Outcome:
     origin: str = ""
     remedy: str = ""
     service: str = ""
-    """that failed"""
+    """the service that failed"""
 
 
 def run(
@@ -66,21 +67,20 @@ def run(
     changed_data: bool = False,
 ) -> int:
     """Execute `job`, writing everything under `run_dir`; files of the job lie beside `job_dir`.
+    Without `readers`, the folder gets the same files as with `forgec run`: job.json, metrics,
+    report. The batches of the first `record_batches` steps are kept for `forgec replay`. With a
+    `rehearsal` (runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data
+    than before. Returns the exit code. Errors are reported in the event `run.end`, not raised.
 
-    Without `readers` the folder gets all that one of `forgec run` has: job.json, metrics, report.
-
-    The batches of the first `record_batches` steps are kept for `forgec replay`. With a `rehearsal`
-    (runtime/stub) no model is loaded. `changed_data`: a resumed run reads other data than before.
-
-    Returns the exit code. Errors are reported as the event `run.end`, not raised, but for a
-    LaunchError where the folder holds a run that was not to be resumed.
+    Raises:
+        LaunchError: the folder holds a run, and `resume` is False.
     """
     if not resume and last_step(run_dir):
         raise LaunchError(f"{run_dir} holds a run; name another folder, or give resume=True")
     run_dir.mkdir(parents=True, exist_ok=True)
     drop_partial(run_dir)
     spec.use_extensions(job.model_dump(include={"extensions"}), job_dir or run_dir)
-    # Monarch and torch read this when they are first imported
+    # Monarch and torch read this variable at import.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     _remove_dead()
     log, backing = _parts(run_dir, rehearsal)
@@ -113,7 +113,8 @@ def _remove_dead() -> None:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[tuple[Scratch, Callable[[], None]]]:
-    """What a session keeps outside of its folder, and what ends its processes and removes it."""
+    """Yield the temporary files of a session and a function that kills its processes and removes
+    them."""
     scratch = Scratch()
     others = frozenset(child.pid for child in psutil.Process().children())
 
@@ -130,7 +131,7 @@ def _scratch() -> Iterator[tuple[Scratch, Callable[[], None]]]:
 def _sessions(
     session: Callable[[int, bool], Outcome | None], restarts: int, run_dir: Path, resume: bool
 ) -> int:
-    """The exit code of the last; each after the first resumes."""
+    """Run sessions until one ends with an outcome; return its exit code. Later sessions resume."""
     while (outcome := session(restarts, resume)) is None:
         restarts, resume = restarts - 1, True
         drop_partial(run_dir)
@@ -138,8 +139,8 @@ def _sessions(
 
 
 def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
-    """From `run.start` to `run.end`; unless `heard`, nobody else says why it failed. None where a
-    service failed, and the run is to start again, as it may `left` times more."""
+    """Run from `run.start` to `run.end`. Unless `heard`, print the reason of a failure to stderr.
+    Return None if a service failed and the run starts again; `left` restarts remain."""
     _announce(this)
     start = time.monotonic()
     outcome = _outcome(this)
@@ -153,7 +154,7 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
         this.events.emit("run.end", **asdict(outcome), seconds=seconds)
     except RunError as error:
         outcome = _outcome_of(error)
-    # a summary reads the outcome from the events
+    # If readers show events, a summary prints the outcome from there.
     if outcome.message and not (heard and this.events.whole):
         words = (outcome.message, outcome.origin, outcome.remedy)
         print("\n  ".join(filter(None, words)), file=sys.stderr)
@@ -161,7 +162,7 @@ def _run(this: Run, left: int, *, heard: bool) -> Outcome | None:
 
 
 def _parts(run_dir: Path, rehearsal: Any) -> tuple[EventLog, Backing]:
-    """The event log, and what stands behind the services."""
+    """Return the event log and the backend of the services."""
     path = run_dir / "events.jsonl"
     if rehearsal is None:
         from forgedsl.runtime.services.backing import Real
@@ -183,25 +184,25 @@ def _announce(this: Run) -> None:
 
 
 def _recorded(run_dir: Path, resume: int | None) -> int:
-    """The last step whose metrics were written before the checkpoint that is resumed."""
+    """Return the last step whose metrics were written before the resumed checkpoint."""
     return 0 if resume is None else int(read_state(run_dir, resume)["recorded"])
 
 
 def read_state(run_dir: Path, step: int) -> dict[str, Any]:
-    """What the controller put into the checkpoint of `step`."""
+    """Return the controller state in the checkpoint of `step`."""
     path = run_dir / f"checkpoints/step-{step}/controller.json"
     state: dict[str, Any] = json.loads(path.read_text())
     return state
 
 
 def _replay(run_dir: Path, step: int | None) -> bytes | None:
-    """The groups that buffers held at the checkpoint of `step`, if there were any buffers."""
+    """Return the buffered groups in the checkpoint of `step`, or None if there are none."""
     path = run_dir / f"checkpoints/step-{step}" / REPLAY
     return path.read_bytes() if step is not None and path.is_file() else None
 
 
 def _outcome(this: Run) -> Outcome:
-    """Run to an outcome, in a thread of its own where this one runs an event loop already."""
+    """Run to an outcome. If this thread already runs an event loop, use another thread."""
     interrupt = Interrupt(this.events, this.run_dir, this.clean_up)
     this.events.subscribe(interrupt.on_event)
     try:
@@ -212,8 +213,8 @@ def _outcome(this: Run) -> Outcome:
 
 
 def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
-    """Wait for a run in another thread (notebooks); signals, which only a main thread gets, are
-    handed on to it."""
+    """Wait for a run in another thread (notebooks). Signals reach only the main thread; hand them
+    on."""
     loop = asyncio.new_event_loop()
 
     def press(number: int, frame: object) -> None:
@@ -233,8 +234,8 @@ def _beside(run: Coroutine[Any, Any, Outcome], interrupt: Interrupt) -> Outcome:
 
 
 def _signals() -> tuple[signal.Signals, ...]:
-    """What asks this process to save and stop: Ctrl-C, SIGTERM, and a terminal that closes, unless
-    `nohup` said that this is nothing to it. Only a main thread gets them."""
+    """Signals that ask this process to save and stop: SIGINT, SIGTERM, and SIGHUP unless it is
+    ignored (`nohup`). Empty outside the main thread, which alone receives signals."""
     if not _in_main():
         return ()
     hangs_up = signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
@@ -246,7 +247,7 @@ def _in_main() -> bool:
 
 
 async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
-    """Run to an outcome; no exception of a run leaves here."""
+    """Run to an outcome. Errors of a run become outcomes; see `_outcome_of`."""
     for number in _signals():
         asyncio.get_running_loop().add_signal_handler(number, interrupt, number)
     task = asyncio.create_task(_execute(this, interrupt))
@@ -260,7 +261,7 @@ async def _guarded(this: Run, interrupt: Interrupt) -> Outcome:
 
 
 def _outcome_of(error: BaseException) -> Outcome:
-    """The exit code and the words for an error; groups by their first member."""
+    """Turn an error into an outcome; an exception group counts as its first member."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, LaunchError):
@@ -299,7 +300,7 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
 
 
 async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Outcome:
-    """Build the endpoints, bring all weights to one version, and hand over to the controller."""
+    """Build the endpoints, bring all weights to one version, and run the controller."""
     from forgedsl.runtime.controller import Controller
     from forgedsl.runtime.services.supervisor import Keeper
 
@@ -335,7 +336,7 @@ async def _export(this: Run, endpoints: Any) -> None:
 
 
 async def _stop(this: Run, fleet: Any) -> None:
-    """Stop all meshes; what does not stop in time is killed by `kill_children`."""
+    """Stop all meshes. `kill_children` kills those that do not stop in time."""
     this.events.emit("phase", text="stopping services")
     results = await asyncio.gather(*(mesh.stop() for mesh in fleet.all()), return_exceptions=True)
     for mesh, result in zip(fleet.all(), results, strict=True):
@@ -349,8 +350,7 @@ async def _stop(this: Run, fleet: Any) -> None:
 
 
 def kill_children(others: frozenset[int] = frozenset()) -> None:
-    """Kill every process of the run that is still there, but none of the `others` below this one:
-    a sink's, which still has to write what it was given."""
+    """Kill every child process of the run except `others` (such as a sink that still writes)."""
     for child in psutil.Process().children():
         if child.pid not in others:
             with contextlib.suppress(psutil.NoSuchProcess):

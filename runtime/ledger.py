@@ -1,4 +1,4 @@
-"""The books of drawn groups: every group is trained on exactly once, across resume too.
+"""Ledger of drawn groups: every group is trained on exactly once, also across a resume.
 
     drawn -> consumed (trained on at a step) | dropped (with a reason)
 
@@ -18,7 +18,7 @@ from forgedsl.errors import InternalError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """A group in flight: `local` is its number within the source, `before` the position of the
-    source when it was drawn, `row` its row (None: the source does not number rows)."""
+    source when it was drawn, `row` its row (None if the source does not number rows)."""
 
     local: int
     before: int
@@ -26,7 +26,7 @@ class Entry:
 
 
 class Ledger:
-    """The books of one source."""
+    """Ledger of one source."""
 
     def __init__(self) -> None:
         self.position = 0
@@ -52,7 +52,7 @@ class Ledger:
 
     @property
     def open(self) -> tuple[Entry, ...]:
-        """Groups that are drawn and neither consumed nor dropped, oldest first."""
+        """Groups that are neither consumed nor dropped, oldest first."""
         return tuple(self._open[local] for local in sorted(self._open))
 
     @property

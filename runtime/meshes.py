@@ -2,8 +2,8 @@
 
     services --place--> devices and threads --spawn--> meshes --setup--> ready actors
 
-Every mesh starts at once; `setup` calls run in parallel, since loading vLLM and torchtitan is what
-takes the time. A mesh that cannot start raises `RunError` with the tail of its log.
+All meshes start at once, and `setup` calls run in parallel: loading vLLM and torchtitan is slow. A
+mesh that cannot start raises `RunError` with the tail of its log.
 """
 
 from __future__ import annotations
@@ -58,18 +58,19 @@ class Fleet:
     environments: dict[str, Mesh] = field(default_factory=dict)
     hosts: Hosts = field(default_factory=Hosts)
     meetings: list[Any] = field(default_factory=list)
-    """held for the ranks of trainers"""
+    """open meeting points, at which the ranks of a trainer find each other"""
 
     def all(self) -> list[Mesh]:
-        """Every mesh once."""
+        """Return every mesh once."""
         pools = {id(mesh): mesh for mesh in self.rewards.values()}
         replicas = [mesh for meshes in self.samplers.values() for mesh in meshes]
         return [*self.trainers.values(), *replicas, *pools.values(), *self.environments.values()]
 
     def move_to_live_host(self, dead: Mesh, *, failed: bool = False) -> bool:
-        """Have a mesh start again where it was, or if a host of it is gone (or it `failed` to start
-        there, and there are others) on those with the fewest processes; False if there are none.
-        GPUs of other hosts are held by others."""
+        """Prepare a mesh to start again. It stays where it was, unless one of its hosts is gone, or
+        it `failed` to start there. Then it moves to the hosts with the fewest processes. A mesh
+        with GPUs does not move: GPUs of other hosts are in use. Returns False if a host is gone and
+        no other is free."""
         lost, size = bool(self.hosts.gone & set(dead.on)), len(dead.on)
         if not (lost or failed):
             return True
@@ -83,12 +84,12 @@ class Fleet:
         return bool(free) or not lost
 
     def remove(self, dead: Mesh) -> None:
-        """Leave out a replica that is not started again."""
+        """Remove a replica that is not started again."""
         for meshes in self.samplers.values():
             meshes[:] = [mesh for mesh in meshes if mesh is not dead]
 
     def replace(self, dead: Mesh, fresh: Mesh) -> None:
-        """Put a generator replica or a pool in the place of another."""
+        """Replace a generator replica or a pool by a new mesh."""
         for meshes in self.samplers.values():
             meshes[:] = [fresh if mesh is dead else mesh for mesh in meshes]
         for pools in (self.rewards, self.environments):
@@ -99,9 +100,8 @@ class Fleet:
 def spawn(
     job: spec.Job, run_dir: Path, job_dir: Path, shared: dict[str, str], hosts: Hosts | None = None
 ) -> Fleet:
-    """Start the processes of every service; returns before they are ready.
-
-    `shared` is for the environment of all of them, `hosts` are those of the run (none: this one).
+    """Start the processes of every service; return before they are ready. `shared` is added to the
+    environment of all of them. `hosts` are the hosts of the run (None: this host only).
 
     Raises:
         LaunchError: the host lacks what the job needs, or a model cannot be found.
@@ -138,7 +138,8 @@ def spawn(
 async def setup(
     fleet: Fleet, run_dir: Path, run_key: str, resume: int | None, tell: Callable[..., Any]
 ) -> None:
-    """Load models and start engines, all in parallel. `tell(mesh, seconds)` as each is ready."""
+    """Load models and start engines, all in parallel; call `tell(mesh, seconds, facts)` for
+    each."""
     async with asyncio.TaskGroup() as tasks:
         for mesh in fleet.all():
             args: tuple[Any, ...] = ()
@@ -150,7 +151,7 @@ async def setup(
 
 
 async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
-    """Start a generator replica or a pool anew and set it up."""
+    """Start a generator replica or a pool again and set it up."""
     sampler = "token" in dead.recipe["kwargs"]
     fresh: Mesh | None = None
     try:
@@ -167,10 +168,10 @@ async def restart(dead: Mesh, run_key: str, tell: Callable[..., Any]) -> Mesh:
 
 
 async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) -> None:
-    """Wait until a mesh is ready; `tell(mesh, seconds, facts)` then.
+    """Wait until a mesh is ready, then call `tell(mesh, seconds, facts)`.
 
     Raises:
-        RunError: it is not, with the end of its log.
+        RunError: it did not start; the error holds the end of its log.
     """
     start = asyncio.get_running_loop().time()
     try:
@@ -193,7 +194,7 @@ async def set_up(mesh: Mesh, args: tuple[Any, ...], tell: Callable[..., Any]) ->
 
 
 def place(job: spec.Job) -> dict[str, list[Placement]]:
-    """Threads and GPUs of every replica of every service; the plan has chosen the GPUs.
+    """Return the threads and GPUs of every replica of every service. The plan has chosen the GPUs.
 
     Raises:
         LaunchError: the plan needs GPUs that this host does not have.
@@ -260,7 +261,8 @@ def _mesh(
 def _spawn_pools(
     job: spec.Job, fleet: Fleet, job_dir: Path, logs: Path, shared: dict[str, str]
 ) -> None:
-    """One mesh for all pure rewards, one for each Python reward, endpoint and environment."""
+    """Start one mesh for all pure rewards, and one for each Python reward, endpoint and
+    environment."""
     on = range(job.launcher.pools, job.launcher.pools + 1)
     environment = _environment(Placement(threads=1, gpus=())) | shared
     pure = tuple(name for name, reward in job.rewards.items() if reward.is_pure)
@@ -300,7 +302,7 @@ def _environment(spot: Placement) -> dict[str, str]:
 
 
 def visible(gpus: tuple[int, ...]) -> list[str]:
-    """What CUDA calls the GPUs that the plan numbers: those of the mask this process was given."""
+    """Map GPU numbers of the plan to entries of this process's CUDA_VISIBLE_DEVICES."""
     mask = gpu_mask()
     return [str(gpu) if mask is None else mask[gpu] for gpu in gpus]
 

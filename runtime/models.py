@@ -31,11 +31,11 @@ HF_DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 
 
 class NotHere(LaunchError):
-    """What reads it, or the thing itself, is not on this machine, and was not to be downloaded."""
+    """A model or its tokenizer is not on this machine, and downloads are off."""
 
 
 def resolve_path(path: str, job_dir: Path) -> Path:
-    """A path of the job: shipped with the package (`forgedsl:...`) or beside job.json."""
+    """Resolve a path of the job: shipped with the package (`forgedsl:...`) or beside job.json."""
     if path.startswith(SHIPPED):
         root = resources.files("forgedsl.pipelines")
         return Path(str(root.joinpath(path.removeprefix(SHIPPED))))
@@ -43,11 +43,11 @@ def resolve_path(path: str, job_dir: Path) -> Path:
 
 
 NO_MODEL = {"job.json": "a run", "controller.json": "a checkpoint of a run"}
-"""what a folder is that is taken for a model, by a file in it"""
+"""by a file in it: kind of folder that users mistake for a model"""
 
 
 def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Path:
-    """The local folder of model `name`.
+    """Return the local folder of model `name`.
 
     Raises:
         LaunchError: the folder is missing or the hub cannot be reached.
@@ -70,7 +70,11 @@ def resolve_model(job: spec.Job, name: str, job_dir: Path, run_dir: Path) -> Pat
 def tokenizer_folder(
     job: spec.Job, name: str, job_dir: Path, run_dir: Path, *, offline: bool = False
 ) -> Path:
-    """The folder whose tokenizer files model `name` uses; `offline`: nothing is downloaded."""
+    """Return the folder with the tokenizer files of model `name`; `offline` forbids downloads.
+
+    Raises:
+        LaunchError: the folder is missing or the hub cannot be reached.
+    """
     model = job.models[name]
     source = model.tokenizer or model.source
     if isinstance(source, spec.RandomModel):

@@ -1,4 +1,4 @@
-"""Generated Python text, or a Python file of a job -> module."""
+"""Load generated Python text, or a Python file of a job, as a module."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def load_module(name: str, text: str) -> types.ModuleType:
 
 
 def load_file(path: str, sha256: str, job_dir: Path) -> types.ModuleType:
-    """Import a file of the job, once per process: what shares a file shares its module and state.
+    """Import a file of the job once per process; all users of the file share the module.
 
     Raises:
-        LaunchError: it is missing, is not the one of the job, or fails on import.
+        LaunchError: it is missing, has another content than the job says, or fails on import.
     """
     file = resolve_path(path, job_dir)
     if not file.is_file():
@@ -66,7 +66,7 @@ def load_file(path: str, sha256: str, job_dir: Path) -> types.ModuleType:
 
 @contextmanager
 def _exits_are_errors() -> Iterator[None]:
-    """Where a file calls `os._exit`, nobody could say which line it was."""
+    """Turn `os._exit` of the imported file into SystemExit, so that the error can name the line."""
     really, process = os._exit, os.getpid()
 
     def leave(status: int) -> NoReturn:
@@ -83,7 +83,7 @@ def _exits_are_errors() -> Iterator[None]:
 
 
 def _unimported(error: BaseException, place: str) -> str:
-    """Why a file could not be imported, and what to do."""
+    """Describe why a file could not be imported, and what to do."""
     said = f"{type(error).__name__}: {error}"
     if isinstance(error, Exception):
         return f"importing {place} failed: {said}"

@@ -3,15 +3,14 @@
     rows   samples --first-fit--> rows of seq_len tokens --deal--> ranks --cut--> microbatches
     flat   samples --longest first, to the emptiest--> microbatches of rows * seq_len tokens
 
-`flat` puts all sequences of a microbatch behind each other in one row, for attention that knows
-where sequences begin and end (GPUs); `rows` keeps short rows, for attention under a mask. Every
-rank gets the same number of microbatches (collectives must match), so short ranks get empty ones;
-flat ones are as long as each other as far as sequences are whole. `positions` restart at 0 for each
-sequence, and `bounds` say where they lie. Only positions that predict a token with `mask` set are
-scored: `index` selects their hidden states, so that no row of the vocabulary is computed for
-nothing. The two sides of a preference pair always share a microbatch. Shapes: R rows, L tokens, D
-stretches of tokens that attend to each other (sequences, and what fills rows up), N scored tokens,
-B sequences of the microbatch.
+`flat` concatenates all sequences of a microbatch in one row, for variable-length attention (GPUs).
+`rows` keeps short rows, for masked attention. Every rank gets the same number of microbatches
+(collectives must match), so short ranks get empty ones; flat microbatches are balanced by tokens,
+as far as whole sequences allow. `positions` restart at 0 for each sequence, and `bounds` say where
+they lie. Only positions that predict a token with `mask` set are scored: `index` selects their
+hidden states, so that no other logits are computed. The two sides of a preference pair always share
+a microbatch. Shapes: R rows, L tokens, D stretches of tokens that attend to each other (sequences,
+and padding of rows), N scored tokens, B sequences of the microbatch.
 """
 
 from __future__ import annotations
@@ -28,15 +27,16 @@ from torch import Tensor
 from forgedsl.runtime.data_types import Sample
 
 FLAT_STEP = 128
-"""a flat row is filled up to a multiple of it, and its longest stretch counted in powers of two"""
+"""a flat row is padded to a multiple of this; its longest stretch is rounded up to a power of
+two"""
 LANES, FINE = 16, 4
-"""rows that must be computed alike are a multiple of the first wide, long ones one of a 16th (2^-4)
-of the power of two above their length: there are few widths, and little of a row is empty"""
+"""`alike` rows have a width that is a multiple of LANES, and for long rows of 2^-FINE (a 16th) of
+the power of two above their length: few distinct widths, little padding"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Microbatch:
-    """One forward and backward of one rank."""
+    """Input of one forward and backward pass on one rank."""
 
     tokens: Tensor  # int64 [R, L]
     positions: Tensor  # int64 [R, L]
@@ -50,17 +50,18 @@ class Microbatch:
     num_tokens: int  # real tokens in the rows
     of_tokens: tuple[str, ...]  # which of the inputs are token fields
     route: Callable[[Tensor], Tensor] | None = None
-    """brings the hidden states at `index` to where their loss is computed, if that is elsewhere"""
+    """sends the hidden states at `index` to the ranks that compute their loss (context
+    parallelism)"""
 
     def to(self, device: torch.device) -> Microbatch:
-        """The same microbatch with its tensors on `device`."""
+        """Return the microbatch with its tensors on `device`."""
         names = ("tokens", "positions", "bounds", "index", "labels", "seq_id")
         moved = {name: getattr(self, name).to(device, non_blocking=True) for name in names}
         inputs = {k: v.to(device, non_blocking=True) for k, v in self.inputs.items()}
         return replace(self, inputs=inputs, **moved)
 
     def mask(self) -> Tensor:
-        """bool [R, 1, L, L]: True where a query may attend."""
+        """Return bool [R, 1, L, L]: True where a query may attend."""
         rows = self.tokens.shape[0]
         length = int(self.bounds[-1]) // rows
         stretch = torch.searchsorted(
@@ -84,11 +85,11 @@ def pack(
     alike: bool = False,
     parts: int = 1,
 ) -> list[Microbatch]:
-    """This rank's microbatches, each of at most `rows` rows, or as many tokens in one.
-
-    Samples `share` rows, or each has its own row; rows divide into `parts`. With `pairs`, samples
-    2p and 2p + 1 are in the same microbatch, as its sequences 2q and 2q + 1. `alike`: on a CPU a
-    sample has the same bits in any company, in a row of its own as wide as all of its microbatch.
+    """Return this rank's microbatches, each of at most `rows` rows, or one row of as many tokens.
+    With `share`, samples share rows; otherwise each has its own row. Row lengths are multiples of
+    `parts`. With `pairs`, samples 2p and 2p + 1 are in the same microbatch, as sequences 2q and 2q
+    + 1. With `alike`, results of a sample on a CPU are bitwise independent of the other samples: it
+    has its own row, and all rows of its microbatch have the same width.
 
     Raises:
         ValueError: a sample is longer than `seq_len`, or a pair needs more than `rows` rows.
@@ -124,8 +125,8 @@ def pack(
 def _alike(
     samples: Sequence[Sample], budget: int, rank: int, world: int, step: int
 ) -> list[Microbatch]:
-    """Microbatches of rows of one width, which a sample's length decides and nothing else: products
-    over keys are taken in another order where there are more of them."""
+    """Return microbatches of rows of one width. The width depends only on a sample's own length,
+    because the number of keys changes the order of summation in attention."""
     widths: dict[int, list[int]] = {}
     for i, sample in enumerate(samples):
         length = max(len(sample.token_ids), 1)
@@ -143,11 +144,11 @@ def _alike(
 def _balanced(
     samples: Sequence[Sample], budget: int, world: int, together: int, most: int
 ) -> list[list[int]]:
-    """Samples of each microbatch, `world` after `world`: as few as hold them, as even as can be,
-    and none with more than `most`.
+    """Return the samples of each microbatch, `world` microbatches after `world`. As few
+    microbatches as the greedy fill allows, balanced by tokens, each with at most `most` samples.
 
     Raises:
-        ValueError: what stays `together` (a pair) is longer than the `budget` of tokens.
+        ValueError: `together` samples (a pair) are longer than the `budget` of tokens.
     """
     units = [list(range(i, i + together)) for i in range(0, len(samples), together)]
     lengths = [sum(len(samples[i].token_ids) for i in unit) for unit in units]
@@ -173,7 +174,7 @@ def _balanced(
 def _paired(
     samples: Sequence[Sample], pairs: Sequence[int], seq_len: int, rows: int, share: bool
 ) -> list[list[list[int]]]:
-    """The rows of each microbatch for these pairs: as many pairs as fit, in order."""
+    """Return the rows of each microbatch for these pairs: as many pairs as fit, in order."""
     cuts: list[list[list[int]]] = [[]]
     members: list[int] = []
     for pair in pairs:
@@ -190,7 +191,7 @@ def _paired(
 
 
 def _scored(sample: Sample) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """The mask, without the very first token of a row-less prompt (nothing predicts it)."""
+    """Return the mask, without the first token of a sample with no prompt: nothing predicts it."""
     on = np.array(sample.mask, dtype=np.bool_)
     if sample.num_prompt == 0:
         on[:1] = False
@@ -204,8 +205,8 @@ def _flat(bins: list[list[int]]) -> list[int]:
 def _first_fit(
     samples: Sequence[Sample], members: Sequence[int], seq_len: int, share: bool
 ) -> list[list[int]]:
-    """Indices per row, one in each unless they `share` rows. Longest first; stable, so that packing
-    is deterministic."""
+    """Assign samples to rows: first fit, longest first, stable (packing is deterministic). Without
+    `share`, each sample has its own row."""
     order = sorted(members, key=lambda i: -len(samples[i].token_ids))
     bins: list[list[int]] = []
     room: list[int] = []
@@ -232,8 +233,8 @@ def _up(length: int, step: int) -> int:
 def _microbatch(
     samples: Sequence[Sample], bins: list[list[int]], members: list[int], step: int = 1
 ) -> Microbatch:
-    """The rows of `bins`, filled up to a multiple of `step`; samples are numbered as in
-    `members`."""
+    """Build a microbatch from the rows of `bins`, padded to a multiple of `step`. Sequences are
+    numbered as in `members`."""
     used = max((sum(len(samples[i].token_ids) for i in row) for row in bins), default=0)
     length = max(_up(used, step), step)
     num_rows = max(len(bins), 1)
@@ -272,7 +273,7 @@ def _scored_rows(
     begins: dict[int, int],
     tokens: np.ndarray[Any, np.dtype[np.int64]],
 ) -> dict[str, Any]:
-    """What the loss computes on: the tokens of `members` that carry loss, and their fields."""
+    """Return the loss inputs: index, labels and fields of the scored tokens of `members`."""
     scored = [_scored(samples[i]) for i in members]
     starts = [begins[i] + samples[i].num_prompt for i in members]
     at = [start + np.flatnonzero(on) for start, on in zip(starts, scored, strict=True)]

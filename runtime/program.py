@@ -1,4 +1,4 @@
-"""What generated program modules call: rows, text helpers, and scalar mathematics.
+"""Functions that generated program modules call: rows, text helpers, scalar and group arithmetic.
 
 Pure Python; the tensor functions of a program module use torch directly, and the helpers over
 groups here only call methods of the tensors they are given.
@@ -16,11 +16,11 @@ from forgedsl.types.ops import BY_NAME
 
 
 class RowError(LookupError):
-    """What an expression asks of a row, and is not there."""
+    """An expression reads a part that the row does not have."""
 
 
 class Row:
-    """A row of a dataset: `row.question`. What lies deeper is plain data, see `item`."""
+    """A row of a dataset: `row.question`. Nested values are plain data; see `item`."""
 
     __slots__ = ("_columns",)
 
@@ -37,8 +37,8 @@ class Row:
 
 
 def item(value: Any, *keys: Any) -> Any:
-    """A part of a row or of nested data: `item(row, "messages", 0, "content")`; without keys the
-    whole row, as a record."""
+    """Return a part of a row or of nested data: `item(row, "messages", 0, "content")`. Without
+    keys, return the whole row as a record."""
     name = "it"
     for key in keys:
         value = getattr(value, key) if isinstance(value, Row) else _part(value, key, name)
@@ -69,11 +69,12 @@ SHAREGPT = {
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), "assistant"),
     "system": "system",
 }
-"""who speaks in `from` -> the role"""
+"""speaker in `from` -> role of the chat message"""
 
 
 def chat(system: Any = None, user: Any = None, assistant: Any = UNANSWERED) -> list[dict[str, str]]:
-    """Chat messages: the system message (none: left out), the user's turn, and an answer to it."""
+    """Make chat messages: system message (omitted if None), the user's turn, and the answer if
+    given."""
     turns = [("user", user), *([] if assistant is UNANSWERED else [("assistant", assistant)])]
     for role, text in turns:
         if text is None:
@@ -83,7 +84,7 @@ def chat(system: Any = None, user: Any = None, assistant: Any = UNANSWERED) -> l
 
 
 def sharegpt(turns: Any) -> list[dict[str, str]]:
-    """Chat messages of turns that say `from` and `value`."""
+    """Convert ShareGPT turns, which have `from` and `value`, to chat messages."""
     if not isinstance(turns, Sequence) or isinstance(turns, str):
         raise RowError(f"`sharegpt` reads a list of turns, this is {kind_of(turns)}")
     found = []
@@ -97,38 +98,38 @@ def sharegpt(turns: Any) -> list[dict[str, str]]:
 
 
 def paragraphs(*texts: Any) -> str:
-    """The texts that are there and not empty, a blank line between."""
+    """Join texts with blank lines; None and empty texts are skipped."""
     return "\n\n".join(_text(s, "paragraphs") for s in texts if s is not None and s != "")
 
 
 def after(s: str, sep: str) -> str:
-    """What follows the first `sep`; all of `s` without one."""
+    """Return the text after the first `sep`; all of `s` if there is none."""
     head, found, tail = _text(s, "after").partition(sep)
     return tail if found else head
 
 
 def before(s: str, sep: str) -> str:
-    """What precedes the first `sep`; all of `s` without one."""
+    """Return the text before the first `sep`; all of `s` if there is none."""
     return _text(s, "before").partition(sep)[0]
 
 
 def strip(s: str) -> str:
-    """Without surrounding white space."""
+    """Remove surrounding white space."""
     return _text(s, "strip").strip()
 
 
 def lower(s: str) -> str:
-    """In lower case."""
+    """Convert to lower case."""
     return _text(s, "lower").lower()
 
 
 def matches(s: str, pattern: str) -> bool:
-    """Whether the regular expression occurs in `s`."""
+    """True if the regular expression occurs in `s`."""
     return re.search(pattern, _text(s, "matches")) is not None
 
 
 def text(x: Any) -> str:
-    """A number, or true or false, as text."""
+    """Convert a number, true or false to text; text stays as it is."""
     if isinstance(x, bool):
         return "true" if x else "false"
     if isinstance(x, str | int | float):
@@ -137,7 +138,11 @@ def text(x: Any) -> str:
 
 
 def first(*parts: Callable[[], Any]) -> Any:
-    """The first part that is there and not null."""
+    """Return the first part that exists and is not null.
+
+    Raises:
+        RowError: none does, and a part is missing.
+    """
     missing = None
     for part in parts:
         try:
@@ -153,7 +158,11 @@ def first(*parts: Callable[[], Any]) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """`a == b` where one of them is text: what can never be equal is a mistake."""
+    """Return `a == b`, where one of them is text.
+
+    Raises:
+        RowError: the other one is a number, so they can never be equal.
+    """
     if isinstance(a, str) != isinstance(b, str) and {kind_of(a), kind_of(b)} & {"a number"}:
         number = b if isinstance(a, str) else a
         raise RowError(f"text and the number {number} are never equal: compare with `text(...)`")
@@ -161,12 +170,16 @@ def same(a: Any, b: Any) -> bool:
 
 
 def record(**fields: Any) -> dict[str, Any]:
-    """Several values under names: `target = record(answer = row.a, tests = row.tests)`."""
+    """Collect several values under names: `target = record(answer = row.a, tests = row.tests)`."""
     return fields
 
 
 def env(name: str) -> str:
-    """An environment variable; it must be set."""
+    """Return an environment variable.
+
+    Raises:
+        KeyError: it is not set.
+    """
     if name not in os.environ:
         raise KeyError(f"environment variable {name} is not set")
     return os.environ[name]
@@ -182,47 +195,48 @@ def _text(value: Any, function: str) -> str:
 
 
 def clamp(x: float, lo: float, hi: float) -> float:
-    """x, at least lo and at most hi."""
+    """Return x, limited to the range from lo to hi."""
     return min(max(x, lo), hi)
 
 
 def __getattr__(name: str) -> Any:
-    """Functions of one number: those of the language."""
+    """Return a scalar function of the language by name."""
     if name in BY_NAME:
         return BY_NAME[name].python
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-# ---- tokens of a step: rows of equal length, [B, T], of which a mask tells the real ones
+# ---- tokens of a step: rows of equal length, [B, T], with a mask of the real tokens
 
 
 def _real(x: Any, mask: Any) -> Any:
-    """`x` where the mask holds, 0 elsewhere."""
+    """Return `x` where the mask is True, 0 elsewhere."""
     return mask.double() * x if isinstance(x, int | float) else x.masked_fill(~mask, 0.0)
 
 
 def token_sum(x: Any, mask: Any) -> Any:
-    """For each sequence, the sum over its tokens."""
+    """Sum over the tokens of each sequence."""
     return _real(x, mask).sum(1)
 
 
 def token_count(mask: Any) -> Any:
-    """For each sequence, how many tokens it has."""
+    """Number of tokens of each sequence."""
     return mask.double().sum(1)
 
 
 def token_max(x: Any, mask: Any) -> Any:
-    """For each sequence, its largest token."""
+    """Largest token value of each sequence."""
     return x.masked_fill(~mask, float("-inf")).amax(1)
 
 
 def token_min(x: Any, mask: Any) -> Any:
-    """For each sequence, its smallest token."""
+    """Smallest token value of each sequence."""
     return x.masked_fill(~mask, float("inf")).amin(1)
 
 
 def scan_back(x: Any, decay: Any, mask: Any) -> Any:
-    """y = x + decay y', with y' that of the next real token, 0 behind the last; elsewhere 0."""
+    """Reverse scan over real tokens: y = x + decay * y', with y' at the next real token (0 after
+    the last). 0 where the mask is False."""
     x = _real(x, mask)
     rate = x.new_ones(x.shape) * decay
     found, after = x.new_zeros(x.shape), x.new_zeros(len(x))
@@ -232,7 +246,7 @@ def scan_back(x: Any, decay: Any, mask: Any) -> Any:
 
 
 def token_next(x: Any, mask: Any) -> Any:
-    """`x` of the next real token, 0 behind the last; elsewhere 0."""
+    """Value of `x` at the next real token, 0 after the last; 0 where the mask is False."""
     x = _real(x, mask)
     found, after = x.new_zeros(x.shape), x.new_zeros(len(x))
     for t in reversed(range(x.shape[1])):
@@ -241,19 +255,19 @@ def token_next(x: Any, mask: Any) -> Any:
     return _real(found, mask)
 
 
-# ---- groups of a step: `group[i]` is the number, below len(x), of the group of sequence i
+# ---- groups of a step: `group[i]`, below len(x), is the group number of sequence i
 
 
 def sibling_sum(x: Any, group: Any) -> Any:
-    """For each sequence, the sum over its group."""
+    """Sum over the group of each sequence."""
     return x.new_zeros(x.shape).index_add(0, group, x)[group]
 
 
 def sibling_max(x: Any, group: Any) -> Any:
-    """For each sequence, the largest value of its group."""
+    """Largest value in the group of each sequence."""
     return x.new_zeros(x.shape).scatter_reduce(0, group, x, "amax", include_self=False)[group]
 
 
 def sibling_min(x: Any, group: Any) -> Any:
-    """For each sequence, the smallest value of its group."""
+    """Smallest value in the group of each sequence."""
     return x.new_zeros(x.shape).scatter_reduce(0, group, x, "amin", include_self=False)[group]

@@ -1,4 +1,4 @@
-"""What `forgec replay` repeats: a batch, and what its step returned."""
+"""Recorded steps for `forgec replay`: a batch and the result of its step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = "batches"
 
 
 def record(run_dir: Path, service: str, loss: str, batch: Batch, result: StepResult) -> None:
-    """Write a batch and what its step returned; the file is named by the version it made."""
+    """Write a batch and the result of its step; the file is named by the new policy version."""
     folder = run_dir / FOLDER
     folder.mkdir(exist_ok=True)
     content = {"service": service, "loss": loss, "batch": asdict(batch), "result": asdict(result)}

@@ -1,4 +1,4 @@
-"""One recorded optimizer step, again: on other ranks, after an edit, under a debugger.
+"""Repeat one recorded optimizer step: on other ranks, after an edit, or under a debugger.
 
     RUN/batches/step-K.json + RUN/job.json --trainer mesh only--> the step's result and weights
 
@@ -33,13 +33,12 @@ Device = Literal["cpu", "gpu"]
 def replay(
     run_dir: Path, step: int, *, procs: int | None, out: Path, device: Device | None = None
 ) -> dict[str, Any]:
-    """Repeat recorded step `step` on `procs` ranks of a device (None: as in the run); weights go to
-    `out`.
-
-    Returns the recorded and the repeated result, and which settings were changed after it.
+    """Repeat recorded step `step` on `procs` ranks of a device (None: as in the run). Weights are
+    written to `out`. Returns the recorded and the repeated result, and the settings that were
+    changed after the step.
 
     Raises:
-        LaunchError: the batch, or the checkpoint it starts from, is not there.
+        LaunchError: the batch, or the checkpoint that it starts from, is missing.
     """
     file = run_dir / FOLDER / f"step-{step}.json"
     if not file.is_file():
@@ -62,14 +61,14 @@ def replay(
 
 
 def changed_since(run_dir: Path, step: int) -> list[dict[str, Any]]:
-    """Settings that `--resume --allow` changed after a step, with what was in force before."""
+    """Return settings that `--resume --allow` changed after a step, with their earlier values."""
     file = run_dir / "changes.jsonl"
     entries = [entry for entry in jsonl(file, []) if entry["after_step"] >= step]
     return [_change(each) for entry in entries for each in entry["changes"]]
 
 
 def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
-    """A change; the first versions wrote `setting: 0.0002 -> 0.0001`."""
+    """Parse a change; the first versions wrote it as text, `setting: 0.0002 -> 0.0001`."""
     if isinstance(entry, dict):
         return entry
     setting, _, values = entry.partition(": ")
@@ -79,8 +78,8 @@ def _change(entry: dict[str, Any] | str) -> dict[str, Any]:
 
 
 def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
-    """The job with the settings of its services before they were changed, the last change first;
-    its ranks stay, any are right for a replay."""
+    """Return the job with the earlier settings of its services; the last change is undone first.
+    Mesh and parallel settings stay: a replay runs on any ranks."""
     values = job.model_dump(mode="json")
     for change in reversed(changes):
         *path, last = change["setting"].split(".")
@@ -92,7 +91,7 @@ def as_it_was(job: spec.Job, changes: list[dict[str, Any]]) -> spec.Job:
 def trainer_only(
     job: spec.Job, name: str, procs: int | None, device: Device | None = None
 ) -> spec.Job:
-    """The job with nothing but its trainer, on `procs` ranks of this host and on that device."""
+    """Return the job with only its trainer, on `procs` ranks of this host and on `device`."""
     service = job.services[name]
     assert isinstance(service, spec.TitanService)  # settings of its memory are changed
     mesh, parallel = service.mesh, service.parallel
@@ -118,7 +117,8 @@ def trainer_only(
 
 
 def spread(parallel: spec.TitanParallel, procs: int) -> spec.TitanParallel:
-    """The same over `procs` ranks: `dp_shard` takes what the other degrees leave, or all of it."""
+    """Spread over `procs` ranks: `dp_shard` takes what the other degrees leave. If they do not
+    divide `procs`, it takes all."""
     single = parallel.model_copy(update={"dp_shard": 1})
     share, rest = divmod(procs, prod(single.model_dump().values()))
     return (

@@ -1,4 +1,4 @@
-"""One execution of a job, and what stands behind its services: the real ones, or a rehearsal's."""
+"""One execution of a job, and the backend of its services: real, or a rehearsal."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from forgedsl.types.flow import Role
 
 
 class Backing(Protocol):
-    """What stands behind the services: models and engines, or in a rehearsal their latencies."""
+    """Backend of the services: models and engines, or the latencies of a rehearsal."""
 
     def spawn(self, this: Run) -> Any:
-        """Start all meshes; their fleet."""
+        """Start all meshes; return their fleet."""
 
     async def prepare(self, this: Run, fleet: Any) -> Any:
-        """Set the meshes up, and open the data meanwhile."""
+        """Set up the meshes and open the data meanwhile; return the data."""
 
     async def connect(self, this: Run, fleet: Any, data: Any) -> Any:
-        """The endpoints."""
+        """Return the endpoints."""
 
     async def restart(self, this: Run, dead: Any) -> Any:
-        """A new mesh in the place of a dead replica."""
+        """Start a new mesh in place of a dead replica."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,12 +49,12 @@ class Run:
     backing: Backing
     scratch: Scratch
     clean_up: Callable[[], None]
-    """kills every process of the run and removes what it keeps outside of its folder"""
+    """kills every process of the run and removes its files outside of the run folder"""
     changed_data: bool = False
     """a resumed run reads other data than before, which the user has allowed"""
 
     def tell(self, mesh: Any, seconds: float, facts: dict[str, Any]) -> None:
-        """Say that a mesh is ready, and its processes."""
+        """Report that a mesh and its processes are ready."""
         self.events.emit(
             "service.ready", service=mesh.service, mesh=mesh.name, seconds=round(seconds, 3),
             facts=facts,
@@ -64,10 +64,10 @@ class Run:
 
 
 def check_supported(job: spec.Job) -> None:
-    """Refuse what a job may say but this runtime cannot do yet.
+    """Reject settings that a job may have but this runtime does not support.
 
     Raises:
-        LaunchError: several hosts, a scheduler, what `support` of a service says.
+        LaunchError: such as several hosts, a scheduler, or a limit in `support` of a service.
     """
     _check_hosts(job)
     roles = frozenset[Role]().union(*(node.roles for node in job.nodes))

@@ -1,4 +1,4 @@
-"""What the controller puts into a checkpoint: plain JSON, one dataclass.
+"""State of the controller in a checkpoint: plain JSON, one dataclass.
 
     Controller --Endpoints.save(step, state.to_json())--> checkpoint --> Controller(state=...)
 
@@ -18,7 +18,7 @@ FORMAT = 1
 
 @dataclass(slots=True, kw_only=True)
 class ControllerState:
-    """Defaults are those of a fresh run."""
+    """Controller state; the defaults are those of a new run."""
 
     step: int = 0
     """optimizer steps done"""
@@ -35,7 +35,7 @@ class ControllerState:
     records: list[dict[str, Any]] = field(default_factory=list)
     """records of done steps that are not written yet"""
     replay: dict[str, int] = field(default_factory=dict)
-    """by buffer, the groups of it that lie beside this in `replay.npz`"""
+    """by buffer: number of its groups in `replay.npz` of the checkpoint"""
     wall_s: float = 0.0
     format: int = FORMAT
 

@@ -1,10 +1,11 @@
-"""What libraries print past Python: into a log of the run, and not between the lines of progress.
+"""Redirect native stderr (fd 2) to a log of the run, so that it does not break the progress
+display.
 
     fd 2  (Rust, C++)  --> logs/controller.log
-    sys.stderr         --> where standard error went before: progress, messages
+    sys.stderr         --> the original standard error: progress, messages
 
-Monarch greets on fd 2 whatever its settings; processes it starts inherit the log until they open
-their own.
+Monarch prints a banner on fd 2 in every configuration; processes it starts inherit the log until
+they open their own.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from typing import Any
 
 
 class Patient(io.FileIO):
-    """A standard error that may go: a pager that is left, a terminal that closes, a log whose disk
-    is full. What is said then is lost; the run that says it is not."""
+    """Standard error whose reader may vanish: a closed pager or terminal, or a log on a full disk.
+    Failed writes are ignored, and the run goes on."""
 
     def write(self, data: Any, /) -> int:
         try:
@@ -31,10 +32,8 @@ class Patient(io.FileIO):
 
 @contextmanager
 def native_stderr(log: Path) -> Iterator[None]:
-    """Send fd 2 to `log`; Python's own stderr stays where it was.
-
-    A `sys.stderr` that is not the interpreter's first one does not write to fd 2, and is left.
-    """
+    """Send fd 2 to `log`; Python's own stderr stays where it was. A replaced `sys.stderr` (in a
+    notebook) does not write to fd 2 and is left alone."""
     log.parent.mkdir(parents=True, exist_ok=True)
     before = sys.stderr
     before.flush()

@@ -10,12 +10,12 @@ of rewards that failed after their retries (`failed/<name>` by reward, `retried/
 that were made again), `requests_made/<name>`, `requests_again/`, `requests_slow/` and
 `requests_failed/` the HTTP requests of a judge behind an endpoint (rewards/requests.py),
 `groups_dead` the groups of the batch whose completions all have one score.
-What a step drew from buffers is in `replay/...`; rewards, ages and `groups` are of fresh groups.
-What came to a sampler by weight syncs that ended since the step before is `sync_bytes/<service>`,
-from publishing to use in `sync_s/<service>`; `sync_bytes_per_s/<service>` is the rate of it.
-Times are seconds: `reward_s/<name>` is the longest call of a reward since the step before, `step_s`
-is the wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight
-transfer, `sampler_idle_s` the time in which no completion was in the making.
+Groups drawn from buffers are in `replay/...`; rewards, ages and `groups` are of fresh groups.
+Weight syncs that ended since the step before: `sync_bytes/<service>` is their size,
+`sync_s/<service>` the time from publishing to use, `sync_bytes_per_s/<service>` the rate. Times are
+seconds: `reward_s/<name>` is the longest call of a reward since the step before, `step_s` is the
+wall time of the whole iteration, `trainer_idle_s` its wait for a batch or for a weight transfer,
+`sampler_idle_s` the time without a completion in progress.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ Record = dict[str, Any]
 
 
 class Meter:
-    """Counters and clocks of the current iteration; `turn` starts the next one. Whoever makes a
-    completion does it `with meter`."""
+    """Counters and clocks of the current iteration; `turn` starts the next one. Completions are
+    made inside `with meter`, which measures the idle time of samplers."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.running = 0
-        """completions in the making"""
+        """completions in progress"""
         self.life = 0
-        """grows whenever something shows that the run moves on"""
+        """progress counter; it grows whenever the run makes progress"""
         self.trainer_idle_s = 0.0
         self.groups_dropped: Counter[str] = Counter()
         self.rollouts_dropped = 0
         self.rows_dropped = 0
-        """rows of datasets passed over because they cannot be used, in every epoch anew"""
+        """unusable dataset rows that were skipped, counted again in every epoch"""
         self.scores_failed: Counter[str] = Counter()
         self.scores_retried: Counter[str] = Counter()
         self.requests: dict[str, Requests] = {}
@@ -63,7 +63,7 @@ class Meter:
         self.groups_dropped[reason] += 1
 
     def scored(self, score: Score | RewardError) -> None:
-        """What the rewards of one rollout came to."""
+        """Count the failures, retries, requests and durations of the rewards of one rollout."""
         self.scores_failed.update(score.failed)
         self.scores_retried.update(score.retried)
         for name, sent in score.requests.items():
@@ -72,13 +72,14 @@ class Meter:
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
     def synced(self, service: str, size: int, seconds: float) -> None:
-        """So many bytes of weights reached all of a service; a simulation has none."""
+        """Count a weight sync that reached all replicas of a service. Simulated syncs have no
+        bytes."""
         if size and seconds:
             before, took = self._synced.get(service, (0, 0.0))
             self._synced[service] = before + size, took + seconds
 
     def __enter__(self) -> None:
-        """Around every completion."""
+        """Start of a completion."""
         if self._idle_since is not None:
             self._sampler_idle_s += self._clock() - self._idle_since
             self._idle_since = None
@@ -91,7 +92,7 @@ class Meter:
 
     @contextmanager
     def idling(self) -> Iterator[None]:
-        """Around every wait of the trainer."""
+        """Measure a wait of the trainer."""
         start = self._clock()
         try:
             yield
@@ -99,7 +100,7 @@ class Meter:
             self.trainer_idle_s += self._clock() - start
 
     def turn(self) -> Record:
-        """The times and drops of the iteration that ends now."""
+        """Return the times and drops of the iteration that ends now, and reset them."""
         now = self._clock()
         if self._idle_since is not None:
             self._sampler_idle_s += now - self._idle_since
@@ -137,7 +138,7 @@ class Meter:
 def batch_record(
     batch: Batch, groups: Sequence[Sequence[float]], truncated: Sequence[bool]
 ) -> Record:
-    """What a batch says about itself; `groups` are the scores of each group of completions."""
+    """Return the metrics of a batch; `groups` are the scores of each group of completions."""
     samples = [*batch.samples, *(each for _, beside in batch.beside for each in beside)]
     lengths = [len(sample.token_ids) - sample.num_prompt for sample in samples]
     compared = [scores for scores in groups if len(scores) > 1]
@@ -157,7 +158,7 @@ def batch_record(
 
 
 def replay_record(ages: Sequence[int], fresh: int) -> Record:
-    """What a step drew from buffers: groups, how old, and their part of all of its groups."""
+    """Return metrics of groups drawn from buffers: number, age, share of the step's groups."""
     return {
         "replay/groups": len(ages),
         "replay/age_mean": _mean(ages),
@@ -167,7 +168,7 @@ def replay_record(ages: Sequence[int], fresh: int) -> Record:
 
 
 def step_record(result: StepResult) -> Record:
-    """What a step returned; `entropy` is a field of its own."""
+    """Return the metrics of a step result; `entropy` is a field of its own."""
     reports = {f"loss/{k}": v for k, v in sorted(result.metrics.items()) if k != "entropy"}
     return {
         "policy_version": result.version,
@@ -183,7 +184,7 @@ def step_record(result: StepResult) -> Record:
 
 
 def finite(record: Record) -> Record:
-    """The record with None where a number is not finite: JSON has no word for it."""
+    """Replace non-finite numbers by None, since JSON has no such numbers."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in record.items()

@@ -1,14 +1,14 @@
-"""What a run keeps outside of its folder: shared memory, and the temporary files of its processes.
+"""Files of a run outside of its folder: shared memory, and temporary files of its processes.
 
     Scratch() --key--> /dev/shm/forgedsl-KEY-owner   locked as long as this process lives
-                  |--> /dev/shm/forgedsl-KEY-*       weights on their way, meeting points
+                  |--> /dev/shm/forgedsl-KEY-*       weights in transfer, meeting points
                   |--> /dev/shm/forgedsl-KEY-sockets where TMPDIR is too long a path for them
                   |--> /dev/shm/sem.forgedsl-KEY-*   semaphores of multiprocessing in its processes
                   |--> $TMPDIR/forgedsl-KEY/         TMPDIR of every process of the run
-                  `--> SWEEP, a process that outlives this one: it kills what has RUN=forgedsl-KEY
+                  `--> SWEEP, outlives this process: kills processes with RUN=forgedsl-KEY
     remove_dead() --owner's lock is free--> all of it is removed
 
-A process id says nothing here: containers may share memory, and each numbers its processes anew.
+A lock is used, not a process id: containers may share memory but number processes separately.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from forgedsl.syntax import cache
 SHM = Path("/dev/shm")
 OWNER = "-owner"
 LONGEST = 64
-"""characters of a TMPDIR in which sockets can be made"""
+"""longest TMPDIR, in characters, in which socket paths fit"""
 RUN = "FORGEDSL_RUN"
-"""in the environment of every process that one of a run starts, whoever that belongs to by now"""
+"""environment variable that marks all descendants of a run's processes, also after reparenting"""
 SWEEP_SECONDS = 10.0
 SWEEP = """cat >/dev/null
 while pids=$(grep -lzsxF "$0" /proc/[0-9]*/environ | cut -d/ -f3) && [ "$pids" ]; do
 kill -9 $pids; sleep 0.1; done"""
-"""what ends all that is left of a run on this machine, when its input ends: also what is stopped,
-or was started by a reward and hangs on no process of ours"""
+"""shell script that kills all processes left of a run when its stdin closes: also stopped ones, and
+those that a reward started and that were reparented"""
 
 
 class Scratch:
-    """Made at the start of a run; `close` removes everything."""
+    """Temporary files and shared memory of a run, made at its start; `close` removes everything."""
 
     def __init__(self) -> None:
         self.key = f"{os.getpid()}-{time.time_ns() % 10**9}"
         try:
-            # not what Python has passed over because nothing can be written there: Monarch would
+            # Use the folder that Python found writable. Monarch would take TMPDIR without a check.
             folder = os.environ["TMPDIR"] = tempfile.gettempdir()
             self.temp = Path(folder) / f"forgedsl-{self.key}"
             self.temp.mkdir(mode=0o700)
@@ -66,7 +66,7 @@ class Scratch:
         )  # fmt: skip
 
     def _claim(self) -> FileIO:
-        # it gets its name when it is locked: nobody may find it free before
+        # Rename the file only after it is locked: no other process may find it unlocked before.
         fresh = SHM / f"forgedsl-{self.key}.new"
         try:
             owner = fresh.open("xb", buffering=0)
@@ -81,8 +81,8 @@ class Scratch:
         return owner
 
     def environment(self) -> dict[str, str]:
-        """For the processes of the run. torch would keep what it compiles in TMPDIR, and vLLM what
-        Triton does beside its own cache, where a second start does not look."""
+        """Return environment variables for the processes of the run. The caches of torch and Triton
+        are set, because by default they would lie in TMPDIR and be lost before the next start."""
         names = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
         kept = {key: os.environ.get(key, str(cache.folder() / own)) for key, own in names.items()}
         return {"TMPDIR": str(self.temp), RUN: self.temp.name, **kept}
@@ -98,8 +98,8 @@ class Scratch:
 
 
 def own_semaphores(environment: Mapping[str, str]) -> None:
-    """Name the semaphores of multiprocessing in this process, and in those that it starts, after
-    the run: who is killed leaves them, and `sem.mp-xyz` would be nobody's."""
+    """Name the multiprocessing semaphores of this process and its children after the run. A killed
+    process leaves its semaphores behind; `sem.mp-xyz` could not be assigned to a run."""
     name = Path(environment.get("TMPDIR", "")).name  # a rehearsal has none
     if name.startswith("forgedsl-"):
         config = process.current_process()._config  # type: ignore[attr-defined]
@@ -107,8 +107,8 @@ def own_semaphores(environment: Mapping[str, str]) -> None:
 
 
 def short_folder(environment: Mapping[str, str]) -> str:
-    """A folder of the run for sockets, whose paths may have 107 characters with names of 37; empty
-    where TMPDIR will do."""
+    """Return a folder of the run for sockets; "" if TMPDIR is short enough. A socket path has at
+    most 107 characters, and names take 37 of them."""
     temp = Path(environment.get("TMPDIR", ""))
     if len(str(temp)) <= LONGEST or not temp.name.startswith("forgedsl-"):
         return ""
@@ -118,7 +118,7 @@ def short_folder(environment: Mapping[str, str]) -> str:
 
 
 def remove_buffers(run_key: str) -> None:
-    """Unlink the shared memory of a run, whose processes may have died before they could."""
+    """Unlink the shared memory of a run; killed processes leave theirs behind."""
     for pattern in (f"forgedsl-{run_key}-*", f"sem.forgedsl-{run_key}-*"):
         for file in SHM.glob(pattern):
             if file.is_dir():
@@ -128,12 +128,13 @@ def remove_buffers(run_key: str) -> None:
 
 
 def remove_dead() -> list[str]:
-    """Remove what runs of this user have left that were killed; their keys."""
+    """Remove the files of killed runs of this user; return the keys of those runs."""
     return [key for path in sorted(SHM.glob(f"forgedsl-*{OWNER}")) if (key := _remove(path))]
 
 
 def _remove(path: Path) -> str | None:
-    """The key of the owner's file if its process is dead; all that it owned is gone then."""
+    """If the owner process of this file is dead, remove its run's files and return the key; else
+    None."""
     try:
         with os.fdopen(os.open(path, os.O_RDWR | os.O_NOFOLLOW), encoding="utf-8") as owner:
             if os.fstat(owner.fileno()).st_uid != os.geteuid():

@@ -1,10 +1,10 @@
-"""From a Python error to the .forge line it comes from.
+"""Map a Python error to the .forge line it comes from.
 
     exception --places_of--> "pipeline.forge:63:3" of each frame of generated code
 
-Generated code carries the place of every statement, behind it or above it, and every declaration
-and node of a generated program its `at="file.forge:line:column"`. An error that passes through such
-a frame gets a note that names the place, here and in the processes of a run.
+In generated code, a comment after or above each statement holds its place. Declarations and nodes
+of a generated program have `at="file.forge:line:column"`. An error that passes through such a frame
+gets a note that names the place, here and in the processes of a run.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from forgedsl.rows import kind_of
 
 PLACE = re.compile(r"""(?:#\s|at=")([\w.+-]+\.forge:\d+:\d+)""")
 LONGEST = 800
-"""characters of an error that are shown: it may hold a whole answer, or a page"""
+"""longest error text that is shown, in characters: an error may quote a whole answer"""
 PLAIN = ("dataset_", "reward_", "rubric_", "fn_")
-"""generated functions over plain values, whose parts can be computed again"""
+"""prefixes of generated functions over plain values; their subexpressions can be evaluated again"""
 
 
 def places_of(error: BaseException) -> tuple[str, ...]:
-    """The .forge places of the frames that an error passed, the innermost first."""
+    """Return the .forge places of the frames of an error, innermost first."""
     found = (_place(file, line) for file, line in frames(error.__traceback__))
     return tuple(dict.fromkeys(place for place in found if place))[::-1]
 
 
 def described(error: BaseException) -> str:
-    """The error in one line, with the place it comes from if that is in generated code."""
+    """Describe the error in one line, with its .forge place if generated code was involved."""
     operands = _operands(error) if isinstance(error, TypeError) else ""
     if operands:
         return f"{operands} (at {places_of(error)[0]})"
@@ -43,7 +43,7 @@ def described(error: BaseException) -> str:
 
 
 def _operands(error: TypeError) -> str:
-    """What an operation of the language was given, if that is what failed:
+    """Describe the operands of a failed operation of the language; "" for any other error. Example:
     "`row.q + row.id`: `row.q` is text, `row.id` is a number; `text(row.id)` makes text of it"."""
     trace, found = error.__traceback__, None
     while trace is not None:
@@ -73,7 +73,7 @@ def _operands(error: TypeError) -> str:
 
 
 def _written(node: ast.expr) -> str:
-    """An expression as the language has it: `row.a[0]` for `item(row, "a", 0)`."""
+    """Write an expression in the syntax of the language: `row.a[0]` for `item(row, "a", 0)`."""
     for part in [*ast.walk(node)][::-1]:
         if isinstance(part, ast.Call) and getattr(part.func, "id", "") == "item":
             keys = (f"[{ast.unparse(key)}]" for key in part.args[1:])
@@ -83,13 +83,13 @@ def _written(node: ast.expr) -> str:
 
 
 def line_of(error: BaseException, file: str) -> str:
-    """` (grading.py:12)`, the innermost line of a file that an error passed, or nothing."""
+    """Return ` (grading.py:12)`, the innermost line of `file` in the traceback, or ""."""
     lines = [line for where, line in frames(error.__traceback__) if Path(where).name == file]
     return f" ({file}:{lines[-1]})" if lines else ""
 
 
 def placed(error: BaseException) -> str:
-    """What the error says, with its place."""
+    """Return the text of the error, with its .forge place."""
     places = places_of(error)
     try:
         text = str(error)
@@ -101,7 +101,7 @@ def placed(error: BaseException) -> str:
 
 
 def install_places() -> None:
-    """Uncaught errors of this process end with the .forge lines they come from."""
+    """Add the .forge places to uncaught errors of this process."""
     if not isinstance(sys.excepthook, partial):
         sys.excepthook = partial(_hook, sys.excepthook)
 
@@ -115,14 +115,14 @@ def _hook(
 
 
 def frames(trace: TracebackType | None) -> Iterator[tuple[str, int]]:
-    """(file, line) of each frame."""
+    """Yield (file, line) of each frame."""
     while trace is not None:
         yield trace.tb_frame.f_code.co_filename, trace.tb_lineno
         trace = trace.tb_next
 
 
 def _place(file: str, line: int) -> str | None:
-    """The place in the statement that holds a line, or in the comment above it."""
+    """Return the .forge place in the statement that holds a line, or in the comment above it."""
     lines = linecache.getlines(file)
     if not any(".forge:" in text for text in lines):
         return None
@@ -133,7 +133,7 @@ def _place(file: str, line: int) -> str | None:
 
 
 def _statement(text: str, line: int) -> tuple[int, int]:
-    """First and last line of the smallest statement that holds a line."""
+    """Return the first and last line of the smallest statement that holds a line."""
     spans = [
         (node.lineno, node.end_lineno or node.lineno)
         for node in ast.walk(ast.parse(text))

@@ -2,9 +2,9 @@
 
     Batch --parts--> samples of each update --trainer--> StepResult each --summary--> one StepResult
 
-Groups stay whole: their advantages compare siblings. Every pass deals them anew, in an order by the
-batch's seed and the pass; a single update takes the batch as it is. A batch that has lost groups on
-its way may give parts that differ by a group, and no empty ones.
+Groups stay whole, because their advantages compare siblings. Every pass shuffles the groups by the
+batch's seed and the pass; a single update takes the batch as it is. If groups were dropped,
+minibatches may differ by one group; none is empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from forgedsl.schema.reports import LAST
 
 
 def parts(batch: Batch) -> Iterator[Sequence[Sample]]:
-    """The samples of each update, in the order of the batch."""
+    """Yield the samples of each update."""
     updates = batch.epochs * batch.minibatches
     if updates == 1:
         yield batch.samples
@@ -34,10 +34,9 @@ def parts(batch: Batch) -> Iterator[Sequence[Sample]]:
 
 
 def summary(results: Sequence[StepResult], batch: Batch, *, stopped: bool = False) -> StepResult:
-    """What a step says of its updates: means, of each report of the loss also the last value.
-
-    Updates left out for a loss that is no number do not count, unless one has `stopped` the run.
-    """
+    """Combine the results of the updates of a step: means, and for each report of the loss also the
+    last value. Updates skipped for a non-finite loss do not count, unless one has `stopped` the
+    run."""
     if len(results) == 1:
         return results[0]
     made = [result for result in results if not result.skipped]
@@ -56,13 +55,13 @@ def summary(results: Sequence[StepResult], batch: Batch, *, stopped: bool = Fals
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Of infinite numbers too, of which `fmean` may say nothing: a report may be infinite."""
+    """Return the mean. A report may be infinite, and `fmean` may raise on infinite numbers."""
     found = list(values)
     return fmean(found) if all(map(math.isfinite, found)) else sum(found)
 
 
 def _dealt(batch: Batch, epoch: int) -> Iterator[list[int]]:
-    """Samples of each minibatch of a pass."""
+    """Yield the sample indices of each minibatch of a pass."""
     members = batch.members or [0] * len(batch.samples)
     groups = list(dict.fromkeys(members))
     random.Random(seed_of(batch.seed, epoch)).shuffle(groups)
@@ -73,7 +72,7 @@ def _dealt(batch: Batch, epoch: int) -> Iterator[list[int]]:
 
 
 def _at(sample: Sample, updates: int, number: int) -> Sample:
-    """The sample as it counts updates: `num_steps` of a batch counts steps."""
+    """Set `num_steps` of a sample to the number of updates so far; the batch counts steps."""
     fields = dict(sample.sequence_fields)
     if "num_steps" in fields:
         fields["num_steps"] = updates * fields["num_steps"] + number

@@ -19,7 +19,8 @@ Work = Callable[[], Awaitable[None]]
 
 
 class Versions:
-    """`trained` by trained service, `served` by sampler; lanes run in the given task group."""
+    """Policy versions: `trained` by trained service, `served` by sampler; and one lane per
+    sampler."""
 
     def __init__(self, trained: dict[str, int], served: dict[str, int]) -> None:
         self.trained = trained
@@ -52,7 +53,7 @@ class Versions:
 
 
 async def _after(before: Iterable[asyncio.Task[None]], work: Work | None) -> None:
-    """Run `work` when all of `before` are done; their failures belong to the task group."""
+    """Wait for all of `before`, then run `work`. Failures of `before` belong to the task group."""
     pending = list(before)
     if pending:
         await asyncio.wait(pending)

@@ -1,11 +1,11 @@
-"""A process that answers calls for its parent: what a call does to it, it does to no one else.
+"""A worker process that answers calls of its parent, so that a crash or hang affects only the
+worker.
 
     Child.ask(value) --(number, value)--> the loop of a worker --(number, answer, last)--> answer
 
-Answers come one by one, over a socket. A call that does not react to the end of its time costs the
-process, which is killed with all that it has started; other calls in it learn that they have to be
-made again. The process of a worker begins in a `main(number)` that reads what it serves, loads it,
-and says "" or what is wrong with it.
+Answers come one by one, over a socket. If a call ignores its time limit, the worker is killed with
+all processes that it started; the other calls in it are told to retry. A worker starts in a
+`main(number)` that receives what it serves, loads it, and sends "" or what is wrong.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from forgedsl.runtime.temporary_files import own_semaphores
 HEAD = struct.Struct("!Q")
 PR_SET_PDEATHSIG = 1
 TOLD = -1
-"""number of what nobody waits for"""
+"""number of a message without an answer"""
 GRACE = 1.0
-"""seconds that an interrupted call has to end before its process is killed"""
+"""seconds between the interrupt of a call and the kill of its process"""
 LOADING = 540.0
-"""seconds that a worker has to load, of the 600 of a mesh"""
+"""seconds for a worker to load, of the 600 s of a mesh"""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The process has ended: why, and whether because of this very call."""
+    """The process has ended. `cause` says why; `mine` is True if this very call ended it."""
 
     cause: str
     mine: bool
     late: bool = False
-    """it did not react to the end of its time"""
+    """it ignored its time limit"""
 
 
 class Frames(asyncio.Protocol):
-    """Values over a stream, each `got` when it is whole. What is sent in one turn of the event loop
-    goes together, since each write wakes who reads."""
+    """Pickled values over a stream; `got` is called with each. Values sent in one turn of the event
+    loop are written together, because each write wakes the reader."""
 
     transport: asyncio.Transport
 
     def __init__(self) -> None:
         self.ended = asyncio.get_running_loop().create_future()
-        """done with the stream"""
+        """done when the stream has ended"""
         self._read = bytearray()
         self._parts: list[bytes] = []
 
@@ -97,7 +97,7 @@ class Frames(asyncio.Protocol):
 
 
 class Calls(Frames):
-    """Numbered calls over a stream; answers come as they are ready."""
+    """Client: numbered calls over a stream; answers come in any order."""
 
     def __init__(self, told: Callable[[Any], object] | None = None) -> None:
         super().__init__()
@@ -107,10 +107,10 @@ class Calls(Frames):
         self._waiting: dict[int, asyncio.Future[Any]] = {}
 
     def call(self, value: Any) -> asyncio.Future[Any]:
-        """The answer, which fails with ConnectionError where the stream ends before it.
+        """Send a call and return its answer as a future.
 
         Raises:
-            ConnectionError: it has ended.
+            ConnectionError: the stream has ended; the future fails with it if that happens later.
         """
         if self.ended.done():
             raise ConnectionError("the line has ended")
@@ -120,7 +120,7 @@ class Calls(Frames):
         return future
 
     def tell(self, value: Any) -> None:
-        """As `call`, where nobody waits; whoever has something to answer does it to `told`."""
+        """Send a value without waiting. An answer, if any, goes to the callback `told`."""
         self.post((TOLD, value))
 
     def close(self) -> None:
@@ -148,9 +148,9 @@ class Calls(Frames):
 
 
 class Answers(Frames):
-    """Answers calls side by side as they come; who sends them bounds their number. `answer` gives a
-    reply, and whether the process ends when it is sent. With a `secret`, only who says it first is
-    listened to."""
+    """Server: answers calls concurrently; the client bounds their number. `answer` returns the
+    reply, and True if the process ends after sending it. With a `secret`, a client must send it
+    first."""
 
     def __init__(
         self, answer: Callable[[Any], Awaitable[tuple[Any, bool]]], secret: bytes = b""
@@ -189,13 +189,14 @@ class Answers(Frames):
 
 
 class Child(Calls):
-    """One process from its start to its end."""
+    """Parent's side of one worker process, from its start to its end."""
 
     def __init__(self, process: subprocess.Popen[bytes], memory: int | None = None) -> None:
         super().__init__()
         self._process, self._memory, self._killed = process, memory, ""
         self._said: asyncio.Queue[str | None] = asyncio.Queue()
-        """before it answers calls: "" when it runs, and "" or what is wrong when it has loaded"""
+        """messages before the first call: "" when it runs, then "" or an error when it has
+        loaded"""
 
     @classmethod
     async def begin(
@@ -207,16 +208,17 @@ class Child(Calls):
         memory: int | None = None,
         seconds: float | None = None,
     ) -> Child:
-        """Start `main` of a module in a process and wait until it has loaded what it serves, as
-        long as a run does or so many `seconds`.
+        """Start `main` of a module in a process and wait until it has loaded what it serves. The
+        limit is LOADING, as in a run, or `seconds`.
 
         Raises:
-            LaunchError: it could not; `names` are what could not be loaded.
+            LaunchError: it could not load; `names` says what.
         """
         ours, theirs = socket.socketpair()
         with theirs:
             code = f"from {module} import main; main({theirs.fileno()})"
-            # a session of its own: what it starts is killed with it, Ctrl-C is not its affair
+            # A session of its own: processes that it starts are killed with it, and Ctrl-C does not
+            # reach it.
             process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 pass_fds=[theirs.fileno()],
@@ -259,7 +261,7 @@ class Child(Calls):
         return said
 
     async def ask(self, value: Any, limit: float) -> Any:
-        """The answer, or `Ended`."""
+        """Return the answer, or `Ended` if the process ended."""
         try:
             async with asyncio.timeout(limit + GRACE):
                 return await self.call(value)
@@ -272,7 +274,7 @@ class Child(Calls):
             return Ended(self._killed or why, mine=not self._killed)
 
     def kill(self, reason: str) -> None:
-        """End the process and all that it has started."""
+        """Kill the process and all processes that it started."""
         self.alive = False
         self._killed = reason
         started: list[psutil.Process] = []
@@ -287,7 +289,7 @@ class Child(Calls):
 
 
 class Lasting:
-    """A process that is started again where it has ended; `begin` starts one."""
+    """A worker process that is started again after it ended; `begin` starts one."""
 
     def __init__(self, begin: Callable[..., Awaitable[Child]]) -> None:
         self._begin = begin
@@ -295,7 +297,7 @@ class Lasting:
         self._now: Child | None = None
 
     async def start(self, seconds: float | None = None) -> Child:
-        """Wait until it can be called, as long as a run does or so many `seconds`.
+        """Return a running process; start one if needed. `seconds` is the limit for loading.
 
         Raises:
             LaunchError: what it serves cannot be loaded.
@@ -311,7 +313,7 @@ class Lasting:
 
 
 def ending(process: subprocess.Popen[bytes], when: str, memory: int | None) -> str:
-    """How a process ended; waits for it."""
+    """Wait for a process and describe how it ended."""
     code = process.wait()
     if code >= 0:
         return f"its process ended with exit code {code}{when}"
@@ -323,7 +325,7 @@ def ending(process: subprocess.Popen[bytes], when: str, memory: int | None) -> s
 
 
 class Interrupted(BaseException):
-    """Raised inside what has used up its time."""
+    """Raised inside a call that has used up its time."""
 
 
 def interrupt(number: int, frame: object) -> None:
@@ -331,7 +333,8 @@ def interrupt(number: int, frame: object) -> None:
 
 
 def begin(number: int) -> tuple[socket.socket, Any]:
-    """The stream to the parent, and what is to be served, which has so long to be loaded."""
+    """Return the stream to the parent and what to serve; loading it is interrupted after a
+    limit."""
     die_with_parent()
     own_semaphores(os.environ)
     stream = socket.socket(fileno=number)
@@ -347,7 +350,7 @@ def begin(number: int) -> tuple[socket.socket, Any]:
 
 
 def loaded(stream: socket.socket) -> None:
-    """Say that calls may come."""
+    """Tell the parent that calls may come, and stop the limit for loading."""
     signal.setitimer(signal.ITIMER_REAL, 0)
     send(stream, "")
 
@@ -357,7 +360,11 @@ def send(stream: socket.socket, value: Any) -> None:
 
 
 def receive(stream: socket.socket) -> Any:
-    """The next value. Raises EOFError at the end."""
+    """Return the next value.
+
+    Raises:
+        EOFError: the stream has ended.
+    """
     (size,) = HEAD.unpack(_exactly(stream, HEAD.size))
     return pickle.loads(_exactly(stream, size))
 
@@ -373,7 +380,7 @@ async def serve_together(
 
 
 def packed(value: Any) -> bytes:
-    """A value as it goes over a stream."""
+    """Encode a value for a stream: length, then pickle."""
     body = pickle.dumps(value)
     return HEAD.pack(len(body)) + body
 
@@ -388,11 +395,11 @@ def _exactly(stream: socket.socket, size: int) -> bytes:
 
 
 def late(seconds: float) -> str:
-    """What is said of a call that took too long."""
+    """Error text of a call that took too long."""
     return f"no answer within {seconds:g} s"
 
 
 def die_with_parent() -> None:
-    """Nothing is left behind where the actor is killed."""
+    """Have the kernel kill this process when its parent dies (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
