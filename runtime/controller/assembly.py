@@ -21,25 +21,26 @@ from forgedsl.runtime.group import GroupState, number
 from forgedsl.types.flow import Role
 
 SHOWN = 200
-"""characters at either end that are kept of the other answers of a group"""
+"""other answers of a group are shortened to this many characters at either end"""
 
 
 @dataclass(slots=True, kw_only=True)
 class Assembled:
-    """A batch and what only the metrics want to know about it."""
+    """A batch, with further values for the metrics."""
 
     batch: Batch
     truncated: list[bool] = field(default_factory=list)
     scores_by_group: list[list[float]] = field(default_factory=list)
     parts: dict[str, list[float]] = field(default_factory=dict)
     replayed: list[int] = field(default_factory=list)
-    """ages of the groups that were drawn from buffers"""
+    """ages of groups drawn from buffers"""
 
 
 def assemble(
     flow: Flow, step: Node, units: Sequence[GroupState], ages: dict[int, dict[str, dict[int, int]]]
 ) -> Assembled:
-    """The batch of a step, of replays or supervised sources; `ages` by group, stream, sibling."""
+    """Assemble the batch of a step from replay streams or supervised sources. `ages` is indexed by
+    group, stream and sibling."""
     out = Assembled(batch=Batch(samples=[]))
     samples: list[list[Sample]] = []
     for _, edges in step.terms:
@@ -67,7 +68,7 @@ def assemble(
 
 
 def _of(flow: Flow, edges: Sequence[str]) -> set[str]:
-    """The roots of the completions of some batches."""
+    """Return the root sources of the completions in these batches ("" for a supervised one)."""
     return {
         flow.edges[s.edge].root if s else "" for e in edges for s in flow.replays.get(e, [None])
     }
@@ -105,7 +106,8 @@ def _add(
 def _scores(
     flow: Flow, unit: GroupState, lineage: str | None
 ) -> tuple[dict[int, Score], dict[str, dict[int, float]]]:
-    """The first score of the lineage (the reward of the metrics), and every value by name."""
+    """Return the scores of the first score node of the lineage (used for reward metrics), and all
+    values by name."""
     mine = [
         n for n in flow.scores if flow.edges[n.name].lineage == lineage and n.name in unit.scores
     ]
@@ -120,7 +122,8 @@ def _scores(
 
 
 def _sample(rollout: Rollout, source: Node) -> Sample:
-    """Every completion brings the fields that nobody has to name."""
+    """Make a sample with the fields that every completion has: length, truncation and, if it was
+    sampled, the sampler's log-probs as `behavior`."""
     sample = Sample(
         token_ids=[*rollout.prompt.token_ids, *rollout.token_ids],
         num_prompt=len(rollout.prompt.token_ids),
@@ -165,7 +168,8 @@ def _example(rollout: Rollout, score: Score | None) -> dict[str, Any]:
 
 
 def spread(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
-    """`count` examples over the range of scores, the best first, each with its `siblings`."""
+    """Choose `count` examples spread over the range of scores, best first, each with its
+    `siblings`."""
     ranked = sorted(examples, key=lambda example: -(example["score"] or 0.0))
     chosen = ranked[:count]
     if len(ranked) > count >= 2:
@@ -180,7 +184,7 @@ def spread(examples: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 
 
 def _briefly(example: dict[str, Any]) -> dict[str, Any]:
-    """Another answer of the group, a long one by its begin and its end."""
+    """Shorten another answer of the group: a long text keeps its beginning and its end."""
     text = example["response"]
     if len(text) > 2 * SHOWN:
         text = f"{text[:SHOWN]} ... {text[-SHOWN:]}"

@@ -1,4 +1,4 @@
-"""What all parts of one run share: the job and its flow, the services, and the live state."""
+"""State that all parts of one run share: the job and its flow, the services, and live counters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from forgedsl.runtime.versions import Versions
 
 
 class Pulse:
-    """Wakes everybody who waits for a change; they look for themselves whether it matters."""
+    """Broadcast wake-up: `fire` wakes all waiters, and each checks its own condition again."""
 
     def __init__(self) -> None:
         self._next: asyncio.Future[None] | None = None
@@ -42,6 +42,6 @@ class Context:
     versions: Versions
     failures: FailureGuard
     changed_data: bool = False
-    """the data are not those of the checkpoint, and the user said that this is right"""
+    """the data differ from those of the checkpoint, and the user allowed that"""
     meter: Meter
     pulse: Pulse = field(default_factory=Pulse)

@@ -2,13 +2,13 @@
 
     Intake (draw, fire nodes) --batch--> assemble --> step --> sync, eval, checkpoint --+
         ^                                                                               |
-        `------------- credits, when the weights trained on the groups were pulled -----'
+        `------------- credits, when samplers have pulled the new weights -----'
 
-Everything is a task of one group: groups of completions, weight transfers, evaluations, the
-trainer loop, and the watches for failures and for an interrupt. The first that fails cancels the
-others; the run then ends with a RunError or GuardError and, where the trainer still answers, a
-checkpoint. Asynchronous schedules let the trainer go on while transfers and evaluations run;
-synchronous ones wait for each.
+All work runs as tasks of one asyncio task group: groups of completions, weight transfers,
+evaluations, the trainer loop, and watchers for failures and for an interrupt. The first failure
+cancels the others. The run then ends with a RunError or GuardError and, if the trainer still
+answers, a checkpoint. Asynchronous schedules let the trainer go on while transfers and evaluations
+run; synchronous ones wait for each.
 """
 
 from __future__ import annotations
@@ -68,27 +68,29 @@ from forgedsl.runtime.versions import Versions
 
 MIN_FAILURES_IN_A_ROW = 16
 CAUSE_SECONDS = 5.0
-"""in which the death of another service may turn out to be why one failed"""
+"""seconds to wait for a report that another service died, before blaming this one"""
 SAVE_MARGIN, SAVE_PART = 1.5, 0.25
-"""of the time that the last checkpoint took, of the time that is left: kept for a checkpoint"""
+"""time reserved for a checkpoint: multiple of the last one's duration, minimum part of the time
+left"""
 COLLECT = (100_000, 100, 100)
-"""Python's collector during a run: what is in flight lives long and is in no circle, and to look at
-all of it as often as Python does by itself took half of the controller's time"""
+"""thresholds of the garbage collector during a run. In-flight objects are long-lived and acyclic.
+With Python's default thresholds, garbage collection took half of the controller's CPU time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How a run ended that did not fail."""
+    """Result of a run that did not fail."""
 
     ended: Literal["steps", "data", "interrupted"]
     step: int
     versions: dict[str, int]
     checkpoint: str | None
-    """the newest one; None: an interrupt could not wait for the step in progress"""
+    """path of the newest checkpoint; None if an interrupt could not wait for the step in
+    progress"""
 
 
 class StepLeft(Exception):
-    """A step was given up with the weights as before it."""
+    """A step was abandoned; the weights are those before it."""
 
 
 class _Stop(Exception):
@@ -96,7 +98,8 @@ class _Stop(Exception):
 
 
 class Controller:
-    """One run of a job. `state` is what a checkpoint holds, to resume from it.
+    """One run of a job. `state` is the controller state of a checkpoint to resume from.
+
 
     Example:
         controller = Controller(job, endpoints, events)
@@ -105,11 +108,11 @@ class Controller:
     """
 
     _until: float | None = None
-    """when whoever interrupts ends the run"""
+    """loop time at which the scheduler will kill the run"""
     _step_at: tuple[Node, float] | None = None
-    """the step in progress, while no weights have changed, and when it began"""
+    """the step in progress and its start, as long as it has changed no weights"""
     _step_s = 0.0
-    """of the last one"""
+    """seconds that the last step took"""
 
     def __init__(
         self,
@@ -163,13 +166,17 @@ class Controller:
         self._began = self._now()
 
     def interrupt(self, seconds: float | None = None) -> None:
-        """Stop soon: nothing more is drawn, a checkpoint is written, `run` returns. A step that
-        does not end in time for that is left, if there are no more than so many `seconds`."""
+        """Stop soon: draw nothing more, write a checkpoint, return from `run`. With `seconds`, the
+        run must end within them; a step that takes too long is then abandoned."""
         self._until = None if seconds is None else self._now() + seconds
         self._interrupted.set()
 
     async def run(self) -> Outcome:
-        """Run to the end. Raises RunError or GuardError; see `Outcome` for the other ends."""
+        """Run to the end.
+
+        Raises:
+            RunError: the run failed, or a guard stopped it (GuardError).
+        """
         before = gc.get_threshold()
         gc.set_threshold(*COLLECT)
         try:
@@ -227,7 +234,7 @@ class Controller:
         raise _Stop
 
     async def _iterate(self, units: Sequence[GroupState]) -> None:
-        """One optimizer step and what follows from it."""
+        """Do one optimizer step, then syncs, evaluations and a checkpoint if they are due."""
         await self._saving.check()
         ages = {unit.group: self._pool.ages(unit) for unit in units}
         drawn = [each for b in self._buffers.values() for each in b.draw(self._state.step)]
@@ -248,7 +255,7 @@ class Controller:
         return seconds is not None and self._now() - self._saving.at >= seconds
 
     async def _commit(self, units: Sequence[GroupState], batches: dict[str, Assembled]) -> None:
-        """The step and its entries in the books."""
+        """Do the step, then update ledgers, buffers and records."""
         self._step_at, start = (self._flow.steps[0], self._now()), self._now()
         results: dict[str, StepResult] = {}
         for node in self._flow.steps:
@@ -267,7 +274,7 @@ class Controller:
         self._records.add(record)
 
     async def _whole(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do what must not be cut in half when the run is cancelled; `_settle` waits for it."""
+        """Do work that must not stop halfway when the run is cancelled; `_settle` waits for it."""
         self._uncut = asyncio.create_task(work)
         await asyncio.shield(self._uncut)
 
@@ -313,7 +320,7 @@ class Controller:
         return result
 
     def _record(self, batches: dict[str, Assembled], results: dict[str, StepResult]) -> Record:
-        """The first step gives the fields of the contract, further ones get their name in front."""
+        """Make the metrics record. Fields of the first step have plain names, others a prefix."""
         (first, *others) = self._flow.steps
         assembled = batches[first.name]
         times = self._meter.turn()
@@ -336,7 +343,7 @@ class Controller:
         return record
 
     async def _finish(self) -> None:
-        """The last checkpoint, beside it what is still running, then the last evaluation."""
+        """Write the last checkpoint while remaining tasks end, then run the last evaluation."""
         step, steps = self._state.step, self._job.schedule.steps
         self._ended = "data" if steps is None or step < steps else "steps"
         if step == 0:
@@ -356,7 +363,7 @@ class Controller:
     # ---- ends
 
     def _wanted(self, intake: Intake) -> int:
-        """Groups of a source that the remaining steps still need."""
+        """Number of groups of a source that the remaining steps still need."""
         steps = self._job.schedule.steps
         if steps is None:
             return 1 << 62
@@ -372,7 +379,8 @@ class Controller:
         raise _Stop
 
     async def _close(self, group: BaseExceptionGroup) -> None:
-        """All tasks are gone: either the outcome is known, or find the cause and raise it."""
+        """Handle the end of all tasks: finish a known outcome, or find the cause of a failure and
+        raise it."""
         errors = [error for error in _leaves(group) if not isinstance(error, _Stop)]
         if self._ended is None or len(errors) == len(_leaves(group)):
             await self._fail(errors)
@@ -388,14 +396,13 @@ class Controller:
                 await self._saving.end()
 
     def _left(self) -> float:
-        """Seconds that there are to end in."""
+        """Seconds left until the run must end."""
         return (
             self._interrupt_seconds if self._until is None else max(0.0, self._until - self._now())
         )
 
     async def _in_time(self) -> None:
-        """Leave the step in progress, where that is possible, if it does not end soon enough for a
-        checkpoint to be written."""
+        """Abandon the step in progress if it would not end early enough to write a checkpoint."""
         if self._until is None or self._step_at is None or self._uncut is None:
             return
         node, begin = self._step_at
@@ -409,7 +416,7 @@ class Controller:
                 self._events.emit("warning", message=f"the step in progress goes on: {error}")
 
     async def _settle(self, task: asyncio.Task[None] | None, seconds: float) -> None:
-        """Let the step or checkpoint in progress end, or give it up after `seconds`."""
+        """Wait for the step or checkpoint in progress; cancel it after `seconds`."""
         if task is None or (task is self._uncut and task.done()):
             return
         try:
@@ -437,7 +444,7 @@ class Controller:
             origin=getattr(cause, "origin", ""),
             message=f"{type(cause).__name__}: {cause}",
         )
-        # what could not be written a moment ago cannot be written now
+        # After a failed checkpoint another one would fail too.
         hopeless = isinstance(cause, NonFiniteError | CheckpointError)
         spoiled = self._stepping or dead_trainer or hopeless
         if not spoiled and self._saving.step != self._state.step:
@@ -451,8 +458,8 @@ class Controller:
         raise cause
 
     async def _cause(self, errors: list[BaseException]) -> BaseException:
-        """What came first. Where a process is gone, services that talked to it fail too, and may be
-        sooner to say so than who watches it."""
+        """Return the first cause. When a process dies, services that talked to it fail too, and may
+        report that before the death itself is reported."""
         found = [error for error in errors if isinstance(error, RunError)]
         for error in found:
             if isinstance(error, GuardError) or _is_death(error):

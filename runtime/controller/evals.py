@@ -3,8 +3,8 @@
     Job.evals --Evals.run(name) --evaluate_sample, evaluate_score--> mean score, events
                     .loss(name) --evaluate_loss--> loss of held-out data, events
 
-An evaluation measures one version of the sampler's weights: the lane in `versions.py` keeps the
-next sync away until it is done. Completions that fail or are dropped count in `failed`, not in the
+An evaluation measures one version of the sampler's weights: the lane in `versions.py` holds back
+the next sync until it is done. Completions that fail or are dropped count in `failed`, not in the
 mean.
 """
 
@@ -51,7 +51,7 @@ class Evals:
         self._prompts: dict[str, list[Prompt]] = {}
 
     async def loss(self, name: str, *, version: int, step: int) -> EvalResult:
-        """The loss of the held-out rows under the weights that the trainer has now."""
+        """Return the loss on the held-out rows under the trainer's current weights."""
         node = self._nodes[name]
         where = {"name": name, "service": node.target, "step": step, "version": version}
         with self._events.span("eval", **where) as end:
@@ -65,7 +65,8 @@ class Evals:
         return EvalResult(name=name, version=version, value=value)
 
     async def run(self, name: str, *, version: int, step: int) -> EvalResult:
-        """All held-out prompts, `n` completions each, on the weights the sampler has now."""
+        """Evaluate all held-out prompts, `n` completions each, under the sampler's current
+        weights."""
         spec, node = self._job.evals[name], self._nodes[name]
         if name not in self._prompts:
             prompts = await demand(node, self._endpoints.eval_prompts(name))
@@ -120,7 +121,8 @@ class Evals:
 
 
 def _node(name: str, spec: Eval, job: Job, samplers: list[Node]) -> Node:
-    """A node that stands for the eval: its completions take what those of the flow may take."""
+    """Make a node for the eval; it gets the slots and timeout of the flow's nodes on that
+    service."""
     peers = [node for node in samplers if node.target == spec.service]
     return Node(
         id=f"eval/{name}",

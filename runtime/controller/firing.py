@@ -1,11 +1,11 @@
-"""Firing nodes: calls the endpoint of a node with its inputs, and bears what fails.
+"""Fire nodes: call the endpoint of a node with its inputs, and handle failures.
 
     GroupState cells --inputs--> Firing --Endpoints--> GroupState cells
 
-`round.py` says when. The nodes of the batch phase fire for the groups of an assembled batch, those
-of batch level once for all of them. A failed completion is tried again, then dropped; a group of
-which too little is left is dropped (DropGroup); every other failure ends the run as a RunError that
-names the service and where it was declared.
+`group_scheduler.py` decides when. Nodes of the batch phase fire for each group of an assembled
+batch; nodes of batch level fire once for all groups. A failed completion is retried, then dropped;
+a group with too few completions left is dropped (DropGroup); every other failure ends the run as a
+RunError that names the service and where it was declared.
 """
 
 from __future__ import annotations
@@ -34,9 +34,11 @@ T = TypeVar("T")
 
 
 async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float | None) -> T:
-    """Await an endpoint call, under a deadline if any; failures become a RunError with its origin.
+    """Await an endpoint call, with a deadline unless `seconds` is None. `RolloutError`,
+    `DropRollout` and `Late` pass through: the caller decides what they cost.
 
-    `RolloutError`, `DropRollout` and `Late` pass through: only the caller knows what they cost.
+    Raises:
+        RunError: any other failure, with the origin of the service or node.
     """
     try:
         if seconds is None:
@@ -61,13 +63,13 @@ async def bounded(call: Awaitable[T], *, what: str, node: Node, seconds: float |
 
 
 async def ask(node: Node, call: Awaitable[T], *, patient: bool = False) -> T:
-    """`bounded` by the timeout of the node; `patient`: by nothing."""
+    """Await a call with the timeout of the node; `patient`: without a timeout."""
     what = f"{node.op} {node.name} on {node.target}" if node.target else f"{node.op} {node.name}"
     return await bounded(call, what=what, node=node, seconds=None if patient else node.timeout)
 
 
 async def demand(node: Node, call: Awaitable[T]) -> T:
-    """`ask` for calls that the run cannot go on without: lateness and drops end it too."""
+    """Await a call that the run cannot go on without: timeouts and drops also raise RunError."""
     try:
         return await ask(node, call)
     except (Late, RolloutError, DropRollout) as error:
@@ -89,7 +91,7 @@ class Firing:
     ask, demand = staticmethod(ask), staticmethod(demand)
 
     async def group(self, unit: GroupState) -> str | None:
-        """Fire every group-phase node of a group; the reason if the group was dropped."""
+        """Fire every group-phase node of a group; return the reason if the group was dropped."""
         return await self._all(unit, unit.source.nodes) or self._unusable(unit)
 
     async def batch(self, units: Sequence[GroupState]) -> None:
@@ -111,10 +113,8 @@ class Firing:
                 self._abandon(unit, reason)
 
     def _unusable(self, unit: GroupState) -> str | None:
-        """Why a group whose nodes have fired adds nothing to a batch: too few completions left.
-
-        Counted are the completions that every reader of the batch phase can use.
-        """
+        """Return why a group cannot be used in a batch: too few completions are left; or None. A
+        completion counts if every reader of the batch phase can use it."""
         inputs = [given for node in self._flow.batch_nodes for given in node.inputs]
         for stream in itertools.chain.from_iterable(self._flow.replays.values()):
             inputs += [stream.input, *stream.fields]
@@ -140,7 +140,7 @@ class Firing:
             self._abandon(unit, reason)
 
     def _abandon(self, unit: GroupState, reason: str) -> None:
-        """A group that is already in a batch adds nothing to it."""
+        """Drop a group that is already in a batch; its samples are left out."""
         unit.abandon(reason)
         self.meter.group_dropped(reason)
         self.events.emit("group.dropped", group=unit.group, reason=reason)
@@ -173,7 +173,7 @@ class Firing:
         return await unit_of(node.op).fire(self, call)
 
     async def _joint(self, units: Sequence[GroupState], node: Node) -> None:
-        """A node over the whole batch: inputs are concatenated, the result is split back."""
+        """Fire a node once for the whole batch: concatenate its inputs, split the result back."""
         mine = [u for u in units if u.source.node.name == self._flow.edges[node.name].root]
         parts: list[tuple[GroupState, list[int], list[Any]]] = []
         for unit in mine:
@@ -201,7 +201,7 @@ class Firing:
 
 
 def _check_length(node: Node, result: Any, count: int) -> None:
-    """A list has one entry per completion."""
+    """Raise RunError if a list does not have one entry per completion."""
     if isinstance(result, list) and len(result) != count:
         raise RunError(
             f"{node.op} {node.name} returned {len(result)} values for {count} completions",
@@ -215,7 +215,7 @@ def _joint(node: Node) -> bool:
 
 
 def _spread(value: Any, siblings: list[int]) -> list[Any]:
-    """A value of a group stands for each of its completions in a batch-level argument."""
+    """Repeat a group's value for each of its completions, for a batch-level argument."""
     return value if isinstance(value, list) else [value] * len(siblings)
 
 

@@ -10,8 +10,8 @@ assembled batch: batch-level functions, log-probs under the weights before the s
 reads those). The first input of an operation is what it works on: the prompt of `sample`, the
 completions of `logprobs`, `score` and `keep`; the second one of `score` is the target, of `keep`
 the mask. Only `call` and `mask` read their inputs by argument name, and `replay` and `put` their
-fields. What is drawn from a buffer (`recall`) is a root too, all of whose nodes fire in the batch
-phase: a group of it begins when the fresh ones of a step are there.
+fields. A draw from a buffer (`recall`) is a root too; all of its nodes fire in the batch phase,
+because its groups are drawn when the fresh groups of a step are ready.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from forgedsl.types.flow import Role
 
 
 def analyse(job: Job) -> Flow:
-    """Work out roots, lineages, phases and replay fields. Nodes come in topological order."""
+    """Compute roots, lineages, phases and replay fields. Nodes come in topological order."""
     edges: dict[str, Edge] = {}
     offsets: dict[str, int] = {}
     next_offset: dict[str, int] = {}
@@ -82,7 +82,8 @@ def _sources(job: Job, edges: dict[str, Edge], syncs: tuple[Node, ...]) -> tuple
 
 
 def _streams(replay: Node, edges: dict[str, Edge]) -> tuple[Stream, ...]:
-    """A field goes to the completions it was computed from, or to all if it is one per group."""
+    """Assign fields to completion inputs: a field belongs to the completions that it was computed
+    from; a field with one value per group belongs to all."""
     inputs = [(given, edges[given.edge]) for given in replay.inputs]
     streams = []
     for given, edge in inputs:

@@ -1,11 +1,11 @@
-"""One firing of the nodes of a group: what is ready is worked on, until all of them have fired.
+"""Schedule the nodes of a group: fire each when its inputs are ready, until all have fired.
 
     GroupState.put --heard--> ready (node, sibling) --slots--> fire --put--> ...
 
 Nodes that work per completion fire for each as soon as its inputs are there (a reward starts when
 its rollout ends, not when the group does); the others fire once for the group. A completion has one
-task, which goes on with what became ready by its value; only what becomes ready beside that gets a
-task of its own. `node.slots` groups are worked on at once by a node: a group has its place from its
+task, which continues with a node that became ready by its value; further ready nodes get tasks of
+their own. A node works on at most `node.slots` groups at once: a group holds its slot from its
 first completion there to its last.
 """
 
@@ -23,37 +23,38 @@ from forgedsl.runtime.operations.registry import unit_of
 from forgedsl.types.flow import Role
 
 Fire = Callable[[GroupState, Node, int], Awaitable[Any]]
-"""the value of a node for a completion"""
+"""returns the value of a node for one completion"""
 FireAll = Callable[[GroupState, Node], Awaitable[tuple[Sequence[int], Any]]]
-"""the siblings that a node worked on, and what it gave for them"""
+"""returns the siblings that a node worked on, and its result for them"""
 
 
 @dataclass(slots=True)
 class Place:
-    """What one node still waits for in a group."""
+    """Firing state of one node in a group."""
 
     node: Node
     edges: frozenset[str]
     each: bool
     """fires once per completion"""
     need: list[int]
-    """by completion (one entry where it fires once): edges that have no value for it yet"""
+    """by completion (one entry if the node fires once): number of inputs still missing"""
     left: int
-    """completions that have not been fired"""
+    """completions for which it has not fired"""
     queue: list[int] | None = field(default_factory=list)
-    """completions that are ready before the group has its place; None: it has it"""
+    """completions that are ready before the group has its slot; None once it has the slot"""
 
     def compares(self, edge: str) -> bool:
-        """Whether this fires for a completion when all of them are there."""
+        """True if the node needs all completions of this edge before it fires for any
+        (comparison)."""
         return self.node.compares and edge == self.node.inputs[0].edge
 
     def judged_by(self, edge: str) -> bool:
-        """Whether this is a filter, and the edge its verdict."""
+        """True if the node is a filter and the edge is its verdict."""
         return Role.DROPS in self.node.roles and edge == self.node.inputs[1].edge
 
 
 class GroupScheduler:
-    """Fires `nodes` for `unit`; `run` ends when all have fired, or raises what one of them did."""
+    """Fires `nodes` for `unit`. `run` ends when all have fired, or raises the error of one."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class GroupScheduler:
         self._slots = slots
         self._fire, self._fire_all = fire, fire_all
         self._mine = False
-        """a value is put by the round itself, which sees to what becomes ready"""
+        """True while the scheduler itself puts a value; it then starts the ready nodes"""
         self._places = [_place(unit.flow, node) for node in nodes]
         self._readers: dict[str, list[Place]] = {}
         for place in self._places:
@@ -97,7 +98,7 @@ class GroupScheduler:
                 self._slots[name].release()
 
     def _spread(self) -> None:
-        """Give a task to everything that is ready."""
+        """Start a task for everything that is ready."""
         ready, self._ready = self._ready, []
         for place, sibling in ready:
             self._tasks.create_task(self._work(place, sibling))
@@ -112,7 +113,7 @@ class GroupScheduler:
             self._spread()
 
     def _note(self, edge: str, sibling: int) -> None:
-        """A value is there for one completion."""
+        """Handle the value of one completion."""
         if self._unit.flow.edges[edge].width is None:
             return
         for place in self._readers.get(edge, ()):
@@ -120,7 +121,7 @@ class GroupScheduler:
                 self._less(place, sibling)
 
     def _note_all(self, edge: str) -> None:
-        """An edge has all its values."""
+        """Handle an edge that is complete."""
         wide = self._unit.flow.edges[edge].width is not None
         for place in self._readers.get(edge, ()):
             if place.judged_by(edge):
@@ -137,7 +138,7 @@ class GroupScheduler:
             self._ready.append((place, sibling))
 
     def _judge(self, place: Place) -> None:
-        """The verdict of a filter is there: it drops the group, or lets its completions through."""
+        """Apply the verdict of a filter: drop the group, or let its completions through."""
         mask = place.node.inputs[1]
         verdict = self._unit.whole(mask)
         if not (all(verdict.values.values()) if isinstance(verdict, Column) else verdict):
@@ -148,7 +149,8 @@ class GroupScheduler:
     # ---- work
 
     async def _work(self, place: Place, sibling: int) -> None:
-        """Fire, then go on with what became ready by it; all but one of these get own tasks."""
+        """Fire, then continue with the first node that became ready; the others get tasks of their
+        own."""
         while True:
             await self._one(place, sibling)
             if not self._ready:

@@ -1,10 +1,10 @@
-"""Drawing groups and handing out batches: credits, window, refill, end of data, starvation.
+"""Draw groups and hand out batches: credits, window, refill, end of data, starvation.
 
     source --draw--> GroupState --Firing--> waiting --take--> batch of the trainer
               ^ credit                   | filter, failure, staleness
               `--------------------------'  the credit returns, another group is drawn
 
-One `Intake` per source keeps the credits (`forgedsl.plan.credits`) and the books (`Ledger`); the
+One `Intake` per source keeps the credits (`forgedsl.plan.credits`) and the ledger (`Ledger`); the
 `Pool` puts batches together out of one quota per source. The last batch at the end of the data may
 be smaller: every group is trained on, none is left out.
 """
@@ -33,7 +33,7 @@ HEALTH_SECONDS = 10.0
 
 
 class Intake:
-    """One source: draws while credits last, works each group through its nodes."""
+    """One source: draws groups while credits last and runs each group through its nodes."""
 
     def __init__(self, context: Context, source: Source, firing: Firing) -> None:
         self.source = source
@@ -42,7 +42,7 @@ class Intake:
         self.waiting: dict[int, GroupState] = {}
         self.in_flight: dict[int, GroupState] = {}
         self.fresh: dict[int, GroupState] = {}
-        """of those that wait, the ones whose age nobody has looked at"""
+        """waiting groups whose age was not checked yet"""
         self._choice = Choice(context, source) if source.node.weight is not None else None
         self._pulled = {sync.name: 0 for sync in source.syncs}
         self._flow = context.flow
@@ -62,7 +62,7 @@ class Intake:
         )
 
     async def run(self, tasks: asyncio.TaskGroup, wanted: Any) -> None:
-        """Draw groups for as long as `wanted()` says how many are still to be trained on."""
+        """Draw groups while `wanted()` is more than the number of open groups."""
         await self._reopen(tasks)
         while True:
             while self.credits.alive >= self.credits.credits or wanted() <= self.ledger.num_open:
@@ -78,7 +78,8 @@ class Intake:
         self._pulse.fire()
 
     async def _chosen(self) -> tuple[int, Any]:
-        """The next item that its weight lets through, and the position in front of it."""
+        """Return the next item that the weighted draw accepts, and the source position before
+        it."""
         before = self.ledger.position
         while True:
             item = await self._draw()
@@ -90,7 +91,8 @@ class Intake:
             before = _cursor(item)
 
     async def _reopen(self, tasks: asyncio.TaskGroup) -> None:
-        """Draw the groups again that were in flight at the checkpoint, then go to its position."""
+        """Draw the groups again that were in flight at the checkpoint, then seek to its
+        position."""
         node, position = self.source.node, 0
         for entry in self.ledger.open:
             if entry.before != position:
@@ -109,7 +111,11 @@ class Intake:
             await demand(node, self._endpoints.seek(node, self.ledger.position))
 
     def _changed(self, entry: Entry, item: Any) -> None:
-        """A group is drawn again and begins with another row."""
+        """Handle a resumed group that begins with another row: warn if changed data is allowed.
+
+        Raises:
+            RunError: it is not.
+        """
         node, now = self.source.node, None if item is None else _row(item)
         text = f"dataset {node.target} changed since the checkpoint: row {entry.row} is now {now}"
         if not self._changed_data:
@@ -117,7 +123,7 @@ class Intake:
         self._events.emit("warning", text=text)
 
     def drop(self, unit: GroupState, reason: str) -> None:
-        """Give up a group that is not in a batch; its credit returns."""
+        """Drop a group that is not in a batch; its credit returns."""
         self._observe([unit])
         self.in_flight.pop(unit.local, None)
         self.waiting.pop(unit.local, None)
@@ -131,14 +137,15 @@ class Intake:
         return [self.waiting.pop(local) for local in self.credits.take()]
 
     def take_rest(self) -> list[GroupState]:
-        """The last groups of an ended source; they never return to be drawn again."""
+        """Take the last groups of an ended source; their credits return at once."""
         rest = [self.waiting.pop(local) for local in self.credits.groups(WAITING)]
         for unit in rest:
             self.credits.drop(unit.local)
         return rest
 
     def consume(self, units: list[GroupState], step: int) -> None:
-        """The step on `units` is done; credits return here or when `step` was pulled."""
+        """Record that the step on `units` is done; credits return here or when `step` was
+        pulled."""
         self._observe(units)
         for unit in units:
             self.ledger.consume(unit.local)
@@ -147,7 +154,7 @@ class Intake:
         self._pulse.fire()
 
     def pulled(self, sync: Node, step: int) -> None:
-        """`sync` brought the weights of `step`; the sampler that is furthest back counts."""
+        """Record that `sync` brought the weights of `step`; the sampler furthest behind counts."""
         if sync.name in self._pulled:
             self._pulled[sync.name] = step
             self.credits.pulled(min(self._pulled.values()))
@@ -159,12 +166,12 @@ class Intake:
                 self._choice.observe(unit)
 
     def state_dict(self) -> dict[str, Any]:
-        """The books, and the results that weights are given."""
+        """Return the ledger, and the results for the weighted draw."""
         results = {} if self._choice is None else {"results": self._choice.state_dict()}
         return self.ledger.state_dict() | results
 
     def load(self, state: dict[str, Any], step: int) -> None:
-        """Continue the books; groups that were open are drawn again, first."""
+        """Restore the ledger; groups that were open are drawn again first."""
         if self._choice is not None:
             self._choice.load_state_dict(state.get("results", {}))
         self.ledger.load_state_dict(state)
@@ -204,7 +211,7 @@ class Intake:
 
 
 class Pool:
-    """Batches out of all sources, in the order of admission within each."""
+    """Makes batches from all sources, in order of admission within each."""
 
     def __init__(self, context: Context, intakes: list[Intake]) -> None:
         self.intakes = intakes
@@ -219,13 +226,17 @@ class Pool:
         self._ages = AgeGuard(context.job.schedule, steps_per_version=per_version)
         nodes = [node for intake in intakes for node in (intake.source.node, *intake.source.nodes)]
         self._judged: dict[str, int] = {}
-        """the versions at which all that wait were young enough"""
+        """trainer versions at the last staleness check"""
         self._patience = context.job.schedule.starve_timeout or 2 * sum(
             node.timeout for node in nodes
         )
 
     async def next_batch(self, step: int) -> list[GroupState] | None:
-        """The groups of the next optimizer step; None at the end of the data."""
+        """Return the groups of the next optimizer step; None at the end of the data.
+
+        Raises:
+            GuardError: no progress for `starve_timeout`.
+        """
         loop = asyncio.get_running_loop()
         life = self._meter.life
         try:
@@ -249,12 +260,13 @@ class Pool:
             raise await self._starved(step) from error
 
     def age(self, unit: GroupState) -> int | None:
-        """Versions between the oldest token of a group and the trainer; None: no synced sampler."""
+        """Age of a group: trainer version minus version of its oldest token; None without a synced
+        sampler."""
         ages = [age for ages in self.ages(unit).values() for age in ages.values()]
         return max(ages, default=None)
 
     def ages(self, unit: GroupState) -> dict[str, dict[int, int]]:
-        """By replay edge and sibling: the age of a completion from a synced sampler."""
+        """Return the age of each completion from a synced sampler, by replay edge and sibling."""
         found = {}
         for streams in self._flow.replays.values():
             for stream in streams:
@@ -268,7 +280,8 @@ class Pool:
         return found
 
     def _drop_stale(self) -> None:
-        """Look at what became ready, or at all that wait where the trainer has new weights."""
+        """Drop stale groups. Check only newly ready groups, or all if the trainer has new
+        weights."""
         same = self._judged == self._versions.trained
         self._judged = dict(self._versions.trained)
         for intake in self.intakes:
@@ -280,7 +293,7 @@ class Pool:
                     intake.drop(unit, "stale")
 
     def _over(self, intake: Intake) -> bool:
-        """The source has ended and cannot fill its quota any more."""
+        """True if the source has ended and cannot fill its quota any more."""
         return intake.ended and not intake.in_flight and not intake.credits.ready()
 
     def _last_batch(self) -> list[GroupState]:
@@ -291,7 +304,7 @@ class Pool:
         ]
 
     async def _starved(self, step: int) -> GuardError:
-        """The error with its evidence: where the groups are, what became of the others."""
+        """Make the starvation error: where groups are waiting, and why others were dropped."""
         lines, at = [], Counter[str]()
         for intake in self.intakes:
             places = Counter(unit.waiting_for()[0] for unit in intake.in_flight.values())
@@ -321,7 +334,8 @@ class Pool:
 
 
 def starvation_remedy(drops: Counter[str], at: Counter[str]) -> str:
-    """What to change, by what took most of the groups, or by the operations that they wait for."""
+    """Return the remedy, by the most frequent drop reason or by the operations that groups wait
+    for."""
     reason = max(drops, key=lambda name: drops[name], default="")
     if reason.startswith(("reward ", "score ")):
         return (
@@ -345,12 +359,12 @@ def _cursor(item: Any) -> int:
 
 
 def _num_rows(item: Any) -> int:
-    """Rows that an item is made of."""
+    """Number of rows in an item."""
     return len(item.samples) if isinstance(item, Batch) else 1
 
 
 def _row(item: Any) -> int | None:
-    """Which row an item is; a batch of many rows has none."""
+    """Return the row number of an item; None for a batch of rows."""
     if isinstance(item, Batch):
         return None
     row: int = item[0].prompt.row if isinstance(item, list) else item.row

@@ -2,8 +2,9 @@
 
     step done --add--> held until its evaluations are there --> EventLog "metrics"
 
-The result of an evaluation belongs to the record of the step whose weights it saw; that of the
-untrained model to the first record. `eval/<name>` and `eval_version/<name>` are None elsewhere.
+The result of an evaluation belongs to the record of the step whose weights it measured; the result
+of the untrained model belongs to the first record. `eval/<name>` and `eval_version/<name>` are None
+elsewhere.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from forgedsl.runtime.step_metrics import Record, finite
 
 
 class Records:
-    """`recorded` is the last step whose record went out. With `hold_last`, the newest record waits
-    for the next one: at the end of the data it will still get the last evaluation."""
+    """Emits metrics records in order. `recorded` is the last step whose record was emitted. With
+    `hold_last`, the newest record waits for the next one: at the end of the data it still gets the
+    last evaluation."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Records:
         return step in self._held
 
     def expect(self, step: int, name: str) -> None:
-        """The record of `step` waits for this evaluation."""
+        """Make the record of `step` wait for this evaluation."""
         self._missing.setdefault(step, set()).add(name)
 
     def result(self, step: int, result: EvalResult) -> None:
@@ -60,7 +62,7 @@ class Records:
         self._emit_ready()
 
     def flush(self) -> None:
-        """Write what is held, without the evaluations that never came."""
+        """Emit all held records, without evaluations that are missing."""
         for step in sorted(self._held):
             self._emit(step)
 

@@ -1,9 +1,9 @@
 """The checkpoints of a run: one at a time, written while training goes on.
 
-    step, state --begin--> trainers hand out their state | files, books --end--> whole
+    step, state --begin--> trainers copy their state | files, ledgers --end--> complete
 
-A trainer waits until its state is taken; where that is a copy (on GPUs) the files are written
-beside the next steps. What fails there is raised by the next call.
+A trainer waits until its state is taken. On GPUs that is a copy, and the files are written during
+the next steps. An error of the writer is raised by the next call.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from forgedsl.runtime.guards import Late
 
 
 class Saving:
-    """`step` and `path` are those of the newest checkpoint that is whole; the last one was `asked`
-    for at step `asked` and time `at` (of the loop; or training began then); the newest `took` so
-    many seconds."""
+    """Writes checkpoints one at a time. `step` and `path` are those of the newest complete one,
+    `took` its duration in seconds. `asked` and `at` are the step and loop time at which the last
+    one began (`at` is the start of training before that)."""
 
     def __init__(self, endpoints: Endpoints, events: EventLog, node: Node, step: int | None):
         self._endpoints, self._events, self._node = endpoints, events, node
@@ -35,7 +35,7 @@ class Saving:
     async def begin(
         self, step: int, state: dict[str, Any], seconds: float, replay: bytes | None = None
     ) -> None:
-        """Begin a checkpoint when the one before is whole; returns when trainers may go on."""
+        """Begin a checkpoint when the one before is complete; return when trainers may go on."""
         await self.end()
         taken, self.asked, self._paused = asyncio.Event(), step, None
         self._task = asyncio.create_task(self._write(step, state, seconds, taken, replay))
@@ -45,12 +45,12 @@ class Saving:
         await self.check()
 
     async def check(self) -> None:
-        """Raise what a checkpoint failed of that nobody has waited for."""
+        """Raise the error of a checkpoint that failed in the background."""
         if self._task is not None and self._task.done():
             await self.end()
 
     async def end(self) -> None:
-        """Return when the checkpoint in progress is whole; raises what it failed of, once."""
+        """Wait until the checkpoint in progress is complete; raise its error, once."""
         if (task := self._task) is None:
             return
         try:
@@ -60,7 +60,8 @@ class Saving:
                 self._task = None
 
     def drop(self) -> asyncio.Task[None] | None:
-        """The one in progress, or that failed unnoticed, for who ends the run."""
+        """Hand over the checkpoint task that is in progress or failed unnoticed, to the end of the
+        run."""
         task, self._task = self._task, None
         return task
 

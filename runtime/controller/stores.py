@@ -1,4 +1,4 @@
-"""The stores of a run as one file of a checkpoint.
+"""Pack all stores (replay buffers) of a run into one file of a checkpoint.
 
 Store.arrays() of each --packed--> replay.npz --unpack--> Store.load()
 """
@@ -19,7 +19,7 @@ from forgedsl.runtime.operations.base import Store
 
 
 def packed(buffers: Mapping[str, Store]) -> bytes | None:
-    """The file of a checkpoint; None without buffers."""
+    """Return the content of the file; None without buffers."""
     if not buffers:
         return None
     file = io.BytesIO()
@@ -31,8 +31,12 @@ def packed(buffers: Mapping[str, Store]) -> bytes | None:
 
 
 def unpack(data: bytes | None, buffers: Mapping[str, Store], held: Mapping[str, int]) -> list[str]:
-    """Fill buffers from such a file, of a checkpoint that `held` so many groups of each; the names
-    of those that are filled with something else now."""
+    """Fill buffers from the file of a checkpoint; `held` is the number of groups of each. Returns
+    the names of buffers whose fields have changed since; they stay empty.
+
+    Raises:
+        RunError: the file is missing or damaged.
+    """
     wanted = [name for name in buffers if held.get(name)]
     if not wanted:
         return []

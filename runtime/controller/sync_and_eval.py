@@ -1,4 +1,4 @@
-"""What follows an optimizer step on the samplers: weight transfers and evaluations.
+"""Weight transfers to samplers and evaluations, after each optimizer step.
 
     step done --after(step)--> sync to each sampler that is due, evals that are due
                                   `--> credits return, records get their evaluations
@@ -40,7 +40,8 @@ class Lanes:
         self._measured = {spec.service for spec in evals if spec.loss is None}
 
     async def first(self) -> None:
-        """Bring the samplers to the trainer's version; evaluate it where that is still to do."""
+        """Bring the samplers to the trainer's version; run the evaluations that are due at this
+        step."""
         for sync in self._context.flow.syncs:
             self._order_sync(sync)
         await self._context.versions.idle()
@@ -48,8 +49,9 @@ class Lanes:
         for name in self.due(step):
             if self._context.state.evaluated.get(name) == step:
                 continue
-            # of an untrained model there is no record: its result goes to the first step's,
-            # unless that has an evaluation of its own; a resumed run may still hold the record
+            # The untrained model has no record. Its result goes to the record of the first step,
+            # unless that step has an evaluation of its own. A resumed run may still hold the
+            # record.
             record: int | None = step if self._records.holds(step) else step + 1
             if record == step + 1 and name in self.due(step + 1):
                 record = None
@@ -59,15 +61,16 @@ class Lanes:
         await self._wait_if_serial()
 
     async def after(self, step: int) -> None:
-        """What is due after `step`; waits where the schedule or the order says so."""
+        """Start the syncs and evals that are due after `step`; wait for them if the schedule says
+        so."""
         context = self._context
         last = step == context.job.schedule.steps
         for sync in context.flow.syncs:
             if step % sync.every != 0 and not (last and sync.to in self._measured):
                 continue
             with context.meter.idling():
-                # the transfer before it or an evaluation may hold it up: the next step must not
-                # replace these weights before the transfer has begun to copy them
+                # The transfer before it, or an evaluation, may delay this one. The next step must
+                # not replace these weights before the transfer has begun to copy them.
                 await self._order_sync(sync).wait()
                 if not sync.overlap:
                     await context.versions.settled(sync.to or "")
@@ -76,7 +79,7 @@ class Lanes:
         await self._wait_if_serial()
 
     async def last(self) -> None:
-        """Finish what runs, then evaluate the final weights if that was not done."""
+        """Finish running work, then evaluate the final weights if that was not done."""
         context, step = self._context, self._context.state.step
         await context.versions.idle()
         missing = [n for n in context.job.evals if context.state.evaluated.get(n) != step]
@@ -90,7 +93,8 @@ class Lanes:
         await context.versions.idle()
 
     def due(self, step: int) -> list[str]:
-        """Evals before the first step, every `every` steps, and of the last step if it is known."""
+        """Return the evals due: before the first step, every `every` steps, and at a known last
+        step."""
         evals = self._context.job.evals
         if step == self._context.job.schedule.steps:
             return list(evals)
@@ -102,7 +106,8 @@ class Lanes:
                 await self._context.versions.idle()
 
     def _order_sync(self, sync: Node) -> asyncio.Event:
-        """Order the transfer of the trainer's weights; the event says that it has begun."""
+        """Order a transfer of the trainer's weights; return an event that is set when it has
+        begun."""
         versions, step, begun = self._context.versions, self._context.state.step, asyncio.Event()
         work = partial(self._sync, sync, versions.trained[sync.target], step, begun)
         versions.order_sync(self._tasks, sync.to or "", work)
@@ -122,8 +127,8 @@ class Lanes:
             intake.pulled(sync, step)
 
     async def _order_eval(self, name: str, *, record: int | None) -> None:
-        """Behind the transfers to the sampler; a loss at once, by the trainer, which cannot go on
-        before it: it would be of other weights."""
+        """Order an evaluation. One that samples runs after the transfers to its sampler. A loss
+        runs at once on the trainer, which must not step before the loss is measured."""
         work = partial(self._eval, name, self._context.state.step, record)
         spec = self._context.job.evals[name]
         if spec.loss is None:

@@ -1,10 +1,10 @@
-"""Which rows a weighted draw takes: each as it comes in the dataset's order, by its own chance.
+"""Weighted draw: take or skip each row, in the dataset's order, with its own probability.
 
-    row of the source -> results of its level -> weight of the program -> taken, or passed over
+    row of the source -> results of its level -> weight of the program -> taken, or skipped
 
-A row of weight 1 is taken whenever it comes, one of weight 0.05 once in twenty times. Rows passed
-over are read on, so that positions, epochs and resuming are those of any draw. Which chance a row
-has is decided by (run seed, position), and results count when a group is trained on or dropped.
+A row of weight 1 is taken whenever it comes, one of weight 0.05 once in twenty times. Skipped rows
+advance the position too, so positions, epochs and resuming work as in any draw. The random number
+of a row depends on (run seed, position). Results count when a group is trained on or dropped.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from forgedsl.runtime.flow import Source
 from forgedsl.runtime.group import GroupState
 
 RECENT = 16
-"""groups of a level whose scores make its mean"""
+"""number of recent groups of a level in its mean score"""
 PATIENCE = 20_000
-"""rows passed over, one behind the other, before weights count as 0"""
+"""consecutive skipped rows before all weights count as 0"""
 
 
 class Choice:
@@ -38,10 +38,10 @@ class Choice:
         self._passed = 0
 
     async def takes(self, prompt: Any) -> bool:
-        """Whether a row is worked on, by the weight of its level.
+        """True if a row is taken, by the weight of its level.
 
         Raises:
-            RunError: the weight is no chance, or nothing is taken any more.
+            RunError: the weight is negative or not finite, or no row was taken for very long.
         """
         level = _level(prompt)
         recent = self._recent.get(level, ())
@@ -58,7 +58,7 @@ class Choice:
         return taken
 
     def observe(self, unit: GroupState) -> None:
-        """Count the scores of a group that is done with, if it has any."""
+        """Count the scores of a finished group, if it has any."""
         scores = unit.scores.get(str(self._node.observe), {})
         if scores:
             level = _level(unit.item)
@@ -83,5 +83,5 @@ class Choice:
 
 
 def _level(prompt: Any) -> str:
-    """What results are counted by: the level of a row, else the row."""
+    """Return the key for results: the level of a row, else its number."""
     return str(prompt.row) if prompt.level is None else str(prompt.level)

@@ -1,1 +1,1 @@
-"""How operations of a flow run: one module each, found through `registry`."""
+"""Runtime side of the operations of a flow: one module each, found through `registry`."""

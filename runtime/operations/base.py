@@ -1,8 +1,9 @@
-"""How an operation runs. The controller decides when a node fires; its unit says what is done then.
+"""Base class of operations at run time. The controller decides when a node fires; the node's
+operation object (its unit) does the work.
 
-analyse   unit.edge(node, read)              what is known of its output before anything runs
-Firing    unit.fire(run, call)               for a completion, a group, or a whole batch
-Controller  unit.store(context, node)        what it keeps over steps, and brings back
+analyse   unit.edge(node, read)              static facts about the output
+Firing    unit.fire(run, call)               fires for a completion, a group, or a whole batch
+Controller  unit.store(context, node)        groups kept across steps (buffers)
 """
 
 from __future__ import annotations
@@ -22,25 +23,26 @@ from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
 
 Fires = Literal["completion", "group", "source", "recall", "store", "end"]
-"""what a node fires for; a source begins groups, a recall brings some back, an end has no edge"""
+"""what a node fires for; a source begins groups, a recall draws stored groups, an end has no output
+edge"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One firing. `sibling` is None for a whole group, `unit` too for a whole batch."""
+    """One firing of a node. `sibling` is None for a whole group; `unit` too for a whole batch."""
 
     node: Node
     args: list[Any]
     unit: GroupState | None = None
     sibling: int | None = None
     number: int = 0
-    """of the completion, over all samplers of its group"""
+    """number of the completion, over all samplers of its group"""
     groups: list[int] = field(default_factory=list)
-    """of a whole batch: the group of each completion"""
+    """for a whole batch: the group of each completion"""
 
 
 class Run(Protocol):
-    """What a unit may use while it fires (controller.firing.Firing)."""
+    """Interface to a run for operations that fire (controller.firing.Firing)."""
 
     seed: int
     endpoints: Endpoints
@@ -53,7 +55,7 @@ class Run(Protocol):
 
 
 class Context(Protocol):
-    """What a store may use (controller.context.Context)."""
+    """Interface to a run for stores (controller.context.Context)."""
 
     @property
     def job(self) -> Job: ...
@@ -64,32 +66,34 @@ class Context(Protocol):
 
 
 class Store(Protocol):
-    """Groups that are kept over steps, as one buffer of a job."""
+    """Groups kept across steps, as in one replay buffer of a job."""
 
     name: str
 
     def __len__(self) -> int: ...
     def put(self, units: Iterable[GroupState]) -> None:
-        """Keep what a step that is done was made of."""
+        """Keep the groups of a finished step."""
 
     def draw(self, step: int) -> list[tuple[GroupState, int]]:
-        """Groups for the step behind `step`, and their ages."""
+        """Return groups for the step after `step`, with their ages."""
 
     def arrays(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """Return the stored groups as arrays for a checkpoint."""
 
     def load(self, found: Mapping[str, Any]) -> bool:
-        """Take what a checkpoint held; whether it fits what is put now."""
+        """Load the arrays of a checkpoint; False if their fields differ from those that are put
+        now."""
 
 
 class Operation:
-    """One operation; a unit overrides what differs."""
+    """One operation; subclasses override what differs."""
 
     name: str
     fires: Fires = "completion"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
-        """By default values about the completions that it reads, or about their group."""
+        """Return static facts about the output. Default: values per completion of the input, or per
+        group."""
         first = next((edge for edge in read if edge.lineage), None)
         alike = first is not None and node.level == "rollout"
         return Edge(
@@ -101,14 +105,14 @@ class Operation:
         )
 
     def begin(self, endpoints: Endpoints, node: Node) -> Awaitable[Any]:
-        """The next item of a source, which begins a group."""
+        """Return the next item of a source; each item begins a group."""
         raise InternalError(f"{self.name} begins no groups")
 
     async def fire(self, run: Run, call: Call) -> Any:
         raise InternalError(f"{self.name} is not fired")
 
     def store(self, context: Context, source: Source) -> Store | None:
-        """What it brings groups back from."""
+        """Return the store from which the operation draws groups again, or None."""
         return None
 
 

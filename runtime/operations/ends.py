@@ -1,4 +1,4 @@
-"""Sources, and what ends a turn of the flow: these the controller carries out itself."""
+"""Sources, and operations at the end of an iteration; the controller carries these out itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from forgedsl.runtime.operations.base import Operation
 
 
 class _Source(Operation):
-    """Begins the groups of a step, each with what its dataset gives."""
+    """A source: begins the groups of a step, each with an item of its dataset."""
 
     fires = "source"
     width: int | None = None

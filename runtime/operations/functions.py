@@ -32,7 +32,8 @@ class Scores(Operation):
         with run.events.span("score", **where) as end:
             asked = run.endpoints.score(node, args[0], args[1] if len(args) > 1 else None)
             try:
-                # the reward client bounds each call; how long one waits for its turn is no failure
+                # The reward client bounds each call. Waiting in its queue is no failure, so no
+                # deadline here.
                 score: Score = await run.ask(node, asked, patient=True)
             except RolloutError as error:
                 run.failures.failed(node, error)

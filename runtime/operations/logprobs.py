@@ -16,7 +16,7 @@ class Logprobs(Operation):
     fires = "group"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
-        """Numbers of each token of each completion."""
+        """Return facts about the output: one list of floats per completion."""
         first = next((edge for edge in read if edge.lineage), None)
         return replace(super().edge(node, read, job, edges), width=first.width if first else None)
 

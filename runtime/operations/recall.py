@@ -1,12 +1,12 @@
-"""Replay of samples: groups that were trained on wait in a buffer, and steps draw of them again.
+"""Replay buffers: groups that were trained on are kept, and later steps draw some of them again.
 
     Units of a step --put--> Buffer --draw--> Units of later steps
                                `--> replay.npz of a checkpoint --> Buffer
 
-A drawn group has no credit and no ledger: it is taken when the fresh ones of a step are there, and
-stays where it is until newer ones push it out or it is too old. Which ones are drawn is decided by
-(run seed, step) among those that are young enough, or it is what there is, so that nothing waits
-for a buffer and a resumed run draws the same. Numbers are kept as the trainer reads them, in f32.
+A drawn group has no credit and no ledger entry. It is drawn when the fresh groups of a step are
+ready, and stays in the buffer until newer groups push it out or it is too old. The seed of the draw
+is (run seed, step), so a resumed run draws the same groups. If too few groups are young enough, the
+step gets fewer: nothing waits for a buffer. Numbers are kept as the trainer reads them, in f32.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ from forgedsl.runtime.group import Column, Dead, DropGroup, GroupState, number
 from forgedsl.runtime.operations.base import Context, Operation
 
 SHORT = Dead("not put")
-"""stands for the completions that a group had lost when it was put"""
+"""placeholder for completions that were already dropped when their group was put"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
-    """A completion: its tokens, and by name the numbers of each token ("" the log-probs) or one."""
+    """A stored completion: tokens, per-token values by name ("" is the log-probs), and scalars by
+    name."""
 
     token_ids: NDArray[np.int32]
     mask: NDArray[np.bool_]
@@ -47,8 +48,8 @@ class Kept:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A group; `born` is the version of its oldest token, of a sampler that is never synced that of
-    the step it was put in."""
+    """A stored group. `born` is the version of its oldest token; for a sampler that is never
+    synced, the version of the step in which it was put."""
 
     group: int
     born: int
@@ -78,7 +79,7 @@ class Buffer:
         return len(self._groups)
 
     def put(self, units: Iterable[GroupState]) -> None:
-        """Keep the groups of a step that is done, as far as its filter says so."""
+        """Store the groups of a finished step that pass the buffer's filter."""
         for unit in units:
             root = self._flow.edges[self._rollout.edge].root
             if unit.source.node.name != root or unit.abandoned:
@@ -88,7 +89,8 @@ class Buffer:
                     self._groups.append(self._group(unit))
 
     def draw(self, step: int) -> list[tuple[GroupState, int]]:
-        """Groups for the step behind `step`, as many as it asks for or as there are; their ages."""
+        """Draw groups for the step after `step`, at most as many as it asks for; return them with
+        ages."""
         now, node = self._now, self._source.node
         young = [group for group in self._groups if now - group.born <= self._max_age]
         self._groups = deque(young, maxlen=self._groups.maxlen)
@@ -125,7 +127,7 @@ class Buffer:
         )
 
     def _unit(self, group: Group) -> GroupState:
-        """Its number is below 0: those of fresh groups are not."""
+        """Make a unit of a stored group. Its number is negative; those of fresh groups are not."""
         prompt = Prompt(
             group=group.group, row=-1, text="", token_ids=group.prompt.tolist(), target=None
         )
@@ -139,7 +141,7 @@ class Buffer:
     # ---- checkpoints
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All groups, end to end."""
+        """Return all groups as concatenated arrays."""
         kept = [rollout for group in self._groups for rollout in group.rollouts]
         heads = [(g.group, g.born, len(g.prompt), len(g.rollouts)) for g in self._groups]
         facts = [(len(r.token_ids), r.truncated, r.observed, *r.versions) for r in kept]
@@ -157,7 +159,8 @@ class Buffer:
         return found
 
     def load(self, found: Mapping[str, NDArray[Any]]) -> bool:
-        """Take the groups of a checkpoint; whether they have what is put there now."""
+        """Load the groups of a checkpoint; False if their fields differ from those that are put
+        now."""
         parts = {name: _parts_of(found, name) for name in ("row", "number")}
         names = {name for part in parts.values() for name in part} - {""}
         if len(found["groups"]) and names != {i.argument for i in self._fields}:
@@ -193,7 +196,8 @@ class Recall(Operation):
     fires = "recall"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
-        """As wide as what is put into its buffer; known when a batch is assembled."""
+        """Return facts about the output: as wide as the groups in the buffer, known at batch
+        assembly."""
         put = _put(job, node.target)
         kept = edges[next(i.edge for i in put.inputs if i.argument == "rollout")]
         return Edge(
@@ -232,7 +236,7 @@ def _kept(rollout: Rollout, values: Mapping[str, Any], put: Node) -> Kept:
             if not isinstance(v, list)
         },
         truncated=rollout.truncated,
-        # a rehearsal counts tokens that it does not make
+        # A rehearsal counts tokens that it does not make, so count them by `num_tokens`.
         observed=len(rollout.token_ids) - rollout.num_tokens,
         versions=(rollout.version_min, rollout.version_max),
     )  # fmt: skip

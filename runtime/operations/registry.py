@@ -1,4 +1,4 @@
-"""How all operations run, in one tuple."""
+"""Table of all operations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BY_NAME = {each.name: each for each in OPERATIONS}
 
 
 def unit_of(op: str) -> Operation:
-    """What runs this operation."""
+    """Return the operation with this name, built in or from an extension."""
     if op not in _BY_NAME:
         units: dict[str, Operation] = {
             each.name: each for each in extensions.added("OPERATIONS", "runtime")

@@ -1,4 +1,4 @@
-"""`sample`: one completion for each firing, tried again after a failure with the same seed."""
+"""`sample`: one completion per firing; after a failure, one retry with the same seed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class Sample(Operation):
     name = "sample"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
-        """`n` completions of a prompt, or one of each completion that it reads."""
+        """Return facts about the output: `n` completions of a prompt, or one per completion that it
+        reads."""
         prompt, plain = read[0], super().edge(node, read, job, edges)
         if prompt.width is None:
             return replace(plain, lineage=node.name, width=node.n or 1, rollouts=True)
@@ -51,7 +52,7 @@ class Sample(Operation):
 
 
 def span_fields(rollout: Rollout) -> dict[str, Any]:
-    """What the end of a sample event says about its completion."""
+    """Return the fields of a completion for the end event of its `sample` span."""
     return {
         "version_min": rollout.version_min,
         "version_max": rollout.version_max,
