@@ -72,7 +72,10 @@ def of_model(config: Mapping[str, Any], length: int, tokens: int = 1) -> int:
     mean over `tokens`: per layer the two projections and the attention, the two products of its
     MLP, two norms; then the lm_head and its softmax."""
     hidden = config["hidden_size"]
-    layer = 4 * hidden + length + config["intermediate_size"]
+    ffn = config.get("intermediate_size") or (
+        config["moe_intermediate_size"] * config["num_experts_per_tok"]
+    )
+    layer = 4 * hidden + length + ffn
     found: int = config["num_hidden_layers"] * layer + 2 * hidden + config["vocab_size"] + tokens
     return found
 

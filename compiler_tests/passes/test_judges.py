@@ -54,7 +54,7 @@ def test_an_endpoint_is_no_service_of_the_job_and_its_key_is_a_name(tmp_path: Pa
     style = job.rewards["style"]
     assert "judge" not in job.services
     assert (style.kind, style.args["model"], style.args["key"]) == ("endpoint", "m", "JUDGE_KEY")
-    assert (style.args["retries"], style.retries, style.timeout) == (2, 0, 3 * (5.0 + 8.0))
+    assert (style.args["retries"], style.retries, style.timeout) == (2, 0, 2 * 3 * (5.0 + 8.0))
 
 
 def test_the_plan_counts_what_a_judge_reads_and_holds() -> None:

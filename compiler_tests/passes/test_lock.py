@@ -18,7 +18,7 @@ BARE = changed(
     ("as rl\n", 'as rl\nimport python "judge.py" as judge\n'),
     ('source = hf("Qwen/Qwen3-1.7B"), arch = qwen3("1.7B")',
      'source = hf("Qwen/Qwen3-0.6B"), '
-     'arch = qwen3(layers = 2, hidden = 64, heads = 4, vocab = 96)'),
+     'arch = qwen3(layers = 2, hidden = 64, heads = 2, vocab = 96)'),
 )  # fmt: skip
 
 

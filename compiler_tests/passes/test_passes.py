@@ -233,6 +233,7 @@ def test_print_after_of_a_run_that_is_refused_before_it_starts(tmp_path):
     run_dir = tmp_path / "run"
     run_dir.mkdir()
     (run_dir / "job.json").touch()
+    (run_dir / "metrics.jsonl").write_text("{}\n")
     words = ("--profile", "cpu", "--run-dir", str(run_dir), "--print-after", "graph", "--timings")
     done = forgec("run", str(GRPO), *words)
     assert done.exit_code == 2

@@ -121,7 +121,7 @@ def test_a_function_that_is_no_declared_reward_says_how_to_declare_it(tmp_path, 
         ("f = lambda response: 1.0", "in r.py it is a lambda: a reward is a `def`"),
         ("class f: pass", "in r.py it is a class without `__call__`"),
         ("from x import f", "in r.py it is imported: write `def reward(...): return f(...)`"),
-        ("def g(response): ...", "did you mean `g`?"),
+        ("def g(response): ...", "known are `g`"),
     ],
 )
 def test_what_a_file_has_of_that_name_is_said(tmp_path, source, help_text):

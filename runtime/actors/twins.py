@@ -32,6 +32,7 @@ class StubManifest:
     version: int
     num_bytes: int = 0
     transport: str = "none"
+    probe: None = None
 
 
 class StubGenerator(ForgeActor):
