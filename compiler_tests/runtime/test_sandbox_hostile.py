@@ -374,6 +374,7 @@ LIARS = {
 }  # fmt: skip
 
 
+@pytest.mark.cover
 @pytest.mark.parametrize("name", LIARS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_form_of_a_case_lets_a_program_make_itself_right(level: str, name: str) -> None:
