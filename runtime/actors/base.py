@@ -1,7 +1,7 @@
-"""ForgeActor: what all actors of a run have in common.
+"""ForgeActor: base class of all actors of a run.
 
-An actor's heavy work runs on one thread of its own, in the order of the calls, so that its event
-loop always answers (`describe`, `watch`). The constructor stays cheap; `setup` does the loading.
+An actor's heavy work runs on one worker thread, in the order of the calls, so that its event loop
+always answers (`describe`, `watch`). The constructor is cheap; `setup` does the loading.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from forgedsl.runtime.upstream.answers import Answering, travels
 R = TypeVar("R")
 
 RUNNING_GC = (700, 10, 10)
-"""Python's own thresholds; `upstream.monarch.bootstrap` has raised them for the start"""
+"""Python's default thresholds; `upstream.monarch.bootstrap` raises them during startup"""
 LEAVE_SECONDS = 0.1
-"""for the reply to get out"""
+"""delay before the exit, so that the reply is sent"""
 
 PACKAGES = {
     "torch": ("torch",),
@@ -66,7 +66,7 @@ class ForgeActor(Answering):
         return await self.answer(loop.run_in_executor(self._worker, work, *args))
 
     async def answer(self, result: Awaitable[R]) -> R:
-        """Await it; an error is made one that can be sent, as of `run`."""
+        """Await a result; convert errors as `run` does, and those that cannot be pickled."""
         try:
             return await result
         except Exception as error:
@@ -77,7 +77,7 @@ class ForgeActor(Answering):
             raise RuntimeError(f"{type(error).__name__}: {error}") from None
 
     async def set_up(self, work: Callable[..., R], *args: Any) -> R:
-        """`run` the loading; what it has made stays, so later garbage collections skip it."""
+        """Run the loading code. Its objects stay alive, so later garbage collections skip them."""
         result = await self.run(work, *args)
         gc.freeze()
         gc.set_threshold(*RUNNING_GC)
@@ -85,7 +85,7 @@ class ForgeActor(Answering):
 
     @concurrent_endpoint
     async def describe(self) -> dict[str, Any]:
-        """Who this process is: pid, rank, actor class, package versions, upstream classes."""
+        """Describe this process: pid, rank, actor class, package versions, upstream classes."""
         return {
             "rank": self.rank,
             "pid": os.getpid(),
@@ -96,30 +96,27 @@ class ForgeActor(Answering):
 
     @concurrent_endpoint
     async def watch(self) -> None:
-        """Returns on `leave`."""
+        """Return when the actor was asked to `leave`."""
         await self._released.wait()
 
     @concurrent_endpoint
     async def beat(self) -> None:
-        """Answers as long as the process runs."""
+        """Answer a heartbeat, as long as the process runs."""
 
     def release(self) -> None:
-        """End what would outlive the process."""
+        """Release resources that would outlive the process."""
 
     @concurrent_endpoint
     async def leave(self) -> None:
-        """End the process right after this call.
-
-        Everything of worth is on disk by now, and taking torch and vLLM down in good order takes
-        longer than Monarch waits.
-        """
+        """End the process right after this call. All results are on disk by now. An orderly
+        shutdown of torch and vLLM takes longer than Monarch waits."""
         self._released.set()
         self.release()
         asyncio.get_running_loop().call_later(LEAVE_SECONDS, os._exit, 0)
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of torch, vllm, torchtitan and monarch."""
+    """Return the installed versions of torch, vllm, torchtitan and monarch."""
     found: dict[str, str] = {}
     for name, candidates in PACKAGES.items():
         for package in candidates:

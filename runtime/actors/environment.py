@@ -30,7 +30,7 @@ class EnvironmentPool(ForgeActor):
 
     @concurrent_endpoint
     async def listen(self) -> Address:
-        """Where what is asked of trajectories is answered; each stays in this process."""
+        """Return the address at which this process answers requests about its trajectories."""
         return self._address
 
     def release(self) -> None:

@@ -1,13 +1,13 @@
 """Generator: a vLLM engine in an actor, with continuous batching and hot weight updates.
 
-One thread owns the engine and does, between any two engine steps, what has been asked for since:
-add requests, load weights. Completions go back through the port given at `serve`, many per
-message, as soon as they finish.
+One thread owns the engine. Between two engine steps it carries out the queued actions: add
+requests, load weights. Completions go back through the port given at `serve`, many per message, as
+soon as they finish.
 
     submit(requests) --> inbox --> [ add | load | step | step ... ] --> port (completions)
 
-A tensor-parallel replica is one actor per rank. Only rank 0 is asked and answers; before each step
-it tells the others what it took from its inbox, so that all ranks do the same in the same order.
+A tensor-parallel replica is one actor per rank. Only rank 0 takes requests and answers. Before each
+step it broadcasts what it took from its inbox, so that all ranks do the same in the same order.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Request:
     sampling: spec.Sampling
     seed: int
     grades: tuple[int, ...] = ()
-    """tokens whose log-probs as the first token are wanted"""
+    """tokens whose log-probs as first token are returned"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ Action = _Add | _Load
 
 
 class Reply(Protocol):
-    """Answers whoever asked for an action."""
+    """Callback with the result of an action."""
 
     def __call__(self, gap: float | None, error: str = "", /) -> None: ...
 
@@ -73,10 +73,11 @@ class _InFlight:
     started: float
     running: int
     swaps: list[tuple[int, int]] = field(default_factory=list)
-    """(version, tokens that there were when newer weights came)"""
+    """(version, number of tokens at the swap to newer weights)"""
 
     def versions(self, last: int, tokens: int) -> tuple[tuple[int, int], ...]:
-        """How many tokens each version sampled, the `last` one those since the last swap."""
+        """Return (version, number of tokens sampled under it); `last` is the version since the last
+        swap."""
         ends = [*self.swaps, (last, tokens)]
         begins = [0, *(end for _, end in self.swaps)]
         runs = ((v, end - begin) for (v, end), begin in zip(ends, begins, strict=True))
@@ -84,7 +85,7 @@ class _InFlight:
 
 
 class Generator(ForgeActor):
-    """One rank of one replica of a vllm service; the replica has `token` to itself."""
+    """One rank of one replica of a vllm service; `token` identifies the replica in the run."""
 
     def __init__(self, job: spec.Job, name: str, folder: str, *, threads: int, token: str) -> None:
         super().__init__()
@@ -101,17 +102,18 @@ class Generator(ForgeActor):
         self._version = 0
         self._port: Port[Message] | None = None
         self._sender = ThreadPoolExecutor(1, "sender")
-        # the controller is still starting other processes
+        # Import vLLM now, while the controller is still starting other processes.
         self._imported = self._worker.submit(preload, service.mesh.device)
 
     @concurrent_endpoint
     async def setup(self, run_key: str) -> dict[str, Any]:
-        """Start the engine (loads weights where the model folder has them)."""
+        """Start the engine, and load weights if the model folder has them."""
         return await self.set_up(self._setup, run_key)
 
     @concurrent_endpoint
     async def serve(self, port: Port[Message]) -> None:
-        """Start the engine loop; rank 0's completions and anybody's error go to `port`."""
+        """Start the engine loop. Rank 0 sends completions to `port`; every rank sends its
+        errors."""
         self._port = port
         threading.Thread(target=self._loop, name="engine", daemon=True).start()
 
@@ -122,11 +124,9 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def load(self, manifest: Manifest, keep: bool) -> float | None:
-        """Swap in published weights between two engine steps.
-
-        Returns the gap to the manifest's probe, if it has one: the largest difference between the
-        log-probs that sender and receiver compute with these weights.
-        """
+        """Load published weights between two engine steps. Returns the gap to the manifest's probe,
+        if it has one: the largest difference between the log-probs of sender and receiver with
+        these weights."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[float | None] = loop.create_future()
 
@@ -142,7 +142,7 @@ class Generator(ForgeActor):
 
     @concurrent_endpoint
     async def relay(self) -> Any:
-        """Where this process hands weights on that it has received."""
+        """Return the address at which this process relays received weights to others."""
         return tree.relay().address
 
     def release(self) -> None:
@@ -194,7 +194,8 @@ class Generator(ForgeActor):
             self._port.send(Message(error=traceback.format_exc()))
 
     def _take_inbox(self, *, block: bool) -> list[tuple[Action, Reply]]:
-        """What has been asked for since; nothing on ranks that are told by rank 0."""
+        """Return the actions queued since the last call; rank 0 broadcasts them, other ranks have
+        none."""
         taken = [self._inbox.get()] if block and self.rank == 0 else []
         while True:
             try:
@@ -203,7 +204,7 @@ class Generator(ForgeActor):
                 return taken
 
     def _do(self, action: Action) -> float | None:
-        """Carry out one action; the gap to the probe, if weights came with one."""
+        """Carry out one action; return the gap to the probe if new weights came with one."""
         match action:
             case _Add(requests):
                 self._add(requests)
@@ -228,7 +229,8 @@ class Generator(ForgeActor):
             )
 
     def _refuse(self, request: Request) -> None:
-        """Answer without grades what no context holds: text of a policy may be of any length."""
+        """Answer a graded request whose prompt is longer than the context: a policy's text may be
+        long."""
         if self.rank == 0 and self._port is not None:
             now, version = time.time(), self._version
             answer = Completion(
@@ -238,7 +240,7 @@ class Generator(ForgeActor):
             self._port.send(Message(completions=[answer]))
 
     def _check(self, manifest: Manifest) -> float:
-        """Compute the manifest's probe here; completions that finish meanwhile are sent."""
+        """Score the manifest's probe; completions that finish meanwhile are sent."""
         assert manifest.probe is not None
         name = f"probe-{manifest.version}"
         logprobs, finished = self._engine.score(name, list(manifest.probe.token_ids))
@@ -246,7 +248,7 @@ class Generator(ForgeActor):
         return manifest.probe.gap(logprobs)
 
     def _send(self, finished: list[upstream.Finished]) -> None:
-        """Hand completions to the thread that decodes and sends: the engine goes on meanwhile."""
+        """Pass completions to the thread that decodes and sends; the engine goes on meanwhile."""
         ended = [(done, self._in_flight.pop(done.request_id)) for done in finished]
         if ended and self.rank == 0:
             self._sender.submit(self._deliver, ended, self._version, time.time())

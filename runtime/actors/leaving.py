@@ -1,10 +1,10 @@
-"""How the ranks of a trainer leave a step together, with the weights as they were before it.
+"""Protocol by which all ranks of a trainer abandon a step together, with unchanged weights.
 
-    hold()           by every rank: the microbatch that it does not begin without a decision
-    leave_before(n)  to every rank, the largest of these: all of them end before microbatch n
+    hold()           each rank: returns the microbatch before which it waits for the decision
+    leave_before(n)  to each rank, with the largest of these: all ranks stop before microbatch n
 
-Ranks meet in every microbatch, so none may stop where another goes on. A rank that waits has begun
-all that a rank which is behind it needs, and no rank has begun the one that all end before.
+Collectives join the ranks in every microbatch, so all must stop before the same one. No rank has
+begun microbatch n, and a waiting rank has begun every microbatch that slower ranks need.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 AHEAD = 2
-"""microbatches that a rank may still begin while the decision is on its way"""
+"""microbatches that a rank may begin before the decision arrives"""
 
 
 class StepLeft(Exception):
-    """The step in progress is left."""
+    """The step in progress is abandoned."""
 
 
 class Leaving:
-    """One rank's side. `hold` and `decide` are called while a worker thread computes."""
+    """One rank's side of the protocol. `hold` and `decide` are called while a worker thread
+    computes."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
         self._begun = 0
         self._possible: bool | None = None
-        """of the step in progress; None: there is none"""
+        """whether the step in progress can be abandoned; None without a step"""
         self._hold: int | None = None
         self._stop: int | None = None
 
     @contextmanager
     def step(self, *, possible: bool) -> Iterator[None]:
-        """A step; one that changes weights before its end cannot be left."""
+        """Run a step. A step that changes weights before its end is not `possible` to abandon."""
         with self._turn:
             self._begun, self._possible = 0, possible
         try:
@@ -44,10 +45,10 @@ class Leaving:
                 self._begun, self._possible = 0, None
 
     def microbatch(self) -> None:
-        """Before each of a step.
+        """Wait here before each microbatch of a step, if the controller holds the step.
 
         Raises:
-            StepLeft: all ranks end here.
+            StepLeft: all ranks stop here.
         """
         with self._turn:
             if not self._possible:
@@ -58,7 +59,7 @@ class Leaving:
             self._begun += 1
 
     def hold(self) -> int | None:
-        """The microbatch to wait before; None where the step cannot be left."""
+        """Return the microbatch to wait before; None if the step cannot be abandoned."""
         with self._turn:
             if self._possible is False:
                 return None
@@ -66,7 +67,7 @@ class Leaving:
             return self._hold
 
     def decide(self, before: int | None) -> None:
-        """Leave before this microbatch, or (None) go on."""
+        """Stop before this microbatch, or go on (None)."""
         with self._turn:
             self._hold, self._stop = None, before
             self._turn.notify_all()

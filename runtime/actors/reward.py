@@ -1,7 +1,7 @@
 """RewardPool: reward functions in processes of their own, with limits for every call.
 
-Each process of the mesh has a child in which the functions run (runtime/rewards/process.py): what a
-reward does to it, it does to no one else.
+The functions run in a child of each process of the mesh (runtime/rewards/process.py), so that a
+crash or hang affects only the child.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RewardPool(ForgeActor):
 
     @concurrent_endpoint
     async def score(self, items: list[Item]) -> list[list[Outcome]]:
-        """Apply the rewards of each item to its rollout; outcomes in the order of the names."""
+        """Apply the rewards of each item to its rollout; outcomes are in the order of the names."""
         return await asyncio.gather(*(self._process.call(item) for item in items))
 
     def release(self) -> None:

@@ -42,10 +42,10 @@ from forgedsl.runtime.upstream.titan_saving import Saver
 from forgedsl.types.flow import Role
 
 PROBED = range(3)
-"""publications that carry a probe: the start, and the first two that a step has changed"""
+"""publications with a probe: the initial weights, and those after the first two steps"""
 PROBE_SEED, PROBE_TOKENS = 5, 12
 COUNT = "number of tokens"
-"""beside the loss and its reports, which are never called so"""
+"""key of the token count, beside the loss and its reports; a name with spaces cannot clash"""
 
 
 class TitanActor(ForgeActor):
@@ -75,17 +75,18 @@ class TitanActor(ForgeActor):
 
     @concurrent_endpoint
     async def setup(self, run_dir: str, run_key: str, resume_step: int | None) -> dict[str, Any]:
-        """Build and load; returns facts about what was loaded."""
+        """Build and load the model; return facts about it."""
         return await self.set_up(self._setup, Path(run_dir), run_key, resume_step)
 
     @concurrent_endpoint
     async def logprobs(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """Log-probs of the completion tokens of each sample under the current weights."""
+        """Return the log-probs of the completion tokens of each sample under the current
+        weights."""
         return await self.run(self._logprobs, samples)
 
     @concurrent_endpoint
     async def values(self, samples: Sequence[Sample]) -> list[list[float]]:
-        """What the value head says where each completion token is to come."""
+        """Return the value head's output at the position that predicts each completion token."""
         return await self.run(self._values, samples)
 
     def _setup(self, run_dir: Path, run_key: str, resume_step: int | None) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class TitanActor(ForgeActor):
         return {"parameters": self.titan.size}
 
     def _build(self) -> None:
-        # hosts that are parts of one machine see the GPUs of all of them
+        # Several hosts on one machine see the GPUs of all of them.
         local = self.rank % max(self.service.mesh.procs, torch.cuda.device_count())
         self.parts = titan.init_distributed(
             self.service.mesh.device, self.rank, local, self.world, *self._meeting,
@@ -134,7 +135,7 @@ class TitanActor(ForgeActor):
     def _of_tokens(
         self, samples: Sequence[Sample], of_rows: Callable[..., Tensor]
     ) -> list[list[float]]:
-        """A number for each completion token of each sample, on all ranks."""
+        """Return one number per completion token of each sample; every rank gets all of them."""
         plain = [
             Sample(token_ids=s.token_ids, num_prompt=s.num_prompt, mask=[True] * len(s.mask))
             for s in samples
@@ -148,7 +149,7 @@ class TitanActor(ForgeActor):
                 found.setdefault(i, []).append(value)
             return values
 
-        # who is asked together is chance
+        # Calls are merged by chance: results must not depend on the other samples.
         packed = self._pack(plain, alike=True)
         micros = [cut(micro, self.titan.context).to(self.titan.device) for micro in packed]
         with torch.no_grad():
@@ -158,15 +159,16 @@ class TitanActor(ForgeActor):
         if (ranks := self.titan.dp_size * self.titan.context.size) > 1:
             parts: list[dict[int, list[float]]] = [{}] * ranks
             dist.all_gather_object(parts, found, group=self._dp_group())
-            # ranks that share a sequence have its tokens in their order
+            # Ranks that share a sequence hold its tokens in rank order.
             found = {i: [v for part in parts for v in part.get(i, ())] for i in range(len(plain))}
-        # a first token without prompt has no prediction; its number is 0 by definition
+        # The first token of a sample without prompt has no prediction; its number is 0 by
+        # definition.
         return [[0.0] * (len(s.mask) - len(found.get(i, ()))) + found.get(i, [])
                 for i, s in enumerate(plain)]  # fmt: skip
 
     def _run(self, micros: Sequence[Microbatch], head: Callable[..., Tensor]) -> None:
-        """Take microbatches through the model, `head(micro, hidden, weight, shared)` at its end;
-        gradients of what that returns, where they are recorded."""
+        """Run microbatches through the model and `head(micro, hidden, weight, shared)`. If
+        gradients are enabled, run the backward pass of the head's result too."""
         train = torch.is_grad_enabled()
 
         def of(i: int, hidden: Tensor | None) -> Any:
@@ -187,20 +189,21 @@ class TitanActor(ForgeActor):
                 value.backward()
 
     def _begin_microbatch(self) -> None:
-        """Before each that is learned from."""
+        """Hook before each microbatch of a training step."""
 
     def _dp_group(self) -> dist.ProcessGroup:
-        """Who has other samples, or other tokens of the same."""
+        """Return the group of ranks that hold other samples, or other tokens of the same
+        samples."""
         group: dist.ProcessGroup = self.titan.parallel_dims.get_mesh("batch").get_group()
         return group
 
 
 class ReferenceModel(TitanActor):
-    """A frozen model that gives log-probs."""
+    """A frozen model that computes log-probs."""
 
 
 class TitanTrainer(TitanActor):
-    """A model that is trained. `version` counts steps, however many updates each has."""
+    """A model that is trained. `version` counts steps; a step may make several updates."""
 
     version = 0
     _publications = 0
@@ -211,27 +214,29 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def step(self, batch: Batch, loss: str) -> StepResult:
-        """One optimizer step on the whole batch; every rank takes its share."""
+        """Do one optimizer step on the whole batch; every rank takes its share."""
         return await self.run(self._step, batch, loss)
 
     @concurrent_endpoint
     async def hold(self) -> int | None:
-        """Wait before a microbatch of the step in progress, until `leave_before`; before which."""
+        """Hold the step in progress until `leave_before`; return the microbatch before which it
+        waits."""
         return self._leaving.hold()
 
     @concurrent_endpoint
     async def leave_before(self, microbatch: int | None) -> None:
-        """Leave the step in progress there, or (None) go on."""
+        """Abandon the step before this microbatch, or go on (None)."""
         self._leaving.decide(microbatch)
 
     @concurrent_endpoint
     async def evaluate(self, samples: Sequence[Sample], loss: str) -> dict[str, float]:
-        """The loss of held-out samples, and its reports, under the current weights."""
+        """Return the loss and its reports on held-out samples under the current weights."""
         return await self.run(self._evaluate, samples, loss)
 
     @concurrent_endpoint
     async def gauge(self) -> float:
-        """Seconds of a piece of work that is the same for all ranks, and no rank waits in."""
+        """Time a piece of work that is equal on all ranks and needs no communication; return
+        seconds."""
         return await self.run(_gauge, self.titan.device)
 
     @concurrent_endpoint
@@ -241,17 +246,19 @@ class TitanTrainer(TitanActor):
 
     @concurrent_endpoint
     async def save(self, step: int) -> None:
-        """Take model, optimizer and scheduler for a checkpoint: they may change when it returns."""
+        """Begin a checkpoint of model, optimizer and scheduler; after the return they may
+        change."""
         await self.run(self._save, step)
 
     @concurrent_endpoint
     async def saved(self) -> None:
-        """Return when the checkpoint is written."""
+        """Wait until the checkpoint is written."""
         await self.answer(asyncio.wrap_future(self._saved))
 
     @concurrent_endpoint
     async def export(self, target: str, dtype: str) -> str | None:
-        """Write the weights in Hugging Face format, with config and tokenizer."""
+        """Write the weights in Hugging Face format, with the config and other files of the
+        model."""
         return await self.run(self._export, Path(target), dtype)
 
     @concurrent_endpoint
@@ -282,7 +289,7 @@ class TitanTrainer(TitanActor):
         self.saver = Saver(self.checkpointer, self.titan.device)
         value_head.load(self.titan.model, self.folder)
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
-        # a checkpoint brings the settings that it was trained with
+        # A checkpoint restores the settings that it was trained with; set those of the job again.
         titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         dtype = titan.PUBLISHED[self._generator_dtype()]
         ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
@@ -296,7 +303,7 @@ class TitanTrainer(TitanActor):
         }
 
     def _updates(self) -> int:
-        """Of a step, at most."""
+        """Return the largest number of updates in a step."""
         mine = (n for n in self.job.nodes if Role.UPDATES in n.roles and n.target == self.name)
         return max((node.epochs * node.minibatches for node in mine), default=1)
 
@@ -315,13 +322,13 @@ class TitanTrainer(TitanActor):
         return chosen[0] if chosen else "shm"
 
     def _together(self, mine: Any) -> list[Any]:
-        """What each rank has."""
+        """Gather an object from each rank, on all ranks."""
         found: list[Any] = [None] * self.world
         dist.all_gather_object(found, mine)
         return found
 
     def state_dict(self) -> dict[str, Any]:
-        """torchtitan's "train_state"."""
+        """State under the key "train_state" of torchtitan's checkpoint."""
         return {"version": torch.tensor(self.version)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -354,8 +361,8 @@ class TitanTrainer(TitanActor):
     def _update(
         self, terms: Sequence[tuple[str, Sequence[Sample]]], opt: spec.Optimizer
     ) -> StepResult:
-        """One pass of the optimizer; left out where loss or gradient is no number. Each loss has
-        its own counts, over its own samples; their gradients add up."""
+        """Do one optimizer update; skip it if loss or gradient norm is not finite. Each loss is
+        normalized over its own samples; their gradients add up."""
         sums = {"loss": torch.zeros(()), COUNT: torch.zeros(())}
         kernel = ""
         for index, (name, samples) in enumerate(terms):
@@ -386,7 +393,8 @@ class TitanTrainer(TitanActor):
     def _passed(
         self, loss: LossFunction, samples: Sequence[Sample]
     ) -> tuple[dict[str, Tensor], list[Microbatch], str]:
-        """This rank's part of the loss and its reports; gradients too, where they are recorded."""
+        """Compute this rank's part of the loss and its reports, and gradients if they are
+        enabled."""
         packed = self._pack(samples, pairs=loss.paired)
         context, device = self.titan.context, self.titan.device
         step = 2 if loss.paired else 1
@@ -415,7 +423,7 @@ class TitanTrainer(TitanActor):
             return self._reduce(sums)
 
     def _totals(self, loss: LossFunction, micros: Sequence[Microbatch]) -> dict[str, Tensor]:
-        """The loss's counts over the whole update: all microbatches of all ranks."""
+        """Sum the loss's counts over the whole update: all microbatches of all ranks."""
         sums: dict[str, Tensor] = {}
         for micro in micros:
             counts = loss.totals(labels=micro.labels, seq_id=micro.seq_id, **_inputs(loss, micro))
@@ -447,7 +455,7 @@ class TitanTrainer(TitanActor):
         return out.loss, out.metrics, out.kernel
 
     def _reduce(self, totals: dict[str, Tensor]) -> dict[str, float]:
-        """Sum partial metrics over the data-parallel ranks."""
+        """Sum partial metrics over the ranks of the batch group."""
         names = sorted(totals)
         stacked = torch.stack([totals[n].to(torch.float64).cpu() for n in names])
         if self.titan.dp_size * self.titan.context.size > 1:
@@ -463,7 +471,8 @@ class TitanTrainer(TitanActor):
         return manifest if self.rank == 0 else None
 
     def _probe(self) -> Probe:
-        """Log-probs of a fixed text at temperature 1, for the generators to compare with."""
+        """Compute log-probs of a fixed text at temperature 1, for the generators to compare
+        with."""
         draw = random.Random(PROBE_SEED)
         token_ids = [draw.randrange(self.titan.config.vocab_size) for _ in range(PROBE_TOKENS)]
         sample = Sample(token_ids=token_ids, num_prompt=1, mask=[True] * (PROBE_TOKENS - 1))
@@ -518,16 +527,17 @@ def _token_logprobs(
 
 
 def _rows(hidden: Tensor, micro: Microbatch) -> Tensor:
-    """Hidden states where the scored tokens are to come."""
+    """Select the hidden states that predict the scored tokens."""
     rows = hidden.flatten(0, 1)[micro.index]
     return rows if micro.route is None else micro.route(rows)
 
 
 def _named(found: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    """A loss among several and its reports, called after it."""
+    """Prefix the keys of a loss and its reports with the name of the loss, if a step has
+    several."""
     return {f"{name}.{key}": value for key, value in found.items()}
 
 
 def _inputs(loss: LossFunction, micro: Microbatch) -> dict[str, Any]:
-    """The fields of the batch that this loss reads."""
+    """Return the fields of the batch that this loss reads."""
     return {name: micro.inputs[name] for name in loss.input_names if name in micro.inputs}

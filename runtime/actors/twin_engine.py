@@ -1,4 +1,4 @@
-"""An engine that only takes time: requests in, completions out when a real one would have them.
+"""Stand-in engine for rehearsals: completions come after the time that a real engine would take.
 
     submit(requests) --> Batching (the simulator's fluid) --timer--> done(completions)
 
@@ -18,12 +18,12 @@ from forgedsl.sim.engine import Batching
 from forgedsl.sim.latency import Engine
 
 TOKEN = 1
-"""every token of a rehearsal"""
+"""token id used for every token of a rehearsal"""
 
 
 @dataclass(slots=True, kw_only=True)
 class StubRequest:
-    """A completion to pretend: so long, for a prompt so long."""
+    """A request for a made-up completion, with token counts of prompt and completion."""
 
     id: str
     prompt: int
@@ -40,7 +40,7 @@ class _Entry:
 
 
 class StubEngine:
-    """One replica. `done` gets what has ended."""
+    """One replica. `done` is called with completions that have ended."""
 
     def __init__(self, spec: Engine, done: Callable[[list[Completion]], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class StubEngine:
         self._order()
 
     async def load(self, version: int) -> None:
-        """Stop for new weights; what enters from now on is sampled with them."""
+        """Pause for new weights; requests that enter from now on have this version."""
         self.version = version
         self.batching.stop(self._loop.time(), self._spec.load)
         self._order()

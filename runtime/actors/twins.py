@@ -1,4 +1,5 @@
-"""Actors of a rehearsal: they answer as real services do, after as long, and compute nothing.
+"""Actors of a rehearsal: they answer like real services, after the estimated time, and compute
+nothing.
 
 They load no torch, no vLLM and no model, so that every process of a cluster fits on a laptop.
 """
@@ -27,7 +28,7 @@ KERNEL = "none (rehearsal)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StubManifest:
-    """Weights that are not there."""
+    """Stand-in for published weights."""
 
     version: int
     num_bytes: int = 0
@@ -64,7 +65,8 @@ class StubGenerator(ForgeActor):
 
 
 class StubTitan(ForgeActor):
-    """A trained or frozen model. One thing at a time, as on the worker thread of a real one."""
+    """A trained or frozen model. It does one thing at a time, as the worker thread of a real one
+    does."""
 
     def __init__(self, titan: Titan, lr: float, seed: int) -> None:
         super().__init__()
@@ -103,7 +105,7 @@ class StubTitan(ForgeActor):
 
     @concurrent_endpoint
     async def hold(self) -> None:
-        """No step of a rehearsal is left."""
+        """Do nothing: a step of a rehearsal cannot be abandoned."""
 
     @concurrent_endpoint
     async def leave_before(self, microbatch: int | None) -> None:
@@ -116,7 +118,7 @@ class StubTitan(ForgeActor):
 
     @concurrent_endpoint
     async def save(self, step: int) -> None:
-        """A folder where a checkpoint would be, that says that it is none."""
+        """Make a folder in place of a checkpoint; its file says that it holds no weights."""
         await self._work(self._titan.save)
         folder = self._run_dir / f"checkpoints/step-{step}"
         folder.mkdir(parents=True, exist_ok=True)
@@ -136,7 +138,8 @@ class StubTitan(ForgeActor):
 
 
 class StubRewards(ForgeActor):
-    """One process of a reward pool: a call at a time, each over its limit fails there."""
+    """One process of a reward pool: at most `places` calls at once; a call over its time limit
+    fails."""
 
     def __init__(
         self, rewards: dict[str, Reward], limits: dict[str, float], seed: int, places: int
@@ -155,7 +158,7 @@ class StubRewards(ForgeActor):
 
     @concurrent_endpoint
     async def score(self, items: list[tuple[tuple[str, ...], Rollout, Any]]) -> list[list[Outcome]]:
-        """As RewardPool.score: the rewards of each item, in the order of their names."""
+        """Score as RewardPool.score does: the rewards of each item, in the order of their names."""
         times = [[self._seconds(name, rollout) for name in names] for names, rollout, _ in items]
         limits = [[self._limits[name] for name in names] for names, _, _ in items]
         pairs = [list(zip(*both, strict=True)) for both in zip(times, limits, strict=True)]

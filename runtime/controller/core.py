@@ -2,7 +2,7 @@
 
     Intake (draw, fire nodes) --batch--> assemble --> step --> sync, eval, checkpoint --+
         ^                                                                               |
-        `------------- credits, when samplers have pulled the new weights -----'
+        `------------- credits, when samplers have pulled the new weights --------------'
 
 All work runs as tasks of one asyncio task group: groups of completions, weight transfers,
 evaluations, the trainer loop, and watchers for failures and for an interrupt. The first failure

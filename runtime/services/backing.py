@@ -17,10 +17,10 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 
 async def _tell_sandbox(this: Run) -> None:
-    """Say once how well code that rewards execute is isolated here.
+    """Emit a note on how well code run by rewards is isolated on this host.
 
     Raises:
-        LaunchError: less well than was demanded, or not at all.
+        LaunchError: isolation is missing, or weaker than demanded.
     """
     paths = {resolve_path(r.path, this.job_dir) for r in this.job.rewards.values() if r.path}
     if any(sandbox.MARK in path.read_text("utf-8") for path in paths if path.is_file()):
@@ -32,7 +32,7 @@ async def _tell_sandbox(this: Run) -> None:
 
 
 class Real:
-    """Implements `backing.Backing`."""
+    """Backend of a real run; implements `service_backend.Backing`."""
 
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)
@@ -46,7 +46,7 @@ class Real:
             raise
 
     async def prepare(self, this: Run, fleet: Fleet) -> Data:
-        """Set all meshes up, report every process, and open the data meanwhile."""
+        """Set up all meshes, report every process, and open the data meanwhile."""
         async with asyncio.TaskGroup() as tasks:
             data = tasks.create_task(open_data(this.job, this.job_dir, this.run_dir, this.events))
             tasks.create_task(_tell_sandbox(this))

@@ -1,4 +1,4 @@
-"""Meshes of a run -> its endpoints."""
+"""Build the endpoints of a run from its meshes."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from forgedsl.types.flow import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Data:
-    """The open datasets of a job, tokenizers, and the module with its pure functions."""
+    """Open datasets of a job, tokenizers, and the module with the job's pure functions."""
 
     program: ModuleType
     readers: dict[str, DatasetReader]
     judges: dict[str, ChatTokenizer]
-    """the tokenizers of services that judge"""
+    """tokenizers of judge services"""
 
 
 async def open_data(job: spec.Job, job_dir: Path, run_dir: Path, events: EventLog) -> Data:
-    """Open every dataset and look at its rows, so that mistakes show before services are up."""
+    """Open every dataset and check its rows, so that mistakes show before services are up."""
     program = load_module("program", job.program)
     loop = asyncio.get_running_loop()
 

@@ -42,7 +42,7 @@ from forgedsl.runtime.upstream.monarch import Mesh
 
 
 class Pool(Protocol):
-    """Processes of rewards or of an environment, which are started again when they die."""
+    """Processes of rewards or of an environment; they are started again when they die."""
 
     def lost(self) -> int: ...
 
@@ -50,7 +50,7 @@ class Pool(Protocol):
 
 
 class MonarchEndpoints:
-    """Services of a running job. `datasets` holds an open reader per dataset; the batches of the
+    """Services of a running job. `datasets` holds an open reader per dataset. The batches of the
     first `record_batches` steps are kept for `forgec replay`."""
 
     def __init__(
@@ -216,12 +216,13 @@ class MonarchEndpoints:
         return path
 
     async def amend(self, step: int, controller_state: dict[str, Any]) -> None:
-        # last and in one piece: its presence says that the checkpoint is whole
+        # Write this file last and atomically: its presence marks the checkpoint as complete.
         text = json.dumps(controller_state)
         _write(self.run_dir / f"checkpoints/step-{step}" / WHOLE, text.encode())
 
     def _unsaved(self, step: int, folder: Path, error: OSError | ServiceError) -> CheckpointError:
-        """Remove what was half written, and say what is left to go on from."""
+        """Remove a partly written checkpoint; return the error, which names the last complete
+        one."""
         free = shutil.disk_usage(self.run_dir).free / 2**20
         shutil.rmtree(folder, ignore_errors=True)
         cause = error.failure.message if isinstance(error, ServiceError) else str(error)
@@ -241,13 +242,13 @@ class MonarchEndpoints:
         return {**samplers, **dict.fromkeys(self._trainers, "up")}
 
     async def export(self, target: str) -> str:
-        """Hugging Face export of the stepped model."""
+        """Export the stepped model in Hugging Face format; return the path."""
         name = self.job.stepped
         model = self.job.models[self.job.services[name].model]
         return await self._trainers[name].export(target, model.dtype)
 
     async def close(self) -> None:
-        """Stop listening and release what the services hold outside their processes."""
+        """Stop listening, and release resources that services hold outside their processes."""
         for client in self.samplers.values():
             client.close()
         trained = [c for n, c in self._trainers.items() if self.job.services[n].trained]
@@ -255,12 +256,12 @@ class MonarchEndpoints:
         del results  # a service that is gone has nothing left to release
 
     def pool(self, mesh: Mesh) -> Pool | None:
-        """The client of the pool on this mesh."""
+        """Return the client of the reward or environment pool on this mesh, or None."""
         played = (c for c in self.environments.values() if c.mesh is mesh)
         return self.rewards.pool(mesh) or next(played, None)
 
     def report_failure(self, mesh: Mesh, message: str) -> None:
-        """Put a dead service where the controller looks for it."""
+        """Report a dead service to the controller."""
         self.failures.put_nowait(
             ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
         )
@@ -280,7 +281,7 @@ class MonarchEndpoints:
     async def _play(
         self, env: str, service: str, prompt: Any, sibling: int, seed: int, limits: Limits
     ) -> Rollout:
-        """A trajectory; each of its turns is a completion of its own."""
+        """Play a trajectory; each of its turns is a completion of its own."""
         client = self.samplers[service]
         driver, asked = self.drivers[env, service], as_prompt(prompt)
         engine = partial(client.sample, home=Home(asked.token_ids))
@@ -293,13 +294,15 @@ def _limits(sampling: spec.Sampling, of: spec.Node | spec.Eval) -> Limits:
 
 
 def step_shape(job: spec.Job) -> tuple[spec.BatchShape, int]:
-    """The microbatch of the stepped service, and the rows of a whole optimizer step."""
+    """Return the microbatch shape of the stepped service, and the rows of a whole optimizer
+    step."""
     trainer = job.trainers[job.stepped]
     return trainer.batch, trainer.step_rows
 
 
 def as_prompt(item: Prompt | Rollout) -> Prompt:
-    """What a sampler continues: a prompt, or (for a judge) a prompt with its completion."""
+    """Return the prompt to continue: a prompt as it is, or (for a judge) a prompt with its
+    completion."""
     if isinstance(item, Prompt):
         return item
     return Prompt(
@@ -322,7 +325,8 @@ def _rollout(done: Completion, prompt: Prompt, sibling: int) -> Rollout:
 
 
 def trimmed(function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
-    """What a function of tensors makes of lists, as lists: of tokens, as many as there were."""
+    """Call a tensor function on lists and return lists; token rows are cut to their true
+    lengths."""
     import torch
 
     result = function(**{name: _tensor(value, name == GROUP) for name, value in args.items()})
@@ -335,7 +339,8 @@ def trimmed(function: Callable[..., Any], args: Mapping[str, Any]) -> Any:
 
 
 def _tensor(value: Any, whole: bool) -> Any:
-    """Numbers of sequences as a tensor, those of their tokens in rows of equal length."""
+    """Convert values per sequence to a tensor, and values per token to padded rows. `whole` values
+    are int64 (group numbers)."""
     import torch
 
     if _ragged(value):
@@ -350,19 +355,19 @@ def _tensor(value: Any, whole: bool) -> Any:
 
 
 def _ragged(value: Any) -> bool:
-    """Whether it has a list of numbers for each sequence."""
+    """True if the value is a list of lists: numbers per token for each sequence."""
     return isinstance(value, list) and bool(value) and isinstance(value[0], list)
 
 
 async def _all(calls: Iterable[Awaitable[object]]) -> None:
-    """Return when all have ended; raises the first error."""
+    """Wait for all calls, then raise the first error, if any."""
     for done in await asyncio.gather(*calls, return_exceptions=True):
         if isinstance(done, BaseException):
             raise done
 
 
 def _write(path: Path, content: bytes) -> None:
-    """A file that is there in one piece, or not at all."""
+    """Write a file atomically."""
     partial = path.with_name(f"{path.name}.partial")
     with partial.open("wb") as file:
         file.write(content)

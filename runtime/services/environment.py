@@ -1,9 +1,9 @@
-"""Client of an environment's pool: where trajectories live, and what becomes of them.
+"""Client of an environment's pool: places trajectories in processes and handles their failures.
 
     begin() -> Session: the process with the fewest --reset, step, close--> its object there
 
-A trajectory whose process or mesh is gone has crashed (the driver tries it again), whatever is told
-of it; an environment that fails too often ends the run.
+If its process or mesh dies, a trajectory has crashed, and the driver plays it again. An environment
+that fails too often ends the run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from forgedsl.runtime.upstream.monarch import Mesh
 from forgedsl.runtime.worker_process import Calls
 
 MAX_FAILED = 0.25
-"""part of the last trajectories that may crash"""
+"""fraction of the recent trajectories that may crash"""
 
 
 class EnvironmentClient:
-    """All trajectories of one environment."""
+    """Client for all trajectories of one environment."""
 
     def __init__(
         self, name: str, environment: spec.Environment, mesh: Mesh, events: EventLog
@@ -50,7 +50,7 @@ class EnvironmentClient:
         self._alive.set()
         self._lines: dict[int, Calls] = {}
         self._bridges: dict[str, Asked] = {}
-        """of each driver, for the processes"""
+        """by driver: the bridge message that the processes get"""
         self._opening = asyncio.Lock()
         self._told: Counter[str] = Counter()
         remedy = (
@@ -61,10 +61,10 @@ class EnvironmentClient:
         self._closing: set[asyncio.Task[None]] = set()
 
     async def driver(self, tokenizer: ChatTokenizer) -> Driver:
-        """What plays trajectories with the tokens of this tokenizer.
+        """Return a driver that plays trajectories with the tokens of this tokenizer.
 
         Raises:
-            RunError: the environment does not tell its tools.
+            RunError: the environment cannot list its tools.
         """
         try:
             reply = await self.call(0, self.mesh, Asked("tools"))
@@ -84,13 +84,13 @@ class EnvironmentClient:
         return Driver(self.environment, bridge, partial(self.begin, name), self.failed)
 
     def begin(self, bridge: str = "") -> PoolSession:
-        """A new trajectory, in the process that has the fewest."""
+        """Start a trajectory in the process that has the fewest."""
         rank = min(range(len(self._held)), key=lambda index: self._held[index])
         self._held[rank] += 1
         return PoolSession(self, rank, str(next(self._keys)), bridge)
 
     def lost(self) -> int:
-        """Begin nothing until `restore`; how many trajectories were at the mesh."""
+        """Stop new calls until `restore`; return the number of trajectories on the mesh."""
         self._alive.clear()
         for line in self._lines.values():
             line.close()
@@ -101,12 +101,16 @@ class EnvironmentClient:
         self._alive.set()
 
     async def ready(self) -> Mesh:
-        """The mesh, when there is one."""
+        """Wait until the mesh is up and return it."""
         await self._alive.wait()
         return self.mesh
 
     async def call(self, rank: int, mesh: Mesh, asked: Asked) -> Any:
-        """Ask a process. Raises Crash where it is gone."""
+        """Send a request to a process and return its reply.
+
+        Raises:
+            Crash: the process is gone.
+        """
         try:
             line = self._lines.get(rank)
             if line is None or not line.alive:
@@ -134,7 +138,7 @@ class EnvironmentClient:
         self._warn("failed", reply.error)
 
     def ended(self, session: PoolSession, mesh: Mesh | None) -> None:
-        """The trajectory is over: its object is closed, which nobody waits for."""
+        """End a trajectory: close its object in the process, without waiting."""
         self._held[session.rank] -= 1
         if mesh is None or mesh is not self.mesh:
             return
@@ -152,16 +156,21 @@ class EnvironmentClient:
         task.add_done_callback(self._closing.discard)
 
     def failed(self, cause: str, prompt: Prompt) -> None:
-        """A trajectory crashed; too many end the run (GuardError)."""
+        """Report a crashed trajectory.
+
+        Raises:
+            GuardError: too many have crashed.
+        """
         self._warn("failed", cause)
         self.guard.failed(cause, repr(prompt.text[-80:]))
 
     def late(self, cause: str) -> None:
-        """A step took longer than `tool_timeout`, which is no failure: the policy plays on."""
+        """Report a step that took longer than `tool_timeout`. It is no failure: the policy plays
+        on."""
         self._warn("took too long", f"{cause} (`tool_timeout`), which the policy was told")
 
     def _warn(self, what: str, text: str) -> None:
-        """Say the first time, the tenth, the hundredth, ..."""
+        """Warn on the first, the tenth, the hundredth time, ..."""
         self._told[what] += 1
         if str(count := self._told[what]).strip("0") == "1":
             times = "" if count == 1 else f" ({count} times by now)"
@@ -170,7 +179,7 @@ class EnvironmentClient:
 
 
 class PoolSession:
-    """Implements `driver.Session`."""
+    """A trajectory in a process of the pool; implements `driver.Session`."""
 
     def __init__(self, client: EnvironmentClient, rank: int, key: str, bridge: str) -> None:
         self.rank, self.key = rank, key

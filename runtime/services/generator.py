@@ -1,12 +1,12 @@
-"""Client of a vllm service: routes completions to replicas and collects what they send back.
+"""Client of a vllm service: routes requests to replicas and collects completions.
 
     sample() -> least loaded replica -> submit (coalesced) ... port -> future of the completion
-                     ^ what it owed                  |
+                     ^ open requests                 |
                      `------- the replica died ------'
 
-Rank 0 of a replica takes requests and answers; its other ranks follow it. When a replica dies, its
-owner says so (`lost`): what it owed goes to the others, or waits, and `restore` takes the replica
-that was started in its place in again, with the newest weights.
+Rank 0 of a replica takes requests and answers; its other ranks follow it. When a replica dies, the
+keeper calls `lost`: its open requests go to other replicas, or wait. `restore` adds the replica
+that replaces it, with the newest weights.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PROBE_GAPS = {"f32": 2e-3, "bf16": 0.5, "f16": 0.1}
 """largest difference in log-prob between two correct implementations of one model"""
 
 FULL, FEW = 1.25, 4
-"""a trajectory stays where it was unless so many times what the idlest replica owes, and so many
-more, are there: then waiting costs more than to compute its keys and values anew"""
+"""a trajectory stays on its replica unless that one has more than FULL times the open requests of
+the least loaded one, plus FEW: then waiting costs more than recomputing the KV cache"""
 
 
 @dataclass(slots=True)
 class Home:
-    """Where the requests of a trajectory go: once one has been answered, to the replica that has
-    what came before in its cache."""
+    """Replica of a trajectory: after the first answer, later turns go to the replica whose prefix
+    cache holds the earlier ones."""
 
     prompt: list[int]
     replica: Replica | None = None
@@ -48,18 +48,18 @@ class Home:
 
 @dataclass(slots=True)
 class Owed:
-    """A request and who waits for it."""
+    """An open request and the future of its completion."""
 
     request: Any
     future: asyncio.Future[Completion]
     home: Home
     replica: Replica | None = None
-    """who owes it now"""
+    """the replica that works on it now"""
 
 
 @dataclass(slots=True)
 class Replica:
-    """One engine and the requests it owes."""
+    """One engine and its open requests."""
 
     mesh: Mesh
     alive: bool = True
@@ -68,11 +68,11 @@ class Replica:
     submitter: Coalescer[Any, None] | None = None
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
     relay: Any = None
-    """where it hands weights on"""
+    """address at which it relays weights to others"""
 
 
 class GeneratorClient:
-    """All replicas of one vllm service; `tell` hears of one that is slow."""
+    """All replicas of one vllm service; `tell` is called with a warning about a slow replica."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class GeneratorClient:
         self._ids = itertools.count()
         self._turn = itertools.count()
         self._nobody: list[Owed] = []
-        """requests for which no replica is there at the moment"""
+        """requests that wait because no replica is alive"""
         self._weights: tuple[Manifest, bool] | None = None
         self._loading = asyncio.Lock()
 
@@ -106,8 +106,8 @@ class GeneratorClient:
         grades: tuple[int, ...] = (),
         home: Home | None = None,
     ) -> Completion:
-        """One completion from the replica that the routing policy picks, or that is its `home`,
-        with the log-probs of `grades` as its first token."""
+        """Sample a completion on the replica that the routing policy picks, or on the `home`
+        replica. `grades` are tokens whose log-probs as first token are returned too."""
         ident = str(next(self._ids))
         owed = Owed(
             self._request(ident, token_ids, sampling, seed, grades),
@@ -122,12 +122,12 @@ class GeneratorClient:
                 owed.replica.outstanding.pop(ident, None)
 
     async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> None:
-        """Swap weights that are published on `host` in all replicas; returns when all that are
-        alive have them. Completions in flight `keep` their keys and values, or have them computed
-        anew.
+        """Load weights that are published on `host` into all replicas; return when all live ones
+        have them. With `keep`, running completions keep their KV caches; otherwise these are
+        recomputed.
 
         Raises:
-            ServiceError: a replica computes other log-probs than the trainer with these weights.
+            ServiceError: with these weights, a replica computes other log-probs than the trainer.
         """
         async with self._loading:
             alive = [replica for replica in self.replicas if replica.alive]
@@ -137,7 +137,8 @@ class GeneratorClient:
             await asyncio.gather(*(self._load(replica) for replica in alive))
 
     def lost(self, mesh: Mesh) -> int:
-        """The replica on `mesh` is dead: hand out again what it owed; how many requests."""
+        """Mark the replica on `mesh` as dead and route its open requests again; return their
+        number."""
         replica = next(r for r in self.replicas if r.mesh is mesh)
         replica.alive = False
         for task in replica.tasks:
@@ -149,7 +150,7 @@ class GeneratorClient:
         return len(owed)
 
     async def restore(self, dead: Mesh, mesh: Mesh) -> None:
-        """Take in the replica on `mesh`, which was started in the place of `dead`."""
+        """Add the replica on `mesh`, which replaces `dead`."""
         index = next(i for i, r in enumerate(self.replicas) if r.mesh is dead)
         replica = Replica(mesh)
         await self._open(replica)
@@ -184,7 +185,7 @@ class GeneratorClient:
 
     @staticmethod
     async def _grown(manifest: Manifest, host: int, alive: Sequence[Replica]) -> Manifest:
-        """The manifest with the way to all replicas; one that is dead is nobody's source."""
+        """Return the manifest with a broadcast tree over live replicas; dead ones are left out."""
         for replica in alive:
             with suppress(ServiceError):  # the keeper hears of it
                 replica.relay = replica.relay or await replica.mesh.one(0, "relay")
@@ -193,7 +194,8 @@ class GeneratorClient:
         return replace(manifest, tree=tree.planned(host, service, members))
 
     async def _load(self, replica: Replica) -> None:
-        """Give a replica the newest weights; one that dies over it gets them when it is back."""
+        """Load the newest weights into a replica. If it dies meanwhile, `restore` loads them
+        later."""
         assert self._weights is not None
         manifest, keep = self._weights
         mesh = replica.mesh
@@ -265,7 +267,8 @@ class GeneratorClient:
 
 
 def _submitted(done: asyncio.Future[None], owed: Owed) -> None:
-    """A request that could not be delivered fails; if the process is dead, `lost` takes care."""
+    """Fail a request that could not be delivered. If the process is dead, `lost` routes it
+    again."""
     error = None if done.cancelled() else done.exception()
     died = isinstance(error, ServiceError) and error.died
     if error is not None and not died and not owed.future.done():

@@ -1,11 +1,12 @@
-"""What a service of the run says of an answer. A judge: the grade expected of its next token.
+"""Scores given by a service of the run. A judge's score is the expected grade under its next-token
+distribution.
 
     rollout --template--> prompt --engine--> log-probs of the grades --> sum of p(g) g / sum of p(g)
 
-Nothing is sampled, so that equal texts have equal grades. Texts in holes cannot end the turn that
-they stand in: special tokens of the judge in them are broken up.
+Nothing is sampled, so equal texts get equal grades. Special tokens of the judge in inserted texts
+are broken up, so that an answer cannot end the turn that it stands in.
 
-    rollout --reward model--> values of its tokens --> that of the last
+    rollout --reward model--> values of its tokens --> value of the last
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from forgedsl.runtime.services.trainer import TrainerClient
 from forgedsl.runtime.worker_process import late
 
 AT_ONCE = 1024
-"""calls of a reward model that wait together for its next pass"""
+"""calls of a reward model that are batched in one forward pass, at most"""
 LEAST_MASS = 0.01
-"""probability of all grades together below which the judge says something else"""
+"""least total probability of all grades; below it, the judge's answer is no grade"""
 
 
 class NoGrade(Exception):
@@ -36,14 +37,15 @@ class NoGrade(Exception):
 
 
 class Asked(ABC):
-    """The calls of one reward that a service of the run gives; a pool for RewardClient."""
+    """Calls of one reward that a service of the run computes; has the interface of a reward
+    pool."""
 
     def __init__(self, reward: spec.Reward, places: int) -> None:
         self._reward = reward
         self._slots = asyncio.Semaphore(places)
 
     async def submit(self, item: Item, *, first: bool = False) -> list[Outcome]:
-        """The value of an item's one reward."""
+        """Return the value of the one reward of an item."""
         _, rollout, target = item
         async with self._slots:
             began = time.monotonic()
@@ -61,11 +63,11 @@ class Asked(ABC):
 
     @abstractmethod
     async def _outcome(self, rollout: Any, target: Any) -> Outcome:
-        """What the service says of a rollout."""
+        """Compute the score of a rollout."""
 
 
 class Scorer(Asked):
-    """A reward model: the value of the last token that the policy wrote."""
+    """A reward model: its value at the last token that the policy wrote."""
 
     def __init__(self, name: str, job: spec.Job, client: TrainerClient) -> None:
         reward = job.rewards[name]
@@ -84,7 +86,7 @@ class Scorer(Asked):
 
 
 class Judge(Asked):
-    """A model that is asked for a grade."""
+    """A judge model that is asked for a grade."""
 
     def __init__(
         self, name: str, job: spec.Job, client: GeneratorClient, tokenizer: ChatTokenizer
@@ -94,7 +96,7 @@ class Judge(Asked):
         super().__init__(reward, reward.places)
         self._client, self._tokenizer = client, tokenizer
         self._grades: dict[int, int] = {}
-        """by token"""
+        """grade of each token"""
         self._once = Once(self._grade) if "other" in reward.inputs.values() else self._grade
         for grade in range(least, most + 1):
             tokens = tokenizer.tokenizer(str(grade), add_special_tokens=False)["input_ids"]
@@ -110,10 +112,10 @@ class Judge(Asked):
         return Outcome(value=await expected(self._reward, asked, self._once))
 
     async def _grade(self, text: str) -> float:
-        """The grade expected of the judge's next token.
+        """Return the expected grade of the judge's next token.
 
         Raises:
-            NoGrade: it would say something else, or cannot read so much.
+            NoGrade: the judge would not answer with a grade, or the prompt is too long for it.
         """
         chat = bool(self._tokenizer.tokenizer.chat_template)
         tokens = self._tokenizer.prompt_tokens(

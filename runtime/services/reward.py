@@ -2,9 +2,8 @@
 
     score(rollout) --cache--> pool of each reward --tries--> Score, RewardError | guard: GuardError
 
-A reward that fails, is slow or is started again is named while it happens; `RewardGuard` ends a run
-whose reward fails too often. Monitors are evaluated beside every score of the flow and have no part
-in it.
+Warnings name a reward that fails, is slow, or is started again; `RewardGuard` ends a run whose
+reward fails too often. Monitors are evaluated with every score of the flow and do not change it.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ from forgedsl.runtime.services.judge import Asked
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEPTH = 2
-"""calls of a synchronous Python reward that lie at a process: the next is there when one ends"""
+"""calls of a synchronous Python reward sent to a process at once: the next one is there already
+when one ends"""
 PURE_BATCH = 256
 SLOW_SECONDS = 10.0
-"""a call that takes longer is told of"""
+"""a longer call causes a warning"""
 QUEUE_SECONDS = 60.0
-"""a call that waited longer for its turn is told of: the rewards are the bottleneck"""
+"""a longer wait in the queue causes a warning: the rewards are the bottleneck"""
 START_SECONDS = 300.0
-"""for a process to begin, beside the calls that it is given"""
+"""time for a process to start, in addition to the time for its calls"""
 CACHE_SIZE = 1 << 17
 SHOWN = 80
 
 
 @dataclass(slots=True)
 class _Call:
-    """The rewards of one rollout: what they are given, and what came of them."""
+    """The rewards of one rollout: inputs, durations, failures and retries."""
 
     rollout: Rollout
     target: Any
@@ -61,7 +61,7 @@ class _Call:
 
 
 class RewardPool:
-    """The calls of one mesh; those of a mesh that died wait for the one in its place."""
+    """Calls to one mesh. If it dies, they wait and are sent again to the mesh that replaces it."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class RewardPool:
         slow: Callable[[Item], None] | None = None,
         full: Callable[[int], None] = lambda waiting: None,
     ) -> None:
-        """`seconds`: how long an item may take in a process."""
+        """Make a pool. `seconds` gives the time limit of an item in a process."""
         self.mesh = mesh
         self._depth, self._seconds = depth, seconds
         self._slow, self._full = slow, full
@@ -93,7 +93,7 @@ class RewardPool:
             del self._since[id(item)]
 
     def lost(self) -> int:
-        """Send nothing until `restore`; how many calls are at the mesh."""
+        """Stop sending until `restore`; return the number of calls on the mesh."""
         self._alive.clear()
         return self._queue.at_work
 
@@ -125,8 +125,8 @@ class RewardPool:
                 timer.cancel()
 
     async def _ask(self, mesh: Mesh, rank: int, items: Sequence[Item]) -> list[list[Outcome]]:
-        """The answers of a process. Each call in it has its own end, so that one without an answer
-        after this long is in a pool that does nothing at all."""
+        """Send items to a process and return its answers. Each call has its own limit there, so if
+        no answer comes within this longer limit, the pool itself hangs."""
         longest = self._depth * sum(map(self._seconds, items)) + START_SECONDS
         try:
             async with deadline(f"process {rank} of the pool", longest):
@@ -165,21 +165,21 @@ class RewardClient:
         }
 
     def pool(self, mesh: Mesh) -> RewardPool | None:
-        """The pool that calls this mesh."""
+        """Return the pool that calls this mesh, or None."""
         pools = (pool for pool in self._pools.values() if isinstance(pool, RewardPool))
         return next((pool for pool in pools if pool.mesh is mesh), None)
 
     def judge(self, name: str, judge: Asked) -> None:
-        """Let a service of the run give reward `name`."""
+        """Use a service of the run for reward `name`."""
         self._pools[name] = judge
 
     async def score(
         self, name: str, rollout: Rollout, target: Any, *, monitored: bool = True
     ) -> Score:
-        """The score of rubric or reward `name`, with the monitors beside it.
+        """Return the score of rubric or reward `name`; evaluate the monitors too.
 
         Raises:
-            RewardError: a reward failed after its retries and the policy is to drop.
+            RewardError: a reward failed after its retries, and its `on_error` is drop.
             GuardError: it fails too often.
         """
         if rollout.fixed is not None:
@@ -213,17 +213,17 @@ class RewardClient:
         raise error
 
     async def _all(self, names: Sequence[str], call: _Call) -> dict[str, float | RewardError]:
-        """The values of several rewards; those of one pool travel in one item."""
+        """Return the values of several rewards; rewards of one pool are sent in one item."""
         pools: dict[int, list[str]] = {}
         for name in names:
             pools.setdefault(id(self._pools[name]), []).append(name)
         asked = [self._rewards(tuple(pool), call) for pool in pools.values()]
-        # nobody else to wait for: no task
+        # A single pool needs no task.
         answers = [await asked[0]] if len(asked) == 1 else await asyncio.gather(*asked)
         return {name: value for answer in answers for name, value in answer.items()}
 
     async def _rewards(self, names: tuple[str, ...], call: _Call) -> dict[str, float | RewardError]:
-        """The values of rewards in one pool, asked again for those that may be retried."""
+        """Return the values of rewards in one pool; failed Python rewards are retried."""
         found: dict[str, float | RewardError] = {}
         keys = {n: self._key(n, call) for n in names if self._job.rewards[n].cache}
         found.update({n: self._cached[key] for n, key in keys.items() if key in self._cached})
@@ -231,7 +231,8 @@ class RewardClient:
         tried = 0
         while names:
             item = (names, call.rollout, call.target)
-            # a retry behind all that wait would tell of a failure only when all have failed once
+            # Retries go first. Behind all waiting calls, a failure would be reported only after
+            # each of them had failed once.
             outcomes = await self._pools[names[0]].submit(item, first=tried > 0)
             tried += 1
             again = []
@@ -266,8 +267,8 @@ class RewardClient:
         return found
 
     def _key(self, name: str, call: _Call) -> tuple[Any, ...]:
-        """All that a reward can see of a rollout, but for its versions and times; a judge sees
-        text alone."""
+        """Return the cache key: everything that a reward can see of a rollout except versions and
+        times. Judges and endpoints see only text."""
         rollout, prompt = call.rollout, call.rollout.prompt
         seen = (
             name,
@@ -287,7 +288,8 @@ class RewardClient:
         self._cached[key] = value
 
     def _failure(self, name: str, outcome: Outcome, call: _Call) -> float | RewardError:
-        """What stands for a value that could not be computed."""
+        """Return the replacement for a value that could not be computed: an error or a fixed
+        score."""
         error = _error(outcome)
         self._tell(name, "failed", error, failed=True)
         reward = self._job.rewards[name]
@@ -295,8 +297,8 @@ class RewardClient:
         return RewardError(name, error) if reward.on_error == "drop" else float(reward.on_error)
 
     def _tell(self, name: str, what: str, text: str, *, failed: bool = False) -> None:
-        """Say the first time that something happens to a reward, the tenth, the hundredth, ...;
-        `failed`: the text is why it gave no value."""
+        """Warn on the first, tenth, hundredth time, ... that something happens to a reward.
+        `failed`: the text is the reason why it gave no value."""
         self._told[name, what] += 1
         count = self._told[name, what]
         if str(count).strip("0") == "1":
@@ -331,7 +333,7 @@ class RewardClient:
 
 
 def _error(outcome: Outcome) -> str:
-    """Why there is no value; nothing where there is one."""
+    """Return why there is no finite value; "" if there is one."""
     if outcome.value is not None and math.isfinite(outcome.value):
         return ""
     return outcome.error or f"returned {outcome.value}"

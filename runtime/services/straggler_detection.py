@@ -1,7 +1,7 @@
-"""A replica or rank that computes slower than its peers: a host with a fault, or with other work.
+"""Find replicas and ranks that are slower than their peers, because of a faulty or busy host.
 
-Replicas say it by their completions. Ranks of a trainer wait for each other within a step, which
-takes all of them the time of the slowest: they do the same piece of work now and then, each alone.
+Replicas are compared by their seconds per token. Ranks of a trainer wait for each other within a
+step, so step times do not differ. Now and then each rank times the same piece of work alone.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ from collections import deque
 from collections.abc import Callable
 
 WINDOW, SLOW = 128, 2.0
-"""completions that a replica is judged by, and times the median of the others that it may take"""
+"""number of completions to judge a replica by, and its allowed multiple of the other replicas'
+median"""
 PROBES, SLOW_RANK, LEAST = 5, 1.5, 0.004
-"""the same of a rank and its pieces of work, each longer by so many seconds"""
+"""the same for a rank and its timed pieces of work; LEAST is the least difference in seconds"""
 REMEDY = ": look at what else runs there and at the clocks of its device, or leave the host out"
 
 
 class Pace:
-    """Seconds of each of several for the same; `tell` hears `text` once of each that is slow: by
-    the medians of `window` times, as soon as there are so many."""
+    """Compares the times of peers. Calls `tell` once with `text` for each peer whose median over
+    `window` times is `slow` times that of the others, and at least `least` seconds longer."""
 
     def __init__(
         self, tell: Callable[[str], object], text: str, window: int, slow: float, least: float = 0.0
@@ -31,7 +32,7 @@ class Pace:
         self._told: set[str] = set()
 
     def took(self, who: str, seconds: float) -> None:
-        """One of them has done it."""
+        """Record a time of one peer."""
         if who in self._told:
             return
         recent = self._recent.setdefault(who, deque(maxlen=self._window))

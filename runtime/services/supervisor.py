@@ -2,13 +2,13 @@
 
     watch fails, host is gone, a rank is silent -> client.lost (its requests go elsewhere)
         |-> spawn, on another host if its own is gone -> set up -> client.restore
-        |       `-> it died over that: once more, as after any death
+        |       `-> it died during the restart: try again
         |-> no host has room: the run goes on with the other replicas
         `-> failures (the run ends): another service, the last replica, or too many deaths
 
-A process is seen to be dead after some ten seconds. What it owed is sampled again from the start,
-with the weights of then: a completion gets younger by it, never older than the plan proved. Calls
-of a reward are made again, trajectories of an environment played again.
+The death of a process is noticed after some ten seconds. Its completions are sampled again from the
+start, with the then current weights: they get younger, so the proved age bound holds. Calls of a
+reward are made again, and trajectories of an environment are played again.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from forgedsl.runtime.services.endpoints import MonarchEndpoints, Pool
 from forgedsl.runtime.upstream.monarch import Mesh
 
 DEATHS = 3
-"""of one replica; one more ends the run: what kills it is no accident"""
+"""restarts of one replica; one more death ends the run, since the cause is systematic"""
 
 HOSTS_SECONDS = 1.0
 BEAT_SECONDS, SILENT_SECONDS = 10.0, 120.0
-"""between two times that a rank is asked, and how long it may take to answer: only its event loop
-has to, whatever it computes"""
+"""interval between heartbeats of a rank, and time limit for its answer; the event loop answers,
+also while the rank computes"""
 
 Restart = Callable[[Mesh], Awaitable[Mesh]]
 
 
 class Keeper:
-    """Keeps the meshes of a fleet alive, as far as that can be."""
+    """Restarts dead meshes of a fleet where possible."""
 
     def __init__(
         self, fleet: Fleet, endpoints: MonarchEndpoints, events: EventLog, restart: Restart
@@ -48,10 +48,10 @@ class Keeper:
         self._restart = restart
         self._tasks: list[asyncio.Task[None]] = []
         self._ends: dict[int, asyncio.Future[str]] = {}
-        """by mesh: resolved with the word that its host is gone"""
+        """by mesh: resolved with a message when its host is gone"""
 
     def start(self) -> None:
-        """One task per mesh."""
+        """Start one task per mesh, and one that watches the hosts."""
         self._tasks = [asyncio.create_task(self._keep(mesh)) for mesh in self._fleet.all()]
         self._tasks.append(asyncio.create_task(self._watch_hosts()))
 
@@ -60,7 +60,8 @@ class Keeper:
             task.cancel()
 
     async def _watch_hosts(self) -> None:
-        """The launcher sees at once that a host is gone, and what was on it cannot start there."""
+        """Watch for lost hosts: the launcher notices them first, and their meshes must move
+        elsewhere."""
         hosts = self._fleet.hosts
         while True:
             for index, why in hosts.lost().items():
@@ -75,7 +76,7 @@ class Keeper:
             await asyncio.sleep(HOSTS_SECONDS)
 
     async def _watched(self, mesh: Mesh) -> ServiceError | None:
-        """Why a mesh ended; None where it was asked to."""
+        """Wait until a mesh ends and return why; None if it was asked to."""
         end = self._ends[id(mesh)] = asyncio.get_running_loop().create_future()
         watch = asyncio.ensure_future(mesh.call("watch"))
         silence = asyncio.create_task(self._silence(mesh))
@@ -99,8 +100,9 @@ class Keeper:
 
     @staticmethod
     async def _silence(mesh: Mesh) -> str:
-        """Returns when a rank has not answered: it is stopped, or so busy that nothing can come of
-        it, and its peers wait for it without a word. One that ended is for `watch` to tell."""
+        """Return when a rank has not answered for SILENT_SECONDS: it is stopped or overloaded, and
+        its peers would wait for it forever. The end of a process is reported by `watch`, not here.
+        """
         while True:
             await asyncio.sleep(BEAT_SECONDS)
             start = asyncio.get_running_loop().time()
@@ -128,7 +130,8 @@ class Keeper:
             mesh = fresh
 
     def _go_on_without(self, dead: Mesh, failure: ServiceFailure) -> None:
-        """Nothing can be started in the place of a replica: the others take what it owed."""
+        """Go on without a replica that cannot be restarted; the others take its requests. Without
+        other replicas, report the failure."""
         client = self._endpoints.samplers.get(dead.service)
         left = 0 if client is None else sum(r.alive and r.mesh is not dead for r in client.replicas)
         if client is None or not left:
@@ -144,7 +147,7 @@ class Keeper:
         )
 
     async def _replace(self, dead: Mesh, message: str, pool: Pool | None) -> Mesh:
-        """Another replica or pool in the place of a dead one."""
+        """Start a replica or pool in place of a dead one."""
         if pool is not None:
             owed, what, fate = pool.lost(), "calls", "wait for it"
         else:

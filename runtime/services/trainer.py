@@ -1,4 +1,4 @@
-"""Client of a trainer: log-probs of any, steps and weights of one that is trained."""
+"""Client of a trainer: log-probs and values of any model, steps and weights of a trained one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from forgedsl.runtime.transports.base import Manifest
 from forgedsl.runtime.upstream.monarch import Mesh
 
 GAUGE_SECONDS = 10.0
-"""between two times that ranks are compared, which takes a hundredth of it"""
+"""interval between two comparisons of ranks; a comparison takes about a hundredth of it"""
 
 
 class TrainerClient:
-    """One mesh of ranks; `tell` hears of one that the others wait for."""
+    """Client of one mesh of ranks; `tell` is called with a warning about a slow rank."""
 
     def __init__(self, mesh: Mesh, tell: Callable[[str], object] | None = None) -> None:
         self.mesh = mesh
@@ -33,15 +33,16 @@ class TrainerClient:
         }
 
     async def logprobs(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
-        """Per item, the log-prob of each completion token. Concurrent calls are merged."""
+        """Return the log-probs of the completion tokens of each item. Concurrent calls are
+        merged."""
         return await self._asked["logprobs"].submit([as_sample(item) for item in items])
 
     async def values(self, items: Sequence[Rollout | Sample]) -> list[list[float]]:
-        """Per item, what the value head says of each completion token."""
+        """Return the value head's output at the completion tokens of each item."""
         return await self._asked["values"].submit([as_sample(item) for item in items])
 
     async def step(self, batch: Batch, loss: str) -> StepResult:
-        """One optimizer step on all ranks; rank 0's result."""
+        """Do one optimizer step on all ranks; return rank 0's result."""
         now = asyncio.get_running_loop().time()
         if self._pace and len(self.mesh.members) > 1 and now - self._gauged >= GAUGE_SECONDS:
             self._gauged = now
@@ -51,14 +52,14 @@ class TrainerClient:
         return result
 
     async def leave(self) -> bool:
-        """Have the step in progress end with the weights as before it, if it can be."""
+        """End the step in progress with unchanged weights; False if that is not possible."""
         held = await self.mesh.call("hold")
         before = None if None in held else max(held)
         await self.mesh.call("leave_before", before)
         return before is not None
 
     async def evaluate(self, items: Sequence[Rollout | Sample], loss: str) -> dict[str, float]:
-        """The loss of held-out items and its reports; rank 0's, of all ranks."""
+        """Return the loss and its reports on held-out items, reduced over all ranks."""
         found: dict[str, float] = await self.mesh.first(
             "evaluate", [as_sample(item) for item in items], loss
         )
@@ -70,15 +71,15 @@ class TrainerClient:
         return manifest
 
     async def save(self, step: int) -> None:
-        """Begin a checkpoint of the state of now; it may change when this returns."""
+        """Begin a checkpoint of the current state; after the return the state may change."""
         await self.mesh.first("save", step)
 
     async def saved(self) -> None:
-        """Return when the checkpoint is written."""
+        """Wait until the checkpoint is written."""
         await self.mesh.first("saved")
 
     async def export(self, target: str, dtype: str) -> str:
-        """Write a Hugging Face export; its path."""
+        """Write a Hugging Face export; return its path."""
         path: str = await self.mesh.first("export", target, dtype)
         return path
 
@@ -92,7 +93,7 @@ class TrainerClient:
 
 
 def as_sample(item: Rollout | Sample) -> Sample:
-    """A rollout as the sequence that a model scores."""
+    """Convert a rollout to a sequence that a model scores."""
     if isinstance(item, Sample):
         return item
     return Sample(

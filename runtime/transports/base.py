@@ -1,12 +1,12 @@
-"""What a weight transport is: how a published set of weights gets from trainer to generators.
+"""Base of weight transports, which bring published weights from a trainer to its generators.
 
     trainer: Sender.publish(state) --> Manifest --> generator: Transport.open --> (name, tensor) ...
 
-A sender lays the state dict out in one flat buffer and fills it; what a transport adds is where the
+A sender lays the state dict out in one flat buffer and fills it; a transport decides where the
 buffer lies and how another process finds it. Two buffers take turns, so that version v+1 can be
-written while v is still being read; the controller starts no push before the pull before the
-previous one has ended. Where a transport is `shared`, each rank keeps and sends a part of the
-weights, none all of them. To add a transport: docs/design/transports.md.
+written while v is still being read. The controller starts no push of v+2 before the pull of v has
+ended. If a transport is `shared`, each rank keeps and sends a part of the weights. To add a
+transport: docs/design/transports.md.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from forgedsl.runtime.temporary_files import SHM
 
 ALIGN = 64
 Gather = Callable[[Tensor, torch.dtype], Tensor]
-"""makes a whole tensor of a sharded one, together with the other ranks"""
+"""gathers a sharded tensor; a collective call on all ranks"""
 Weights = Iterator[tuple[str, Tensor]]
-"""by their Hugging Face names; what is not kept may make room for the next"""
+"""(Hugging Face name, tensor); a tensor may be overwritten by the next one unless it is copied"""
 
 
 def buffer_path(run_key: str, name: str) -> Path:
-    """Where a run keeps shared memory; `scratch.remove_buffers` removes all that starts so."""
+    """Return the path of shared memory of a run; `temporary_files.remove_buffers` removes it."""
     return SHM / f"forgedsl-{run_key}-{name}"
 
 
@@ -45,24 +45,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """What the published weights make of a fixed text: `logprobs[t]` of `token_ids[t + 1]`.
-
-    A receiver that computes something else did not load what was sent.
-    """
+    """Check of the weights on a fixed text: `logprobs[t]` is the log-prob of `token_ids[t + 1]`. If
+    a receiver computes other values, it did not load what was sent."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     dtype: str = "f32"
-    """what they were computed in"""
+    """dtype in which they were computed"""
 
     def gap(self, logprobs: Sequence[float]) -> float:
-        """The largest difference to what a receiver computed."""
+        """Return the largest difference to the log-probs of a receiver."""
         return max(abs(a - b) for a, b in zip(self.logprobs, logprobs, strict=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What one rank has of the weights. `buffer` is what the transport finds it by."""
+    """Weights kept by one rank. `buffer` is the handle by which the transport finds them."""
 
     buffer: Any
     num_bytes: int
@@ -70,23 +68,23 @@ class Part:
 
 
 Layout = tuple[tuple[tuple[Entry, ...], int], ...]
-"""for each rank that keeps a part: its tensors, and the bytes of all of them"""
+"""for each rank: the tensors that it keeps, and their bytes in total"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """Who hands weights on to whom."""
+    """Broadcast tree: which replica passes the weights on to which."""
 
     service: str = ""
-    """whose replicas they are"""
+    """service of the replicas"""
     at: Mapping[str, int] = field(default_factory=dict)
     """host of each replica"""
     first: Mapping[int, str] = field(default_factory=dict)
-    """of each host, the replica that the others of it take them from"""
+    """by host: the replica that passes weights on to the others of the host"""
     parents: Mapping[int, int] = field(default_factory=dict)
-    """of each host, that before it, if that is not the trainer's"""
+    """by host: the host that sends to it, unless the trainer does"""
     relays: Mapping[str, Any] = field(default_factory=dict)
-    """where each replica is asked"""
+    """by replica: address of its relay"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +104,9 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process among those that publish; `together` gathers a thing of each, on all. In a
-    pipeline of `stages`, each so many ranks side by side, ranks have the tensors of their stage."""
+    """This rank among those that publish. `together` gathers an object from each rank, on all
+    ranks. With a pipeline of `stages`, each rank has the tensors of its stage; ranks of a stage are
+    adjacent."""
 
     rank: int = 0
     world: int = 1
@@ -116,25 +115,27 @@ class Ranks:
 
     @property
     def each(self) -> int:
-        """Ranks of a stage."""
+        """Number of ranks of a stage."""
         return self.world // self.stages
 
 
 class Buffers(Protocol):
-    """The two buffers of a sender, on its side."""
+    """The two buffers of a sender."""
 
     def make(self, turn: int, num_bytes: int) -> tuple[Tensor, Any]:
-        """Buffer 0 or 1, uint8 [num_bytes], and what another process finds it by."""
+        """Make buffer 0 or 1: uint8 [num_bytes], and the handle by which another process finds
+        it."""
 
     def written(self) -> None:
-        """All copies into a buffer have been asked for: return when they are done."""
+        """Wait until all copies into a buffer are done."""
 
     def close(self) -> None:
-        """Give the buffers back; readers that have them open keep them."""
+        """Release the buffers; readers that have them open keep them."""
 
 
 def attached(attach: Callable[[Any, int], Tensor]) -> Callable[[Manifest], Weights]:
-    """`Transport.open` by the whole buffer of a part: uint8 [num_bytes] of what it is found by."""
+    """Make `Transport.open` from `attach`, which maps the buffer of a part: handle -> uint8
+    [num_bytes]."""
 
     def opened(manifest: Manifest) -> Weights:
         for part in manifest.parts:
@@ -147,17 +148,17 @@ def attached(attach: Callable[[Any, int], Tensor]) -> Callable[[Manifest], Weigh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transport:
-    """One way of weights between processes, as the registry lists it."""
+    """One way to move weights between processes, as listed in the registry."""
 
     name: str
     buffers: Callable[[str], Buffers]
-    """the sender's two, for the key of a run"""
+    """makes the sender's two buffers, for the key of a run"""
     open: Callable[[Manifest], Weights]
-    """on the receiver's side"""
+    """yields the weights on the receiver's side"""
     shared: bool = False
-    """each rank sends a part"""
+    """True if each rank sends a part"""
     fetch: Callable[[Manifest], object] | None = None
-    """receive, while the engine goes on, what `open` will hand out"""
+    """receives the weights in advance, while the engine goes on"""
 
 
 class Sender:
@@ -181,11 +182,9 @@ class Sender:
     def publish(
         self, state: dict[str, Tensor], version: int, probe: Probe | None = None
     ) -> Manifest:
-        """Copy `state` (cast to the generator's dtype) into the next buffers.
-
-        One tensor after the other is gathered, copied by the rank that keeps it and freed: no more
-        than the largest is whole in the memory of the others.
-        """
+        """Copy `state` (cast to the generator's dtype) into the next buffers. Tensors are gathered
+        one after the other, copied by the rank that keeps them, and freed: the other ranks hold at
+        most one whole tensor at a time."""
         self._kept = self._kept or self._layout(state)
         layout, rank, each = self._kept, self._ranks.rank, self._ranks.each
         turn, self._turn = self._turn, 1 - self._turn
@@ -203,12 +202,13 @@ class Sender:
         )
 
     def close(self) -> None:
-        """Give the buffers back."""
+        """Release the buffers."""
         self._made.clear()
         self._buffers.close()
 
     def _make(self, turn: int, layout: Layout) -> tuple[Part, ...]:
-        """This rank's buffer, if it keeps anything, and all parts as far as it knows them."""
+        """Make this rank's buffer, if it keeps any tensors; return all parts, with handles as far
+        as known."""
         entries, end = layout[self._ranks.rank] if self._ranks.rank < len(layout) else ((), 0)
         handle = None
         if entries:
@@ -222,7 +222,8 @@ class Sender:
         )
 
     def _layout(self, state: dict[str, Tensor]) -> Layout:
-        """What each rank keeps, the same on all ranks; what two stages have, the first sends."""
+        """Return which tensors each rank keeps; equal on all ranks. If two pipeline stages have the
+        same tensor, the first one sends it."""
         ranks, mine = self._ranks, [self._entry(name, value) for name, value in state.items()]
         stages = ranks.together(mine)[:: ranks.each] if ranks.stages > 1 else [mine]
         layout: list[tuple[tuple[Entry, ...], int]] = []
@@ -241,7 +242,7 @@ class Sender:
 
 
 def _shared_out(entries: Sequence[Entry], ranks: int) -> list[tuple[tuple[Entry, ...], int]]:
-    """What each of some ranks keeps, in pieces of about the same size."""
+    """Split tensors among ranks, in parts of about the same size."""
     sizes = [-(-size_of(entry) // ALIGN) * ALIGN for entry in entries]
     kept: list[list[Entry]] = [[] for _ in range(ranks)]
     ends, before, total = [0] * ranks, 0, max(1, sum(sizes))
@@ -254,13 +255,13 @@ def _shared_out(entries: Sequence[Entry], ranks: int) -> list[tuple[tuple[Entry,
 
 
 def size_of(entry: Entry) -> int:
-    """How many bytes a tensor takes."""
+    """Return the bytes of a tensor."""
     dtype: torch.dtype = getattr(torch, entry.dtype)
     return torch.Size(entry.shape).numel() * dtype.itemsize
 
 
 def view(buffer: Tensor, entry: Entry, start: int = 0) -> Tensor:
-    """A tensor in a buffer that begins at byte `start` of its part."""
+    """Return a tensor in a buffer that begins at byte `start` of its part."""
     begin = entry.offset - start
     flat = buffer[begin : begin + size_of(entry)]
     return flat.view(getattr(torch, entry.dtype)).view(entry.shape)

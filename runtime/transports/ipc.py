@@ -1,8 +1,8 @@
-"""Transports `ipc` and `peer`: CUDA memory of the trainer that its generators have open too.
+"""Transports `ipc` and `peer`: CUDA memory of the trainer that its generators map too.
 
-On one GPU (`ipc`) weights never leave it: the trainer copies them into a buffer of its own, 2 x the
-bytes of the weights in all, and an engine copies them out of it. Between GPUs of a host (`peer`)
-each rank of the trainer keeps a share of that on its GPU, and the engine reads all of them over
+On one GPU (`ipc`) weights never leave it: the trainer copies them into one of its two buffers (2 x
+the bytes of the weights), and an engine copies them out of it. Between GPUs of a host (`peer`) each
+rank of the trainer keeps a part of these buffers on its GPU, and the engine reads all parts over
 NVLink or PCIe; no process needs to see another's GPU.
 """
 
@@ -18,11 +18,11 @@ from forgedsl.errors import RunError
 from forgedsl.runtime.transports.base import Transport, attached
 
 DEVICE = 6
-"""of what torch rebuilds a tensor of another process's GPU from, the place of that GPU's number"""
+"""index of the device number in the arguments with which torch rebuilds a shared CUDA tensor"""
 
 
 class DeviceMemory:
-    """Two tensors on the trainer's device; kept as long as somebody may read them."""
+    """Two tensors on the trainer's device; kept as long as a process may read them."""
 
     def __init__(self, run_key: str) -> None:
         self._kept: list[Tensor] = []
@@ -33,7 +33,7 @@ class DeviceMemory:
         buffer = torch.empty(num_bytes, dtype=torch.uint8, device="cuda")
         self._kept.append(buffer)
         rebuild, arguments = reduce_tensor(buffer)  # type: ignore[no-untyped-call]
-        # no event to wait for, which would be another GPU's: `written` has waited
+        # Share no CUDA event: it would belong to another GPU, and `written` has already waited.
         return buffer, ((os.getpid(), turn), (rebuild, (*arguments[:-1], False)))
 
     def written(self) -> None:
@@ -44,14 +44,14 @@ class DeviceMemory:
 
 
 _opened: dict[tuple[Any, int], Tensor] = {}
-"""by process and turn, the buffers that this process has open: a handle is opened once"""
+"""by process and turn: the buffers that this process has mapped; a handle is opened once"""
 
 
 def attach(handle: Any, num_bytes: int) -> Tensor:
-    """A rank's buffer of this turn, mapped into this process."""
+    """Map a rank's buffer of this turn into this process."""
     key, (rebuild, arguments) = handle
     if key not in _opened:
-        # the sender's number of its GPU says nothing here: memory is mapped into our own
+        # The sender's device number has no meaning here: memory is mapped for our own device.
         here = (*arguments[:DEVICE], torch.cuda.current_device(), *arguments[DEVICE + 1 :])
         try:
             _opened[key] = rebuild(*here)

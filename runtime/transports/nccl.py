@@ -1,12 +1,14 @@
-"""Transport `nccl`: from GPUs of the trainer to GPUs of engines on other hosts, past host memory.
+"""Transport `nccl`: from GPUs of the trainer to GPUs of engines on other hosts, without host
+memory.
 
     engine: connects, "turn, begin, end" --> a thread of the trainer's rank: sends those bytes
             posts a receive         <--NCCL, two processes--    of its published buffer
 
-Each engine process has a communicator with each rank of the trainer, and a connection beside it,
-over which it asks for one bucket after the other. So a send is posted only when its receiver is
-there; who dies is seen by the end of its connection, at once, or by `tcp.SECONDS` without a bucket,
-and costs nobody else. docs/design/transports.md says why training goes on meanwhile.
+Each engine process has a communicator with each rank of the trainer, and a TCP connection beside
+it, over which it requests one bucket after the other. So a send is posted only when its receiver is
+there. The death of a process is noticed at once by the end of its connection, or after
+`tcp.SECONDS` without a bucket; other processes are not affected. docs/design/transports.md explains
+why training goes on meanwhile.
 """
 
 from __future__ import annotations
@@ -42,20 +44,20 @@ from forgedsl.runtime.transports.base import (
 from forgedsl.runtime.upstream import nccl
 
 BUCKET = 256 << 20
-"""bytes that are asked for at once; a larger tensor is a bucket of its own"""
+"""bytes of a bucket; a larger tensor is a bucket of its own"""
 AHEAD = 2
-"""buckets under way while one is taken over"""
+"""buckets in flight while one is copied into the engine"""
 ASKED = struct.Struct("!BQQ")
-"""turn, first byte, the byte after the last"""
+"""request: turn, first byte, end"""
 GLANCE, NAP = 1000, 2e-4
-"""between two looks at what is under way: ms while nothing is asked, s while it is waited for"""
+"""polling intervals: GLANCE in ms while no request comes, NAP in s while waiting for a transfer"""
 
 Arrived = Callable[[], bool]
 
 
 class Sent(tcp.Served):
-    """Two buffers on this rank's device, and a thread for each engine process that asks. `net`
-    moves the bytes: `upstream.nccl`, and in tests a module with the same functions over gloo."""
+    """Two buffers on this rank's device, and a thread for each engine process that connects. `net`
+    moves the bytes: `upstream.nccl`, or in tests a module with the same functions over gloo."""
 
     def __init__(self, net: Any, run_key: str) -> None:
         super().__init__(run_key)
@@ -86,10 +88,10 @@ class Sent(tcp.Served):
 
 
 def _asked(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, int] | None:
-    """What the engine asks for next; None if it has gone.
+    """Wait for the next request of the engine; None if the engine has disconnected.
 
     Raises:
-        RunError: it does not take what is under way.
+        RunError: it does not receive what is in flight.
     """
     looked, since = _looked(stream), time.monotonic()
     while not looked.poll(GLANCE):
@@ -107,18 +109,18 @@ def _asked(stream: socket.socket, under_way: deque[Arrived]) -> tuple[int, int, 
 
 
 def _looked(stream: socket.socket) -> select.poll:
-    """What tells whether anything has come."""
+    """Return a poll object that tells if data has arrived."""
     looked = select.poll()
     looked.register(stream, select.POLLIN)
     return looked
 
 
 def _patience(stream: socket.socket) -> Callable[[], None]:
-    """Call it while waiting for what the other side takes part in.
+    """Return a function to call repeatedly while waiting for the other side; it sleeps briefly.
 
     Raises:
-        RunError: there is nothing more to wait for.
-        OSError: as little.
+        RunError: the other side is gone, or nothing moved for `tcp.SECONDS`.
+        OSError: the connection failed.
     """
     end, looked = time.monotonic() + tcp.SECONDS, _looked(stream)
 
@@ -133,7 +135,7 @@ def _patience(stream: socket.socket) -> Callable[[], None]:
 
 
 class Taken:
-    """What an engine process has open to one rank of the trainer."""
+    """Connection and communicator of an engine process to one rank of the trainer."""
 
     def __init__(self, net: Any, address: Sequence[Any], secret: bytes) -> None:
         self._net = net
@@ -148,29 +150,29 @@ class Taken:
             raise
 
     def ask(self, turn: int, begin: int, end: int) -> tuple[Tensor, Arrived]:
-        """Have a bucket sent."""
+        """Request a bucket; return its buffer and a function that tells if it has arrived."""
         into = torch.empty(end - begin, dtype=torch.uint8, device=self._net.device())
         self._stream.sendall(ASKED.pack(turn, begin, end))
         return into, self._wire.receive(into, _patience(self._stream))
 
     def wait(self, arrived: Arrived) -> None:
-        """Return when a bucket is here."""
+        """Wait until a bucket has arrived."""
         wait = _patience(self._stream)
         while not arrived():
             wait()
 
     def close(self) -> None:
-        """Give up what is under way."""
+        """Abort transfers in flight and close the connection."""
         self._stream.close()
         self._wire.abort()
 
 
 _open: dict[tuple[Any, ...], Taken] = {}
-"""by address: what this process has open"""
+"""by address: open connections of this process"""
 
 
 def receive(net: Any, manifest: Manifest) -> Weights:
-    """The weights of all ranks, bucket by bucket; those to come travel meanwhile."""
+    """Yield the weights of all ranks, bucket by bucket; later buckets are in flight meanwhile."""
     asked: deque[tuple[Part, Sequence[Entry], Tensor, Arrived]] = deque()
     buckets = [[(part, bucket) for bucket in _buckets(part)] for part in manifest.parts]
     try:  # of all ranks in turn: each has a network card of its own
@@ -203,7 +205,11 @@ def _landed(asked: tuple[Part, Sequence[Entry], Tensor, Arrived]) -> Iterator[tu
 
 @contextmanager
 def _named(part: Part) -> Iterator[None]:
-    """What fails names the rank's address, and ends what is open to it."""
+    """Turn errors into RunError with the rank's address, and close the connection to that rank.
+
+    Raises:
+        RunError: the transfer failed.
+    """
     try:
         yield
     except (OSError, RuntimeError, RunError) as error:
@@ -228,7 +234,7 @@ def _buckets(part: Part) -> Iterator[list[Entry]]:
 
 
 def _who() -> str:
-    """This process, as the log of the trainer names it."""
+    """Name this process for the trainer's log."""
     actor, rank = (
         os.environ.get("FORGEDSL_ACTOR", "a process"),
         os.environ.get("FORGEDSL_RANK", "0"),
@@ -237,7 +243,7 @@ def _who() -> str:
 
 
 def over(name: str, net: Any) -> Transport:
-    """The transport over something that moves bytes."""
+    """Make a transport over a module that moves the bytes."""
     return Transport(name=name, buffers=partial(Sent, net), open=partial(receive, net), shared=True)
 
 

@@ -1,4 +1,4 @@
-"""All weight transports, in one tuple."""
+"""Table of all weight transports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TRANSPORTS: tuple[Transport, ...] = (
 
 
 def transport(name: str) -> Transport:
-    """The transport of this name.
+    """Return the transport of this name.
 
     Raises:
         LookupError: there is none.
@@ -23,11 +23,11 @@ def transport(name: str) -> Transport:
 
 
 def open_weights(manifest: Manifest) -> Weights:
-    """(Hugging Face name, tensor) of a published set of weights, over its own transport."""
+    """Yield (Hugging Face name, tensor) of a published set of weights, over its own transport."""
     return transport(manifest.transport).open(manifest)
 
 
 def fetch_weights(manifest: Manifest) -> None:
-    """Receive what can be received before the engine takes it over."""
+    """Receive weights in advance, if the transport can, before the engine loads them."""
     if fetch := transport(manifest.transport).fetch:
         fetch(manifest)

@@ -29,7 +29,7 @@ class SharedMemory:
         return mapped(path, num_bytes), path.name
 
     def written(self) -> None:
-        """Copies to CPU memory end before they return."""
+        """Do nothing: copies to CPU memory are synchronous."""
 
     def close(self) -> None:
         for path in self._paths:
@@ -38,8 +38,9 @@ class SharedMemory:
 
 
 def reserve(paths: Sequence[Path], num_bytes: int) -> None:
-    """Make the files of all versions that are kept, with all their memory: a run that lacks it is
-    not to stop after a step, and to write where a map has none ends a process by SIGBUS.
+    """Create the shared memory files of all kept versions and allocate all their memory. Without
+    this, a run would fail after its first step, and a write to a page without memory would kill the
+    process with SIGBUS.
 
     Raises:
         RunError: shared memory is too small.
@@ -63,7 +64,7 @@ def reserve(paths: Sequence[Path], num_bytes: int) -> None:
 
 
 def mapped(path: Path, num_bytes: int) -> Tensor:
-    """A file of shared memory, uint8 [num_bytes]."""
+    """Map a file of shared memory as uint8 [num_bytes]."""
     return torch.from_file(str(path), shared=True, size=num_bytes, dtype=torch.uint8)
 
 

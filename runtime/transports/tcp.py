@@ -2,8 +2,8 @@
 
     trainer: buffer, a thread listens --(address, port, secret, turn)--> engine: connects, reads
 
-Who reads comes and goes: an engine that dies in the middle costs its own connection, and one that
-is started anew takes the weights of then.
+Readers come and go: if an engine dies in the middle, only its own connection ends. A restarted
+engine reads the then current weights.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from forgedsl.runtime.hosts.addresses import own_address
 from forgedsl.runtime.transports.base import Transport, attached
 
 SECONDS = 60.0
-"""without a byte"""
+"""timeout without any data"""
 SECRET = 16
 
 
 class Served:
-    """Two buffers in this process's memory, and the threads that hand them out."""
+    """Two buffers in this process's memory, and the threads that send them."""
 
     device = torch.device("cpu")
 
@@ -73,16 +73,16 @@ class Served:
 
 
 def hand_out(stream: socket.socket, part: memoryview) -> None:
-    """Send; a benchmark puts the limit of a network here."""
+    """Send a buffer; a benchmark replaces this function to limit the bandwidth."""
     stream.sendall(part)
 
 
 _received: dict[int, Tensor] = {}
-"""by size: what is read is copied into an engine before the next is"""
+"""by size: receive buffers; one is copied into the engine before the next read"""
 
 
 def attach(handle: Any, num_bytes: int) -> Tensor:
-    """The sender's buffer of this turn, read."""
+    """Read the sender's buffer of this turn."""
     address, secret, turn = handle
     if num_bytes not in _received:
         _received[num_bytes] = torch.empty(num_bytes, dtype=torch.uint8)
@@ -94,23 +94,27 @@ def attach(handle: Any, num_bytes: int) -> Tensor:
 
 
 def bytes_of(buffer: Tensor) -> memoryview:
-    """A buffer of this process as bytes."""
+    """View a buffer of this process as bytes."""
     array: Any = buffer.numpy()
     return memoryview(array)
 
 
 def read(stream: socket.socket, count: int) -> bytes:
-    """So many bytes; raises as `read_into`."""
+    """Read `count` bytes.
+
+    Raises:
+        OSError: the stream ends before.
+    """
     found = bytearray(count)
     read_into(stream, memoryview(found))
     return bytes(found)
 
 
 def read_into(stream: socket.socket, into: memoryview) -> None:
-    """Fill a buffer.
+    """Fill a buffer from a stream.
 
     Raises:
-        OSError: it ends before.
+        OSError: the stream ends before.
     """
     while into:
         if not (count := stream.recv_into(into, min(len(into), 1 << 22))):

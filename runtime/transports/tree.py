@@ -1,11 +1,11 @@
-"""Transport `tree`: as `tcp`, but a host that has the weights hands them on.
+"""Transport `tree`: as `tcp`, but hosts that receive weights pass them on to other hosts.
 
     trainer --> first replica of a host --> first replicas of two hosts more --> ...
                         '-- shared memory --> other processes of its host
 
-Bytes go on as they come, so that a long way takes hardly longer than a short one, and engines work
-meanwhile. Whoever hears nothing from the one before it goes on at the trainer, from the byte that
-it has got to.
+Bytes are passed on as they arrive, so that a long path takes hardly longer than a short one, and
+engines work meanwhile. If its sender is silent, a relay continues with the trainer, from the byte
+that it has reached.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from forgedsl.runtime.transports.shm import mapped, reserve
 from forgedsl.transports import BRANCHES
 
 FROM = struct.Struct("!Q")
-"""the first byte that is wanted"""
+"""offset of the first requested byte"""
 ASKED = struct.Struct("!QQ?")
-"""of a relay: version, first byte, whether only where it lies in shared memory"""
+"""request to a relay: version, first byte, True for only the path in shared memory"""
 CHUNK = 1 << 22
 
 
@@ -63,7 +63,7 @@ class Source(tcp.Served):
 
 @dataclass(slots=True)
 class Held:
-    """A version in shared memory, as much of it as has come."""
+    """A version in shared memory, `filled` up to some byte."""
 
     version: int
     name: str
@@ -72,7 +72,7 @@ class Held:
 
 
 class Relay:
-    """What this process has received and hands on: the last two versions."""
+    """Receives weights in this process and passes them on; keeps the last two versions."""
 
     def __init__(self) -> None:
         self._socket = socket.create_server((own_address(), 0))
@@ -83,11 +83,11 @@ class Relay:
         threading.Thread(target=self._listen, name="relay", daemon=True).start()
 
     def take(self, manifest: Manifest, before: Any, place: str) -> Tensor:
-        """Receive a version, from the relay `before` this one or else from the trainer; `place` is
-        in the names of its files.
+        """Receive a version from the relay `before` this one, or else from the trainer. `place` is
+        part of the names of its files.
 
         Raises:
-            OSError: from neither.
+            OSError: neither could send it.
         """
         held = self._room(manifest, place)
         if before is not None:
@@ -153,7 +153,11 @@ class Relay:
                 stream.sendall(held.name.encode())
 
     def _begun(self, version: int) -> Held:
-        """A version, when it begins to come. Raises TimeoutError."""
+        """Wait until a version begins to arrive, and return it.
+
+        Raises:
+            TimeoutError: it did not.
+        """
 
         def found() -> Held | None:
             return next((held for held in self._held.values() if held.version == version), None)
@@ -164,14 +168,18 @@ class Relay:
             return held
 
     def _wait(self, held: Held, count: int) -> int:
-        """How many bytes there are, so many at least. Raises TimeoutError."""
+        """Wait until at least `count` bytes have arrived; return how many there are.
+
+        Raises:
+            TimeoutError: too few came.
+        """
         with self._changed:
             if not self._changed.wait_for(lambda: held.filled >= count, tcp.SECONDS):
                 raise TimeoutError
             return held.filled
 
     def close(self) -> None:
-        """Remove what lies in shared memory; who has it open keeps it."""
+        """Remove the files in shared memory; processes that have them open keep them."""
         with self._changed:
             for held in self._held.values():
                 Path(held.name).unlink(missing_ok=True)
@@ -179,7 +187,7 @@ class Relay:
 
 
 def ask(address: Any, version: int, begin: int, *, local: bool = False) -> socket.socket:
-    """A connection to a relay over which a version comes."""
+    """Connect to a relay and request a version; return the stream."""
     (host, port, *_), secret = address
     stream = socket.create_connection((host, port), tcp.SECONDS)
     stream.sendall(secret + ASKED.pack(version, begin, local))
@@ -187,9 +195,9 @@ def ask(address: Any, version: int, begin: int, *, local: bool = False) -> socke
 
 
 def planned(trainer: int, service: str, members: Sequence[tuple[str, int, Any]]) -> Tree:
-    """From the host of the trainer to (name, host, relay's address) of all replicas of a service:
-    the first of each host takes the weights from the trainer or from that of another host, which
-    has at most two such."""
+    """Plan the tree from the trainer's host to (name, host, relay address) of all replicas of a
+    service. The first replica of each host receives from the trainer or from another host's first
+    replica. Each host sends to at most two others."""
     first: dict[int, str] = {}
     for name, host, _ in members:
         first.setdefault(host, name)
@@ -206,18 +214,18 @@ def planned(trainer: int, service: str, members: Sequence[tuple[str, int, Any]])
 _relay: list[Relay] = []
 _shared: dict[str, Tensor] = {}
 _taken: list[tuple[int, Tensor]] = []
-"""the version that was received last"""
+"""the version received last, and its buffer"""
 
 
 def relay() -> Relay:
-    """What this process hands on with; from now on it does."""
+    """Return the relay of this process; make it on the first call."""
     if not _relay:
         _relay.append(Relay())
     return _relay[0]
 
 
 def fetch(manifest: Manifest) -> Tensor:
-    """The buffer of a version; received once."""
+    """Return the buffer of a version; it is received once."""
     if not _taken or _taken[0][0] != manifest.version:
         _taken[:] = [(manifest.version, _fetched(manifest))]
     return _taken[0][1]
@@ -244,14 +252,14 @@ def _fetched(manifest: Manifest) -> Tensor:
 
 
 def _clear_others(place: Path) -> None:
-    """Remove what those have left that were the first of this host: two versions are enough."""
+    """Remove files of earlier first replicas of this host: two versions are enough."""
     for path in place.parent.glob(f"{place.name}-*"):
         if path.name.split("-")[-2] != str(os.getpid()):
             path.unlink(missing_ok=True)
 
 
 def _from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
-    """What the first process of this host has received, where it lies."""
+    """Map the weights that the first process of this host has received."""
     with ask(address, version, 0, local=True) as stream:
         name = b""
         while came := stream.recv(4096):
@@ -268,7 +276,7 @@ def _from_sibling(address: Any, version: int, num_bytes: int) -> Tensor:
 
 
 def opened(manifest: Manifest) -> Weights:
-    """All tensors, in the buffer of the version."""
+    """Yield all tensors from the buffer of the version."""
     buffer = fetch(manifest)
     for part in manifest.parts:
         for entry in part.entries:
@@ -277,7 +285,7 @@ def opened(manifest: Manifest) -> Weights:
 
 
 def close() -> None:
-    """Leave nothing of this process in shared memory."""
+    """Remove everything of this process from shared memory."""
     for each in _relay:
         each.close()
 
