@@ -23,12 +23,17 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 VARIABLE = "FORGEDSL_EXTENSIONS"
 """FOLDER:NAME,NAME of the extensions of a process"""
+KEYS = ("extensions", "lint")
+"""of [tool.forgec]"""
 FOLDER = "inputs/extensions"
 """of a job"""
 
@@ -45,7 +50,7 @@ def use_near(path: Path) -> None:
     for folder in path.resolve().parents:
         found = folder / "pyproject.toml"
         if found.is_file():
-            if b"extensions" in (content := found.read_bytes()):
+            if b"forgec" in (content := found.read_bytes()):
                 install(_named(found, content), folder)
             return
 
@@ -57,7 +62,12 @@ def _named(path: Path, content: bytes) -> list[str]:
         data = tomllib.loads(content.decode("utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ExtensionError(f"{path}: {error}") from error
-    names = data.get("tool", {}).get("forgec", {}).get("extensions", [])
+    section = data.get("tool", {}).get("forgec", {})
+    if unknown := sorted(section.keys() - set(KEYS)):
+        raise ExtensionError(
+            f"{path}: [tool.forgec] has no `{unknown[0]}`; it has {' and '.join(KEYS)}"
+        )
+    names = section.get("extensions", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ExtensionError(f"{path}: `extensions` of [tool.forgec] is a list of package names")
     return names
@@ -86,12 +96,27 @@ def _import(name: str, folder: Path) -> None:
     if place not in sys.path:
         sys.path.insert(0, place)
     importlib.invalidate_caches()
+    _module(name)
+
+
+def _module(name: str) -> ModuleType:
+    """Import a module of an extension. Raises ExtensionError, with the line that failed."""
     try:
-        importlib.import_module(name)
-    except ImportError as error:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
         raise ExtensionError(
-            f"extension `{name}` cannot be imported from {folder}: {error}; `extensions` of "
-            "[tool.forgec] names packages beside its pyproject.toml"
+            f"extension `{name}` cannot be imported: {error}; `extensions` of [tool.forgec] names "
+            "packages beside its pyproject.toml"
+        ) from error
+    except Exception as error:  # whatever the package does while it is imported
+        if isinstance(error, SyntaxError):
+            place = f"{error.filename}:{error.lineno}"
+        else:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{last.filename}:{last.lineno}"
+        raise ExtensionError(
+            f"extension `{name}` fails while it is imported, at {place}: "
+            f"{type(error).__name__}: {error}"
         ) from error
 
 
@@ -110,8 +135,16 @@ def files() -> dict[str, Path]:
     }
 
 
-def added(table: str, module: str = "") -> Iterator[Any]:
-    """What installed extensions add to a tuple of units; `module` is that part of them."""
+def added(table: str, kind: type[T], module: str = "") -> Iterator[Any]:
+    """What installed extensions add to a tuple of units, which are objects or subclasses of `kind`;
+    `module` is the part of the extension that has the tuple. Raises ExtensionError."""
     for name in _names:
-        part = importlib.import_module(f"{name}.{module}" if module else name)
-        yield from getattr(part, table, ())
+        part = f"{name}.{module}" if module else name
+        units = getattr(_module(part), table, ())
+        for unit in units if isinstance(units, tuple | list) else (units,):
+            of_kind = issubclass(unit, kind) if isinstance(unit, type) else isinstance(unit, kind)
+            if not of_kind:
+                raise ExtensionError(
+                    f"`{table}` of `{part}` holds {unit!r}, which is no {kind.__name__}"
+                )
+            yield unit

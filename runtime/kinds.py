@@ -42,5 +42,5 @@ KINDS: tuple[Kind, ...] = (
 
 def kind_of(service: spec.Service) -> Kind:
     """Return the kind of a service, built in or from an extension."""
-    kinds: tuple[Kind, ...] = (*KINDS, *extensions.added("KINDS", "runtime"))
+    kinds: tuple[Kind, ...] = (*KINDS, *extensions.added("KINDS", Kind, "runtime"))
     return next(kind for kind in kinds if kind.name == service.kind)

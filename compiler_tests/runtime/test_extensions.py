@@ -145,7 +145,35 @@ def test_a_package_that_is_not_there_is_named(tmp_path):
     project(tmp_path)
     (tmp_path / "pyproject.toml").write_text('[tool.forgec]\nextensions = ["lauder"]\n')
     found = forgec(tmp_path, "lint", "up.forge", code=2)
-    assert found.startswith("forgec: extension `lauder` cannot be imported from ")
+    assert found.startswith("forgec: extension `lauder` cannot be imported: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ("raise ValueError('boom')\n", "fails while it is imported, at {}:{}: ValueError: boom"),
+        ("def (\n", "fails while it is imported, at {}:{}: SyntaxError: invalid syntax"),
+        ("OPERATIONS = (3,)\n", "`OPERATIONS` of `louder` holds 3, which is no Operation"),
+        ("KINDS = Louder\n", "which is no ServiceKind"),
+    ],
+)
+def test_mistakes_in_a_package_are_told_at_their_place(tmp_path, more, said):
+    file = project(tmp_path) / "louder/__init__.py"
+    file.write_text(file.read_text() + more)
+    lines = len(file.read_text().splitlines())
+    assert said.format(file, lines) in forgec(tmp_path, "lint", "up.forge", code=2)
+
+
+def test_a_parameter_that_must_be_given_is_asked_for(tmp_path):
+    project(tmp_path, PROGRAM.replace("louder(rollout, marks = 2)", "louder(rollout)"))
+    assert "`louder` needs its marks" in forgec(tmp_path, "lint", "up.forge", code=1)
+
+
+def test_other_keys_of_the_section_are_refused(tmp_path):
+    project(tmp_path)
+    (tmp_path / "pyproject.toml").write_text('[tool.forgec]\nextension = ["louder"]\n')
+    found = forgec(tmp_path, "lint", "up.forge", code=2)
+    assert "[tool.forgec] has no `extension`; it has extensions and lint" in found
 
 
 def test_a_list_of_names_is_asked_for(tmp_path):

@@ -8,6 +8,7 @@ from forgedsl import extensions
 from forgedsl.docs import expressions, kinds
 from forgedsl.docs.markdown import block, join
 from forgedsl.docs.settings import constructors, settings_table
+from forgedsl.operations.base import Operation
 from forgedsl.records import replace
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
@@ -44,7 +45,7 @@ def word(what: str) -> str | None:
 
 def _statement(what: str) -> str | None:
     """A statement of a flow that an extension adds."""
-    for unit in extensions.added("OPERATIONS"):
+    for unit in extensions.added("OPERATIONS", Operation):
         for form in unit.forms:
             if form.method == what:
                 return join([f"# {what}, in a flow", f"`{form.shown or what}`: {form.doc}."])

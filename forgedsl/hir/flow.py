@@ -285,6 +285,10 @@ class FlowResolver:
             message = f"`{callee}` needs its {first}"
             self.ctx.error("F114", message, said.call.span, help=f"`{shown}`")
             return False
+        for name in form.required:
+            if name not in settings and name not in {i.argument for i in inputs}:
+                self.ctx.error("F114", f"`{callee}` needs its {name}", said.call.span)
+                return False
         for key in form.counts:
             if key in settings:
                 settings[key] = self.count(settings[key], said.call, key)

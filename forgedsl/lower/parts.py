@@ -301,7 +301,7 @@ def service_of(value: Any) -> Service:
     """The service that a mapping describes, by its `kind`. Raises ValueError."""
     if isinstance(value, Service):
         return value
-    services: tuple[type[Service], ...] = (*SERVICES, *extensions.added("SERVICES"))
+    services: tuple[type[Service], ...] = (*SERVICES, *extensions.added("SERVICES", Service))
     for found in services:
         if found.model_fields["kind"].default == value.get("kind"):
             return found.model_validate(value)

@@ -19,7 +19,7 @@ def lower_services(program: Program, graph: Graph, plan: Plan) -> dict[str, job.
     for name in graph.services:
         decl, mesh = program.services[name], plan.mesh(name)
         dtype = str(value(decl, "dtype") or program.models[model_of(decl)].settings["dtype"].value)
-        rows = (*LOWERED, *extensions.added("LOWERED"))
+        rows = (*LOWERED, *extensions.added("LOWERED", tuple))
         make = next(make for kind, make in rows if kind == decl.ctor)
         found[name] = make(decl, mesh, plan, dtype, stepped=name == graph.trainer)
     return found

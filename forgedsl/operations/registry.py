@@ -37,7 +37,7 @@ _BY_NAME = {each.name: each for each in OPERATIONS}
 
 def operations() -> tuple[Operation, ...]:
     """All operations, those of extensions included."""
-    return (*OPERATIONS, *extensions.added("OPERATIONS"))
+    return (*OPERATIONS, *extensions.added("OPERATIONS", Operation))
 
 
 def operation(name: str) -> Operation:

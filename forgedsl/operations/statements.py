@@ -25,6 +25,7 @@ class Form:
     params      parameters in order; streams come first
     streams     those of them that only take a stream
     counts      those that take a whole number
+    required    those that must be given, besides the first
     doc         its row in the reference; "" if it has none
     shown       the call in the reference, if not `OWNER.method(params)`
     example     the call in a message that something is missing, if not `OWNER.method(params)`
@@ -38,6 +39,7 @@ class Form:
     params: tuple[str, ...] = ()
     streams: tuple[str, ...] = ()
     counts: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
     doc: str = ""
     shown: str = ""
     example: str = ""

@@ -157,7 +157,7 @@ def ranks_of(request: Request) -> tuple[RankMemory, ...]:
     """What a rank of each service holds, if the size of its model is known."""
     meshes = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
     found: dict[str, RankMemory] = {}
-    for kind, rank in (*RANKS, *extensions.added("RANKS")):
+    for kind, rank in (*RANKS, *extensions.added("RANKS", tuple)):
         for mesh in meshes:
             if mesh.kind == kind:
                 found[mesh.service] = rank(request, mesh, found)

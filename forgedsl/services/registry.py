@@ -13,7 +13,7 @@ SCHEMAS: Live[Kind] = Live(lambda: {kind.name: kind.schema for kind in kinds()})
 
 def kinds() -> tuple[ServiceKind, ...]:
     """All kinds, those of extensions included."""
-    return (*KINDS, *extensions.added("KINDS"))
+    return (*KINDS, *extensions.added("KINDS", ServiceKind))
 
 
 def kind_of(name: str | None) -> ServiceKind:

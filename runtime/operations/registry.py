@@ -19,7 +19,7 @@ def unit_of(op: str) -> Operation:
     """Return the operation with this name, built in or from an extension."""
     if op not in _BY_NAME:
         units: dict[str, Operation] = {
-            each.name: each for each in extensions.added("OPERATIONS", "runtime")
+            each.name: each for each in extensions.added("OPERATIONS", Operation, "runtime")
         }
         return units[op]
     return _BY_NAME[op]

@@ -24,6 +24,7 @@ class Louder(Operation):
             params=("rollout", "marks"),
             streams=("rollout",),
             counts=("marks",),
+            required=("marks",),
             shown="louder(rollout, marks = n)",
             doc="the answers with so many exclamation marks behind them",
         ),
