@@ -157,3 +157,41 @@ def test_a_file_that_is_no_python_is_said_with_its_line_and_reason(tmp_path):
     found = lint_source(SourceFile("t.forge", text), tmp_path).diagnostics
     said = [d.message for d in found if d.code == "F115"]
     assert said == ["`r.py` is not valid Python (line 2: invalid syntax)"]
+
+
+FLOW = """forge 1
+import "std/rl" as rl
+import python "r.py" as r
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 64 }
+dataset sums { source = jsonl("d.jsonl"), prompt = row.question, target = row.answer }
+service trainer : titan(policy) { device = cpu, optimizer { lr = 1e-4 }, batch { rows = 4 } }
+service gen : vllm(policy) { device = cpu, sampling { max_tokens = 8 } }
+reward good = r.good
+flow train {
+  prompt  = sums.draw(2)
+  rollout = gen.sample(prompt, n = 2)
+  score   = good(rollout)
+  batch   = replay(rollout, adv = rl.group_norm(score))
+  trainer.step(batch, loss = rl.dapo)
+  sync trainer -> gen
+}
+schedule sync { steps = 2 }
+"""
+
+
+@pytest.mark.parametrize(
+    ("signature", "found"),
+    [
+        (
+            "prompt, response, target",
+            ["`good` needs a target: `good` compares the response with it"],
+        ),
+        ("response, target=None", []),
+        ("response", []),
+    ],
+)
+def test_a_reward_that_takes_a_target_is_called_with_one(tmp_path, signature, found):
+    (tmp_path / "r.py").write_text(f"def good({signature}): return 1.0 if response else 0.0\n")
+    (tmp_path / "d.jsonl").write_text('{"question": "1+1", "answer": "2"}\n')
+    said = lint_source(SourceFile("t.forge", FLOW), tmp_path).diagnostics
+    assert [d.message for d in said if d.code == "F114"] == found

@@ -19,9 +19,10 @@ from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.hir.judges import holes, judge_of
+from forgedsl.hir.pycalls import inputs_of
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.graph import Input, Node, Stream, losses_of
-from forgedsl.ir.program import Constructor, Program, rewards_of
+from forgedsl.ir.program import Constructor, Program, PythonFunction, rewards_of
 from forgedsl.operations.base import Role, Wanted
 from forgedsl.operations.registry import operation
 from forgedsl.source import Span
@@ -199,8 +200,19 @@ def _compares(program: Program, name: str) -> bool:
     judge = judge_of(reward)
     if judge is not None:
         return "target" in holes(judge.args["prompt"])
+    if isinstance(body, PythonFunction):
+        return _takes_target(body)
     return (
         isinstance(body, Constructor)
         and body.name in COMPARING
         and body.args.get("text") is None  # `contains` may look for a text of its own
     )
+
+
+def _takes_target(function: PythonFunction) -> bool:
+    """True if a Python reward has a parameter for the target, without a default."""
+    given = inputs_of(function)
+    if isinstance(given, str):
+        return False  # X-rules say why it cannot be called
+    required = [p.name for p in function.params if p.required and p.name not in function.args]
+    return any(given.by_name.get(name) == "target" for name in required)
