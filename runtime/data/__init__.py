@@ -2,8 +2,8 @@
 
     source --position--> row --generated functions--> messages --tokenizer--> Prompt | Sample | pair
 
-Everything a reader gives out is a function of its cursor, a position in an endless stream of
-shuffled epochs: a run that is resumed there continues with exactly the row that followed.
+Every item of a reader depends only on its cursor, a position in an endless stream of shuffled
+epochs. A run resumed there continues with exactly the next row.
 """
 
 from forgedsl.runtime.data.chat import ChatTokenizer

@@ -1,11 +1,11 @@
-"""Chat messages -> text and tokens, with the tokens that carry loss.
+"""Convert chat messages to text and tokens, with a mask of the tokens that carry loss.
 
-Which tokens an assistant turn consists of is read off the chat template itself: the conversation
-is rendered once more with the turn's content replaced by a character that occurs nowhere, and what
-differs between the two texts is the content. That holds for every template, also for those that
-rewrite earlier turns (Qwen3 drops their thinking), where rendering prefixes would go wrong. A turn
-begins behind the header that the template ends a generation prompt with, and ends with its special
-token: exactly what the model writes when it is sampled.
+The tokens of an assistant turn are found by rendering twice: the conversation is rendered again
+with the turn's content replaced by a character that occurs nowhere, and the difference of the two
+texts is the content. This works for every template, also for those that rewrite earlier turns
+(Qwen3 drops their thinking), where rendering prefixes would fail. A turn begins after the header
+with which the template ends a generation prompt, and ends with its special token: exactly what the
+model writes when it is sampled.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from forgedsl.rows import ROLES
 Message = dict[str, Any]
 Learn = Literal["assistant_turns", "last_turn", "all"]
 PROBE = "\ue000"
-"""a character of the private use area, in no conversation"""
+"""a character of the private use area; it occurs in no conversation"""
 
 
 class ChatTokenizer:
-    """A Hugging Face tokenizer with a chat template, as datasets need it."""
+    """A Hugging Face tokenizer with a chat template."""
 
     def __init__(self, tokenizer: Any, chat_template: str | None = None) -> None:
         self.tokenizer = tokenizer
@@ -48,14 +48,14 @@ class ChatTokenizer:
     def prompt_text(
         self, prompt: str | Sequence[Message], tools: Sequence[dict[str, Any]] = ()
     ) -> str:
-        """What the model reads before it answers. Text is taken as it is, messages are rendered."""
+        """Return the text that the model continues. Text stays as it is; messages are rendered."""
         if isinstance(prompt, str):
             return prompt
         return self._render(prompt, generate=True, tools=tools)
 
     def ids(self, text: str) -> list[int]:
-        """Tokens of a text as it is, without those that begin one. Of a fast tokenizer its core is
-        asked: what is around it takes several times as long as a short text."""
+        """Tokenize text without adding special tokens at its beginning. For fast tokenizers, call
+        the backend directly: the Python wrapper takes several times as long for short texts."""
         core = getattr(self.tokenizer, "backend_tokenizer", None)
         if core is not None:
             return list(core.encode(text, add_special_tokens=False).ids)
@@ -64,11 +64,11 @@ class ChatTokenizer:
     def prompt_tokens(self, prompt: str | Sequence[Message]) -> list[int]:
         text = self.prompt_text(prompt)
         special = isinstance(prompt, str)
-        # too long a text is our business, the tokenizer need not warn of it
+        # No warning about long texts: the reader checks lengths itself.
         return list(self.tokenizer(text, add_special_tokens=special, verbose=False)["input_ids"])
 
     def completion_tokens(self, prompt: str | Sequence[Message], answer: str) -> list[int]:
-        """The tokens of an answer to a prompt, its end token included."""
+        """Return the tokens of an answer to a prompt, including its end token."""
         if isinstance(prompt, str):
             text = answer + (self.tokenizer.eos_token or "")
         else:
@@ -81,7 +81,7 @@ class ChatTokenizer:
     def conversation(
         self, messages: Sequence[Message], learn: Learn
     ) -> tuple[list[int], list[bool]]:
-        """Tokens of a conversation, and which of them carry loss."""
+        """Return the tokens of a conversation, and a mask of those that carry loss."""
         text = self._render(messages)
         encoded = self.tokenizer(
             text, add_special_tokens=False, return_offsets_mapping=True, verbose=False
@@ -105,7 +105,8 @@ class ChatTokenizer:
     def _turn(
         self, messages: Sequence[Message], index: int, text: str, floor: int = 0
     ) -> tuple[int, int]:
-        """Where a turn, from behind its header to its end token, stands in `text[floor:]`."""
+        """Return the span of a turn in `text`, after its header up to its end token; search from
+        `floor`."""
         if messages[index].get("tool_calls"):
             raise RunError(
                 f"turn {index} calls tools, which supervised training does not learn yet",
@@ -128,7 +129,7 @@ class ChatTokenizer:
 
     @cached_property
     def _header(self) -> str:
-        """What the template puts before an assistant turn for the model to go on from."""
+        """Header that the template writes before an assistant turn (the generation prompt)."""
         messages = [{"role": "user", "content": PROBE}]
         return self._render(messages, generate=True).removeprefix(self._render(messages))
 
@@ -155,6 +156,6 @@ class ChatTokenizer:
 
 
 def _shared(left: str, right: str) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """Return the length of the common prefix of two texts."""
     pairs = zip(left, right, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(left), len(right)))

@@ -1,10 +1,10 @@
-"""Rows that are left out of a dataset: counted, named, and held against its error budget.
+"""Rows left out of a dataset: counted, reported, and compared with its error budget.
 
     DatasetReader --add(row, place, reason, why)--> counts, events, or the end of the run
 
-A row is bad if what the dataset reads of it is missing, null, empty or of the wrong type, or if its
-line cannot be read. Rows that are too long, or have nothing to learn, are left out by a rule of the
-dataset: they are counted as well, but are nobody's mistake and end no run.
+A row is bad if a value that the dataset reads is missing, null, empty or of the wrong type, or if
+its line cannot be read. Rows that are too long, or have nothing to learn, are left out by a rule of
+the dataset. They are counted too, but are no mistakes and end no run.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from forgedsl.runtime.program import RowError
 from forgedsl.runtime.tracebacks import described, placed
 
 FEW = 100
-"""the budget is a share of the rows looked at, or of this number while they are fewer"""
+"""the budget is a fraction of the checked rows, but at least of this number"""
 SHOWN = 5
-"""mistakes that a message names"""
+"""number of mistakes that a message names"""
 MAX_EVENTS = 100
-"""rows of one reason with an event of their own"""
+"""number of rows per reason with an event of their own"""
 
 Tell = Callable[..., Any]
 """`EventLog.emit`, callable from any thread"""
 
 
 class Drops:
-    """The rows of one dataset that were left out, each counted once."""
+    """Rows of one dataset that were left out; each counts once."""
 
     def __init__(self, dataset: str, origin: str, budget: float) -> None:
         self.dataset = dataset
@@ -39,7 +39,7 @@ class Drops:
         self.budget = budget
         self.tell: Tell | None = None
         self.told_by_hand = False
-        """the counts are said as a whole, once, so that no single row is a warning"""
+        """True while a summary will be reported, so that single rows cause no warning"""
         self._rows: set[int] = set()
         self.counts: Counter[str] = Counter()
         """rows by reason"""
@@ -47,13 +47,13 @@ class Drops:
         """the first rows of each mistake"""
         self._times: Counter[str] = Counter()
         self._other: dict[str, str] = {}
-        """the first row of each reason that is nobody's mistake"""
+        """the first row of each reason that is no mistake"""
         self._remedy = ""
         self.sources = ""
         """how the columns of a mixture's sources differ"""
 
     def add(self, row: int, place: str, error: Exception, checked: int) -> None:
-        """Book the row at `place`, one of `checked` that were looked at.
+        """Count the row at `place`; `checked` rows were checked so far.
 
         Raises:
             GuardError: there are more bad rows than the budget allows.
@@ -81,7 +81,7 @@ class Drops:
             raise self._exhausted(counts[BAD], checked)
 
     def say(self, checked: int, rows: int, seconds: float) -> None:
-        """What a first look at `checked` of `rows` rows has found."""
+        """Report the result of checking `checked` of `rows` rows."""
         counts = self.counts
         self.emit(
             "data.checked", rows=rows, checked=checked, dropped=dict(counts),
@@ -92,23 +92,23 @@ class Drops:
             self.emit("warning", text=text)
 
     def summary(self) -> str:
-        """`bad row: 3, too long: 12`."""
+        """Return the counts as text: `bad row: 3, too long: 12`."""
         return ", ".join(f"{reason}: {count}" for reason, count in sorted(self.counts.items()))
 
     def left_out(self, checked: int) -> str:
-        """`2 of 11 rows left out (bad row: 1, too long: 1)`, or nothing."""
+        """Return `2 of 11 rows left out (bad row: 1, too long: 1)`, or "" if none were."""
         total = self.counts.total()
         return f"{total} of {checked} rows left out ({self.summary()})" if total else ""
 
     def examples(self) -> str:
-        """The first row of each mistake, one of every other reason, and how sources differ, one a
-        line."""
+        """Return lines with the first row of each mistake and of every other reason, and the
+        differences between sources."""
         mistakes = (f"{of[0]}: {why}{self._also(why)}" for why, of in self._places.items())
         lines = (*mistakes, *self._other.values(), self.sources)
         return "".join(f"\n  {line}" for line in lines if line)
 
     def _also(self, why: str) -> str:
-        """` (also 9, 12, 15, 21, ...: 60 rows)`: the same mistake in other rows."""
+        """Return other rows with the same mistake: ` (also 9, 12, 15, 21, ...: 60 rows)`."""
         others, times = self._places[why][1:], self._times[why]
         numbers = ", ".join(re.split(r"[ :]", place)[-1] for place in others)
         more = f", ...: {times} rows" if times > SHOWN else ""
@@ -129,6 +129,6 @@ class Drops:
 
 
 def _words(error: Exception) -> str:
-    """What is wrong with a row."""
+    """Describe what is wrong with a row."""
     ours = isinstance(error, DroppedRow | RowError | ForgeError)
     return placed(error) if ours else described(error)

@@ -1,7 +1,7 @@
-"""What the rows of a dataset say that no single row does: texts that are looked for in vain, rows
-that come again, targets that no answer can equal.
+"""Statistics over the rows of a dataset: separators that never occur, repeated rows, targets that
+no answer can equal.
 
-what a reader makes of each row --Evidence.through--> counts
+items of a reader --Evidence.through--> counts
 program's after(s, sep) and before(s, sep) --separators--> [calls, with it] by separator
 """
 
@@ -18,13 +18,14 @@ from forgedsl.runtime.rewards.text import target_text
 
 T = TypeVar("T")
 LEAST = 20
-"""rows of which something can be said"""
+"""least number of rows for a statement"""
 TRIED = 50
-"""targets that are looked at: to parse mathematics takes its time"""
+"""number of targets that are checked: parsing mathematics is slow"""
 
 
 class Evidence:
-    """Sees what is made of rows; `parsed`: a reward reads the targets as mathematics."""
+    """Collects facts about items of a reader. `parsed`: a reward reads the targets as
+    mathematics."""
 
     def __init__(self, *, parsed: bool) -> None:
         self._rows: set[int] = set()
@@ -34,7 +35,7 @@ class Evidence:
         self._prompts: set[int] = set()
 
     def through(self, make: Callable[[int, Any], T]) -> Callable[[int, Any], T]:
-        """The same, looked at."""
+        """Wrap `make` so that its items are recorded."""
 
         def made(row_id: int, row: Any) -> T:
             item = make(row_id, row)
@@ -53,17 +54,18 @@ class Evidence:
 
     @property
     def prompts(self) -> frozenset[int]:
-        """What is asked."""
+        """Hashes of the prompts; empty if there are too few to compare."""
         return frozenset(self._prompts if len(self._prompts) >= LEAST else ())
 
     @property
     def repeated(self) -> int:
-        """Rows that came before, of what they are read for."""
+        """Number of rows that repeat an earlier row, in the columns that are read; 0 if there are
+        few rows."""
         return self._seen - len(self._rows) if self._seen >= LEAST else 0
 
     @property
     def hopeless(self) -> str:
-        """A target, where most of them are nothing that an answer could equal; else empty."""
+        """Return an example if most targets are nothing that an answer could equal; else ""."""
         bad = [text for text in self._targets if not is_answer(text)]
         return bad[0] if 2 * len(bad) > len(self._targets) else ""
 
@@ -80,7 +82,8 @@ def _content(item: Any) -> Any:
 
 @contextmanager
 def separators(program: ModuleType) -> Iterator[dict[str, list[int]]]:
-    """While it is open: how often a program has looked for each separator, and found it."""
+    """Count, while open, how often the program searched for each separator and how often it was
+    found."""
     found: dict[str, list[int]] = {}
     names = [name for name in ("after", "before") if name in vars(program)]
     plain: dict[str, Any] = {name: vars(program)[name] for name in names}

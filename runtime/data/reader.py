@@ -1,11 +1,11 @@
 """DatasetReader: the stream of prompts, supervised samples or preference pairs of one dataset.
 
     Dataset + row functions + tokenizer + source --> next_prompt | next_batch | next_pair
-                                                 `-> rows left out: drops.py
+                                                 `-> rows left out: dropped_rows.py
 
-Lives in the controller's process and is read by one caller at a time. `cursor` counts the source
-rows consumed, dropped ones included, and is all the state there is: which rows are left out follows
-from the rows, so that a run that is resumed leaves out the same ones.
+Lives in the controller's process and is read by one caller at a time. `cursor` counts the consumed
+source rows, including dropped ones, and is the only state. Whether a row is dropped depends only on
+the row, so a resumed run drops the same ones.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from forgedsl.types.flow import Role
 
 T = TypeVar("T")
 SECONDS = 4.0
-"""for a look at the rows before a run; the others are looked at when they are drawn"""
+"""time limit for checking rows before a run; the others are checked when they are drawn"""
 MAX_DROPPED = 10_000
-"""rows dropped in a row before a dataset of unknown length counts as having no usable one"""
+"""consecutive dropped rows after which a dataset of unknown length counts as unusable"""
 
 
 class TooLongError(RunError):
-    """A row is too long, and `on_long = error` says that this ends the run."""
+    """A row is too long, and `on_long = error` ends the run."""
 
 
 def open_dataset(
     job: spec.Job, name: str, *, program: ModuleType, job_dir: Path, run_dir: Path
 ) -> DatasetReader:
-    """The reader of dataset `name`, at its beginning.
+    """Return the reader of dataset `name`, at its beginning.
 
     Raises:
         LaunchError: its data or its tokenizer cannot be loaded.
@@ -58,10 +58,10 @@ def open_dataset(
 def load_tokenizer(
     job: spec.Job, model: str, job_dir: Path, run_dir: Path, *, offline: bool = False
 ) -> ChatTokenizer:
-    """The tokenizer of a model, with the model's chat template.
+    """Return the tokenizer of a model, with the model's chat template. `offline` forbids downloads.
 
     Raises:
-        LaunchError: it cannot be loaded; with `offline`, nothing is downloaded for it.
+        LaunchError: it cannot be loaded.
     """
     folder = tokenizer_folder(job, model, job_dir, run_dir, offline=offline)
     try:
@@ -76,10 +76,11 @@ def reader_of(
     job: spec.Job, name: str, tokenizer: ChatTokenizer | None, *, program: ModuleType,
     job_dir: Path, offline: bool = False,
 ) -> DatasetReader:  # fmt: skip
-    """The reader of dataset `name`; without a tokenizer its rows can be checked only.
+    """Return the reader of dataset `name`. Without a tokenizer, rows can only be checked. `offline`
+    forbids downloads.
 
     Raises:
-        LaunchError: its data cannot be loaded; with `offline`, nothing is downloaded.
+        LaunchError: its data cannot be loaded.
     """
     dataset = job.datasets[name]
     source = open_source(
@@ -94,7 +95,8 @@ def reader_of(
 
 
 def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row], Any]:
-    """What the flow makes of a row of dataset `name`; without a tokenizer, as far as that goes."""
+    """Return the function that makes the flow's item from a row. Without a tokenizer, it does the
+    part that needs none."""
     read, seq_len = dataset_columns.read_by(job, name)
     if read is Role.PROMPTS:
         return reader.prompt if reader.measures else reader.question
@@ -105,24 +107,29 @@ def maker(job: spec.Job, name: str, reader: DatasetReader) -> Callable[[int, Row
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What rewards and environments ask for besides text and target; `columns` is None for whole
-    rows."""
+    """Row values that rewards and environments ask for, besides text and target. `columns` is None
+    if they want whole rows."""
 
     columns: frozenset[str] | None = frozenset()
     messages: bool = False
     needed: Mapping[str, str] = field(default_factory=dict)
-    """columns without which a reward cannot be called, each with that reward and its place"""
+    """required columns: the reward that needs the column, and its place"""
 
     @classmethod
     def by(cls, job: spec.Job, dataset: str) -> Wanted:
-        """What rewards and environments ask for, and what those that score this dataset need."""
+        """Collect what rewards and environments ask for, and what those that score this dataset
+        need."""
         asks = any("messages" in r.inputs.values() or r.lists for r in job.rewards.values())
         needed = dataset_columns.needed(job, dataset)
         messages = asks or bool(job.environments)
         return cls(columns=dataset_columns.columns_of(job), messages=messages, needed=needed)
 
     def of(self, row: Row) -> dict[str, Any]:
-        """The columns, as far as the row has them."""
+        """Return the wanted columns that the row has.
+
+        Raises:
+            DroppedRow: a needed column is missing.
+        """
         if self.columns is not None and not self.columns:
             return {}
         record: dict[str, Any] = item(row)
@@ -136,7 +143,7 @@ class Wanted:
 
 
 class DatasetReader:
-    """Reads a dataset from `cursor` on, for ever, or to the position `end`."""
+    """Reads a dataset from `cursor` on, endlessly or up to the position `end`."""
 
     def __init__(
         self,
@@ -163,17 +170,17 @@ class DatasetReader:
         self.cursor = 0
         self.end: int | None = None
         self.checked = 0
-        """rows of the first epoch that were looked at"""
+        """rows of the first epoch that were checked"""
         self.drops = Drops(name, origin, dataset.max_bad_rows)
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of an epoch; None where the source is streamed."""
+        """Rows of an epoch; None if the source is streamed."""
         return self.source.num_rows
 
     @property
     def few(self) -> str:
-        """Says that there are fewer rows than one step draws; empty where there are enough."""
+        """Return a warning if there are fewer usable rows than one step draws; else ""."""
         usable = (self.num_rows or 0) - self.dropped.total()
         if self.num_rows is None or usable >= self.per_step:
             return ""
@@ -181,28 +188,29 @@ class DatasetReader:
 
     @property
     def is_chat(self) -> bool:
-        """Whether a prompt of its first rows is a chat; of a stream that is not known."""
+        """True if the prompt of the first usable row is a chat; False for a stream, where it is
+        unknown."""
         made = (self._read(position, self.prompt) for position in range(min(8, self.num_rows or 0)))
         first = next((prompt for prompt in made if prompt is not None), None)
         return first is not None and first.messages is not None
 
     @property
     def dropped(self) -> Counter[str]:
-        """Rows left out so far, by reason; each counts once."""
+        """Rows left out so far, by reason; each row counts once."""
         return Counter(self.drops.counts)
 
     @property
     def ended(self) -> bool:
-        """Whether nothing is left to draw."""
+        """True if nothing is left to draw."""
         return self.end is not None and self.cursor >= self.end
 
     def seek(self, cursor: int) -> None:
-        """Continue with the row that follows position `cursor`."""
+        """Continue with the row after position `cursor`."""
         self.cursor = cursor
 
     def check(self, make: Callable[[int, Row], Any], seconds: float) -> None:
-        """Look at the rows of the first epoch before they are needed, for at most `seconds`, and
-        say what would be left out. Where rows are streamed, each is looked at when it comes.
+        """Check the rows of the first epoch before a run, for at most `seconds`, and report what
+        would be left out. Streamed rows are checked only when they are drawn.
 
         Raises:
             GuardError: there are more bad rows than `max_bad_rows` allows.
@@ -223,15 +231,17 @@ class DatasetReader:
             self.drops.emit("warning", text=f"dataset {self.name}: {self.few}")
 
     def next_prompt(self) -> Prompt | None:
-        """The next prompt that fits; its `cursor` is the position after it. None at the end."""
+        """Return the next usable prompt, or None at the end. Its `cursor` is the position after
+        it."""
         return self._next(self.prompt, self.end)
 
     def next_pair(self, seq_len: int) -> tuple[Rollout, Rollout] | None:
-        """The next (chosen, rejected), completions of one prompt, each of at most `seq_len`."""
+        """Return the next (chosen, rejected): two completions of one prompt, each of at most
+        `seq_len` tokens with it. None at the end."""
         return self._next(lambda row_id, row: self.pair(row_id, row, seq_len), self.end)
 
     def next_batch(self, rows: int, seq_len: int, *, pack: bool = True) -> list[Sample]:
-        """Supervised samples that fill `rows` rows of `seq_len` tokens."""
+        """Return supervised samples that fill `rows` rows of `seq_len` tokens."""
         samples: list[Sample] = []
         befores: list[int] = []
         while _rows_needed(samples, seq_len, pack=pack) <= rows:
@@ -243,7 +253,7 @@ class DatasetReader:
         return samples[:-1]
 
     def prompts(self, limit: int | None = None) -> list[Prompt]:
-        """The prompts of the first epoch from its beginning, at most `limit`; for evals."""
+        """Return the prompts of the first epoch from its beginning, at most `limit`; for evals."""
         found = []
         for position, prompt in self._first_epoch(self.prompt, limit):
             prompt.cursor = position + 1
@@ -251,7 +261,7 @@ class DatasetReader:
         return found
 
     def answered(self, text: str) -> Rollout | None:
-        """The first prompt that can be used, with this answer; for trying what judges it."""
+        """Return the first usable prompt with this answer, to try out a reward."""
         prompt = next(iter(self.prompts(1)), None)
         if prompt is None:
             return None
@@ -260,7 +270,8 @@ class DatasetReader:
         return rollout
 
     def held_out(self, limit: int | None, seq_len: int, *, paired: bool) -> list[Sample | Rollout]:
-        """The chats of the first epoch, or both sides of its pairs; for the loss of an eval."""
+        """Return the chats of the first epoch, or both sides of its pairs; for the loss of an
+        eval."""
         if paired:
             pairs = self._first_epoch(partial(self.pair, seq_len=seq_len), limit)
             return [side for _, pair in pairs for side in pair]
@@ -269,7 +280,7 @@ class DatasetReader:
     def _first_epoch(
         self, make: Callable[[int, Row], T], limit: int | None
     ) -> Iterator[tuple[int, T]]:
-        """Positions and what `make` gives for their rows, those left out aside."""
+        """Yield (position, item) for the usable rows of the first epoch."""
         if self.num_rows is None and limit is None:
             raise self._error(
                 "a streamed dataset has no end to evaluate to",
@@ -285,7 +296,7 @@ class DatasetReader:
                 count += 1
 
     def _next(self, make: Callable[[int, Row], T], end: int | None) -> T | None:
-        """What `make` gives for the next row that is not left out; None at `end`."""
+        """Return the item of the next usable row; None at `end`."""
         patience = self.num_rows or MAX_DROPPED
         for _ in range(patience):
             if end is not None and self.cursor >= end:
@@ -304,7 +315,7 @@ class DatasetReader:
         )
 
     def _read(self, position: int, make: Callable[[int, Row], T]) -> T | None:
-        """What `make` gives for a row, or None if the row is left out, which is booked."""
+        """Return the item of a row, or None if the row is left out; a row left out is counted."""
         row_id, row = self.source.at(position)
         self.checked = min(max(self.checked, position + 1), self.num_rows or position + 1)
         try:
@@ -317,19 +328,19 @@ class DatasetReader:
         except Exception as error:
             if isinstance(self.source, Mixture) and not self.drops.sources:
                 self.drops.sources = self.source.differ()
-            # whatever the columns make of a row is a matter of that row
+            # Any error of a column function concerns this row only.
             self.drops.add(row_id, self.source.place(row_id), error, self.checked)
             return None
 
     def prompt(self, row_id: int, row: Row) -> Prompt:
-        """The prompt of a row."""
+        """Make the prompt of a row."""
         item = self._prompt_item(row_id, row, *self.question(row_id, row))
         if self.dataset.level is not None:
             item.level = str(self._column("level", row))
         return item
 
     def question(self, row_id: int, row: Row) -> tuple[Any, Any, dict[str, Any]]:
-        """What is asked, what rewards compare with, and the columns they take."""
+        """Return the prompt, the target of rewards, and the columns for rewards."""
         prompt = rows.prompt(self._column("prompt", row), self.roles)
         return prompt, self._target(row), self.wanted.of(row)
 
@@ -354,7 +365,7 @@ class DatasetReader:
         )  # fmt: skip
 
     def sample(self, row_id: int, row: Row, seq_len: int) -> Sample:
-        """The conversation of a row, to learn from."""
+        """Make the training sample of a row's conversation."""
         learn = self.dataset.learn or "assistant_turns"
         tokens, mask = self.tokenizer.conversation(self.chat(row_id, row), learn)
         if len(tokens) > seq_len:
@@ -366,7 +377,8 @@ class DatasetReader:
         return Sample(token_ids=tokens, num_prompt=start, mask=mask[start:])
 
     def pair(self, row_id: int, row: Row, seq_len: int) -> tuple[Rollout, Rollout]:
-        """`chosen` and `rejected` are answers to `prompt`, or whole chats that end in them."""
+        """Make a preference pair. `chosen` and `rejected` are answers to `prompt`, or whole chats
+        that end in them."""
         prompt, answers = self.sides(row_id, row)
         item = self._prompt_item(row_id, row, prompt, self._target(row), self.wanted.of(row))
         chosen, rejected = (
@@ -376,7 +388,11 @@ class DatasetReader:
         return chosen, rejected
 
     def chat(self, row_id: int, row: Row) -> list[Any]:
-        """The messages to learn from, of which some turn must be learned."""
+        """Return the messages to learn from.
+
+        Raises:
+            DroppedRow: no turn can be learned.
+        """
         chat = rows.messages("`chat`", self._column("chat", row), self.roles)
         answers = [m for m in chat if m["role"] == "assistant"]
         if self.dataset.learn != "all" and not answers:
@@ -386,13 +402,13 @@ class DatasetReader:
         return chat
 
     def sides(self, row_id: int, row: Row) -> tuple[Any, list[str]]:
-        """The prompt and the answers, chosen first."""
+        """Return the prompt, and the two answers, chosen first."""
         answers = self._column("chosen", row), self._column("rejected", row)
         asked = None if self.dataset.prompt is None else self._column("prompt", row)
         return rows.sides(asked, answers, self.roles)
 
     def _fit(self, sides: tuple[Rollout, Rollout], seq_len: int) -> None:
-        """Answers that are too long are cut, if `on_long` says so."""
+        """Cut answers that are too long, if `on_long` allows that."""
         room = seq_len - len(sides[0].prompt.token_ids)
         longest = max(side.num_tokens for side in sides)
         if longest <= room:
@@ -419,7 +435,7 @@ class DatasetReader:
         return value
 
     def _cut(self, what: str, setting: str, limit: int) -> None:
-        """Apply `on_long`: return to truncate."""
+        """Apply `on_long` to an item that is too long; return only if it is `truncate`."""
         message = f"{what}, more than {setting} = {limit}"
         if self.dataset.on_long == "error":
             remedy = f"raise {setting}, or set on_long = drop or truncate"
@@ -432,7 +448,7 @@ class DatasetReader:
 
 
 def _rows_needed(samples: Sequence[Sample], seq_len: int, *, pack: bool) -> int:
-    """Rows that samples take, longest first, each in the first row with room: the trainer's way."""
+    """Number of rows that samples take when packed as in the trainer: first fit, longest first."""
     if not pack:
         return len(samples)
     room: list[int] = []

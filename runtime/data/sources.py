@@ -1,9 +1,9 @@
-"""Row sources: endless streams of rows that are addressed by position.
+"""Row sources: endless streams of rows, addressed by position.
 
     file | hub | mixture --open_source--> Source.at(position) -> (row id, row)
 
-Position p of a source with N rows is row `permutation(p // N)[p % N]`. A mixture takes, at every
-position, the source that is furthest behind its weight, so it needs no random state either.
+Position p of a source with N rows is row `permutation(p // N)[p % N]`. At every position, a mixture
+takes the source that is furthest behind its weight, so it needs no random state.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from forgedsl.runtime.models import NotHere, resolve_path
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Stands for a row that is no JSON object."""
+    """A row that is no JSON object; `why` is the reason."""
 
     why: str
 
 
 Row = Mapping[str, Any] | Unreadable
 LONGEST_ROW = 32 << 20
-"""bytes of a line: tokens of more would take the memory of the host"""
+"""largest line in bytes: tokenizing more would exhaust the host's memory"""
 SHUFFLE_BUFFER = 10_000
-"""rows a streamed source is shuffled within"""
+"""number of rows in the shuffle buffer of a streamed source"""
 
 
 class Source(Protocol):
     """An endless stream of rows."""
 
     num_rows: int | None
-    """rows of an epoch; None where they are streamed and not known"""
+    """rows of an epoch; None for a stream of unknown length"""
 
     def at(self, position: int) -> tuple[int, Row]:
-        """The id of the row at a position of the stream, and the row."""
+        """Return the row at a position of the stream, and its id."""
 
     def place(self, row_id: int) -> str:
-        """Where a row stands: `data/train.jsonl:17`."""
+        """Return the place of a row: `data/train.jsonl:17`."""
 
 
 class Table:
-    """Rows that can be read in any order."""
+    """Rows with random access."""
 
     def __init__(self, rows: Sequence[Row], shuffle: int | None, name: str = "") -> None:
         self.rows = rows
@@ -79,7 +79,7 @@ class Table:
 
 
 class Mixture:
-    """Rows of several sources in the proportion of their weights."""
+    """Rows of several sources in proportion to their weights."""
 
     def __init__(self, sources: Sequence[Source], weights: Sequence[float]) -> None:
         self.sources = sources
@@ -103,7 +103,8 @@ class Mixture:
         return self.sources[turn].place(inner)
 
     def differ(self) -> str:
-        """The columns of each source, if they are not the same; of streams that is not known."""
+        """Return the columns of each source as text if they differ; "" for streams, where they are
+        unknown."""
         if self.num_rows is None:
             return ""
         firsts = [(source.place(0), source.at(0)[1]) for source in self.sources]
@@ -121,7 +122,8 @@ class Mixture:
 
 
 class Stream:
-    """Rows of a hub dataset that is not downloaded as a whole; shuffled within a buffer."""
+    """Rows of a hub dataset that are streamed, not downloaded as a whole; shuffled within a
+    buffer."""
 
     def __init__(self, rows: Any, shuffle: int | None, name: str) -> None:
         self.num_rows: int | None = None
@@ -163,10 +165,10 @@ def open_source(
     spec: job.DataSource, *, shuffle: int | None, streaming: bool, job_dir: Path,
     offline: bool = False,
 ) -> Source:  # fmt: skip
-    """The stream of a declared source; `offline`: nothing is downloaded.
+    """Open a declared source. `offline` forbids downloads.
 
     Raises:
-        LaunchError: the data is missing, unreadable, empty, or not what the job was built with.
+        LaunchError: the data is missing, unreadable, empty, or differs from the data of the job.
     """
     if isinstance(spec, job.MixtureSource):
         open_ = partial(
@@ -226,7 +228,7 @@ def _check_digest(digest: str, spec: job.FileSource, what: str) -> None:
 
 
 def _another_form(content: bytes, name: str) -> str:
-    """What a file is that holds no lines of JSON, and how to make them of it; or nothing."""
+    """Return what kind of file this is, if not JSON lines, and how to convert it; else ""."""
     content = content.removeprefix(b"\xef\xbb\xbf")
     starts = ((b"\x1f\x8b", f"is compressed: `gunzip -c {name} > rows.jsonl`"),
               (b"\x28\xb5\x2f\xfd", f"is compressed: `zstd -dc {name} > rows.jsonl`"),
@@ -256,7 +258,8 @@ def _another_form(content: bytes, name: str) -> str:
 
 
 def _as_written(path: str) -> str:
-    """The name of a file of the job as the .forge file has it: copies of `../x` lie in `up/x`."""
+    """Return the name of a file as written in the .forge file: copies of `../x` are kept in
+    `up/x`."""
     if path == "inputs":
         return "."
     parts = path.removeprefix("inputs/").split("/")
@@ -269,7 +272,7 @@ def _numbered(name: str, row_id: int) -> str:
 
 
 class _JsonlRows(Sequence[Row]):
-    """Rows of a file of JSON lines, decoded one by one; `lines` are their numbers in the file."""
+    """Rows of a JSON lines file, decoded on access; `lines` holds their line numbers."""
 
     def __init__(self, content: bytes) -> None:
         whole = [(n, line) for n, line in enumerate(content.split(b"\n"), 1) if line.strip()]
@@ -288,7 +291,7 @@ class _JsonlRows(Sequence[Row]):
 
 
 def _json(line: bytes) -> Any:
-    """The value of a line of JSON, or why there is none."""
+    """Return the value of a line of JSON, or `Unreadable` with the reason."""
     try:
         return json.loads(line.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -306,7 +309,7 @@ def _json_row(line: bytes) -> Row:
 
 
 class _Rows(Sequence[Row]):
-    """Rows that are in memory, some with the reason why they are none."""
+    """Rows in memory; unusable ones are stored as the text of the reason."""
 
     def __init__(self, rows: Sequence[Any]) -> None:
         self._rows = rows
@@ -322,7 +325,7 @@ class _Rows(Sequence[Row]):
 
 
 class _ParquetRows(Sequence[Row]):
-    """Rows of a parquet file, decoded one by one."""
+    """Rows of a parquet file, decoded on access."""
 
     def __init__(self, path: Path, name: str) -> None:
         import pyarrow
@@ -342,7 +345,7 @@ class _ParquetRows(Sequence[Row]):
 
 
 def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool) -> Any:
-    """Rows of a hub dataset; `id` may also name a folder in hub layout beside the job."""
+    """Load a hub dataset; `id` may also name a folder in hub layout beside the job."""
     try:
         from datasets import load_dataset
         from huggingface_hub import constants
@@ -367,7 +370,8 @@ def _hub_rows(spec: job.HfSource, streaming: bool, job_dir: Path, offline: bool)
 
 
 def _local_snapshot(spec: job.HfSource) -> str | None:
-    """The dataset's files in the hub cache; `datasets` alone looks only for what it prepared."""
+    """Return the folder of the dataset in the hub cache, or None. `datasets` itself finds only its
+    own prepared files there."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 

@@ -1,6 +1,6 @@
-"""Files of rows that are read as a whole: CSV, a JSON list, a folder of `save_to_disk`.
+"""Row files that are read as a whole: CSV, a JSON list, a folder of `save_to_disk`.
 
-path --> rows by number, a row that cannot be used with its reason | LaunchError
+path --> list of rows; for an unusable row, the reason as text | LaunchError
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from forgedsl.errors import LaunchError
 
 
 def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
-    """A row by its header, all values text; the reason where a row has more or fewer."""
+    """Read CSV: rows as dicts by the header, all values text; a row of another length is given as
+    the reason why it is unusable."""
     reader = csv.reader(_text(content, name).splitlines(keepends=True), strict=True)
     try:
         header = next(reader, [])
@@ -34,7 +35,7 @@ def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
 
 
 def json_rows(content: bytes, name: str) -> list[Any]:
-    """The members of a list."""
+    """Read a JSON list and return its members."""
     try:
         found = json.loads(_text(content, name))
     except ValueError as error:
@@ -49,7 +50,7 @@ def json_rows(content: bytes, name: str) -> list[Any]:
 
 
 def disk_rows(path: Path, name: str) -> Sequence[Any]:
-    """The dataset in a folder that `Dataset.save_to_disk` wrote."""
+    """Load the dataset in a folder that `Dataset.save_to_disk` wrote."""
     from datasets import Dataset, load_from_disk
 
     try:

@@ -1,11 +1,11 @@
-"""From one turn to the next: the tokens of what the environment said, appended and nothing else.
+"""Tokens between two turns: the observation of the environment is tokenized and appended.
 
     prompt, start             -> tokens of the first prompt
-    turn's tokens, observation -> tokens to append, up to where the model goes on
+    turn's tokens, observation -> tokens to append, up to the next model turn
 
-The model's tokens are final: nothing is rendered or tokenised again. In a chat, what stands between
-two turns is read off the template once, as the difference of two renderings; a template that does
-not append (it rewrites what was said before) is refused. In plain text there is nothing between.
+The model's tokens are final: nothing is rendered or tokenized again. In a chat, the text between
+two turns is found as the difference of two renderings of the template. A template that rewrites
+earlier turns is rejected. In plain text there is nothing between turns.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from forgedsl.runtime.data.chat import PROBE, ChatTokenizer
 from forgedsl.runtime.data_types import Prompt
 
 OTHER = "\ue001"
-"""stands for an observation; as PROBE, in no conversation"""
+"""placeholder for an observation; like PROBE, it occurs in no conversation"""
 SHORT = 10_000
-"""characters that are made tokens of in no time"""
+"""longest text, in characters, that is tokenized at once"""
 Said = str | Sequence[Message]
 FIRSTS = 256
-"""prompts whose siblings find them ready"""
+"""number of cached first prompts, shared by siblings"""
 
 
 class Made(NamedTuple):
-    """Tokens of what was said, and its text, behind the token that ends the turn: this stands
-    before them where the model did not write it."""
+    """Tokens and text of an observation. `ending` is the token that ends the turn; it comes first,
+    unless the model wrote it itself."""
 
     tokens: list[int]
     text: str
@@ -39,7 +39,8 @@ class Made(NamedTuple):
 
 
 class Bridge:
-    """The turns of one tokenizer; `tools` are schemas, shown by the template of a chat."""
+    """Makes tokens of observations for one tokenizer. `tools` are schemas that the chat template
+    shows."""
 
     def __init__(self, tokenizer: ChatTokenizer, tools: Sequence[Mapping[str, Any]] = ()) -> None:
         self._chat = tokenizer
@@ -47,10 +48,10 @@ class Bridge:
         self._proved = False
         self._endings: dict[str, list[int]] = {}
         self._firsts: dict[int, tuple[Prompt, Said, int, Prompt]] = {}
-        """what siblings have in common"""
+        """cache of first prompts, which siblings have in common"""
 
     def first(self, prompt: Prompt, start: Said, limit: int) -> Prompt:
-        """The prompt with what the environment says before the first turn."""
+        """Return the prompt with the environment's first observation."""
         if prompt.messages is None:
             text = self._clean(_plain(start), limit)
             tokens = [*prompt.token_ids, *self._chat.ids(text)]
@@ -71,7 +72,8 @@ class Bridge:
     def after(
         self, turn: Sequence[int], said: Said | Made, limit: int, *, chat: bool
     ) -> tuple[list[int], str]:
-        """The tokens behind a turn, and their text; an observation has at most `limit`."""
+        """Return the tokens and text to append after a turn; an observation has at most `limit`
+        tokens."""
         made = said if isinstance(said, Made) else self.told(said, limit, chat=chat)
         tokens, text, ending = made
         if not ending:
@@ -84,7 +86,7 @@ class Bridge:
         return self._chat.ids(ending + text), ending + text
 
     def told(self, said: Said, limit: int, *, chat: bool) -> Made:
-        """What is said behind a turn, whatever its end."""
+        """Tokenize an observation that follows a turn, independent of how the turn ended."""
         if not chat:
             text = self._clean(_plain(said), limit)
             return Made(self._chat.ids(text), text, "")
@@ -94,10 +96,10 @@ class Bridge:
         return Made(self._chat.ids(text), text, ending)
 
     def prove(self) -> None:
-        """That the template appends: a longer conversation begins with the shorter one.
+        """Check that the template appends: a longer conversation begins with the shorter one.
 
         Raises:
-            RunError: it does not, so tokens that were sampled would not be those of the chat.
+            RunError: it does not, so sampled tokens would differ from those of the chat.
         """
         if self._proved:
             return
@@ -115,7 +117,8 @@ class Bridge:
         self._proved = True
 
     def _between(self, said: Sequence[Message]) -> str:
-        """What the template writes behind an assistant turn: its end, messages, a new header."""
+        """Return the text that the template writes after an assistant turn: end token, messages,
+        header."""
         start = [{"role": "user", "content": OTHER}, {"role": "assistant", "content": PROBE}]
         text = self._chat.prompt_text([*start, *map(dict, said)], tools=self._tools)
         return text.partition(PROBE)[2]
@@ -124,7 +127,7 @@ class Bridge:
         return {**message, "content": self._clean(str(message["content"]), limit)}
 
     def _clean(self, text: str, limit: int) -> str:
-        """At most `limit` tokens, and nothing that ends a turn in the name of another."""
+        """Remove special tokens, which could end a turn, and cut to at most `limit` tokens."""
         for token in self._chat.specials:
             text = text.replace(token, "")
         if text.isascii() and len(text) < limit:  # no token is of less than a character
@@ -142,7 +145,7 @@ def _messages(said: Said) -> list[Message]:
 
 
 def _plain(said: Said) -> str:
-    """Messages in a plain text: results of tools in the tags of Qwen and Hermes."""
+    """Write messages as plain text, with tool results in the tags of Qwen and Hermes."""
     if isinstance(said, str):
         return said
     return "".join(

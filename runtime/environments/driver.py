@@ -2,9 +2,9 @@
 
     reset -> [ sample a turn -> step -> append what was observed ]* -> Rollout
 
-It runs in the task that a completion has in the controller, which keeps credits and deadlines of
-the run. Engine and environment are asked through `Engine` and `Session`; between two turns nothing
-of the trajectory is in an engine, so new weights find nothing to keep.
+It runs in the completion's task in the controller, which manages credits and deadlines of the run.
+Engine and environment are called through `Engine` and `Session`. Between two turns the engine has
+no running request of the trajectory, so a weight sync has nothing to keep.
 
     ended   done (the environment), turns, tokens (context or row full, or a turn was cut), time
             (`deadline`), error (the environment failed twice, and `on_error` is a score)
@@ -26,16 +26,16 @@ from forgedsl.runtime.endpoints import RolloutError, seed_of
 from forgedsl.runtime.environments.bridge import Bridge, Made
 
 TRIES = 2
-"""of a trajectory whose environment fails, with the same seeds"""
+"""tries of a trajectory whose environment fails, with the same seeds"""
 SEEDS = 8
-"""of turns that are made at a time"""
+"""number of turn seeds made at a time"""
 LOST = 3
-"""times that a trajectory may be lost besides, with a process that another one ended"""
+"""additional tries if the process ended because of another trajectory"""
 
 
 class Crash(Exception):
-    """The environment of a trajectory failed; the trajectory cannot go on. `lost`: for what
-    another one did."""
+    """The environment of a trajectory failed, and the trajectory cannot go on. `lost`: the cause
+    was another trajectory in the same process."""
 
     def __init__(self, cause: str, *, lost: bool = False) -> None:
         self.lost = lost
@@ -47,7 +47,7 @@ class Late(Exception):
 
 
 class Sampled(Protocol):
-    """What the driver reads of a completion (actors.generator.Completion)."""
+    """Fields of a completion that the driver reads (actors.generator.Completion)."""
 
     token_ids: list[int]
     logprobs: list[float]
@@ -65,14 +65,14 @@ Engine = Callable[[list[int], spec.Sampling, int], Awaitable[Sampled]]
 
 @dataclass(frozen=True, kw_only=True)
 class Told(Step):
-    """A step whose observation the process has made tokens of."""
+    """A step whose observation was already tokenized in the environment's process."""
 
     made: Made
 
 
 class Session(Protocol):
-    """The object of one trajectory, which reads the calls of a turn. Its methods raise `Crash`,
-    `step` also `Late`."""
+    """The environment object of one trajectory, which parses tool calls of a turn. Its methods
+    raise `Crash`, `step` also `Late`."""
 
     async def reset(self, task: Task, seed: int) -> Start: ...
 
@@ -83,7 +83,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What bounds a trajectory besides its environment."""
+    """Limits of a trajectory besides those of its environment."""
 
     sampling: spec.Sampling
     turns: int | None
@@ -92,7 +92,7 @@ class Limits:
 
 @dataclass(slots=True)
 class Trajectory:
-    """What has happened so far; tokens are appended and never changed."""
+    """Record of a trajectory so far; tokens are appended and never changed."""
 
     prompt: Prompt
     tokens: list[int] = field(default_factory=list)
@@ -117,7 +117,7 @@ class Trajectory:
         return len(self.prompt.token_ids) + len(self.tokens)
 
     def wrote(self, done: Sampled) -> None:
-        """The policy wrote a turn."""
+        """Append a turn of the policy."""
         self.tokens += done.token_ids
         self.logprobs += done.logprobs
         self.mask += done.mask
@@ -129,8 +129,8 @@ class Trajectory:
         self.turns += 1
 
     def gave(self, rewards: Mapping[str, float]) -> None:
-        """The environment judged the turn that was written last: it counts where the policy wrote
-        its last token that can be learned from."""
+        """Add the environment's rewards for the last turn. They count at the last token of the
+        policy that can be learned from."""
         given = {name: float(value) for name, value in rewards.items()}
         for name, value in given.items():
             self.rewards[name] += value
@@ -139,7 +139,7 @@ class Trajectory:
             self.turn_rewards.append((next(learned, len(self.mask) - 1), given))
 
     def saw(self, tokens: list[int], text: str) -> None:
-        """The environment said something: no token of it is the policy's."""
+        """Append an observation; none of its tokens is the policy's, so `mask` is False."""
         self.tokens += tokens
         self.logprobs += [0.0] * len(tokens)
         self.mask += [False] * len(tokens)
@@ -159,7 +159,7 @@ class Trajectory:
 
 
 class Driver:
-    """Plays trajectories in one environment; `failed` is told of each crash."""
+    """Plays trajectories in one environment; `failed` is called with each crash."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class Driver:
         self._failed = failed
 
     def prove(self, origin: str) -> None:
-        """That the chat template appends.
+        """Check that the chat template appends.
 
         Raises:
             RunError: it does not.
@@ -187,10 +187,10 @@ class Driver:
     async def play(
         self, engine: Engine, prompt: Prompt, sibling: int, seed: int, limits: Limits
     ) -> Rollout:
-        """One trajectory.
+        """Play one trajectory; retry it after a crash.
 
         Raises:
-            RolloutError: the environment failed, and nothing can be scored for it.
+            RolloutError: the environment failed, and no fixed score can be given.
         """
         fixed = self._spec.on_error
         left, lost = 1 if fixed == "drop" else TRIES, LOST  # the controller drops after two
@@ -229,11 +229,11 @@ class _Play:
         self.made = Trajectory(prompt, rewards=dict.fromkeys(environment.parts, 0.0))
 
     async def run(self, engine: Engine, seed: int) -> str:
-        """Play to the end; how it ended.
+        """Play to the end; return how it ended.
 
         Raises:
             Crash: the environment failed.
-            RolloutError: the time was over before the first turn.
+            RolloutError: the deadline passed before the first turn.
         """
         clock = asyncio.timeout(self._spec.deadline)
         try:
@@ -284,7 +284,7 @@ class _Play:
         return sampling.model_copy(update={"max_tokens": most, "min_tokens": least})
 
     async def _step(self, turn: Turn) -> Step:
-        """The step; one that comes too late is told to the policy."""
+        """Do a step; if it is late, the policy is shown an error as the observation."""
         try:
             return await self._session.step(turn)
         except Late as late:
@@ -292,6 +292,7 @@ class _Play:
 
 
 def _seeds(seed: int) -> Iterator[int]:
-    """Of all turns; several at once, since a first digest takes ten times as long as the next."""
+    """Yield the seeds of all turns. Several are made at once, since a first digest takes ten times
+    as long as the next ones."""
     for first in count(0, SEEDS):
         yield from [seed_of(seed, number) for number in range(first, first + SEEDS)]

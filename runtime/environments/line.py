@@ -1,10 +1,10 @@
-"""From the controller to a process of a pool: what a trajectory asks on each turn.
+"""Connection from the controller to a process of an environment pool, for the requests of turns.
 
-    actor: listen() --address, in its description--> connect() --(number, Asked)--> answer
+    actor: listen() --address, by the endpoint `listen`--> connect() --(number, Asked)--> answer
                                                      <--(number, Reply or Wire, last)--'
 
-Monarch starts the processes and tells of their end; its messages cost the controller several times
-as much, and every turn of every trajectory is one.
+Monarch starts the processes and reports their end. Its messages would cost the controller several
+times as much, and every turn of every trajectory needs one.
 """
 
 from __future__ import annotations
@@ -19,31 +19,34 @@ from forgedsl.runtime.hosts.addresses import own_address
 from forgedsl.runtime.worker_process import Answers, Calls
 
 SECONDS = 60.0
-"""for a connection"""
+"""time limit for a connection"""
 Wire = tuple[list[int], str, str, dict[str, float]]
-"""the answer to most steps (`bridge.Made`, rewards), plain as `Asked`: to find classes by their
-names takes longer than all else of a message"""
+"""answer to most steps (`bridge.Made`, rewards) as a plain tuple, since unpickling a class by name
+takes longer than the rest of the message"""
 Address = tuple[str, str, int, bytes]
-"""by name on the same machine, where that takes a third of the time of TCP; what is said first"""
+"""(Unix socket name, host, port, secret); on the same machine a Unix socket takes a third of the
+time of TCP"""
 
 
 class Asked(NamedTuple):
-    """Of a trajectory, or of its process: `tools`, `bridge` (`given`, pickled), `reset` (a task, a
-    seed), `step` (the text of a turn, its number), `close`. `bridge` and `close` are only told."""
+    """Request about a trajectory or its process. `op` is `tools`, `bridge` (`given`: pickled
+    Bridge), `reset` (a task, a seed), `step` (text and number of a turn) or `close`. `bridge` and
+    `close` are answered only if they fail."""
 
     op: str
     key: str = ""
     given: Any = None
     number: int = 0
     bridge: str = ""
-    """what makes tokens of the observation, if it is known there"""
+    """name of the Bridge that tokenizes the observation, if the process has it"""
     chat: bool = False
 
 
 async def listen(
     answer: Callable[[Asked], Awaitable[tuple[Any, bool]]],
 ) -> tuple[list[asyncio.Server], Address]:
-    """Answer whoever knows the secret of the address."""
+    """Listen for clients that send the secret of the address; return the servers and the
+    address."""
     secret, name = secrets.token_bytes(16), f"\0forgedsl-{secrets.token_hex(8)}"
     loop = asyncio.get_running_loop()
 
@@ -58,7 +61,11 @@ async def listen(
 
 
 async def connect(address: Address, told: Callable[[Any], object] | None = None) -> Calls:
-    """Raises OSError (TimeoutError too) where nothing listens."""
+    """Connect to a process of a pool.
+
+    Raises:
+        OSError: nothing listens (TimeoutError too).
+    """
     name, host, port, secret = address
     loop = asyncio.get_running_loop()
     async with asyncio.timeout(SECONDS):

@@ -1,4 +1,4 @@
-"""EnvironmentProcess: a process of an environment (worker.py), as its actor sees it."""
+"""EnvironmentProcess: the actor's side of an environment process (worker.py)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from forgedsl.runtime.worker_process import Child, Ended, Lasting
 WORKER = "forgedsl.runtime.environments.worker"
 UNREADABLE = "its process makes no tokens of what is observed, the controller does"
 CALL_GRACE = 0.5
-"""seconds beside those of the tools that a turn calls"""
+"""seconds added to the time limits of the tools that a turn calls"""
 
 
 class EnvironmentProcess(Lasting):
-    """Holds trajectories, in one process at a time; those in one that ended are lost."""
+    """Holds trajectories in one process at a time; if it ends, its trajectories are lost."""
 
     def __init__(self, served: Served) -> None:
         super().__init__(partial(Child.begin, WORKER, served, names=f"environment {served.name}"))
         self._environment = served.environment
         self._bridges: dict[str, Bridge] = {}
         self._blamed: Child | None = None
-        """the last child whose end was told as the fault of a trajectory"""
+        """the last child whose end was attributed to a trajectory"""
 
     async def answer(self, asked: Asked) -> tuple[Reply | Wire | None, bool]:
-        """As `ask`, and that more may be asked. Of what is observed tokens are made here, where it
-        holds up no other trajectory of the run."""
+        """Answer a request; the second value is False (the process goes on). Observations are
+        tokenized here, so that this does not delay other trajectories in the controller."""
         if asked.op == "bridge":
             return await self._learn(asked), False
         reply = await self.ask(self._request(asked))
@@ -51,7 +51,7 @@ class EnvironmentProcess(Lasting):
         return reply, False
 
     async def _learn(self, asked: Asked) -> Reply | None:
-        """Take a tokenizer; without it whoever plays makes tokens as before."""
+        """Receive a tokenizer. If that fails, the controller tokenizes observations."""
         try:
             self._bridges[asked.bridge] = await asyncio.to_thread(pickle.loads, asked.given)
         except Exception as error:
@@ -70,7 +70,7 @@ class EnvironmentProcess(Lasting):
         return Request(key=key, op=op, seconds=START_SECONDS if op == "tools" else limit)
 
     async def ask(self, request: Request) -> Reply:
-        """Do something with the object of a trajectory."""
+        """Send a request about a trajectory to the process."""
         try:
             child = await self.start()
         except LaunchError as error:

@@ -1,9 +1,9 @@
-"""What runs in a process of an environment: one object for each trajectory, all on one event loop.
+"""Code of an environment process: one object per trajectory, all on one event loop.
 
     process.py --(number, Request)--> serve --(number, Reply, last)--> process.py
 
-Synchronous methods run on threads. One that does not end within its time is left behind, and is
-waited for before the next method of its object; when too many are left behind, the process ends.
+Synchronous methods run on threads. A method that exceeds its time limit is left running; the next
+method of its object waits for it. If too many are left running, the process ends.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from forgedsl.runtime.tracebacks import described, line_of
 from forgedsl.runtime.worker_process import begin, loaded, send, serve_together
 
 THREADS = 1024
-"""calls of plain methods at a time; each has one only while it runs"""
+"""number of concurrent synchronous calls; a call has a thread only while it runs"""
 START_SECONDS = 60.0
-"""in which a server tells its tools"""
+"""time limit for a server to list its tools"""
 LEFT_BEHIND = 64
-"""threads whose call did not end: with more, the process is replaced"""
+"""number of closed trajectories with a hanging call; with more, the process is replaced"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,8 +47,8 @@ class Served:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What to do with the object of a trajectory: reset (`task`, `seed`), step (`turn`), close; or
-    tools, their schemas."""
+    """Request about a trajectory's object: reset (`task`, `seed`), step (`turn`), close; or
+    `tools`, which returns their schemas."""
 
     key: str
     op: str
@@ -60,14 +60,14 @@ class Request:
 
 @dataclass(kw_only=True)
 class Reply:
-    """A `Start`, a `Step` or schemas; else why not: late, failed, or its process has ended."""
+    """Result: a `Start`, a `Step` or schemas; or why there is none: late, failed, process ended."""
 
     value: Any = None
     error: str = ""
     late: bool = False
     ended: bool = False
     lost: bool = False
-    """the process of the trajectory ended, for what another one did"""
+    """the process ended because of another trajectory"""
 
 
 def main(number: int) -> None:
@@ -84,7 +84,8 @@ def main(number: int) -> None:
 
 
 def load(served: Served) -> Callable[[], Environment]:
-    """What makes the object of a trajectory; one is made, and its tools are read, to be sure.
+    """Return a function that makes the object of a trajectory. One object is made and its tools are
+    read as a check.
 
     Raises:
         LaunchError: the class is missing, is no environment, or cannot be made.
@@ -112,7 +113,7 @@ def load(served: Served) -> Callable[[], Environment]:
 
 
 async def _tools(made: Environment, seconds: float) -> tuple[Any, ...]:
-    """The schemas of what an object offers."""
+    """Return the schemas of the tools that an object offers."""
     try:
         async with asyncio.timeout(seconds):
             return tuple((await made.offered()).values())
@@ -124,11 +125,11 @@ async def _tools(made: Environment, seconds: float) -> tuple[Any, ...]:
 
 
 class Gone(Exception):
-    """The object of the trajectory was in a process before this one."""
+    """The trajectory's object was in an earlier process, which has ended."""
 
 
 class _Seat:
-    """The object of one trajectory. Its methods run one after the other."""
+    """The object of one trajectory. Its synchronous methods run one after the other."""
 
     def __init__(self, environment: Environment, pool: ThreadPoolExecutor, seconds: float) -> None:
         self.environment = environment
@@ -157,7 +158,7 @@ class _Seat:
 
 
 def _seen(done: asyncio.Future[Any]) -> None:
-    """What a call that was left behind raises is nobody's business."""
+    """Ignore the error of a call that was left running."""
     if not done.cancelled():
         done.exception()
 
@@ -173,8 +174,8 @@ class _Host:
         self._pool = ThreadPoolExecutor(THREADS, "environment")
 
     async def serve(self, stream: socket.socket) -> None:
-        """Requests as they come; who sends them keeps the order of a trajectory."""
-        # asyncio.to_thread of an `async def` would have one thread for each core, and four
+        """Serve requests concurrently; the client keeps the order within a trajectory."""
+        # By default asyncio.to_thread has only one thread per core, plus four.
         asyncio.get_running_loop().set_default_executor(self._pool)
         await serve_together(stream, self._answer)
         os._exit(0)  # threads that are left behind would keep it
@@ -222,7 +223,11 @@ class _Host:
 
 
 def _checked(value: Any, cls: type[Any], method: str) -> Any:
-    """What a method returned, if it is what the run can go on with."""
+    """Check the return value of a method and return it.
+
+    Raises:
+        TypeError: it cannot be used.
+    """
     if not isinstance(value, cls):
         form = "Step(observation, rewards={...}, done=...)" if cls is Step else "Start(observation)"
         raise TypeError(f"{method} returned {type(value).__name__}, expected {form}")
@@ -235,7 +240,7 @@ def _checked(value: Any, cls: type[Any], method: str) -> Any:
 
 
 def _unusable(said: Any) -> str:
-    """Why an observation cannot be shown to the policy; "" if it can."""
+    """Return why an observation cannot be shown to the policy; "" if it can."""
     if isinstance(said, str):
         return ""
     if not isinstance(said, list | tuple):

@@ -1,1 +1,1 @@
-"""Launchers: how each starts the hosts of a run, one module each, found through `registry`."""
+"""Launchers start the hosts of a run: one module each, found through `registry`."""

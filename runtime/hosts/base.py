@@ -1,7 +1,7 @@
-"""What a launcher does: it makes hosts be there, tells Monarch of them, and ends them.
+"""Base of launchers: a launcher starts hosts, attaches them to Monarch, and stops them.
 
     start(count) --> attach(which) --> Monarch's mesh of these hosts, to spawn processes on
-                     lost()        --> which are gone, and what is known of it       stop()
+                     lost()        --> lost hosts, with the reason       stop()
 
 To add a launcher: docs/design/launchers.md.
 """
@@ -20,40 +20,38 @@ from forgedsl.runtime.upstream.monarch import this_host
 
 
 class Hosts:
-    """This host, as it is; a launcher overrides what it does otherwise."""
+    """The launcher for this host only; base class of the others."""
 
     def __init__(self) -> None:
         self.count = 1
         self.gone: set[int] = set()
-        """hosts that were lost, as far as the run has taken note of it"""
+        """lost hosts that the run has noticed"""
 
     def address(self) -> str:
-        """What its processes reach the controller by."""
+        """Return the address at which the hosts' processes reach the controller."""
         return LOOPBACK
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
-        """Make so many hosts be there.
-
-        `settings` are what the launcher is written with, `temp` is a folder that only this run
-        uses and that goes with it, `logs` is for what hosts print.
+        """Start `count` hosts. `settings` are the launcher's settings in the job. `temp` is a
+        folder of this run only, removed with it. `logs` is for the output of hosts.
 
         Raises:
-            LaunchError: it cannot; with place and remedy.
+            LaunchError: they cannot be started; with place and remedy.
         """
 
     def attach(self, which: range) -> Any:
-        """Monarch's mesh of these hosts, for process meshes to be spawned on."""
+        """Return Monarch's mesh of these hosts, on which process meshes are spawned."""
         return this_host()
 
     def lost(self) -> dict[int, str]:
-        """The hosts that are gone, each with what is known of its end."""
+        """Return lost hosts, each with the known reason."""
         return {}
 
     def kill(self, on: range, pids: Sequence[int]) -> None:
-        """Kill processes of these hosts: a rank that lost a peer only waits."""
+        """Kill processes on these hosts: a rank that lost a peer would wait forever."""
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def stop(self) -> None:
-        """End what `start` started; everything on it has ended, or is to."""
+        """Stop what `start` started; the processes on the hosts have ended or are killed."""

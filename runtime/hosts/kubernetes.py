@@ -2,7 +2,7 @@
 
     manifest: every pod runs `python -m` this, the first one the controller --> attach
 
-A pod that ends fails its Job, and Kubernetes ends the others: nothing is left to be stopped here.
+A pod that ends fails its Job, and Kubernetes ends the other pods: nothing has to be stopped here.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from forgedsl.runtime.hosts.base import Hosts
 from forgedsl.runtime.upstream.monarch import attach_hosts, serve, this_host
 
 START_SECONDS = 900.0
-"""an image may have to be pulled on a node first"""
+"""long, because a node may have to pull the image first"""
 
 
 class PodHosts(Hosts):
-    """Each host is a pod; a single one is this."""
+    """Each host is a pod. A single host is the pod of this process."""
 
     _all: Any = None
     _towards = LOOPBACK
@@ -56,10 +56,10 @@ class PodHosts(Hosts):
 
 
 def _reached(addresses: Sequence[str]) -> str:
-    """Wait until each pod listens; the number of the first one.
+    """Wait until each pod listens; return the IP address of the first one.
 
     Raises:
-        LaunchError: one does not.
+        LaunchError: one does not listen in time.
     """
     end, found = time.monotonic() + START_SECONDS, []
     for address in addresses:

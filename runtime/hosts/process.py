@@ -1,9 +1,9 @@
-"""Launcher `process`: workers of Monarch on this machine, each a host that is reached by address.
+"""Launcher `process`: Monarch workers on this machine; each counts as a host.
 
     start --> a worker for each host, listening in the run's own folder --> attach, lost, stop
 
-No port is used, and nobody else can reach them: the folder is the user's alone. A worker ends with
-the run, also where the run is killed, and what was spawned on it ends with the worker.
+No port is used, and other users cannot reach the workers: the folder is private. A worker ends with
+the run, also if the run is killed, and the processes spawned on it end with the worker.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ run_worker_loop_forever(address=sys.argv[1], ca="trust_all_connections")
 
 
 class ProcessHosts(Hosts):
-    """Each host is a process."""
+    """Each host is a worker process on this machine."""
 
     workers: Sequence[subprocess.Popen[bytes]] = ()
     stdin = subprocess.DEVNULL
-    """of what starts a worker"""
+    """standard input of the command that starts a worker"""
     last: ClassVar[signal.Signals] = signal.SIGKILL
-    """what the kernel sends that when the thread that started it ends; this one a process also gets
-    that is stopped, and those that Monarch starts get it from their worker's end"""
+    """signal that the kernel sends to this command when the thread that started it ends. SIGKILL
+    also ends a stopped process. Processes that Monarch starts are killed when their worker ends."""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         logs.mkdir(exist_ok=True)
@@ -55,7 +55,7 @@ class ProcessHosts(Hosts):
 
     @classmethod
     def begin(cls, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Start what is a host as long as it lives; it ends with this process."""
+        """Start the command that serves as a host; it ends with this process."""
         with log.open("ab") as file:
             return subprocess.Popen(
                 [sys.executable, "-c", TIED, str(int(cls.last)), str(os.getpid()), *command],

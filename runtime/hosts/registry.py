@@ -1,4 +1,4 @@
-"""What carries each launcher out, in one tuple."""
+"""Table of all launchers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTS: tuple[tuple[str, type[Hosts]], ...] = (
 
 
 def started(job: spec.Job, temp: Path, logs: Path) -> Hosts:
-    """The hosts of a run, started by its launcher.
+    """Start the hosts of a run with its launcher and return them.
 
     Raises:
         LaunchError: there is no such launcher, or it cannot start them.

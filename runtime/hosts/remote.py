@@ -1,6 +1,6 @@
-"""Hosts on other machines: a worker on each says where it listens, and is reached there.
+"""Hosts on other machines: a worker on each prints the address at which it listens.
 
-begin_on(nodes) --command(node), through the launcher's program--> workers --> attach, lost, stop
+begin_on(nodes) --command(node), by srun or ssh--> workers --> attach, lost, stop
 """
 
 from __future__ import annotations
@@ -38,25 +38,27 @@ run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 class RemoteHosts(ProcessHosts):
-    """Each host is a node that a program starts processes on; a run may need none of them."""
+    """Base of launchers that start a worker on each node with a program such as srun or ssh. A run
+    on one host may need no worker."""
 
     nodes: Sequence[tuple[str, str]] = ()
-    """(name, address) of each"""
+    """(name, address) of each node"""
     _towards = LOOPBACK
 
     @abstractmethod
     def worker(self, name: str, address: str, path: Path) -> list[str]:
-        """What starts WORKER on a node, told to look for `path`, and lasts as long as it."""
+        """Return the command that runs WORKER on a node; it passes `path` to check and lasts as
+        long."""
 
     @abstractmethod
     def beside(self, name: str) -> list[str]:
-        """What comes before a command that is to run on a node."""
+        """Return the prefix of a command that runs on a node."""
 
     def begin_on(self, nodes: Sequence[tuple[str, str]], logs: Path) -> None:
-        """Have a worker on each node.
+        """Start a worker on each node and attach them.
 
         Raises:
-            LaunchError: one does not start; with what it said.
+            LaunchError: one does not start; with its output.
         """
         logs.mkdir(exist_ok=True)
         self.nodes, self.count = nodes, len(nodes)
@@ -98,7 +100,11 @@ class RemoteHosts(ProcessHosts):
                 worker.kill()
 
     def _listening(self, files: Sequence[Path], begins: Sequence[int]) -> list[str]:
-        """Where each worker listens, as soon as all have said so."""
+        """Wait until all workers listen; return their addresses.
+
+        Raises:
+            LaunchError: one has ended or is late.
+        """
         end = time.monotonic() + START_SECONDS
         while True:
             texts = [f.read_text(errors="replace")[b:] for f, b in zip(files, begins, strict=True)]

@@ -1,9 +1,10 @@
 """Launcher `slurm`: the nodes of the allocation that this process runs in.
 
-    start --srun, one step a node--> a worker that says where it listens (remote.py)
+    start --srun, one step a node--> a worker that prints its address (remote.py)
 
-`forgec run` outside of an allocation submits itself (cli/submit.py) and comes here inside. A step
-ends with its node, with this process (Slurm ends all steps with the batch script), or by `stop`.
+Outside of an allocation, `forgec run` submits itself (cli/submit.py); this module runs inside. A
+step ends with its node, with this process (Slurm ends all steps with the batch script), or by
+`stop`.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from forgedsl.runtime.hosts.remote import WORKER, RemoteHosts
 
 
 class SlurmHosts(RemoteHosts):
-    """Each host is a step of the job, on a node of its own; a single one is this node."""
+    """Each host is a step of the job, on a node of its own. A single host is this node."""
 
     last = signal.SIGTERM  # srun passes it on
     container: tuple[str, ...] = ()
-    """what brings a command into the container that this process is in"""
+    """prefix that runs a command in the container of this process"""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         if count == 1:
@@ -43,7 +44,7 @@ class SlurmHosts(RemoteHosts):
         self.begin_on(nodes[:count], logs)
 
     def worker(self, name: str, address: str, path: Path) -> list[str]:
-        """It has all cores and GPUs of the node."""
+        """Return the command of a step that has all cores and GPUs of the node."""
         cores = os.environ.get("SLURM_CPUS_ON_NODE", "1")
         bound = [f"--cpus-per-task={cores}", "--cpu-bind=none", f"--export=ALL,{ADDRESS}={address}"]
         return [
@@ -61,7 +62,7 @@ class SlurmHosts(RemoteHosts):
 
 
 def nodes_of(names: str) -> list[tuple[str, str]]:
-    """(name, address) of each node of an allocation; the address that Slurm itself uses."""
+    """Return (name, address) of each node of an allocation; the address is the one Slurm uses."""
     found = []
     for name in _said("scontrol", "show", "hostnames", names).split():
         match = re.search(r"NodeAddr=(\S+)", _said("scontrol", "-o", "show", "node", name))

@@ -1,9 +1,10 @@
 """Launcher `ssh`: machines that `ssh NAME` reaches without a password.
 
-    start --ssh, one a machine--> a worker that says where it listens (remote.py)
+    start --ssh, one a machine--> a worker that prints its address (remote.py)
 
-What this process is to a worker is the other end of its input: when that ends, by `stop`, with this
-process or with the network, what is swept there (scratch.py) is all that is of the run.
+This process holds the other end of a worker's stdin. When stdin closes (by `stop`, or the end of
+this process or of the network), SWEEP (temporary_files.py) kills all processes of the run on that
+machine.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ COMMAND = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=20", "-o", "Serve
 
 
 class SshHosts(RemoteHosts):
-    """Each host is a machine; the first ones of those that are named."""
+    """Each host is a machine: the first ones of the named machines."""
 
     stdin = subprocess.PIPE
     options: tuple[str, ...] = ()
     python = sys.executable
     mark = ""
-    """of the processes of this run"""
+    """value of RUN that marks the processes of this run"""
 
     def start(self, count: int, settings: Mapping[str, Any], temp: Path, logs: Path) -> None:
         names = settings["hosts"]
@@ -61,7 +62,7 @@ class SshHosts(RemoteHosts):
         return [*COMMAND, *self.options, name]
 
     def _address(self, name: str) -> str:
-        """What the machine is dialled by: that which ssh itself takes for the name."""
+        """Return the address of the machine, resolved from the host name that ssh uses."""
         command = ["ssh", *self.options, "-G", name]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         match = re.search(r"^hostname (\S+)$", done.stdout, re.MULTILINE)

@@ -3,8 +3,8 @@
     job.Reward --load_reward--> callable(rollout, target) -> finite float (or a coroutine of one)
 
 Standard rewards are functions `f(rollout, target, *, settings) -> float` named as in `std/rl`.
-A reward never fails on what a model wrote: any text is an answer, most are wrong ones. It raises
-only on what the author of the pipeline got wrong (a target that is no text or number).
+A standard reward accepts any text of a model. It raises only for mistakes of the pipeline's author
+(a target that is neither text nor a number).
 """
 
 from forgedsl.runtime.rewards.loading import RewardFunction, load_reward

@@ -1,9 +1,9 @@
-"""A judge behind an HTTP endpoint in the OpenAI form.
+"""A judge behind an OpenAI-compatible HTTP endpoint.
 
     rollout --template--> prompt --chat/completions--> {"grade": 4} or "4" --> value
 
-The client asks again, with growing pauses, where the endpoint is busy, broken or not reached; an
-answer without a grade is asked for once more. What it says at last is the error of the call.
+The client retries with growing pauses if the endpoint is busy, fails or is not reached. After an
+answer without a grade it asks once more. The last error is the error of the call.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from forgedsl.runtime.rewards.requests import count
 
 SHOWN = 80
 SLOW_PART = 0.5
-"""of the time for a request, over which it is slow"""
+"""fraction of the timeout above which a request counts as slow"""
 RETRY = "x-stainless-retry-count"
-"""the client says so that it asks again"""
+"""header with the retry count that the OpenAI client sends"""
 
 
 class NoGradeError(ValueError):
-    """An answer that is no grade, or no answer."""
+    """The answer holds no grade, or there is no answer."""
 
 
 class Endpoint:
-    """`endpoint(rollout, target)`: a coroutine of the value.
+    """`endpoint(rollout, target)` is a coroutine of the value.
 
     Raises:
-        LaunchError: the environment variable of the key is not there.
+        LaunchError: the environment variable with the key is not set.
     """
 
     def __init__(self, reward: job.Reward) -> None:
@@ -61,7 +61,7 @@ class Endpoint:
         return await expected(self._reward, asked, self._once)
 
     async def _asked(self, question: str) -> float:
-        """The grade, of a second answer where the first has none."""
+        """Return the grade. If the first answer has none, ask once more."""
         try:
             return self._grade(await self._answer(question))
         except NoGradeError:
@@ -73,7 +73,13 @@ class Endpoint:
             raise
 
     async def _answer(self, question: str) -> str:
-        """What the endpoint says at last; its errors name it, and what was the matter."""
+        """Return the endpoint's answer.
+
+        Raises:
+            TimeoutError: no answer in time.
+            ConnectionError: it is not reached.
+            ValueError: it answered with an error, or with no chat completion.
+        """
         from openai import APIConnectionError, APIStatusError, APITimeoutError
 
         url = self._args["url"]
@@ -95,7 +101,8 @@ class Endpoint:
         return choices[0].message.content or ""
 
     def _fields(self) -> dict[str, Any]:
-        """What stands in the request beside model and messages, as this endpoint calls it."""
+        """Return the request fields besides model and messages, renamed or omitted for this
+        endpoint."""
         found: dict[str, Any] = {"max_tokens": self._args["max_tokens"], "temperature": 0.0}
         if self._args["structured"]:
             found["response_format"] = self._schema()
@@ -129,7 +136,7 @@ class Endpoint:
 
 
 def _client(timeout: float) -> Any:
-    """The client's own HTTP client, whose requests are counted."""
+    """Return an HTTP client for the OpenAI client that counts its requests."""
     from openai import DefaultAsyncHttpxClient
 
     class Counted(DefaultAsyncHttpxClient):

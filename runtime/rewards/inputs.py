@@ -1,4 +1,4 @@
-"""What a reward is given of a rollout: parameters of a function, holes of a judge's prompt."""
+"""Inputs of a reward from a rollout: parameters of a function, placeholders in a judge's prompt."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from forgedsl.lower import job
 from forgedsl.runtime.data_types import Rollout
 
 KNOWN = 4096
-"""grades that are kept while siblings are compared"""
+"""number of cached grades while siblings are compared"""
 
 
 def source_of(source: str, rollout: Rollout, target: Any) -> Any:
-    """What a parameter is given; see `job.Reward.inputs`."""
+    """Return the value of a parameter; see `job.Reward.inputs`."""
     prompt = rollout.prompt
     kind, _, column = source.partition(" ")
     match kind:
@@ -47,7 +47,7 @@ def source_of(source: str, rollout: Rollout, target: Any) -> Any:
 def filled(
     reward: job.Reward, rollout: Rollout, target: Any, clean: Callable[[str], str] = str
 ) -> str:
-    """The prompt of a judge about this rollout; `clean` is applied to what is put into holes."""
+    """Fill in a judge's prompt for this rollout; `clean` is applied to each inserted text."""
     parts = []
     for text, hole, _, _ in Formatter().parse(reward.args["prompt"]):
         value: Any = "" if hole is None else source_of(reward.inputs[hole], rollout, target)
@@ -58,12 +58,12 @@ def filled(
 def questions(
     reward: job.Reward, rollout: Rollout, target: Any, clean: Callable[[str], str] = str
 ) -> list[tuple[str, bool]]:
-    """The prompts of a judge about this rollout. Compared with one sibling at a time it is asked
-    in both orders, since a judge may prefer what stands first: True where a grade counts for the
-    other.
+    """Return the prompts of a judge for this rollout. If it is compared with one sibling at a time,
+    each pair is asked in both orders, since a judge may prefer the first answer. The flag is True
+    if the grade counts for the sibling.
 
     Raises:
-        ValueError: there is no sibling to compare with, or a hole that the row does not fill.
+        ValueError: there is no sibling to compare with, or the row lacks a column of the prompt.
     """
     holes = reward.inputs.values()
     if not rollout.others and ("other" in holes or "others" in holes):
@@ -82,7 +82,7 @@ def questions(
 async def expected(
     reward: job.Reward, asked: Sequence[tuple[str, bool]], grade: Callable[[str], Awaitable[float]]
 ) -> float:
-    """The mean of what a judge says to all its prompts, on the range of the reward."""
+    """Return a judge's mean grade over all its prompts, mapped to the range of the reward."""
     least, most = reward.args["scale"]
     grades = await asyncio.gather(*(grade(text) for text, _ in asked))
     fair = (least + most - g if turned else g for g, (_, turned) in zip(grades, asked, strict=True))
@@ -90,7 +90,7 @@ async def expected(
 
 
 class Once:
-    """Asks for equal texts once, as siblings that are compared with each other do."""
+    """Asks once for equal texts; siblings that are compared with each other have equal ones."""
 
     def __init__(self, ask: Callable[[str], Awaitable[float]]) -> None:
         self._ask = ask
@@ -106,19 +106,19 @@ class Once:
         return await asyncio.shield(found)
 
     def _ended(self, text: str, done: asyncio.Future[float]) -> None:
-        """A failure is asked again."""
+        """Forget a failed request, so that it is asked again."""
         if (done.cancelled() or done.exception() is not None) and self._known.get(text) is done:
             del self._known[text]
 
 
 def _conversation(messages: list[dict[str, Any]]) -> str:
-    """What a prompt says: the one message, or all with their roles."""
+    """Write a prompt's messages as text: a single one alone, several with their roles."""
     if len(messages) == 1:
         return str(messages[0]["content"])
     return "\n\n".join(f"{message['role']}: {message['content']}" for message in messages)
 
 
 def on_range(reward: job.Reward, grade: float) -> float:
-    """A grade of the scale as a value of the range."""
+    """Map a grade from the scale to the range of the reward."""
     (least, most), (low, high) = reward.args["scale"], reward.args["range"]
     return float(low + (grade - least) / (most - least) * (high - low))

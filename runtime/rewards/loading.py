@@ -2,7 +2,7 @@
 
 std      function of forgedsl.runtime.rewards, `args` its settings
 program  function of the job's generated module, `f(rollout, **args)`
-python   function of the user's file, an object that is called, or one of a class made with `args`,
+python   function or callable object of the user's file, or an object of a class made with `args`,
          synchronous or asynchronous; `inputs` and `positional` say what each parameter is given;
          the file must be the one the job was built with
 endpoint a judge behind HTTP
@@ -70,10 +70,11 @@ class RewardFunction:
 
 
 def load_reward(spec: job.Reward, program: ModuleType, job_dir: Path) -> RewardFunction:
-    """The callable of a reward.
+    """Return the callable of a reward.
 
     Raises:
-        LaunchError: a Python reward is missing, is not the one of the job, or fails on import.
+        LaunchError: a Python reward is missing, has another content than the job says, or fails on
+            import.
     """
     if spec.kind == "std":
         function: Callable[..., Any] = partial(STANDARD[spec.function], **spec.args)
@@ -97,7 +98,7 @@ def _without_target(body: Callable[..., Any], rollout: Rollout, target: Any) -> 
 
 
 def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
-    """The object of a class."""
+    """Make the object of a class with its arguments."""
     try:
         made: Callable[..., Any] = user(**spec.args)
     except (Exception, SystemExit) as error:
@@ -107,7 +108,7 @@ def _made(user: Callable[..., Any], spec: job.Reward) -> Callable[..., Any]:
 
 
 def _given(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any) -> Any:
-    """Call with what each parameter is given."""
+    """Call the function with the input of each parameter."""
     if spec.lists:
         return _in_lists(user, spec, rollout, target)
     places = [source_of(source, rollout, target) for source in spec.positional]
@@ -120,7 +121,7 @@ def _given(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target:
 
 
 def _in_lists(user: Callable[..., Any], spec: job.Reward, rollout: Rollout, target: Any) -> Any:
-    """Call as TRL does, with lists of one, and messages where the prompt is a chat."""
+    """Call as TRL does: with lists of one element, and with messages if the prompt is a chat."""
     prompt = rollout.prompt
     chat = prompt.messages is not None
     answer = [{"role": "assistant", "content": rollout.response}] if chat else rollout.response

@@ -1,10 +1,10 @@
-"""`math_equal`: is the answer of a completion the target?
+"""`math_equal`: compare the answer of a completion with the target.
 
     completion --answer_of--> text of the answer --answers_equal--> 1.0, `partial` or 0.0
 
 Plain numbers are compared exactly in decimal arithmetic, without any import. Everything else
-(fractions, LaTeX, intervals, ...) is decided by math-verify, whose own time limit is switched off:
-it needs signals of the main thread, and the reward pool already limits every call.
+(fractions, LaTeX, intervals, ...) is compared by math-verify. Its own time limit is off: that needs
+signals on the main thread, and the reward pool already limits every call.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ NUMBER = re.compile(
     r"(?:(?<![\w)])[-+])?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:[eE][-+]?[0-9]{1,4})?(?![0-9])"
 )
 MAX_LENGTH = 256
-"""characters of an answer that is worth parsing as mathematics"""
+"""longest answer, in characters, that is parsed as mathematics"""
 FEW_WORDS = 4
-"""a name, a choice, a unit: an answer that is compared as text"""
+"""most words of a target that counts as an answer in plain text (a name, a choice, a unit)"""
 LATEX = re.compile(r"[\\^_{}=()\[\]]")
 MAX_EXPONENT = 10_000
-"""the largest product of exponents that is worth evaluating"""
+"""largest product of exponents that is evaluated"""
 EXPONENT_WORD = re.compile(r"[-+\s]*\\?[\w.]*\s*")
 POWER = re.compile(r"(?:\^|\*\*)\s*")
 EXPONENT = re.compile(r"[-+({\s]*([0-9]+)")
 GROWING = re.compile(r"!|\\(?:binom|dbinom|tbinom|prod|sum)\b|binomial|factorial|gamma|choose")
-"""what can turn a short text into an endless evaluation; an answer may use it if the target does"""
+"""operators that can make the evaluation of a short text endless; allowed if the target has one"""
 
 
 def math_equal(
@@ -48,12 +48,10 @@ def math_equal(
     which: str = "last",
     partial: float = 0.0,
 ) -> float:
-    """1.0 if the answer equals the target; `partial` if a number outside of answers does.
-
-    The answer is what the last `<answer>...</answer>` holds, else the last `\\boxed{...}`, else the
-    last number; with `which = first` the first of them, with `first_tag` and `last_tag` a tag's
-    alone. An opened `<answer>` that is never closed is no answer.
-    """
+    """Return 1.0 if the answer equals the target, `partial` if a number outside of answers does.
+    The answer is the text in the last `<answer>...</answer>`, else in the last `\\boxed{...}`, else
+    the last number. With `which = first` it is the first of them; with `first_tag` and `last_tag`,
+    only a tag counts. An opened `<answer>` that is never closed is no answer."""
     text, wanted = rollout.response, target_text(target)
     start, end = _place(text, which)
     answer = text[start:end].strip()
@@ -69,7 +67,7 @@ def math_equal(
 
 
 def _outside(text: str) -> str:
-    """What stands in no `<answer>` block."""
+    """Return the text outside of `<answer>` blocks."""
     parts, at = [], 0
     while (start := text.find(OPEN, at)) >= 0 and (end := text.find(CLOSE, start)) >= 0:
         parts.append(text[at:start])
@@ -78,13 +76,13 @@ def _outside(text: str) -> str:
 
 
 def answer_of(text: str, which: str = "last") -> str | None:
-    """The text of the answer in a completion, or None."""
+    """Return the text of the answer in a completion, or None."""
     start, end = _place(text, which)
     return text[start:end].strip() or None
 
 
 def _place(text: str, which: str) -> tuple[int, int]:
-    """Where the answer stands; two equal places if there is none."""
+    """Return the span of the answer; an empty span if there is none."""
     first = which.startswith("first")
     if OPEN in text or which.endswith("tag"):
         end = text.find(CLOSE, max(text.find(OPEN), 0)) if first else text.rfind(CLOSE)
@@ -100,7 +98,7 @@ def _place(text: str, which: str) -> tuple[int, int]:
 
 
 def answers_equal(answer: str, target: str, *, tolerance: float = 1e-6) -> bool:
-    """Whether two answers denote the same value; numbers may differ by `tolerance`."""
+    """True if two answers denote the same value; numbers may differ by `tolerance`."""
     answer, target = _cleaned(answer), _cleaned(target)
     if answer == target:
         return answer != ""
@@ -113,14 +111,14 @@ def answers_equal(answer: str, target: str, *, tolerance: float = 1e-6) -> bool:
 
 
 def plain_number(text: str) -> Decimal | None:
-    """The value of a plain decimal number (`-1,234.5`, `1e-3`), or None."""
+    """Return the value of a plain decimal number (`-1,234.5`, `1e-3`), or None."""
     if not any(char.isdecimal() for char in text) or not PLAIN.fullmatch(text):
         return None
     return Decimal(text.replace(",", ""))
 
 
 def _near(left: Decimal, right: Decimal, tolerance: float) -> bool:
-    """Exact comparison, so that 10**30 and 10**30 + 1 differ."""
+    """Compare exactly, so that 10**30 and 10**30 + 1 differ."""
     high, low = max(left, right), min(left, right)
     if high - low > 2 * Decimal(tolerance):
         return False
@@ -128,7 +126,7 @@ def _near(left: Decimal, right: Decimal, tolerance: float) -> bool:
 
 
 def _cleaned(text: str) -> str:
-    """Without outer white space, math delimiters, a currency sign and a full stop at the end."""
+    """Remove outer white space, math delimiters, a currency sign and a full stop at the end."""
     text = text.replace("\u2212", "-").strip().removesuffix(".").strip()
     for opening, closing in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
         if (
@@ -141,7 +139,7 @@ def _cleaned(text: str) -> str:
 
 
 def _braced(text: str, start: int) -> tuple[int, int]:
-    """Where the text is up to the brace that closes the one before `start`."""
+    """Return the span from `start` to the brace that closes the one before `start`."""
     depth = 1
     for i in range(start, len(text)):
         depth += {"{": 1, "}": -1}.get(text[i], 0)
@@ -151,7 +149,7 @@ def _braced(text: str, start: int) -> tuple[int, int]:
 
 
 def _explodes(answer: str, target: str) -> bool:
-    """Whether evaluating an answer might never end: `9^9^9`, `2^99999`, `99999!`."""
+    """True if the evaluation of an answer might never end: `9^9^9`, `2^99999`, `99999!`."""
     if GROWING.search(answer) and not GROWING.search(target):
         return True
     product = 1
@@ -165,7 +163,7 @@ def _explodes(answer: str, target: str) -> bool:
 
 
 def _exponent_end(text: str, start: int) -> int:
-    """Where the exponent that begins at `start` ends: behind its group, number or name."""
+    """Return the end of the exponent that begins at `start`: after its group, number or name."""
     word = EXPONENT_WORD.match(text, start)
     assert word is not None
     if text[word.end() : word.end() + 1] not in ("{", "("):
@@ -179,7 +177,7 @@ def _exponent_end(text: str, start: int) -> int:
 
 
 def is_answer(target: str) -> bool:
-    """Whether somebody may write it: a number, mathematics, or a few words."""
+    """True if an answer could equal the target: it is a number, mathematics, or a few words."""
     target = _cleaned(target)
     if plain_number(target) is not None or len(target.split()) <= FEW_WORDS:
         return target != ""
@@ -189,7 +187,8 @@ def is_answer(target: str) -> bool:
 def _parsed(text: str) -> list[Any]:
     from math_verify import parse
 
-    # It warns once that its time limit is off. The pool has one: see above.
+    # math-verify warns that its time limit is off. The reward pool has one; see the module's
+    # docstring.
     logging.getLogger("math_verify").setLevel(logging.ERROR)
     found: list[Any] = parse(f"${text}$" if LATEX.search(text) else text, parsing_timeout=None)
     return found

@@ -1,10 +1,10 @@
-"""RewardProcess: a process that evaluates rewards (worker.py), as its actor sees it.
+"""RewardProcess: the actor's side of a process that evaluates rewards (worker.py).
 
     call(item) --slot--> child --socket--> worker    outcomes come one by one
                            `-- ended: calls in it fail with the cause; the next starts another
 
-A call that does not react to the end of its time costs the process: it is killed with all that it
-has started, and other calls in it are made again.
+If a call ignores its time limit, the process is killed with all processes that it started, and the
+other calls in it are made again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class RewardProcess(Lasting):
         self._slots = asyncio.Semaphore(recipe.concurrency or 1)
 
     async def call(self, item: Item) -> list[Outcome]:
-        """The outcomes of an item, in the order of its names."""
+        """Return the outcomes of an item, in the order of its names."""
         async with self._slots:
             while True:
                 try:

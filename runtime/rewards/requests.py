@@ -1,6 +1,6 @@
-"""The HTTP requests behind the calls of a reward: how many, made again, slow, failed.
+"""Counts of HTTP requests made for the calls of a reward: all, repeated, slow, failed.
 
-counting() around a call --> what the client of its endpoint sends is counted there
+counting() around a call --> counts the requests of its endpoint's client
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, kw_only=True)
 class Requests:
-    """`made` in all; `again`: after another for the same question; `slow`: over half of the time
-    that there is for one; `failed`: without an answer, with a status of an error, or with an answer
-    that is none to the question."""
+    """Counts of requests. `made`: all. `again`: repeated for the same question. `slow`: took over
+    half of the timeout. `failed`: no answer, an error status, or an answer without a grade."""
 
     made: int = 0
     again: int = 0
@@ -35,7 +34,7 @@ _CALL: ContextVar[Requests | None] = ContextVar("requests of this call", default
 
 @contextmanager
 def counting() -> Iterator[Requests]:
-    """Count what is sent meanwhile, by this task and by those that it starts."""
+    """Count the requests sent meanwhile by this task and the tasks that it starts."""
     found = Requests()
     token = _CALL.set(found)
     try:
@@ -45,6 +44,6 @@ def counting() -> Iterator[Requests]:
 
 
 def count(**more: int) -> None:
-    """Add to the call in progress, if one is counted."""
+    """Add to the counts of the call in progress, if there is one."""
     if (call := _CALL.get()) is not None:
         call.add(Requests(**more))

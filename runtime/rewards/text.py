@@ -24,9 +24,10 @@ def think_tags(
     which: str = "pair",
     tag: str = "think",
 ) -> float:
-    """1.0 for one `<think>` block, then one `<answer>` block, neither of them blank, with anything
-    around them; with `which = any` for a `<think>` block that is not blank, of several or nested
-    ones. `partial` for any tag of them, else 0.0. Case and spaces in a tag do not matter."""
+    """Return 1.0 for one `<think>` block followed by one `<answer>` block, neither blank, with any
+    text around them. With `which = any`, return 1.0 for a non-blank `<think>` block; several or
+    nested ones are allowed. Otherwise return `partial` if any of the tags occurs, else 0.0. Case
+    and spaces in a tag do not matter."""
     text, name = rollout.response, re.escape(tag)
     tags = list(_tags(name if which == "any" else f"{name}|answer").finditer(text))
     full = _has_block(text, tags) if which == "any" else _is_pair(text, tags, tag)
@@ -43,7 +44,7 @@ def _is_pair(text: str, tags: list[re.Match[str]], tag: str) -> bool:
 
 
 def _has_block(text: str, tags: list[re.Match[str]]) -> bool:
-    """Whether anything but blanks stands between a tag that opens and one that closes it."""
+    """True if there is text other than white space between an opening and a closing tag."""
     open_, written = False, False
     for before, tag in itertools.pairwise(tags):
         open_ = open_ or not before[1]
@@ -61,7 +62,7 @@ def _tags(names: str) -> re.Pattern[str]:
 
 
 def exact(rollout: Rollout, target: Any, *, strip: bool = True, lower: bool = False) -> float:
-    """1.0 if the completion is the target."""
+    """Return 1.0 if the completion equals the target."""
     return float(
         _normal(rollout.response, strip, lower) == _normal(target_text(target), strip, lower)
     )
@@ -70,13 +71,14 @@ def exact(rollout: Rollout, target: Any, *, strip: bool = True, lower: bool = Fa
 def contains(
     rollout: Rollout, target: Any, *, text: str | None = None, lower: bool = False
 ) -> float:
-    """1.0 if `text`, or else the target, occurs in the completion; an empty one occurs in none."""
+    """Return 1.0 if `text` (default: the target) occurs in the completion; an empty text never
+    does."""
     wanted = _normal(target_text(target) if text is None else text, True, lower)
     return float(bool(wanted) and wanted in _normal(rollout.response, False, lower))
 
 
 def format_regex(rollout: Rollout, target: Any, *, pattern: str) -> float:
-    """1.0 if the whole completion, outer white space aside, matches; `.` matches line ends too."""
+    """Return 1.0 if the stripped completion matches as a whole; `.` matches line ends too."""
     return float(_compiled(pattern).fullmatch(rollout.response.strip()) is not None)
 
 
@@ -87,7 +89,7 @@ def overlong(rollout: Rollout, target: Any, *, soft: float, hard: float) -> floa
 
 
 def target_text(target: Any) -> str:
-    """The target as text.
+    """Return the target as text.
 
     Raises:
         TypeError: it is neither text nor a number.

@@ -1,11 +1,11 @@
-"""What runs in the process of a reward: calls come over a socket, outcomes go back one by one.
+"""Code of a reward process: calls come over a socket, outcomes go back one by one.
 
     process.py --(number, Item)--> serve --(number, outcomes, last)--> process.py
 
-A synchronous call runs on the main thread and is interrupted by a signal when its time is over,
-also where it sleeps or waits; asynchronous ones share one event loop. Whatever a call raises,
-SystemExit too, is an error of that call. A call that asked for more memory than the limit ends the
-process after its answer (`last`).
+A synchronous call runs on the main thread. A signal interrupts it at its time limit, also if it
+sleeps or waits. Asynchronous calls share one event loop. Any exception of a call, SystemExit too,
+is an error of that call. If a call exceeds the memory limit, the process ends after its answer
+(`last`).
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ from forgedsl.runtime.worker_process import (
 )  # fmt: skip
 
 Item = tuple[tuple[str, ...], Rollout, Any]
-"""names of rewards, and the rollout and target that all of them judge"""
+"""names of rewards, and the rollout and target for all of them"""
 Function = Callable[[Rollout, Any], Any]
 
 
 @dataclass(slots=True, kw_only=True)
 class Outcome:
-    """The value of a reward, or why there is none; `ended`: its process is gone."""
+    """The value of a reward, or the reason why there is none. `ended`: its process has ended."""
 
     value: float | None = None
     error: str = ""
     seconds: float = 0.0
     ended: bool = False
     requests: Requests | None = None
-    """that an endpoint was sent for it"""
+    """HTTP requests made for this value, if any"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What a process serves: rewards of a job by name, and the job's module. `origins`: where
-    they are declared."""
+    """The rewards that a process serves, by name, and the job's module. `origins`: where they are
+    declared."""
 
     rewards: Mapping[str, spec.Reward]
     program: str
@@ -73,7 +73,7 @@ class Recipe:
         return cls(rewards=rewards, program=job.program, job_dir=job_dir, origins=job.origins)
 
     def named(self, name: str) -> str:
-        """A reward as messages name it: `reward tests (grade of grading.py, t.forge:12:8)`."""
+        """Name a reward for messages: `reward tests (grade of grading.py, t.forge:12:8)`."""
         reward = self.rewards[name]
         path = (reward.path or "").removeprefix("inputs/")
         where = (f"{reward.function} of {path}" if path else "", self.origins.get(name, ""))
@@ -81,7 +81,7 @@ class Recipe:
 
     @property
     def memory(self) -> int | None:
-        """Limit of the process: the largest that a reward in it asks for."""
+        """Memory limit of the process: the largest limit of its rewards."""
         return max((r.memory for r in self.rewards.values() if r.memory), default=None)
 
     @property
@@ -89,7 +89,7 @@ class Recipe:
         return max((r.concurrency for r in self.rewards.values() if r.concurrency), default=None)
 
     def limit(self, item: Item) -> float:
-        """Longest time that all calls of an item may take."""
+        """Return the longest time that all calls of an item may take."""
         return sum(self.rewards[name].timeout for name in item[0])
 
 
@@ -114,7 +114,7 @@ def main(number: int) -> None:
 
 
 def load(recipe: Recipe) -> dict[str, Function]:
-    """The functions of the rewards.
+    """Load the functions of the rewards.
 
     Raises:
         LaunchError: one of them cannot be loaded.
@@ -132,7 +132,7 @@ def load(recipe: Recipe) -> dict[str, Function]:
 
 
 def _serve(stream: socket.socket, recipe: Recipe, functions: Mapping[str, Function]) -> None:
-    """One call after the other."""
+    """Serve one call after the other."""
     signal.signal(signal.SIGALRM, interrupt)
     while True:
         try:
