@@ -1,4 +1,4 @@
-"""The runtime's Python API: a program that states models, services, nodes and edges as code.
+"""The runtime's Python API: a program that declares models, services, nodes and edges as code.
 
     program = Program("name", folder=HERE, functions=functions, ...)
     policy  = program.model("policy", local("forgedsl:models/tiny_math"), ...)
@@ -9,7 +9,7 @@
 
 `forgec build --emit python` writes such a program from a .forge file; it may also be written by
 hand. `Program.job()` is the same `Job` that `forgec run` executes, so there is one executor. `at`
-is the place in the .forge file that a declaration or node comes from: errors name it.
+is the place of a declaration or node in the .forge file: errors name it.
 """
 
 from forgedsl.lower.job import (

@@ -1,4 +1,4 @@
-"""What declarations of a program return: edges, and the nodes that datasets and services make.
+"""Return values of a program's declarations: edges, and handles with methods that add nodes.
 
 dataset.draw, dataset.pairs, dataset.batches        generator.sample, buffer.put, buffer.draw
 titan.logprobs, titan.step, titan.sync              edge.target reads an attribute
@@ -15,7 +15,7 @@ from forgedsl.schema.flow import place
 
 
 class Nodes(Protocol):
-    """What the handles need of the program that they belong to."""
+    """Interface of a program for the handles."""
 
     def node(
         self,
@@ -28,15 +28,15 @@ class Nodes(Protocol):
         at: str = "",
         **given: Any,
     ) -> Edge:
-        """Add a node; its edge."""
+        """Add a node and return its edge."""
 
     def function(self, function: Callable[..., Any]) -> str:
-        """The name of a function of the program's module."""
+        """Return the name of a function of the program's module."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """What a node produces; `edge.target` reads an attribute of it."""
+    """Output of a node; `edge.target` reads an attribute of it."""
 
     name: str
     level: str
@@ -49,7 +49,7 @@ class Edge:
         return Edge(self.name, self.level, path)
 
     def read_as(self, argument: str) -> spec.Input:
-        """This edge as an argument of a node."""
+        """Return this edge as an argument of a node."""
         return spec.Input(argument=argument, edge=self.name, attribute=self.attribute)
 
 
@@ -89,56 +89,57 @@ class Dataset:
     name: str
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:
-        """Prompt groups, `count` for each optimizer step; with `weight`, a function of the
-        program's module, and `observe`, the name of the score whose results it is given."""
+        """Draw prompt groups, `count` for each optimizer step. `weight` is a function of the
+        program's module; `observe` is the name of the score whose results it gets."""
         if "weight" in node:
             node["weight"] = self.program.function(node["weight"])
         return self.program.node(name, "draw", self.name, level="group", count=count, **node)
 
     def pairs(self, name: str, count: int, **node: Any) -> Edge:
-        """Preference pairs, `count` for each optimizer step."""
+        """Draw preference pairs, `count` for each optimizer step."""
         return self.program.node(name, "pairs", self.name, level="group", count=count, **node)
 
     def batches(self, name: str, **node: Any) -> Edge:
-        """Whole supervised batches."""
+        """Draw whole supervised batches."""
         return self.program.node(name, "batches", self.name, level="batch", **node)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A declared buffer: what fills it, and what later steps draw of it."""
+    """A declared replay buffer, and the nodes that fill it and draw from it."""
 
     program: Nodes
     name: str
 
     def put(self, name: str, inputs: Mapping[str, Edge], **node: Any) -> None:
-        """Keep `rollout` and the named fields of what a step was made of, where `keep` says so."""
+        """Store `rollout` and the named fields of the groups of a step, if `keep` says so."""
         self.program.node(name, "put", self.name, inputs, level="batch", **node)
 
     def draw(self, name: str, count: int, **node: Any) -> Edge:
-        """Groups of earlier steps, `count` for each step; `edge.adv` reads a field."""
+        """Draw groups of earlier steps, `count` for each step; `edge.adv` reads a field."""
         return self.program.node(name, "recall", self.name, level="rollout", count=count, **node)
 
 
 @dataclass(frozen=True, slots=True)
 class Titan:
-    """A torchtitan service, and its nodes."""
+    """A torchtitan service, and the nodes that call it."""
 
     program: Nodes
     name: str
     trained: bool
 
     def logprobs(self, name: str, rollout: Edge, **node: Any) -> Edge:
-        """Log-probs of completions; of a trained service under the weights before the step."""
+        """Compute log-probs of completions; for a trained service under the weights before the
+        step."""
         inputs = {"rollout": rollout}
         return self.program.node(
             name, "logprobs", self.name, inputs, level=rollout.level, at_step=self.trained, **node
         )
 
     def step(self, name: str, batch: Edge | Sequence[Edge], loss: Loss, **node: Any) -> None:
-        """One optimizer step on `batch`, of `epochs` passes in `minibatches` updates each. Of
-        several batches, those after the first have their losses in `beside`, by name: "" where one
-        adds to the batch before."""
+        """Do one optimizer step on `batch`: `epochs` passes in `minibatches` updates each. With
+        several batches, `beside` names the losses of those after the first, or "" for one whose
+        samples belong to the batch before it."""
         batches = [batch] if isinstance(batch, Edge) else batch
         inputs = {place("batch", i): each for i, each in enumerate(batches)}
         node.setdefault("beside", ("",) * (len(batches) - 1))
@@ -151,13 +152,14 @@ class Titan:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """A vLLM service, and its node."""
+    """A vLLM service, and the node that calls it."""
 
     program: Nodes
     name: str
 
     def sample(self, name: str, prompt: Edge, n: int, **node: Any) -> Edge:
-        """`n` completions for each prompt; with `env`, `max_turns` and `longest` trajectories."""
+        """Sample `n` completions for each prompt; with `env`, `max_turns` and `longest`,
+        trajectories."""
         inputs = {"prompt": prompt}
         if isinstance(env := node.pop("env", None), Env):
             node["env"] = env.name

@@ -1,6 +1,6 @@
-"""A program: declarations and nodes as they are made -> the `Job` that they state.
+"""Program: collects declarations and nodes and makes the `Job` from them.
 
-Short forms of nodes that belong to a dataset or a service are methods of those (handles.py).
+Nodes of a dataset or a service are added by methods of their handles (handles.py).
 """
 
 from __future__ import annotations
@@ -30,11 +30,8 @@ from forgedsl.version import VERSION
 
 
 class Program:
-    """Collects declarations and nodes; `job()` is what they say.
-
-    `folder` is where the program lies: files are named relative to it. `functions` is the module
-    with the pure functions of the job.
-    """
+    """Collects declarations and nodes; `job()` makes the job. `folder` is the program's folder:
+    file names are relative to it. `functions` is the module with the pure functions of the job."""
 
     def __init__(
         self,
@@ -73,12 +70,12 @@ class Program:
     # ---- declarations
 
     def param(self, name: str, value: Any, *, at: str = "") -> Any:
-        """A parameter; what uses it has its value already."""
+        """Declare a parameter and return its value."""
         self._declare("params", name, value, at)
         return value
 
     def model(self, name: str, source: spec.ModelSource, *, at: str = "", **given: Any) -> Model:
-        """A model: `arch`, `dtype`, `context`, `tokenizer`, `chat_template`."""
+        """Declare a model: `arch`, `dtype`, `context`, `tokenizer`, `chat_template`."""
         tokenizer = given.pop("tokenizer", None)
         model = spec.Model(
             source=self._hashed(source),
@@ -91,7 +88,7 @@ class Program:
     def dataset(
         self, name: str, source: spec.DataSource, *, tokenizer: Model, at: str = "", **given: Any
     ) -> Dataset:
-        """Rows, and the functions that turn a row into what a node draws."""
+        """Declare a dataset: a source, and functions that turn a row into an item."""
         columns: dict[str, Any] = {"shuffle": None}
         columns |= {k: self.function(v) if callable(v) else v for k, v in given.items()}
         dataset = spec.Dataset(source=self._hashed(source), tokenizer=tokenizer.name, **columns)
@@ -99,20 +96,20 @@ class Program:
         return Dataset(self, name)
 
     def titan(self, name: str, model: Model, *, at: str = "", **given: Any) -> Titan:
-        """A torchtitan service: trained if it has an optimizer, else frozen."""
+        """Declare a torchtitan service: trained if it has an optimizer, else frozen."""
         service = spec.TitanService(model=model.name, **given)
         self._declare("services", name, service, at)
         return Titan(self, name, trained=service.optimizer is not None)
 
     def vllm(self, name: str, model: Model, *, at: str = "", **given: Any) -> Generator:
-        """A vLLM service."""
+        """Declare a vLLM service."""
         self._declare("services", name, spec.VllmService(model=model.name, **given), at)
         return Generator(self, name)
 
     def service(
         self, name: str, kind: str, model: Model, *, at: str = "", **given: Any
     ) -> Titan | Generator:
-        """A service of a kind of an extension."""
+        """Declare a service whose kind is defined by an extension."""
         service = spec.service_of({"kind": kind, "model": model.name} | given)
         self._declare("services", name, service, at)
         if isinstance(service, spec.Sampler):
@@ -120,30 +117,30 @@ class Program:
         return Titan(self, name, trained=service.trained)
 
     def colocate(self, *services: Titan | Generator) -> None:
-        """These services share their GPUs."""
+        """Let these services share their GPUs."""
         shared = self._rest.get("colocate", ())
         self._rest["colocate"] = (*shared, tuple(service.name for service in services))
 
     def environment(
         self, name: str, type_name: str, *, file: str, at: str = "", **given: Any
     ) -> Env:
-        """An environment: the name of its class in a Python file."""
+        """Declare an environment by the name of its class in a Python file."""
         path = self._file(file)
         played = spec.Environment(type_name=type_name, path=file, sha256=digest(path), **given)
         self._declare("environments", name, played, at)
         return Env(name)
 
     def buffer(self, name: str, *, groups: int, max_age: int, at: str = "") -> Buffer:
-        """Groups that were trained on, for later steps."""
+        """Declare a replay buffer of groups for later steps."""
         self._declare("buffers", name, spec.Buffer(groups=groups, max_age=max_age), at)
         return Buffer(self, name)
 
     def reward(
         self, name: str, function: str | Callable[..., Any], *, at: str = "", **given: Any
     ) -> Scorer:
-        """A reward: a function of the program, the name of a standard one, or, with `file`, the
-        name of a function in that Python file, called with (prompt, response, target) unless
-        `inputs` says what each parameter is given; a judge with its `kind`."""
+        """Declare a reward: a function of the program, the name of a standard reward, or with
+        `file` a function of that Python file. The latter is called with (prompt, response, target),
+        unless `inputs` names the input of each parameter. A judge has its `kind`."""
         file = given.pop("file", None)
         if callable(function):
             reward = spec.Reward(kind="program", function=self.function(function), **given)
@@ -168,7 +165,7 @@ class Program:
         at: str = "",
         **given: Any,
     ) -> Scorer:
-        """One score from several rewards."""
+        """Declare a rubric, which makes one score from several rewards."""
         rubric = spec.Rubric(
             function=self.function(function),
             rewards=tuple(reward.name for reward in rewards),
@@ -180,10 +177,8 @@ class Program:
     def loss(
         self, name: str, stem: str, /, *, reads: Mapping[str, str], at: str = "", **given: Any
     ) -> Loss:
-        """A loss from its generated modules: STEM.py (torch), STEM_kernels.py (Triton), STEM.tree.
-
-        `reads` are its fields, such as `{"logprob": "diff [B, T] f32"}`.
-        """
+        """Declare a loss from its generated modules: STEM.py (torch), STEM_kernels.py (Triton),
+        STEM.tree. `reads` are its fields, such as `{"logprob": "diff [B, T] f32"}`."""
         loss = spec.Loss(
             **({"name": name} | given),
             source=self._text(f"{stem}.py"),
@@ -204,7 +199,8 @@ class Program:
         loss: Loss | None = None,
         **given: Any,
     ) -> None:
-        """Held-out rows, every so many steps: sampled and scored, or a loss of them."""
+        """Declare an eval on held-out rows: they are sampled and scored, or their loss is
+        computed."""
         at = given.pop("at", "")
         found = spec.Eval(
             dataset=dataset.name, service=service.name, score=None if score is None else score.name,
@@ -213,15 +209,15 @@ class Program:
         self._declare("evals", name, found, at)
 
     def schedule(self, **given: Any) -> None:
-        """Length, credits, window and worst age."""
+        """Set length, credits, window and largest policy age."""
         self._rest["schedule"] = spec.Schedule(**given)
 
     def checkpoint(self, **given: Any) -> None:
-        """When to save, how much to keep, what to export."""
+        """Set when to save, how many checkpoints to keep, and what to export."""
         self._rest["checkpoint"] = spec.Checkpoint(**given)
 
     def logging(self, **given: Any) -> None:
-        """Where metrics go."""
+        """Set the destinations of metrics."""
         self._rest["logging"] = spec.Logging(**given)
 
     def launcher(
@@ -233,17 +229,17 @@ class Program:
         /,
         **args: Any,
     ) -> None:
-        """What starts the processes; rewards are on host `pools`, and each has so much."""
+        """Set the launcher. Reward pools run on host `pools`; each host has `cpus` and `memory`."""
         self._rest["launcher"] = spec.Launcher(
             kind=kind, args=args, pools=pools, cpus=cpus, memory=memory
         )
 
     def chosen(self, settings: Mapping[str, str]) -> None:
-        """What the plan chose where the file says `auto`; a resume from the file keeps it."""
+        """Record the values that the plan chose for `auto`; a resume from the file keeps them."""
         self._rest["chosen"] = dict(settings)
 
     def places(self, places: Mapping[str, str]) -> None:
-        """Where declarations stand that have no object of their own here."""
+        """Add places of declarations that have no object of their own here."""
         self._parts["origins"].update(places)
 
     # ---- nodes
@@ -259,7 +255,8 @@ class Program:
         at: str = "",
         **given: Any,
     ) -> Edge:
-        """One node; the methods of datasets and services, and those below, are its short forms."""
+        """Add a node; methods of datasets and services, and the methods below, are its short
+        forms."""
         read = tuple(edge.read_as(argument) for argument, edge in (inputs or {}).items())
         unknown = {i.edge for i in read} - {node.name for node in self._nodes}
         if unknown:
@@ -272,36 +269,37 @@ class Program:
         return Edge(name, level)
 
     def score(self, name: str, scorer: Scorer, inputs: Mapping[str, Edge], **node: Any) -> Edge:
-        """The score of every completion."""
+        """Score every completion."""
         return self.node(name, "score", scorer.name, inputs, level="rollout", **node)
 
     def call(
         self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
     ) -> Edge:
-        """A pure function of a group, such as its advantages; of a batch with `level="batch"`."""
+        """Apply a pure function to a group, such as its advantages; with `level="batch"` to a
+        batch."""
         function_name = self.function(function)
         return self.node(name, "call", function_name, inputs, **({"level": "group"} | node))
 
     def mask(
         self, name: str, function: Callable[..., Any], inputs: Mapping[str, Edge], **node: Any
     ) -> Edge:
-        """Whether a group is kept."""
+        """Apply a predicate that decides if a group is kept."""
         function_name = self.function(function)
         return self.node(name, "mask", function_name, inputs, **({"level": "group"} | node))
 
     def keep(self, name: str, edge: Edge, mask: Edge, **node: Any) -> Edge:
-        """The edge without the groups that the mask rejects."""
+        """Return the edge without the groups that the mask rejects."""
         inputs = {"edge": edge, "mask": mask}
         return self.node(name, "keep", "", inputs, level=edge.level, **node)
 
     def replay(self, name: str, inputs: Mapping[str, Edge], **node: Any) -> Edge:
-        """Completions and their named fields as the batch of a step."""
+        """Pack completions and their named fields as the batch of a step."""
         return self.node(name, "replay", "", inputs, level="batch", **node)
 
     # ---- what comes out
 
     def job(self) -> spec.Job:
-        """The job that this program states, sealed."""
+        """Return the sealed job of this program."""
         file = self._functions.__file__
         assert file is not None
         origins = {name: at for name, at in sorted(self._parts["origins"].items()) if at}
@@ -323,7 +321,11 @@ class Program:
             self._parts["origins"][name] = at
 
     def function(self, function: Callable[..., Any]) -> str:
-        """The name of a function of the program's module."""
+        """Return the name of a function of the program's module.
+
+        Raises:
+            ValueError: it is not in that module.
+        """
         name: str = function.__name__
         if getattr(self._functions, name, None) is not function:
             raise ValueError(f"{name} is no function of {self._functions.__name__}.py")
@@ -336,7 +338,7 @@ class Program:
         return self._file(path).read_text(encoding="utf-8")
 
     def _hashed(self, source: Any) -> Any:
-        """The source with the hash of its files."""
+        """Return the source with the hash of its files."""
         if isinstance(source, spec.MixtureSource):
             parts = tuple(self._hashed(part) for part in source.sources)
             return source.model_copy(update={"sources": parts})
@@ -346,7 +348,7 @@ class Program:
 
 
 def _field(name: str, text: str) -> spec.LossField:
-    """`diff [B, T] f32` -> its field; a scalar has no brackets."""
+    """Parse a field of a loss, such as `diff [B, T] f32`; a scalar has no brackets."""
     head, _, rest = text.rpartition("] ")
     axes = head.partition("[")[2]
     return spec.LossField(

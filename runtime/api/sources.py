@@ -1,7 +1,5 @@
-"""Sources of models and data, as a program names them.
-
-Files are named relative to the program, and hashed when it declares what reads them.
-"""
+"""Sources of models and data in a program. File names are relative to the program; files are hashed
+when they are declared."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Readers of the event stream: what a person, a file or a tracking service sees of a run.
+"""Readers of the event stream: progress for people, files, and tracking services.
 
     EventLog --event--> Progress            terminal, or plain lines
                    |--> Rows --row--> metrics.jsonl, TensorBoard, Weights & Biases
                    `--> Samples             samples.jsonl
 
 A reader has `on_event(event)`, called in order on the emitting thread, and `close()`. It never
-fails a run: what cannot be reached is said once, before the run starts, and what fails later is
-said once, when it does.
+fails a run: a service that cannot be reached is reported once, before the run starts; a later
+failure is reported once, when it happens.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from forgedsl.runtime.events import Event, ReaderFailed
 
 
 class Reader(Protocol):
-    """What `open_readers` subscribes to the event log."""
+    """A reader of events, as `open_readers` returns them."""
 
     def on_event(self, event: Event) -> None:
-        """Take one event."""
+        """Handle one event."""
 
     def close(self) -> None:
-        """Write what is still held back and give the terminal or file back."""
+        """Write what is buffered; release the terminal or file."""
 
 
 class Spared:
-    """Keeps the failures of a reader away from the run."""
+    """Wraps a reader so that its failures do not end the run."""
 
     def __init__(self, name: str, reader: Reader) -> None:
         self._name = name
@@ -78,6 +78,6 @@ def open_readers(job: Job, run_dir: Path, *, quiet: bool = False) -> list[Reader
 
 
 def close_readers(readers: list[Reader]) -> None:
-    """Close all, the last opened first."""
+    """Close all readers, the last opened first."""
     for reader in reversed(readers):
         reader.close()

@@ -1,8 +1,8 @@
 """Progress of a run on stderr: a live panel on a terminal, plain lines elsewhere.
 
-Enters: events. Leaves: while starting, what is being waited for and for how long; then step,
-reward, loss, entropy, the reports of the loss, tokens/s, policy age, time left; evals, notices and
-warnings above the panel as they happen.
+In: events. Out: at startup, what the run waits for and how long; then step, reward, loss, entropy,
+reports of the loss, tokens/s, policy age, time left. Evals, notices and warnings are printed above
+the panel as they happen.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.view import View
 
 PLAIN_STEPS, PLAIN_SECONDS = 10, 10.0
-"""plain lines: one every so many steps, or once this time has passed"""
+"""a plain line is printed every PLAIN_STEPS steps, or after PLAIN_SECONDS"""
 LONGEST_SILENCE = 120.0
-"""between steps what is going on is said after PLAIN_SECONDS, then ever more seldom, up to this"""
+"""between steps the current activity is printed after PLAIN_SECONDS, then at growing intervals up
+to this many seconds"""
 
 FIELDS = (
     ("reward", "reward_mean"),
@@ -35,8 +36,8 @@ FIELDS = (
 def open_progress(
     job: Job, notices: Sequence[str] = (), *, began: float | None = None
 ) -> Plain | Live:
-    """The reader that fits stderr, with the notices already said. Times are since `began`, now
-    unless given; 0: since the run that is read was started."""
+    """Return the reader that fits stderr, after printing the notices. Times count from `began`
+    (default: now; 0: the start of the run whose events are read)."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False)
@@ -52,7 +53,7 @@ def open_progress(
 
 
 def news(view: View, event: Event) -> tuple[str, str] | None:
-    """(style, text) of an event that deserves a line of its own."""
+    """Return (style, text) if an event deserves a line of its own; else None."""
     match event["kind"]:
         case "warning":
             service = f"{event['service']}: " if event.get("service") else ""
@@ -73,19 +74,19 @@ def news(view: View, event: Event) -> tuple[str, str] | None:
 
 
 def _took(event: Event) -> str:
-    """`1 min 3 s: imports 9 s, compile 12 s`: a start, and those of its phases that count."""
+    """Describe a start and its main phases: `1 min 3 s: imports 9 s, compile 12 s`."""
     phases = event.get("facts", {}).get("seconds", {})
     parts = ", ".join(f"{name} {duration(s)}" for name, s in phases.items() if s >= 1)
     return duration(event["seconds"]) + (f": {parts}" if parts else "")
 
 
 def phase_text(view: View) -> str:
-    """`starting services: trainer, generator`."""
+    """Describe the phase of a run: `starting services: trainer, generator`."""
     return f"{view.phase}: {', '.join(view.waiting)}" if view.waiting else view.phase
 
 
 def eval_line(view: View) -> str:
-    """`eval held_out at step 50: 0.742 (+0.170 since step 0)`."""
+    """Describe the last eval: `eval held_out at step 50: 0.742 (+0.170 since step 0)`."""
     last = view.evals[-1]
     text = f"eval {last.name} at step {last.step}: {number(last.value)}"
     pair = view.change(last.name)
@@ -97,7 +98,8 @@ def eval_line(view: View) -> str:
 
 
 def figures(view: View) -> list[tuple[str, str]]:
-    """(label, value) of the smoothed figures, most telling first; absent ones are left out."""
+    """Return (label, value) of the smoothed metrics, most important first; missing ones are left
+    out."""
     shown = [(label, view.smooth(name)) for label, name in FIELDS]
     reports = sorted(name for name in view.row if "loss/" in name)  # also of a second step
     shown += [(name.replace("loss/", ""), view.smooth(name)) for name in reports]
@@ -117,7 +119,7 @@ def figures(view: View) -> list[tuple[str, str]]:
 
 
 class Plain:
-    """Lines for logs and pipes."""
+    """Plain lines, for logs and pipes."""
 
     def __init__(self, view: View, stream: Any = None) -> None:
         self._view = view
@@ -127,7 +129,7 @@ class Plain:
         self._watcher = threading.Thread(target=self._watch, name="progress", daemon=True)
 
     def watch(self) -> None:
-        """Break long silences from now on, until `close`."""
+        """Report during long silences from now on, until `close`."""
         self._watcher.start()
 
     def _watch(self) -> None:
@@ -141,7 +143,7 @@ class Plain:
                 wait = min(2 * wait, LONGEST_SILENCE)
 
     def break_silence(self, now: float) -> None:
-        """Say what is going on."""
+        """Print the current activity."""
         view = self._view
         view.now = max(view.now, now)
         waiting = f"still {phase_text(view)}" if view.waiting else phase_text(view)
@@ -173,7 +175,7 @@ class Plain:
 
     def _say(self, text: str) -> None:
         self._said_time = self._view.now
-        # in one piece: the watcher is a thread of its own
+        # One write call: the watcher writes from another thread.
         self._stream.write(f"[{self._view.elapsed:7.1f} s] {text}\n")
         self._stream.flush()
 
@@ -204,7 +206,7 @@ class Live:
             self._live.console.print(Text(line[1], style=line[0]))
 
     def _draw(self) -> Any:
-        """Called by rich's own thread, between events."""
+        """Draw the panel; called by rich's own thread, between events."""
         from rich.console import Group
 
         self._view.now = max(self._view.now, time.time())

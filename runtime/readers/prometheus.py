@@ -1,6 +1,6 @@
-"""The last row of metrics for Prometheus, as text over HTTP on a port of the controller's host.
+"""Serve the last row of metrics to Prometheus, as text over HTTP on the controller's host.
 
-row --> gauges `forgedsl_reward_mean{run="sums-1"} 0.5` --GET /metrics--> who scrapes
+row --> gauges `forgedsl_reward_mean{run="sums-1"} 0.5` --GET /metrics--> Prometheus
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ TEXT = "text/plain; version=0.0.4"
 
 
 class PrometheusSink:
-    """Answers as long as the run lasts."""
+    """HTTP server for the last row; runs as long as the run."""
 
     name = "Prometheus"
 
@@ -32,7 +32,7 @@ class PrometheusSink:
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:
-                """Nobody wants a line for each scrape."""
+                """Do not log a line for each scrape."""
 
         self.text = ""
         self._label = re.sub(r'["\\\n]', "_", run)
@@ -41,7 +41,7 @@ class PrometheusSink:
         threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True).start()
 
     def resume(self, step: int) -> None:
-        """It has only the last row."""
+        """Do nothing: only the last row is kept."""
 
     def write(self, row: Row) -> None:
         lines = []

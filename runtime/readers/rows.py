@@ -1,4 +1,4 @@
-"""The rows of metrics, one per optimizer step, on their way to the sinks.
+"""Pass rows of metrics, one per optimizer step, to the sinks.
 
     run.start, metrics, run.end --row (dict)--> a sink
 
@@ -18,27 +18,27 @@ OWN = ("time", "kind")
 
 
 class Sink(Protocol):
-    """Where rows go; `name` is what people call it."""
+    """A destination of rows; `name` is its name for people."""
 
     name: str
 
     def resume(self, step: int) -> None:
-        """Forget rows after `step`: the run continues from there."""
+        """Discard rows after `step`: the run continues from there."""
 
     def write(self, row: Row) -> None:
-        """Keep one row."""
+        """Store one row."""
 
     def close(self, code: int) -> None:
-        """The run is over, with this exit code."""
+        """The run has ended with this exit code."""
 
 
 def row_of(event: Event) -> Row:
-    """The row in a `metrics` event."""
+    """Return the row in a `metrics` event."""
     return {name: value for name, value in event.items() if name not in OWN}
 
 
 class Rows:
-    """Hands each row to a sink."""
+    """Passes each row to a sink."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink

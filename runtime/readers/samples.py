@@ -1,8 +1,8 @@
 """samples.jsonl: a few completions of every step, for people.
 
-Enters: the `examples` of `step.end` events (prompt, response, target, score and its parts by
-reward, truncated, version, and the other answers of the group).
-Leaves: one JSON object per completion, with the step that trained on it.
+In: the `examples` of `step.end` events (prompt, response, target, score and its parts by reward,
+truncated, version, and the other answers of the group). Out: one JSON object per completion, with
+the step that trained on it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Where the rows of metrics go: metrics.jsonl, TensorBoard, Prometheus, Weights & Biases.
+"""Destinations of metrics rows: metrics.jsonl, TensorBoard, Prometheus, Weights & Biases.
 
-`open_sinks` returns the sinks a job declares, and a notice for each that cannot be had here.
+`open_sinks` returns the sinks that a job declares, and a notice for each that is not available.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from forgedsl.runtime.readers.prometheus import PrometheusSink
 from forgedsl.runtime.readers.rows import Row, Sink
 
 FINISH_SECONDS = 120.0
-"""for what wandb has not sent by the end; `wandb sync RUN/wandb/*` sends the rest"""
+"""time limit to send remaining data to wandb at the end; `wandb sync RUN/wandb/*` sends the rest"""
 
 
 class JsonlSink:
@@ -42,22 +42,20 @@ class JsonlSink:
 
 
 def keep_rows(path: Path, last: int) -> None:
-    """Drop the lines of a JSONL file whose `step` is beyond `last`, and those that are not whole.
-
-    A run killed after its last checkpoint has rows of steps that will be done again.
-    """
+    """Drop the lines of a JSONL file whose `step` is after `last`, and incomplete lines. A run
+    killed after its last checkpoint has rows of steps that will be done again."""
     with path.open("rb") as file:
         kept = [line for line in file if (row := whole(line)) is not None and row["step"] <= last]
     replace_text(path, b"".join(kept).decode())
 
 
 def numbers(row: Row) -> dict[str, float]:
-    """The fields a chart can show."""
+    """Return the numeric fields, as floats."""
     return {k: float(v) for k, v in row.items() if k != "step" and isinstance(v, (int, float))}
 
 
 def tag(name: str) -> str:
-    """Groups the fields into sections: `reward_mean` is shown under `run`."""
+    """Return the chart tag of a field; fields without a section are grouped under `run`."""
     return name if "/" in name else f"run/{name}"
 
 
@@ -72,7 +70,7 @@ class TensorBoardSink:
         self._writer = EventFileWriter(str(folder))
 
     def resume(self, step: int) -> None:
-        """TensorBoard itself lets the later file win where steps repeat."""
+        """Do nothing: if steps repeat, TensorBoard shows the later file."""
 
     def write(self, row: Row) -> None:
         import time
@@ -97,7 +95,7 @@ class WandbSink:
         self._run = run
 
     def resume(self, step: int) -> None:
-        """The service keeps the first value of a repeated step."""
+        """Do nothing: the service keeps the first value of a repeated step."""
 
     def write(self, row: Row) -> None:
         self._run.log({tag(k): v for k, v in numbers(row).items()}, step=row["step"])
@@ -112,7 +110,7 @@ class WandbSink:
 
 
 def open_wandb(settings: Wandb, job: Job, run_dir: Path) -> WandbSink | str:
-    """The sink, or the reason why there is none."""
+    """Return the sink, or the reason why there is none."""
     try:
         return _open_wandb(settings, job, run_dir)
     except ImportError:
@@ -143,7 +141,7 @@ def _open_wandb(settings: Wandb, job: Job, run_dir: Path) -> WandbSink | str:
 
 
 def open_sinks(job: Job, run_dir: Path) -> tuple[list[Sink], list[str]]:
-    """The sinks of `job.logging`, and notices about those that cannot be had."""
+    """Return the sinks of `job.logging`, and notices about those that are not available."""
     sinks: list[Sink] = []
     notices: list[str] = []
     if job.logging.jsonl:

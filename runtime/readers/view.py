@@ -1,4 +1,4 @@
-"""What a person wants to know of a run right now, kept up to date by its events.
+"""Current state of a run for display, updated by its events.
 
     events --> View --> progress.py (rich or plain lines), the summary at the end
 
@@ -15,7 +15,7 @@ from forgedsl.runtime.events import Event
 from forgedsl.runtime.readers.rows import Row, row_of
 
 WINDOW = 20
-"""steps that the smoothed figures and the remaining time look back on"""
+"""number of recent steps for smoothed metrics and remaining time"""
 
 
 @dataclass(slots=True)
@@ -26,12 +26,12 @@ class Eval:
     step: int
     value: float
     failed: int = 0
-    """answers that have no part in the value, since their score failed"""
+    """answers whose score failed; they are not part of the value"""
 
 
 @dataclass(slots=True)
 class View:
-    """The state of a run as its events tell it."""
+    """State of a run, built from its events."""
 
     name: str
     steps: int | None
@@ -39,15 +39,15 @@ class View:
     began: float = 0.0
     now: float = 0.0
     phase: str = "starting"
-    """what the run waits for before its first step"""
+    """startup phase before the first step"""
     phase_began: float = 0.0
     waiting: list[str] = field(default_factory=list)
     """services that are not ready yet"""
     evaluating: str = ""
     under_way: Counter[str] = field(default_factory=Counter)
-    """spans of `work` that have begun and not ended"""
+    """number of open spans, by kind of `work`"""
     work: dict[str, tuple[str, str]] = field(default_factory=lambda: spans_of_work())
-    """spans that take time -> (what is in them, what happens to it)"""
+    """by kind of span: (object, activity), such as ("completion", "being sampled")"""
     row: Row = field(default_factory=dict)
     recent: deque[Row] = field(default_factory=lambda: deque(maxlen=WINDOW))
     rewards: list[float] = field(default_factory=list)
@@ -99,7 +99,8 @@ class View:
 
     @property
     def doing(self) -> str:
-        """What is going on: `eval held_out, 37 completions in the making`; or nothing."""
+        """Describe current activity, such as `eval held_out, 37 completions in the making`; or
+        ""."""
         found = [f"eval {self.evaluating}"] if self.evaluating else []
         for work, (thing, state) in self.work.items():
             count = self.under_way[work]
@@ -109,37 +110,38 @@ class View:
 
     @property
     def left(self) -> float | None:
-        """Seconds to go, from the pace of the last steps."""
+        """Seconds left, estimated from the recent step times."""
         pace = self.smooth("step_s")
         if self.steps is None or pace is None:
             return None
         return (self.steps - self.step) * pace
 
     def smooth(self, name: str) -> float | None:
-        """The mean of a field over the last steps."""
+        """Return the mean of a field over the recent steps."""
         values = [row[name] for row in self.recent if row.get(name) is not None]
         return sum(values) / len(values) if values else None
 
     @property
     def over(self) -> str:
-        """How many steps the figures are means of, if of several."""
+        """Note that metrics are means of several steps; "" for one."""
         return f" (mean of {len(self.recent)})" if len(self.recent) > 1 else ""
 
     @property
     def rate(self) -> float | None:
-        """Tokens trained a second over the last steps: batches that lie ready make steps short."""
+        """Trained tokens per second over the recent steps. Weighted by time, because steps are
+        short when batches are ready in advance."""
         rows = [row for row in self.recent if row.get("tokens_per_s") is not None]
         seconds = sum(row["step_s"] for row in rows)
         tokens = sum(row["tokens_per_s"] * row["step_s"] for row in rows)
         return tokens / seconds if seconds else None
 
     def change(self, name: str) -> tuple[Eval, Eval] | None:
-        """The first and the last evaluation of this name, if there are two."""
+        """Return the first and the last evaluation of this name, if there are two."""
         mine = [e for e in self.evals if e.name == name]
         return (mine[0], mine[-1]) if len(mine) > 1 else None
 
 
 def spans_of_work() -> dict[str, tuple[str, str]]:
-    """Spans of operations, and of the export."""
+    """Return the spans of operations and of the export."""
     found = {each.name: (each.work, each.state) for each in working()}
     return found | {"export": ("export", "being written")}

@@ -1,9 +1,10 @@
-"""Programs that nobody has read, run so that they harm nothing, and judged from outside.
+"""Run untrusted programs in isolation, and judge their results outside of their process.
 
     choose() -> a level -> evaluate(code, steps) -> plain data -> judge(code, cases) -> [bool]
 
-The verdict is never formed in the judged process: the calls of a case go in, their results come out
-as data, and are compared here. Used by rewards, and by tools of environments. Imports no torch.
+The judged process never computes the verdict: it gets the calls of a case, returns their results as
+data, and these are compared outside. Used by rewards, and by tools of environments. Imports no
+torch.
 """
 
 from forgedsl.runtime.sandbox.cases import CaseError, judge

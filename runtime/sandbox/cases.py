@@ -1,12 +1,11 @@
-"""Cases of a programming problem, judged outside of the program under test.
+"""Test cases of a programming problem, judged outside of the program under test.
 
     assert sorted(f(xs)) == [1, 2]   ->   there: f(xs)      here: sorted(_) == [1, 2]
 
-A case is Python statements. They are executed as they stand, in a sandbox without the program
-(`inside/judge.py`): what no case binds is a name of the program, its calls are carried out in a
-second sandbox, and what they return comes back as data. So the program holds nothing but the
-arguments of its calls, whatever form a case has. This module says which names are whose, and
-refuses cases that decide nothing.
+A case is Python statements. They are executed unchanged in a sandbox without the program
+(`inside/judge.py`). A name that no case binds belongs to the program: its calls are carried out in
+a second sandbox, and their results come back as data. So the program sees only the arguments of its
+calls. This module decides which names belong to the program, and rejects cases that decide nothing.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ OUTSIDE = {
     "timedelta": "datetime", "defaultdict": "collections", "deque": "collections",
     "namedtuple": "collections", "OrderedDict": "collections",
 }  # fmt: skip
-"""names of classes that are never the program's: it would say what equals an expected value"""
+"""classes that are never the program's: its `__eq__` could claim equality with an expected value"""
 COMPARISONS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"}
 OWN = {"_same", "_type", "_theirs"}
 
 
 class CaseError(ValueError):
-    """A case cannot be judged: a mistake of the data, not of the program."""
+    """A case cannot be judged: an error in the data, not in the program."""
 
 
 def judge(
     code: str, cases: Sequence[str], *, limits: Limits | None = None, level: str | None = None
 ) -> list[bool]:
-    """Whether `code` passes each of the cases; they run in order and share their names.
+    """Return for each case whether `code` passes it. Cases run in order and share their names.
 
     Raises:
-        CaseError: a case is no Python, decides nothing, or hands over what cannot be.
+        CaseError: a case is not Python, decides nothing, or passes an unsupported object.
         SandboxError: this host offers no sandbox, or none as strong as `level`.
     """
     plan = prepare(cases)
@@ -63,8 +62,8 @@ def judge(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the judge's process is given; `classes` are sources by name, of which the program's
-    process is told those whose instances it is handed, after `imports`."""
+    """Input of the judge's process. `classes` maps names to sources. If the program gets instances
+    of these classes, its process defines them, after `imports`."""
 
     cases: list[str]
     imports: str
@@ -72,10 +71,10 @@ class Plan:
 
 
 def prepare(cases: Sequence[str]) -> Plan:
-    """Cases as they are executed.
+    """Prepare cases for execution.
 
     Raises:
-        CaseError: a case is no Python, or the cases decide nothing.
+        CaseError: a case is not Python, or the cases decide nothing.
     """
     trees = [_parsed(case) for case in cases]
     nodes = [node for tree in trees for node in ast.walk(tree)]
@@ -112,7 +111,11 @@ def _parsed(case: str) -> ast.Module:
 
 
 def _refuse(tree: ast.Module, nodes: Sequence[ast.AST]) -> None:
-    """Cases that would pass whatever the program does, or fail whatever it does."""
+    """Reject cases that pass or fail independently of the program.
+
+    Raises:
+        CaseError: such a case was found.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Expr(value=ast.Compare() | ast.BoolOp() | ast.UnaryOp()):
@@ -145,7 +148,7 @@ def _refuse_import(node: ast.Import | ast.ImportFrom) -> None:
 
 
 def _imports(tree: ast.Module, known: set[str], nodes: Sequence[ast.AST]) -> Iterator[ast.stmt]:
-    """Imports that a case leaves to the program."""
+    """Yield imports that a case omits."""
     bound = known | _bound(tree)
     bases = {
         n.value.id for n in ast.walk(tree)
@@ -160,7 +163,7 @@ def _imports(tree: ast.Module, known: set[str], nodes: Sequence[ast.AST]) -> Ite
 
 
 def _tested_builtin(node: ast.stmt) -> set[str]:
-    """The built-in whose namesake the program had to write: `assert sum([1]) == 1`."""
+    """Return the built-in that the program had to write again: `assert sum([1]) == 1`."""
     if not isinstance(node, ast.Assert):
         return set()
     calls = (n.func for n in ast.walk(node.test) if isinstance(n, ast.Call))
@@ -168,7 +171,7 @@ def _tested_builtin(node: ast.stmt) -> set[str]:
 
 
 class _Rewriter(ast.NodeTransformer):
-    """`is`, `type` and built-ins that the program wrote, for objects that lie in its process."""
+    """Rewrites `is`, `type`, and built-ins that the program wrote, for objects in its process."""
 
     def __init__(self, theirs: set[str]) -> None:
         self._theirs = theirs
@@ -211,7 +214,7 @@ def _loaded(node: ast.AST) -> set[str]:
 
 
 def _bound(node: ast.AST) -> set[str]:
-    """Names that a statement, or what is in it, gives a meaning."""
+    """Return the names that a statement, or a part of it, binds."""
     found: set[str] = set()
     for inner in ast.walk(node):
         match inner:

@@ -1,11 +1,11 @@
-"""Which isolation this host offers: found out by trying, strongest first.
+"""Isolation levels that this host offers, tested by probes, strongest first.
 
     namespaces  own processes, files (a tmpfs), network; a tree that dies as one
     bwrap       the same through bubblewrap, where only it may make namespaces
     landlock    no writing, sockets, processes, signals (seccomp); reading Python's own files only
-    seccomp     the same, but what the user may read can be read
+    seccomp     the same, but it can read all files that the user can read
 
-A level counts only if a probe in it was refused what the level promises to refuse.
+A level is offered only if a probe process was refused everything that the level promises.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from forgedsl.runtime.sandbox.process import Limits, SandboxError, evaluate
 
 LEVELS = ("namespaces", "bwrap", "landlock", "seccomp")
 VARIABLE = "FORGE_SANDBOX"
-"""the environment variable that demands a level for all calls"""
+"""environment variable with the least level for all calls"""
 MARK = "forgedsl.runtime.sandbox"
-"""files that import it use the sandbox"""
+"""a file that contains this name uses the sandbox"""
 
 PROBE = """
 import errno, os, _socket
@@ -49,7 +49,7 @@ LIMITS = Limits(wall=20.0, cpu=5)
 
 @cache
 def problem(level: str) -> str:
-    """Why this host does not offer a level; "" if it does."""
+    """Return why this host does not offer a level; "" if it does."""
     promises = {k: v for k, v in PROMISES.items() if k != "reading files" or level != "seccomp"}
     try:
         steps = [("value", text.format(pid=os.getpid())) for text in promises.values()]
@@ -64,7 +64,7 @@ _LOCK = threading.Lock()
 
 
 def choose(asked: str | None = None) -> str:
-    """The strongest level of this host; it must be `asked`, or what FORGE_SANDBOX says, or better.
+    """Return the strongest level of this host, at least `asked` or else FORGE_SANDBOX.
 
     Raises:
         SandboxError: the host offers no level, or none that is strong enough.
@@ -84,7 +84,7 @@ def choose(asked: str | None = None) -> str:
 
 
 def description() -> str:
-    """The level in force, and why no stronger one; for people.
+    """Describe the level in force, and why stronger ones are missing.
 
     Raises:
         SandboxError: as `choose`.

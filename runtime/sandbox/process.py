@@ -1,11 +1,11 @@
-"""Programs in processes of their own: limits in, answers out, nothing left behind.
+"""Run programs in confined processes with limits; collect their answers and kill all of them.
 
     evaluate(code, steps) -> the request, marshalled -> inside/ -> lines of JSON -> Answers
     confront(code, cases) -> a judge and a program, each confined, with two pipes between them
                           -> one verdict for each case, from the judge's process
 
-The process trees are dead when a call returns, however they ended. What comes back is bounded in
-size, time and depth, and is data: it is parsed, never executed.
+When a call returns, its process trees are dead in every case. The output is limited in size, time
+and depth. It is data: parsed, never executed.
 """
 
 from __future__ import annotations
@@ -33,20 +33,18 @@ BOOT = "import sys; sys.path.insert(0, {!r}); import inside; del sys.path[0]; in
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64")
 THREADS = 32
 DYING = 5.0
-"""seconds that killed processes have to let go of the pipe"""
+"""seconds to wait until killed processes have closed the pipe"""
 
 
 class SandboxError(RuntimeError):
-    """The sandbox could not be set up; says nothing about the program in it."""
+    """The sandbox could not be set up; the program is not to blame."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a program may use; sizes in bytes, times in seconds.
-
-    `files` and `processes` (beside the first) are there at level `namespaces` only; elsewhere a
-    program can write no file and start no process. `memory` is of each process.
-    """
+    """Limits of a program; sizes in bytes, times in seconds. `files` and `processes` (besides the
+    first one) apply at level `namespaces` only; at other levels a program can write no file and
+    start no process. `memory` is per process."""
 
     wall: float = 10.0
     cpu: int = 8
@@ -58,7 +56,7 @@ class Limits:
 
 
 class Opaque:
-    """Stands for a value that is no plain data; equal to nothing."""
+    """Stands for a value that is no plain data; it equals nothing."""
 
     __hash__ = object.__hash__
 
@@ -71,8 +69,9 @@ class Opaque:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """Values by step; `error` by step (-1: the program itself); `ended` is finished, time, or
-    output: the last two were stopped for it."""
+    """Result of a program. `values` and `errors` by step (-1: the program itself). `ended` is
+    `finished`, `time` or `output`; in the last two cases the program exceeded that limit and was
+    stopped."""
 
     values: Mapping[int, Any]
     errors: Mapping[int, str]
@@ -94,8 +93,8 @@ def evaluate(code: str, steps: Sequence[Step], *, level: str, limits: Limits) ->
 def confront(
     code: str, cases: Mapping[str, Any], *, level: str, limits: Limits
 ) -> dict[int, bool | str]:
-    """Verdicts by case, of a judge that executes `cases` and asks the process of `code`; a text
-    says what is wrong with a case. Cases that are missing were not reached.
+    """Execute `cases` in a judge process that calls the process of `code`; return verdicts by case.
+    A text says what is wrong with a case. Missing cases were not reached.
 
     Raises:
         SandboxError: a process could not be confined.
@@ -129,7 +128,11 @@ def _request(spec: Mapping[str, Any], level: str, limits: Limits) -> bytes:
 
 
 def _confined(output: bytes, level: str) -> bytes:
-    """What a process wrote after it was confined."""
+    """Return the output that a process wrote after it was confined.
+
+    Raises:
+        SandboxError: it could not be confined.
+    """
     first, _, rest = output.partition(b"\n")
     if first != b"ready":
         why = first.decode(errors="replace") or "no word from the process"
@@ -138,7 +141,7 @@ def _confined(output: bytes, level: str) -> bytes:
 
 
 def command(level: str) -> list[str]:
-    """The command line of a confined interpreter."""
+    """Return the command line of a confined interpreter."""
     python = os.path.realpath(sys.executable)
     here = str(Path(__file__).parent)
     start = [python, "-I", "-S", "-c", BOOT.format(here)]
@@ -164,7 +167,7 @@ def command(level: str) -> list[str]:
 
 @cache
 def _readable() -> list[str]:
-    """Where Python's own files and the libraries they load lie, without what lies in another."""
+    """Return the folders of Python's own files and their libraries, without nested ones."""
     own = (sysconfig.get_path("stdlib"), sysconfig.get_config_var("LIBDIR"))
     found = {path for path in (*LIBRARIES, *own) if path and os.path.exists(path)}
     real = {os.path.realpath(path) for path in found}
@@ -177,7 +180,7 @@ def _readable() -> list[str]:
 def _started(
     spec: Mapping[str, Any], level: str, limits: Limits
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that serves `spec`; it and what it started are gone at the end."""
+    """Start a process that serves `spec`; at the end, kill it and all that it started."""
     payload, line = os.memfd_create("request"), command(level)
     try:
         os.write(payload, _request(spec, level, limits))
@@ -202,7 +205,7 @@ def _started(
 
 
 def _collect(child: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, str]:
-    """What a process wrote, and how it ended."""
+    """Return the output of a process, and how it ended."""
     assert child.stdout is not None
     data = bytearray()
     end = time.monotonic() + limits.wall
@@ -214,13 +217,13 @@ def _collect(child: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, str
 
 
 def _first(child: subprocess.Popen[bytes]) -> bytes:
-    """What a process said of its being confined."""
+    """Return the process's report on its confinement."""
     assert child.stdout is not None
     return next(_parts(child.stdout.fileno(), time.monotonic() + DYING), b"")
 
 
 def _parts(pipe: int, end: float) -> Any:
-    """What comes until the last writer is gone, or time is up."""
+    """Yield output until the last writer is gone, or time is up."""
     poll = select.poll()
     poll.register(pipe, select.POLLIN)
     while (left := end - time.monotonic()) > 0:
@@ -232,7 +235,7 @@ def _parts(pipe: int, end: float) -> Any:
 
 
 def _drain(pipe: int) -> None:
-    """Wait until nobody holds the pipe: then all processes are gone."""
+    """Wait until no process holds the pipe: then all processes are gone."""
     for _ in _parts(pipe, time.monotonic() + DYING):
         pass
 
@@ -258,7 +261,7 @@ def _read(output: bytes, ended: str) -> Answers:
 
 
 def _value(found: Any) -> Any:
-    """The value behind its JSON."""
+    """Return the value of its JSON."""
     if isinstance(found, list):
         return [_value(item) for item in found]
     if not isinstance(found, dict):

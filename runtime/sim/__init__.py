@@ -1,4 +1,5 @@
-"""Simulation (`forgec sim`): the real controller on simulated time, over services that take some.
+"""Simulation (`forgec sim`): the real controller on simulated time, over services modelled by their
+latencies.
 
 Job + Latencies + faults --simulate--> Result
 """

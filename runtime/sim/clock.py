@@ -1,8 +1,8 @@
-"""Simulated time for asyncio: nobody waits, the clock jumps to the next timer.
+"""Simulated time for asyncio: instead of waiting, the clock jumps to the next timer.
 
-An event loop asks its selector to wait until the next timer is due; this one says at once that the
-time has passed. So hours go by in as long as the work in them takes, in the order of the timers,
-and a wait that nothing can end is an error instead of a hang.
+An event loop asks its selector to wait until the next timer is due; this selector returns at once
+and advances the clock. So simulated hours take only as long as their Python code, timers fire in
+order, and a wait that nothing can end is an error instead of a hang.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Selector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Runs timers at once, in order."""
+    """Event loop that runs timers at once, in order."""
 
     def __init__(self) -> None:
         self._clock = _Selector()
@@ -41,6 +41,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run` on simulated time."""
+    """Run a coroutine as `asyncio.run` does, on simulated time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)

@@ -1,7 +1,7 @@
-"""The services of a simulated run: what the controller asks of them takes its time, in one process.
+"""Services of a simulated run: calls of the controller take simulated time, in one process.
 
 Lengths and latencies are drawn by key (group, sibling), so that settings can be compared; failures
-and deaths come as the faults ask for. No text, token or number of learning is made.
+and deaths follow the given faults. No text, token or learning metric is made.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PURE = "rewards"
 
 @dataclass(slots=True, kw_only=True)
 class Told(Rollout):
-    """A completion of which only the length is known, with that of its prompt."""
+    """A completion of which only the length is known (with the prompt's)."""
 
     length: int
 
@@ -51,18 +51,19 @@ class Told(Rollout):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Rewards evaluated in one go, in `pool`; `limit` seconds each."""
+    """Rewards evaluated in one call in `pool`; `limit` is in seconds."""
 
     names: tuple[str, ...]
     pool: str
     limit: float
     retries: int = 0
     drops: bool = True
-    """the completion is dropped when it fails for good"""
+    """the completion is dropped if the call fails after all retries"""
 
 
 class SimEndpoints:
-    """Implements runtime/endpoints.py; needs the loop of the run."""
+    """Simulated services; implements runtime/endpoints.py. Must be made inside the run's event
+    loop."""
 
     def __init__(
         self, job: Job, latencies: Latencies, seed: int, faults: Sequence[Fault] = ()
@@ -77,9 +78,9 @@ class SimEndpoints:
             shared[name] = next((shared[n] for n in alike if n in shared), None) or Places()
         self.titans = shared
         self.trained = {node.target: 0 for node in job.nodes if Role.UPDATES in node.roles}
-        """versions"""
+        """policy version by trained service"""
         self.scoring = dict.fromkeys(self.titans.keys() - self.trained.keys(), 0.0)
-        """seconds that frozen models work"""
+        """busy seconds of frozen models"""
         self._scorers = {
             name: Coalescer(self._scorer(name)) for name in self.titans if name not in self.trained
         }
@@ -91,7 +92,7 @@ class SimEndpoints:
         self._failing: dict[str, float] = {}
         self._cursor: Counter[str] = Counter()
         self._draws: Counter[str] = Counter()
-        """numbers of what is drawn by chance and has no key of its own"""
+        """counters for random draws that have no key of their own"""
         self._due(1)
 
     # ---- data
@@ -119,7 +120,7 @@ class SimEndpoints:
         self._cursor[node.name] = cursor
 
     def _next(self, node: Node, rows: int) -> int | None:
-        """The position after the next rows; None at the end of the data."""
+        """Return the position after the next rows; None at the end of the data."""
         data, epochs = self._latencies.data.get(node.target), self._job.schedule.epochs
         at = self._cursor[node.name]
         if data is not None and epochs is not None and at >= epochs * data.rows:
@@ -186,7 +187,8 @@ class SimEndpoints:
         return Score(value=0.0)
 
     async def _call(self, call: Call, rollout: Rollout) -> bool:
-        """Whether rewards failed after all tries; over its limit one ends as a failure."""
+        """Return True if the rewards failed in all tries; a reward over its limit counts as
+        failed."""
         for attempt in range(1, call.retries + 2):
             total, failed = 0.0, False
             for name in call.names:
@@ -204,7 +206,8 @@ class SimEndpoints:
         return True
 
     async def call(self, node: Node, args: dict[str, Any]) -> Any:
-        """A filter keeps its share of groups; everything else gives zeros."""
+        """Simulate a function: a filter keeps its share of groups, everything else returns
+        zeros."""
         if Role.DECIDES in node.roles:
             self._draws[node.target] += 1
             keep = self._latencies.filters[node.target].keep
@@ -213,7 +216,7 @@ class SimEndpoints:
         return [0.0] * len(lists[0]) if lists else 0.0
 
     async def weight(self, node: Node, results: dict[str, float]) -> float:
-        """Rows are all alike."""
+        """Return weight 1: simulated rows are all alike."""
         return 1.0
 
     # ---- models
@@ -228,7 +231,8 @@ class SimEndpoints:
         return [[0.0] * len(each.mask) for each in rollouts]
 
     def _scorer(self, name: str) -> Any:
-        """Log-probs of a frozen model, one call at a time; what waits meanwhile makes the next."""
+        """Return a scoring function for a frozen model: one call at a time; waiting requests are
+        merged."""
         titan = self._latencies.titans[name]
 
         async def score(tokens: Sequence[int]) -> Sequence[None]:
@@ -268,7 +272,7 @@ class SimEndpoints:
         return [_prompt(row) for row in range(self._held_out(name))]
 
     async def evaluate_loss(self, name: str) -> Measured:
-        """The trainer passes the rows once, as it would for log-probs."""
+        """Simulate one forward pass of the trainer over the rows, as for log-probs."""
         service, count = self._job.evals[name].service, self._held_out(name)
         titan = self._latencies.titans[service]
         rate = titan.logprobs_token or titan.token / 3
@@ -303,7 +307,7 @@ class SimEndpoints:
     # ---- faults
 
     def _due(self, step: int) -> None:
-        """What begins and ends before `step`."""
+        """Begin and end the faults that are due before `step`."""
         begin, end = faults_due(self._faults, step)
         for fault in begin:
             self._do(fault, fault.value)
@@ -337,7 +341,7 @@ def _told(prompt: Prompt, sibling: int, length: int, versions: tuple[int, int]) 
 
 
 def _length(item: Rollout | Sample) -> int:
-    """Tokens that a model reads of it."""
+    """Return the number of tokens that a model reads."""
     if isinstance(item, Rollout):
         return item.num_tokens
     return int(item.sequence_fields.get("num_tokens", len(item.token_ids)))
@@ -351,14 +355,15 @@ def _fleet(job: Job, latencies: Latencies, name: str) -> Fleet:
 
 
 def _pools(job: Job) -> dict[str, int]:
-    """Processes: pure functions share one pool, each other reward has its own."""
+    """Return the number of processes by pool: pure functions share one pool, others have their
+    own."""
     pure = [reward.procs for reward in job.rewards.values() if reward.is_pure]
     pools = {PURE: max(pure)} if pure else {}
     return pools | {n: r.places for n, r in job.rewards.items() if not r.is_pure}
 
 
 def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
-    """What a score calls: all pure functions at once, each other reward by itself."""
+    """Return the calls of a score: all pure functions in one, each other reward by itself."""
     found, pure = [], tuple(name for name in names if job.rewards[name].is_pure)
     if pure:
         limit = max(job.rewards[name].timeout for name in pure)
@@ -377,6 +382,6 @@ def _calls(job: Job, names: Sequence[str]) -> tuple[Call, ...]:
 
 
 def _supervised(job: Job) -> tuple[int, int]:
-    """Tokens of a row, and rows of a batch of a whole step."""
+    """Return tokens of a row, and rows of a whole step's batch."""
     trainer = job.trainers.get(job.stepped)
     return (1, 1) if trainer is None else (trainer.batch.seq_len, trainer.step_rows)

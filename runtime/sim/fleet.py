@@ -1,9 +1,10 @@
-"""Services that take time: engines behind a router, and places where one thing is done at a time.
+"""Simulated services: engines behind a router, and servers with a fixed number of places.
 
     Fleet.sample(tokens, prefill) -> replica -> ... -> (oldest, newest version)
     Places.work(seconds)          a trainer (one place), a reward pool, the controller's process
 
-They follow runtime/services: least loaded or in turn, and a dead replica comes back.
+They behave like runtime/services: routing is least loaded or round robin, and a dead replica is
+restarted.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from forgedsl.sim.engine import Batching
 from forgedsl.sim.latency import Engine
 
 NOTICE = 10.0
-"""seconds until the death of a process is seen"""
+"""seconds until the death of a process is noticed"""
 
 
 class Places:
-    """Does so many things at a time, in order."""
+    """A server that does `count` things at a time, in order."""
 
     def __init__(self, count: int = 1) -> None:
         self._loop = asyncio.get_running_loop()
@@ -29,7 +30,7 @@ class Places:
         self.busy = 0.0
 
     async def work(self, seconds: float) -> None:
-        """Wait for one's turn and the work itself."""
+        """Wait for a free place, then for the work."""
         now = self._loop.time()
         end = max(self._free[0], now) + seconds
         heapq.heapreplace(self._free, end)
@@ -51,7 +52,7 @@ class Request:
 
 
 class Replica:
-    """One engine. While it is dead, requests sent to it get lost, too, until that is noticed."""
+    """One engine. Until its death is noticed, requests sent to it are lost."""
 
     __slots__ = ("alive", "due", "engine", "noticed", "owed")
 
@@ -63,11 +64,11 @@ class Replica:
         self.noticed = False
         self.owed: list[Request] = []
         self.due = math.inf
-        """when the next event of this engine is ordered for"""
+        """time of the next scheduled event of this engine"""
 
 
 class Fleet:
-    """All replicas of a generator service, and the version of the weights that they serve."""
+    """All replicas of a generator service, and the version of their weights."""
 
     def __init__(self, spec: Engine, replicas: int, *, in_turn: bool) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,21 +79,19 @@ class Fleet:
         self._in_turn = in_turn
         self._turn = 0
         self._nobody: list[Request] = []
-        """requests for which there is no engine at the moment"""
+        """requests that wait because no engine is alive"""
         self.replicas = [Replica(spec) for _ in range(replicas)]
         self._by_load = [(0, i) for i in range(replicas)]
 
     async def sample(self, tokens: float, prefill: float) -> int:
-        """The version that the completion was begun with, at its end."""
+        """Sample a completion; at its end, return the version with which it began."""
         request = Request(tokens, prefill, self._loop.create_future())
         self._hand_out(request)
         return await request.done
 
     async def load(self, version: int) -> None:
-        """Every engine stops for new weights; until the last of them has them.
-
-        What enters an engine from now on waits for the swap, so it is sampled with `version`.
-        """
+        """Pause every engine for new weights; return when the last one has them. A request that
+        enters an engine from now on waits for the swap, so it is sampled with `version`."""
         self.version = version
         now = done = self._loop.time()
         for index, replica in enumerate(self.replicas):
@@ -109,7 +108,8 @@ class Fleet:
             self._order(i)
 
     def kill(self, index: int) -> None:
-        """A process dies; it is noticed, its requests go elsewhere, and it is started again."""
+        """Kill a process. After a delay the death is noticed and its requests go elsewhere; then it
+        restarts."""
         replica, now = self.replicas[index], self._loop.time()
         if not replica.alive:
             return
@@ -177,12 +177,13 @@ class Fleet:
         return None
 
     def _note(self, index: int) -> None:
-        """Keep the router's order; entries of loads that are over stay until they come up."""
+        """Push the replica's load on the router's heap; outdated entries are skipped when they come
+        up."""
         if not self._in_turn:
             heapq.heappush(self._by_load, (self._load(index), index))
 
     def _order(self, index: int) -> None:
-        """See to it that there is an event no later than the next end."""
+        """Schedule an event no later than the next end of a completion."""
         replica = self.replicas[index]
         end = replica.engine.next_end()
         if end < replica.due - 1e-9:

@@ -27,7 +27,7 @@ WARM = 3
 
 
 class _Quiet(Span):
-    """A span that nobody is told of."""
+    """A span that emits no events."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class _Quiet(Span):
 
 
 class _Record(EventLog):
-    """Keeps what a result is made of."""
+    """Event log that keeps only what a result needs."""
 
     def __init__(self) -> None:
         super().__init__()

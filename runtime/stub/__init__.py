@@ -1,1 +1,2 @@
-"""Rehearsals (`forgec run --stub`): the real controller and meshes, services that only sleep."""
+"""Rehearsals (`forgec run --stub`): the real controller and meshes, with services that only
+sleep."""

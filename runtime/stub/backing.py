@@ -1,4 +1,4 @@
-"""The services of a rehearsal: the same meshes and endpoints, over actors that only sleep."""
+"""Backend of a rehearsal: the same meshes and endpoints, with actors that only sleep."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from forgedsl.runtime.stub.rehearsal import Rehearsal
 from forgedsl.runtime.upstream.monarch import Mesh
 
 NOTICE = 10.0
-"""seconds of `Engine.start` in which the death is not seen yet"""
+"""seconds until a death is noticed; part of `Engine.start`"""
 
 
 class Rehearsed:
-    """Implements `backing.Backing`. Nothing is asked of the host: no GPU, no model, no data, and of
-    the launcher only what it starts on this machine."""
+    """Backend of a rehearsal; implements `service_backend.Backing`. It needs no GPU, model or data,
+    and starts only hosts on this machine."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal

@@ -1,4 +1,4 @@
-"""Rows that are not there: a dataset of a rehearsal counts, and knows how long prompts are."""
+"""Stand-in dataset for rehearsals: row numbers and prompt lengths, no text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from forgedsl.runtime.data_types import Prompt, Rollout, Sample
 
 
 class StubReader:
-    """Has what the controller's process asks of a DatasetReader."""
+    """Stand-in for DatasetReader, with the methods that the controller's process calls."""
 
     def __init__(
         self, rows: int, prompt_tokens: Callable[[int], float], epochs: float | None = None

@@ -1,7 +1,7 @@
 """The endpoints of a rehearsal: the real clients and routing, over services that only sleep.
 
-Rows, functions of the program and filters are stood in for here; failures come at random, by key,
-as the faults of the rehearsal ask for.
+This module replaces rows, functions of the program and filters by stand-ins. Failures are random by
+key, as the faults of the rehearsal say.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from forgedsl.types.flow import Role
 
 
 class StubClient(GeneratorClient):
-    """Asks for completions of a length; `sampling.max_tokens` is that length here."""
+    """Client that requests completions of a given length; `sampling.max_tokens` is that length."""
 
     def _request(
         self, ident: str, token_ids: list[int], sampling: spec.Sampling, seed: int, grades: Any
@@ -45,7 +45,7 @@ class StubClient(GeneratorClient):
 
 
 class _Program:
-    """Stands in for the functions of the job: every rubric is the mean of its rewards."""
+    """Stand-in for the functions of the job: every rubric is the mean of its rewards."""
 
     def __getattr__(self, name: str) -> Callable[[dict[str, float]], float]:
         return lambda parts: sum(parts.values()) / max(1, len(parts))
@@ -63,7 +63,7 @@ class StubEndpoints(MonarchEndpoints):
         self._tries = 0
 
     def fail(self, target: str, share: float) -> None:
-        """From now on this share of the calls of a generator or reward fails."""
+        """Let this fraction of the calls of a generator or reward fail from now on."""
         self._failing[target] = share
 
     async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
@@ -74,7 +74,8 @@ class StubEndpoints(MonarchEndpoints):
         return rollout
 
     async def evaluate_loss(self, name: str) -> Measured:
-        """Nothing is measured: the trainer passes the rows once, as it would log-probs."""
+        """Simulate an eval of a loss: the trainer computes log-probs of the rows once; the value is
+        0."""
         spec_ = self.job.evals[name]
         rows = self._model.data[spec_.dataset].rows
         count = min(rows, spec_.limit or rows)
@@ -91,7 +92,7 @@ class StubEndpoints(MonarchEndpoints):
     async def _turns(
         self, service: str, prompt: Prompt, group: int, sibling: int, seed: int, env: str | None
     ) -> Rollout:
-        """A completion, or the turns of a trajectory, which share its length."""
+        """Sample a completion, or the turns of a trajectory, which share its length."""
         client = self.samplers[service]
         length = completion_tokens(self._model, service, self._seed, group, sibling)
         waits = steps(self._model, env, self._seed, group, sibling)
@@ -108,7 +109,8 @@ class StubEndpoints(MonarchEndpoints):
         return score
 
     async def call(self, node: spec.Node, args: dict[str, Any]) -> Any:
-        """A filter keeps its share of groups; everything else gives zeros."""
+        """Stand in for a function: a filter keeps its share of groups, everything else returns
+        zeros."""
         if Role.DECIDES in node.roles:
             self._masks += 1
             return uniform(self._seed, KEEPS, self._masks) < self._model.filters[node.target].keep
@@ -116,11 +118,11 @@ class StubEndpoints(MonarchEndpoints):
         return [0.0] * len(lists[0]) if lists else 0.0
 
     async def weight(self, node: spec.Node, results: dict[str, float]) -> float:
-        """Rows are all alike."""
+        """Return weight 1: rows of a rehearsal are all alike."""
         return 1.0
 
     async def export(self, target: str) -> str:
-        """There are no weights to export."""
+        """Do nothing: there are no weights to export."""
         return ""
 
     def _fails(self, target: str, group: int, sibling: int) -> bool:
@@ -132,8 +134,8 @@ class StubEndpoints(MonarchEndpoints):
 async def in_turns(
     waits: Sequence[float], length: float, complete: Callable[[float], Awaitable[Rollout]]
 ) -> Rollout:
-    """The turns of a trajectory, which share its length; behind each its environment takes so many
-    seconds."""
+    """Sample the turns of a trajectory, which share its length. After each turn, sleep for the time
+    of the environment."""
     made = []
     for seconds in waits:
         made.append(await complete(max(1.0, length / len(waits))))
@@ -152,7 +154,7 @@ def _long(client: GeneratorClient, length: float) -> spec.Sampling:
 
 
 def readers(job: spec.Job, rehearsal: Rehearsal) -> dict[str, StubReader]:
-    """Every dataset, with the prompt lengths of the generator that reads it."""
+    """Return a reader for every dataset, with the prompt lengths of the generator that reads it."""
     model = rehearsal.latencies
     by_data: dict[str, str] = {
         spec_.dataset: spec_.service for spec_ in job.evals.values() if spec_.loss is None
@@ -201,7 +203,7 @@ async def build(
 
 
 class Trouble:
-    """Lets the faults happen: before the step that they name, or from the start."""
+    """Starts and ends faults: before the step that they name, or from the start."""
 
     def __init__(self, faults: Sequence[Fault], fleet: Fleet, endpoints: StubEndpoints) -> None:
         self._faults = tuple(faults)

@@ -1,4 +1,4 @@
-"""The meshes of a rehearsal: one process per replica, whatever the plan gives it, on this host."""
+"""The meshes of a rehearsal: one process per replica on this host, whatever the plan assigns."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def setup(fleet: Fleet, run_dir: Path, tell: Callable[..., Any]) -> None:
 
 
 async def restart(dead: Mesh, seconds: float, tell: Callable[..., Any]) -> Mesh:
-    """Start a replica anew, which takes as long as a real one would."""
+    """Restart a replica; wait as long as the restart of a real one takes."""
     began = asyncio.get_running_loop().time()
     fresh = dead.again()
     await set_up(fresh, (), lambda *facts: None)

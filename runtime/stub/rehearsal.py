@@ -1,9 +1,9 @@
-"""What a rehearsal is made of, and how its traces say that it was none but that.
+"""Definition of a rehearsal, and the marks in its output that tell it from a real run.
 
     Latencies + faults + seed --Rehearsal--> stub meshes and endpoints
-    events --RehearsalLog--> the same, marked, without numbers of learning
+    events --RehearsalLog--> the same events, marked, without learning metrics
 
-No metric of learning leaves a rehearsal: loss, gradient, entropy, rewards and evaluations are null.
+A rehearsal writes no learning metrics: loss, gradient, entropy, rewards and evaluations are null.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from forgedsl.sim.inject import Fault
 from forgedsl.sim.latency import Latencies
 
 MARK = "rehearsal.json"
-"""in the folder of a rehearsal"""
+"""marks the run folder of a rehearsal"""
 WHY = (
     "A rehearsal: no model was loaded, nothing was sampled or trained; times are sampled latencies."
 )
@@ -30,14 +30,14 @@ LEARNED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """The latency model and what goes wrong."""
+    """A rehearsal: latency model, faults and seed."""
 
     latencies: Latencies
     faults: tuple[Fault, ...] = ()
     seed: int = 0
 
     def write(self, run_dir: Path) -> None:
-        """Mark the folder."""
+        """Write the mark to the run folder."""
         faults = [fault.text for fault in self.faults]
         assumed = list(self.latencies.notes)
         body = {"what": WHY, "latencies": self.latencies.source, "assumed": assumed}
@@ -46,7 +46,7 @@ class Rehearsal:
 
 
 class RehearsalLog(EventLog):
-    """Marks what begins a run and its records, and takes out what a model would have learned."""
+    """Marks the events of a run as a rehearsal, and removes learning metrics."""
 
     def take(self, event: Event) -> None:
         if event["kind"] in ("run.start", "run.end", "metrics"):

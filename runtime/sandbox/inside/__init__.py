@@ -1,14 +1,14 @@
-"""What runs in the sandbox's process: confine it, then run the program.
+"""Code of a sandbox process: confine the process, then run the program.
 
-A bare interpreter starts here without site-packages, so this package imports nothing but itself,
-relatively, and little of the standard library: each import is paid for at every call.
+A bare interpreter without site-packages starts here. So this package imports only itself,
+relatively, and little of the standard library: every call pays for each import.
 
     stdin  {role, level, parent, read, files, inodes, processes, limits, ...}, marshalled
     stdout "ready" once the limits are in force, or why they are not; then what the role writes
 
-    calls    code, steps: runs a program, and says what expressions in its names are worth
+    calls    code, steps: runs a program, then evaluates expressions in its names
     program  code, link: runs a program, and answers the judge at the other end of `link`
-    judge    cases, imports, classes, link: executes cases, and says of each whether it holds
+    judge    cases, imports, classes, link: executes cases, and writes for each whether it holds
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ROLES = {"calls": calls.run, "program": program.run, "judge": judge.run}
 
 
 def main() -> None:
-    """Serve one request, and exit without the interpreter's own clean-up."""
+    """Serve one request, then exit without the interpreter's clean-up."""
     spec = marshal.loads(_everything(0))
     result = os.dup(1)
     try:
@@ -63,7 +63,7 @@ def _confine(spec: dict[str, Any]) -> None:
 
         namespaces.enter(spec)
     else:
-        # Counted over all processes of the user, most of which are not ours
+        # NPROC counts all processes of the user, most of which are not ours.
         limits.pop("NPROC")
     kernel.drop_privileges()
     kernel.hide()

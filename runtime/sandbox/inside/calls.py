@@ -1,9 +1,9 @@
-"""Run a program, then expressions in its names, and write what they give as lines of JSON.
+"""Run a program, then evaluate expressions in its names, and write the values as lines of JSON.
 
     code, steps [("do", text) | ("value", text)] -> [step, value] or [step, null, error]
 
-What is not plain data is written as {"o": type}. The lines are claims of a process that may be
-hostile: whoever reads them believes nothing but that they are values.
+Other objects than plain data are written as {"o": type}. The lines come from a process that may be
+hostile: the reader must treat them only as values.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 TAGS = {tuple: "t", set: "s", frozenset: "f"}
 LONGEST = 10**15
-"""integers beyond go as hexadecimal, which is linear to read and has no limit of digits"""
+"""larger integers are written in hexadecimal, which is parsed in linear time and has no digit
+limit"""
 
 
 def run(spec: dict[str, Any], result: int) -> None:
-    """Execute the program, then the steps one after the other; a failure ends only its step."""
+    """Execute the program, then the steps in order; a failure ends only its step."""
     names = module()
     try:
         exec(compile(spec["code"], "<answer>", "exec", dont_inherit=True), names)
@@ -42,13 +43,14 @@ def run(spec: dict[str, Any], result: int) -> None:
 
 
 def module() -> dict[str, Any]:
-    """The names of a module that others find, as dataclasses do."""
+    """Return the names of a new module in `sys.modules`, where dataclasses look it up."""
     made = sys.modules["answer"] = type(sys)("answer")
     return vars(made)
 
 
 def encoded(value: Any) -> str:
-    """The JSON of a value; subclasses count as the plain type they extend."""
+    """Return the JSON of a value; instances of subclasses are written as the plain type they
+    extend."""
     if value is None or value is True or value is False:
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):

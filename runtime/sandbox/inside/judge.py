@@ -1,15 +1,14 @@
-"""The judge's end: cases are executed here, as they stand, in a process without the program.
+"""The judge's process: executes the cases unchanged, in a process without the program.
 
-A name that no case binds is the program's: it stands for an object over there. Its calls are
-carried out there, and what they return as plain data is data here; so every comparison, every
-`sorted`, every expected value is here alone.
+A name that no case binds belongs to the program: it stands for an object in the program's process.
+Its calls are carried out there, and plain data that they return is data here. So every comparison,
+every `sorted` and every expected value stays in this process.
 
     cases -> exec -> calls of the program's names -> verdicts, one line for each case
 
-What a program returns as an object never speaks for itself where a case compares: it equals no
-plain data, and says nothing of `in`, of `+` or of `startswith`. Only an object that the case made
-by calling a class (a name with a capital letter), `Stack()`, is asked such things, since they are
-what is tested.
+An object that the program returns takes no part in comparisons of a case: it equals no plain data,
+and its own `in`, `+` or `startswith` are not called. The exception is an object that the case made
+by calling a class (a capitalized name), such as `Stack()`, since its methods are what is tested.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ VERDICTS = frozenset(
     for name in dir(kind)
     if name.startswith(("is", "starts", "ends", "count", "find", "index", "rfind", "rindex"))
 )  # fmt: skip
-"""methods of plain types with which a case judges: an object that is no such type has none"""
+"""methods of plain types that cases use in assertions; other objects do not have them"""
 BINARY = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
     "lshift", "rshift",
@@ -40,11 +39,12 @@ ORDER = ("lt", "le", "gt", "ge")
 
 
 class RefusedError(BaseException):
-    """A case hands the program what cannot be handed over: a mistake of the data."""
+    """A case passes an object that cannot be sent to the program: an error in the data."""
 
 
 class Remote:
-    """An object of the program. `own`: the case made it of a class; `maker`: it is a class."""
+    """An object in the program's process. `own`: the case made it from a class. `maker`: it is a
+    class."""
 
     __slots__ = ("_base", "_link", "_number", "maker", "own")
 
@@ -190,7 +190,7 @@ def _maker(name: str, value: Any) -> Any:
 
 
 class Names(dict):  # type: ignore[type-arg]
-    """What a case binds; what nothing binds is the program's."""
+    """Names of a case; a name that nothing binds belongs to the program."""
 
     link: Judge
 
@@ -201,7 +201,7 @@ class Names(dict):  # type: ignore[type-arg]
 
 
 class Judge(Link):
-    """Carries calls to the program, and answers when it calls a function that it was given."""
+    """Sends calls to the program, and answers when the program calls a function of the case."""
 
     def __init__(self, reading: int, writing: int, spec: dict[str, Any]) -> None:
         super().__init__(reading, writing, 1)
@@ -247,7 +247,7 @@ class Judge(Link):
         return name
 
     def _tell(self, source: str, name: str) -> None:
-        """Let the program's process define a class of the case, of which it gets an instance."""
+        """Define a class of the case in the program's process, which gets an instance of it."""
         heap = self._heap
         if not self._told:
             self._told = True
@@ -311,14 +311,14 @@ class Judge(Link):
 
 
 def _same(one: Any, other: Any) -> bool:
-    """`is`, of objects that lie over there too."""
+    """The operator `is`, also for objects in the program's process."""
     if type(one) is Remote and type(other) is Remote:
         return one._number == other._number
     return one is other
 
 
 def run(spec: dict[str, Any], result: int) -> None:
-    """Execute the cases one after the other; a failure ends only its case."""
+    """Execute the cases in order; a failure ends only its case."""
     reading, writing = spec["link"]
     judge = Judge(reading, writing, spec)
     for i, case in enumerate(spec["cases"]):

@@ -1,6 +1,6 @@
-"""What Linux offers to confine a process, by ctypes: capabilities, rlimits, Landlock, seccomp.
+"""Linux system calls that confine a process, by ctypes: capabilities, rlimits, Landlock, seccomp.
 
-Nothing here can be taken back by the process that called it. Numbers are those of x86-64.
+The process cannot undo these restrictions. Numbers are those of x86-64.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEVER = {
     "open_tree": 428, "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432,
     "fspick": 433, "pidfd_open": 434, "pidfd_getfd": 438, "process_madvise": 440,
     "mount_setattr": 442,
-    # memory that no limit of ours counts
+    # These allocate memory that none of our limits counts.
     "shmget": 29, "msgget": 68, "semget": 64, "memfd_create": 319, "memfd_secret": 447,
 }  # fmt: skip
 FORKS = {"fork": 57, "vfork": 58}
@@ -58,10 +58,10 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def syscall(what: str, number: int, *args: Any) -> int:
-    """The result of a system call.
+    """Make a system call and return its result.
 
     Raises:
-        OSError: it failed; `what` says at which call.
+        OSError: it failed; `what` names the call.
     """
     given = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
     found = int(libc.syscall(ctypes.c_long(number), *given))
@@ -71,7 +71,7 @@ def syscall(what: str, number: int, *args: Any) -> int:
 
 
 def prctl(option: int, *args: Any) -> None:
-    """prctl(2)."""
+    """Call prctl(2)."""
     syscall(f"prctl {option}", PRCTL, option, *args, *[0] * (4 - len(args)))
 
 
@@ -81,12 +81,13 @@ def die_with_parent() -> None:
 
 
 def hide() -> None:
-    """Let no process of the same user read this one's memory (the judge's: expected values)."""
+    """Forbid processes of the same user to read this one's memory (the judge holds expected
+    values)."""
     prctl(PR_SET_DUMPABLE, 0)
 
 
 def limit(limits: Mapping[str, int]) -> None:
-    """Set rlimits, soft and hard alike, by their names (`AS`); never above those in force."""
+    """Set soft and hard rlimits by name (`AS`), never above the limits in force."""
     for name, wanted in limits.items():
         number = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(number)[1]
@@ -95,7 +96,7 @@ def limit(limits: Mapping[str, int]) -> None:
 
 
 def drop_privileges() -> None:
-    """Give up all capabilities, and what an executable could give."""
+    """Drop all capabilities, and forbid to gain privileges by executing a file."""
     header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     syscall("capget", CAPSET - 1, header, data)
     if data[0] & CAP_SETPCAP:  # without it the bounding set stays, and gives nobody anything
@@ -109,7 +110,7 @@ def drop_privileges() -> None:
 
 
 def only_read(paths: Iterable[str]) -> None:
-    """Let no file be opened but those below `paths`, for reading (Landlock)."""
+    """Forbid to open files, except for reading below `paths` (Landlock)."""
     everything, reading = 0x1FFF, 0x4 | 0x8
     rules = syscall("landlock", LANDLOCK, (ctypes.c_uint64 * 1)(everything), 8, 0)
     for path in paths:
@@ -122,11 +123,9 @@ def only_read(paths: Iterable[str]) -> None:
 
 
 def filter_calls(*, alone: bool, private: bool) -> None:
-    """Refuse system calls from now on (seccomp).
-
-    `alone`: no child processes. `private`: the process has namespaces of its own for processes,
-    files and network; without them it may signal itself only, open no socket and write no file.
-    """
+    """Refuse system calls from now on (seccomp). `alone`: no child processes. `private`: the
+    process has its own namespaces for processes, files and network. Without them it may only signal
+    itself, open no socket and write no file."""
     rules = [_deny(number, EPERM) for number in NEVER.values()]
     rules += [_deny(CLONE3, ENOSYS), _deny(OPENAT2, ENOSYS)]
     rules.append(_deny(CLONE, EPERM, 0, JSET, CLONE_NEW))
@@ -155,7 +154,7 @@ KILL_PROCESS, ERRNO, ALLOW = 0x80000000, 0x00050000, 0x7FFF0000
 
 
 def _code(code: int, value: int, then: int = 0, otherwise: int = 0) -> bytes:
-    """One instruction of a filter (struct sock_filter)."""
+    """Encode one instruction of a filter (struct sock_filter)."""
     return code.to_bytes(2, "little") + bytes([then, otherwise]) + value.to_bytes(4, "little")
 
 
@@ -163,8 +162,8 @@ def _deny(
     number: int, error: int, arg: int | None = None, test: int = JEQ, value: int = 0, *,
     unless: bool = False,
 ) -> bytes:  # fmt: skip
-    """Instructions that refuse call `number`, or only where its argument passes the test (fails it,
-    with `unless`); they begin and end with the number of the call loaded."""
+    """Return instructions that refuse call `number`, or only if its argument passes the test (with
+    `unless`: fails it). Before and after them, the number of the call is loaded."""
     refuse = _code(RETURN, ERRNO | error)
     if arg is None:
         return _code(JEQ, number, 0, 1) + refuse

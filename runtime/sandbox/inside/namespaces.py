@@ -2,8 +2,8 @@
 
     unshare -> fork: process 1 of the tree -> tmpfs as root, read-only binds, pivot_root
 
-The death of process 1 takes its tree with it, and the tmpfs goes with the last process. As root the
-tree gets a user id that nobody else has, so that its count of processes is its own.
+When process 1 dies, its tree dies, and the tmpfs goes with the last process. As root, the tree gets
+a unique user id, so that its processes are counted separately.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 MS_BIND, MS_REC, MS_PRIVATE, MNT_DETACH = 0x1000, 0x4000, 0x40000, 2
 RDONLY, NOSUID, NODEV, AT_RECURSIVE = 1, 2, 4, 0x8000
 NEW_ROOT = b"/proc"
-"""where the tree's root is put together, in a mount namespace of its own: no file of Python lies
-there, and it is everywhere"""
+"""mount point of the new root, in its own mount namespace; /proc exists everywhere and holds no
+file of Python"""
 FIRST_UID, NOBODY = 0x70000000, 65534
 
 
@@ -72,7 +72,7 @@ def _build(spec: dict[str, Any]) -> None:
 
 
 def _show(path: bytes) -> None:
-    """Make `path` of the host readable in the new root; links stay links."""
+    """Make `path` of the host readable in the new root; symbolic links stay links."""
     target = NEW_ROOT + path
     os.makedirs(os.path.dirname(target), exist_ok=True)
     if os.path.islink(path):

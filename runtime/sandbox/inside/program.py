@@ -1,7 +1,7 @@
-"""The program's end: run it, then do what the judge's process asks of its names and objects.
+"""The program's process: runs the program, then serves calls of the judge's process.
 
-Nothing that it is told is an expected value, and nothing that it says is believed to be more than
-a value: the program may hold this module too, and can only lie about what its calls return.
+It is never sent an expected value, and its answers are treated only as values. The program may
+manipulate this module too, but it can only lie about the results of its calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EXACT: dict[type, Any] = {
     int: int.__index__, float: float.__float__, complex: complex.__pos__,
     str: lambda value: str.__add__(value, ""), bytes: lambda value: bytes.__add__(value, b""),
 }  # fmt: skip
-"""what a value is of a class that extends a plain type, whatever methods the class has"""
+"""plain value of an instance of a subclass, without calling methods of the subclass"""
 DO: dict[str, Any] = {
     "get": getattr, "set": setattr, "del": delattr, "iter": iter, "next": next, "len": len,
     "bool": bool, "str": str, "repr": repr, "type": type, "isinstance": isinstance,
@@ -59,7 +59,7 @@ class Program(Link):
         self._made: Any = None
 
     def serve(self) -> None:
-        """Answer until there is nobody left to answer."""
+        """Answer until the other end is gone."""
         try:
             while True:
                 self.reply(self.receive()[1])
@@ -159,7 +159,7 @@ class Program(Link):
 
 
 def _plain(value: Any) -> Any:
-    """What an object is that extends a plain type, as that type."""
+    """Convert an instance of a subclass of a plain type to that type."""
     kind: Any = next(kind for kind in BASES if isinstance(value, kind))
     if issubclass(kind, dict):
         return dict(dict.items(value))

@@ -1,11 +1,11 @@
-"""Values between the judge's process and the program's: one line of JSON for each message.
+"""Protocol between the judge's process and the program's: one line of JSON per message.
 
     {"q": value, "h": heap}  a question    {"a": value, "h": heap}  its answer
     {"e": [class, args], "h": heap}  the exception it ended with
 
-Plain data goes by value. Containers that can change have numbers that both ends know, and every
-message says what is in them (`heap`), so a list that a call sorts is sorted for its caller too.
-What is no plain data stays where it is; each end writes and reads such things by its own tags.
+Plain data is sent by value. Mutable containers have numbers known to both ends, and every message
+holds their contents (`heap`), so a list that a call sorts is sorted for its caller too. Other
+objects stay in their process; each end writes and reads references to them with its own tags.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 quoted = encode_basestring_ascii
 LONGEST = 10**15
-"""integers beyond go as hexadecimal, which is linear to read and has no limit of digits"""
+"""larger integers are written in hexadecimal, which is parsed in linear time and has no digit
+limit"""
 LINE = 16 << 20
-"""bytes of the longest message"""
+"""longest message, in bytes"""
 KEPT = 512
-"""containers whose identity is remembered; older ones are data from then on"""
+"""number of containers whose identity is kept; older ones are sent by value from then on"""
 MAPPINGS = {"dict": dict, "OrderedDict": OrderedDict, "defaultdict": defaultdict}
 KINDS = {list: "list", set: "set", bytearray: "bytearray", deque: "deque"} | {
     made: name for name, made in MAPPINGS.items()
@@ -53,11 +54,11 @@ STATES: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "datetime.timedelta": lambda v: (v.days, v.seconds, v.microseconds),
     "datetime.timezone": lambda v: (v.utcoffset(None),),
 }  # fmt: skip
-"""values of the standard library that nobody can change: arguments that make them again"""
+"""immutable types of the standard library -> arguments that make the value again"""
 
 
 class BrokenError(BaseException):
-    """The other end is gone, or said what is no message: nothing more is worth asking."""
+    """The other end is gone or sent an invalid message; the connection is unusable."""
 
 
 class _Format:
@@ -67,7 +68,7 @@ class _Format:
 
 
 class Link:
-    """One end. A subclass says what its own things are called (`tag`, `untag`), and answers."""
+    """One end of the connection. Subclasses define tags for their own objects, and `answer`."""
 
     def __init__(self, reading: int, writing: int, step: int) -> None:
         self._reading, self._writing, self._step = reading, writing, step
@@ -90,7 +91,8 @@ class Link:
         raise NotImplementedError
 
     def name_of(self, kind: type) -> str:
-        """The name of a class that both ends have, whose instances go by value; else ""."""
+        """Return the name of a class that both ends have, whose instances are sent by value; else
+        ""."""
         raise NotImplementedError
 
     def answer(self, question: Any) -> Any:
@@ -102,7 +104,7 @@ class Link:
     # ---- messages
 
     def ask(self, *question: Any) -> Any:
-        """What the other end answers; it may ask in between."""
+        """Ask the other end and return its answer; meanwhile answer its questions."""
         self._send("q", self._written(lambda: self.encoded(question)))
         while True:
             kind, value = self.receive()
@@ -126,7 +128,7 @@ class Link:
             self._send("a", line)
 
     def receive(self) -> tuple[str, Any]:
-        """The next message; the value of an "e" is an exception."""
+        """Return the next message; the value of an "e" is an exception."""
         while (end := self._buffer.find(b"\n")) < 0:
             part = os.read(self._reading, 1 << 16)
             if not part or len(self._buffer) > LINE:
@@ -143,7 +145,7 @@ class Link:
             raise BrokenError from error
 
     def _written(self, write: Callable[[], str]) -> tuple[str, str]:
-        """The text of a value, and of the containers that it needs or that have changed."""
+        """Return the text of a value, and of the containers that it needs or that have changed."""
         heap: dict[int, str] = {}
         self._heap = heap
         text = write()
@@ -174,7 +176,7 @@ class Link:
     # ---- out
 
     def encoded(self, value: Any) -> str:
-        """The JSON of a value."""
+        """Return the JSON of a value."""
         kind = type(value)
         if value is None or value is True or value is False:
             return {None: "null", True: "true", False: "false"}[value]
@@ -231,7 +233,7 @@ class Link:
     # ---- in
 
     def decoded(self, found: Any) -> Any:
-        """The value behind its JSON."""
+        """Return the value of its JSON."""
         if not isinstance(found, dict):
             return found
         [(tag, inner)] = found.items()
@@ -258,7 +260,7 @@ class Link:
         for number, kind, inner in heap:
             if number not in self._containers:
                 self._remember(number, self._empty(kind, inner))
-        # What is hashed needs its attributes, so instances come first
+        # Fill instances first: hashing one needs its attributes.
         for number, kind, inner in sorted(heap, key=lambda row: row[1][0] != "="):
             self._set(self._containers[number], kind, inner)
         for number, _, _ in heap:
@@ -304,7 +306,7 @@ def _is_counter(kind: type) -> bool:
 
 
 def _standard(kind: Any) -> str:
-    """The name of a class by which the standard library knows it; "" for another."""
+    """Return the name of a class in the standard library; "" for another class."""
     module, name = getattr(kind, "__module__", ""), getattr(kind, "__name__", "")
     if module == "_decimal":
         module = "decimal"
@@ -313,7 +315,11 @@ def _standard(kind: Any) -> str:
 
 
 def _imported(name: str) -> Any:
-    """A class that values can be of; nothing else can be asked for."""
+    """Return a class by name, from an allowlist of modules.
+
+    Raises:
+        ValueError: the name is not allowed.
+    """
     module, _, last = name.rpartition(".")
     module = {"_collections": "collections", "_decimal": "decimal"}.get(module, module)
     if module not in ("builtins", "collections", "datetime", "decimal", "fractions"):
