@@ -3,9 +3,9 @@
     Callee.ask(endpoint, args) --asked(number, endpoint, args)--> Answering, its endpoint
          ^- future of the number <-- port <--(number, rank, value)--'
 
-For each answer to a `call` of its own Monarch keeps 0.4 KiB, in both processes and for good. Who
-dies is told as by Monarch: `stay`, a call that is never answered, is pending with every callee, and
-fails as any other would.
+For each answer to one of its own `call`s, Monarch leaks 0.4 KiB in both processes. Deaths are still
+reported by Monarch: `stay`, a call that is never answered, is pending with every callee, and fails
+as any other call would.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ KEYS = itertools.count()
 
 @dataclass(slots=True)
 class Reply:
-    """What an endpoint answers through, in the place of Monarch's port."""
+    """Replaces Monarch's port: an endpoint sends its answer through it."""
 
     port: Any
     number: int
@@ -39,7 +39,7 @@ class Reply:
 
 
 class Answering(Actor):
-    """An actor of which a `Callee` may ask all its concurrent endpoints."""
+    """An actor whose concurrent endpoints a `Callee` can call."""
 
     def __init__(self) -> None:
         self.rank: int = current_rank().rank
@@ -47,7 +47,7 @@ class Answering(Actor):
 
     @concurrent_endpoint
     async def stay(self, key: int, port: Port[Any]) -> None:
-        """Answer what is `asked` under this key at the port; never returns."""
+        """Register the port for answers to requests with this key; never returns."""
         self._ports[key].set_result(port)
         await asyncio.Event().wait()
 
@@ -59,8 +59,8 @@ class Answering(Actor):
 
 
 def travels(error: Exception) -> bool:
-    """Whether an error can be sent and read; one that cannot would be lost, and its caller wait for
-    ever (torch.compile's errors hold whole modules)."""
+    """True if an error can be pickled and read again. Another error would be lost, and its caller
+    would wait forever (torch.compile's errors hold whole modules)."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:  # a class may fail in any way of its own
@@ -70,14 +70,14 @@ def travels(error: Exception) -> bool:
 
 @dataclass(slots=True)
 class Asked:
-    """A call, and what has been answered."""
+    """A pending call, and the answers so far."""
 
     answer: asyncio.Future[list[Any]]
     found: dict[int, Any] = field(default_factory=dict)
 
 
 class Callee:
-    """An actor of a mesh, or all."""
+    """One actor of a mesh, or all of them."""
 
     def __init__(self, actor: Any, ranks: int) -> None:
         self._actor, self._ranks = actor, ranks
@@ -88,10 +88,10 @@ class Callee:
         self._told = False
 
     async def ask(self, name: str, *args: Any) -> list[Any]:
-        """The answers of all ranks to an endpoint, in rank order; the first error.
+        """Return the answers of all ranks to an endpoint, in rank order.
 
         Raises:
-            ActorError, SupervisionError: as a call of Monarch's.
+            ActorError, SupervisionError: as Monarch's calls; the first error of a rank.
         """
         getattr(self._actor, name)  # an AttributeError of ours is none of the actor's
         gone = self._gone = self._gone or self._begin()
@@ -114,7 +114,8 @@ class Callee:
         return gone
 
     async def _pump(self, loop: asyncio.AbstractEventLoop) -> None:
-        """On a thread of Monarch's: a wait on the loop for each message would cost as much."""
+        """Receive messages on a thread of Monarch: waiting on the event loop for each would be as
+        slow."""
         while True:
             self._came.append(await self._receiver._receiver.recv_task())
             if loop.is_closed() or (self._gone is not None and self._gone.done()):
@@ -141,7 +142,7 @@ class Callee:
                 asked.answer.set_result([asked.found[rank] for rank in sorted(asked.found)])
 
     def _end(self, gone: asyncio.Future[Any]) -> None:
-        """One of the actors is no more, or the loop ends."""
+        """Handle the end of `stay`: an actor has died, or the loop ends."""
         if not gone.cancelled() and (error := gone.exception()) is not None:
             self._fail(error)
         self._port.send(None)  # so that the pump looks

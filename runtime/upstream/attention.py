@@ -1,12 +1,12 @@
-"""Attention of a decode step on a GPU: what siblings share is read once.
+"""Decode attention on a GPU: KV cache pages shared by siblings are read once.
 
     queries [B, H, D], pages of keys and values, lengths [B] --> outputs [B, H, D]
 
-The completions of one prompt hold its pages together, and a decode step is bound by the bytes of
-keys and values. vLLM's kernels read a shared page once for each request. Here rows whose page
-tables start alike are grouped on the GPU, each step: one program reads the shared pages for all
-rows of a group, others what each row has of its own, and a last one joins the parts (split softmax,
-1805.02867). What is shared is decided by the numbers of pages, so that it is right whoever shares.
+Completions of one prompt share its pages, and a decode step is bound by the bytes of keys and
+values. vLLM's kernels read a shared page once for each request. Here rows whose page tables start
+alike are grouped on the GPU in each step. One program reads the shared pages for all rows of a
+group, others read each row's own pages, and a last one joins the parts (split softmax, 1805.02867).
+Sharing is found from the page numbers, so it is correct for any requests.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import triton
 import triton.language as tl
 
 TILE = 16
-"""rows of a product: group mates times query heads of a head of keys"""
+"""rows of a matrix product: rows of a team times query heads per KV head"""
 CHUNK = 512
-"""tokens that a part has at least, where rows alone fill the GPU; half of it where they do not"""
+"""least tokens of a part if rows alone fill the GPU; half of that if they do not"""
 PROGRAMS = 2048
-"""that parts are made for: 132 multiprocessors hold about 700 at a time"""
+"""target number of programs: 132 multiprocessors hold about 700 at a time"""
 MOST_PARTS = 32
 WORTH = 64
-"""shared tokens from which a group is worth a program"""
+"""least number of shared tokens for which a group gets a program"""
 
 
 @triton.jit
@@ -33,7 +33,8 @@ def _mates(  # type: ignore[no-untyped-def]
     table, stride, lengths, mates, captains, common, rows,
     PAGE: tl.constexpr, ROWS: tl.constexpr, MATES: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
-    """Who shares row i's first page, in teams of MATES; how many tokens with the first of them."""
+    """Find the rows that share row i's first page, in teams of MATES, and the number of tokens
+    shared with the first of these rows."""
     i = tl.program_id(0)
     at = tl.arange(0, ROWS)
     slot = tl.arange(0, MATES)
@@ -74,7 +75,7 @@ def _mates(  # type: ignore[no-untyped-def]
 def _starts(  # type: ignore[no-untyped-def]
     mates, captains, common, starts, MATES: tl.constexpr, WORTH: tl.constexpr
 ):
-    """Where what a row has of its own starts, in tokens."""
+    """Compute the token index at which a row's own (not shared) part starts."""
     i = tl.program_id(0)
     captain = tl.load(captains + i)
     mate = tl.load(mates + captain * MATES + tl.arange(0, MATES))
@@ -91,7 +92,7 @@ def _parts(length, CHUNK: tl.constexpr, MOST: tl.constexpr):  # type: ignore[no-
 
 @triton.jit
 def _halves(x, FP8: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of pairs of fp8 numbers in int16: the first of each and the second, in fp16."""
+    """Split pairs of fp8 numbers in int16 into the first and the second ones, in fp16."""
     if FP8:
         first = x.to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
         return first, (x >> 8).to(tl.int8).to(tl.float8e4nv, bitcast=True).to(tl.float16)
@@ -105,11 +106,12 @@ def _over(  # type: ignore[no-untyped-def]
     W: tl.constexpr, PAGE: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
     FP8: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Largest score, sum and weighted values of the tokens from low to high, for each row of q.
+    """Return largest score, sum and weighted values of the tokens from low to high, for each row of
+    q.
 
     Tensor cores take fp8 from registers in an order that only 16-bit loads from shared memory have.
-    So fp8 comes in pairs along the heads' width, W of them: the first numbers of the pairs have
-    their products, with q and into side, and the second theirs, with q1 and into side1.
+    So fp8 is loaded in pairs along the head dimension, W pairs: the first numbers of the pairs are
+    multiplied with q into side, the second ones with q1 into side1.
     """
     top = tl.full([TILE], float("-inf"), tl.float32)
     total = tl.zeros([TILE], tl.float32)
@@ -214,12 +216,13 @@ def _join(  # type: ignore[no-untyped-def]
 
 
 class Teams:
-    """Which rows of a batch share pages: tensors that stay where they are, for captured graphs.
+    """Teams: groups of batch rows that share pages, in tensors with fixed addresses for CUDA
+    graphs.
 
     Args:
-        rows: the most that a batch has.
-        group: heads of queries for each of keys.
-        device: of the pages.
+        rows: largest number of rows of a batch.
+        group: query heads per KV head.
+        device: device of the pages.
     """
 
     def __init__(self, rows: int, group: int, device: torch.device):
@@ -247,7 +250,8 @@ class Teams:
 
 
 def _chosen(programs: int) -> dict[str, int]:
-    """What was fastest on an H200: shape of a program, and parts of a row where rows are few."""
+    """Return the settings that were fastest on an H200: program shape, and parts of a row if rows
+    are few."""
     own = min(MOST_PARTS, max(2, triton.cdiv(PROGRAMS, programs)))
     return {
         "block": 64, "stages": 2, "warps": 4, "chunk": CHUNK if own == 2 else CHUNK // 2,
@@ -266,18 +270,18 @@ def decode(
     value_scale: float = 1.0,
     **how: int,
 ) -> None:
-    """softmax(scale * q k^T) v of one query a row.
+    """Compute softmax(scale * q k^T) v, with one query per row.
 
     Args:
         queries: [B, H, D], bf16, fp16 or fp8 (e4m3).
         cache: [pages, heads, page, 2 * D]: keys, then values, of each token, in the dtype of the
             queries or fp8.
         table: [B, pages of a row], int32.
-        lengths: tokens of each row, int32 [B], the new one among them.
+        lengths: tokens of each row including the new one, int32 [B].
         out: [B, H, D].
-        teams: of this table and these lengths.
-        scale: of the scores, with that of quantised queries and keys in it.
-        value_scale: of quantised values.
+        teams: formed from this table and these lengths.
+        scale: factor of the scores, including the scales of quantized queries and keys.
+        value_scale: scale of quantized values.
         **how: other than `_chosen`: block (tokens at a time), stages, warps, chunk, own_parts,
             shared_parts.
     """

@@ -1,4 +1,4 @@
-"""vLLM's FlashAttention backend, whose steps of decoding alone go through `attention`."""
+"""vLLM's FlashAttention backend; pure decode steps go through `attention` instead."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_b
 from forgedsl.runtime.upstream import attention
 
 WIDTHS = (64, 128, 256)
-"""of heads: powers of two"""
+"""supported head dimensions: powers of two"""
 
 
 class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
-    """Groups the rows of each step of decoding by the pages they share."""
+    """Groups the rows of each decode step by the pages they share."""
 
     supports_update_block_table = False  # another table has other teams
 
@@ -31,7 +31,7 @@ class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
     def build(
         self, common_prefix_len: int, common_attn_metadata: Any, fast_build: bool = False
     ) -> flash_attn.FlashAttentionMetadata:
-        """Their metadata, and the teams where each row has one query."""
+        """Build vLLM's metadata; add the teams if each row has one query."""
         found = super().build(common_prefix_len, common_attn_metadata, fast_build)
         if found.max_query_len == 1 and found.causal is True:
             self._teams.form(found.block_table, found.seq_lens, self.block_size)
@@ -40,7 +40,7 @@ class TeamsBuilder(flash_attn.FlashAttentionMetadataBuilder):
 
 
 class TeamsImpl(flash_attn.FlashAttentionImpl):
-    """Attention over pages: ours for a step of decoding, theirs for everything else."""
+    """Attention over pages: our kernel for decode steps, vLLM's for everything else."""
 
     def __init__(self, *args: Any, **named: Any):
         super().__init__(*args, **named)
@@ -89,7 +89,7 @@ class TeamsImpl(flash_attn.FlashAttentionImpl):
 
 
 class TeamsBackend(flash_attn.FlashAttentionBackend):
-    """FLASH_ATTN under its own name, so that vLLM chooses it where it would choose theirs."""
+    """FLASH_ATTN under its own name, so that vLLM selects ours where it would select its own."""
 
     @staticmethod
     def get_impl_cls() -> type[TeamsImpl]:
@@ -101,6 +101,6 @@ class TeamsBackend(flash_attn.FlashAttentionBackend):
 
 
 def take_over() -> None:
-    """Let vLLM's FLASH_ATTN be ours."""
+    """Register our backend as vLLM's FLASH_ATTN."""
     name = f"{TeamsBackend.__module__}.{TeamsBackend.__qualname__}"
     register_backend(AttentionBackendEnum.FLASH_ATTN, name)

@@ -1,6 +1,6 @@
-"""Whether the files of a checkpoint are as torch wrote them, before a run is started to read them.
+"""Check that the files of a checkpoint are intact, before a run starts from it.
 
-RUN, step --.metadata--> where tensors lie --their ends--> LaunchError | nothing
+RUN, step --.metadata--> positions of tensors --first and last bytes--> LaunchError | nothing
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from forgedsl.errors import LaunchError
 from forgedsl.runs.checkpoints import checkpoint_steps
 
 BEGIN, END, END_SIZE = b"PK\3\4", b"PK\5\6", 22
-"""what each tensor lies between: torch.save writes a zip without a comment"""
+"""first and last bytes of each tensor: torch.save writes a zip without a comment"""
 
 
 def check_checkpoint(run_dir: Path, step: int, spoilt: Callable[[Path], str]) -> None:
-    """Look at the checkpoint that a run is to go on from. `spoilt` says what is wrong with the
-    files of one, "" if nothing is.
+    """Check the checkpoint from which a run is to resume. `spoilt` returns what is wrong with the
+    files of a checkpoint, or "".
 
     Raises:
-        LaunchError: a file of it is gone, cut or overwritten; it says what to go on from instead.
+        LaunchError: a file is missing, cut or overwritten; the error names an earlier good
+            checkpoint.
     """
     folder = run_dir / f"checkpoints/step-{step}"
     if problem := spoilt(folder):
@@ -43,8 +44,8 @@ def check_checkpoint(run_dir: Path, step: int, spoilt: Callable[[Path], str]) ->
 
 
 def spoilt(folder: Path) -> str:
-    """What is wrong with the files of a checkpoint; "" if they are as long as they were, and every
-    tensor begins and ends as one."""
+    """Return what is wrong with the files of a checkpoint; "" if files have their full length and
+    every tensor has its first and last bytes."""
     from torch.distributed.checkpoint.filesystem import FileSystemReader
 
     try:

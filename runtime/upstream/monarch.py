@@ -1,4 +1,4 @@
-"""Monarch: host and process meshes, and what it tells us about their health.
+"""Adapter of Monarch: host and process meshes, and reports of their failures.
 
 `Mesh` is one spawned process mesh with its actor. Everything else of Monarch (actors, endpoints,
 ports) is used by `runtime/actors` and `runtime/services.py` through the names re-exported here.
@@ -39,22 +39,21 @@ __all__ = ["Channel", "Mesh", "Port", "PortReceiver", "attach_hosts", "bootstrap
            "this_host"]  # fmt: skip
 
 SETUP_GC = (100_000, 20, 100)
-"""while thousands of modules are imported, nearly nothing that is made is garbage"""
+"""garbage collection thresholds during startup: importing thousands of modules makes little
+garbage"""
 STOP_SECONDS = 8.0
 LEFT_SECONDS = 0.5
 GONE_SECONDS = 2.0
-"""for those that live to say so, where some rank is gone"""
+"""time for live ranks to answer, after some rank has died"""
 END_SECONDS, FLUSH_SECONDS = 5.0, 0.3
-"""for the end of Monarch's client in all, and for each of the two flushes of its messages"""
+"""time to end Monarch's client in total, and for each of its two message flushes"""
 
 
 @functools.cache
 def this_host() -> Any:
-    """This host. Monarch's client, which begins here, is ours to end.
-
-    Nothing happens at an unhandled fault: who calls an actor, or watches it, is told. Monarch's
-    default interrupts the main thread as if by Ctrl-C and exits with 130.
-    """
+    """Return this host; start Monarch's client, which `shut_down` ends. Unhandled faults are
+    ignored, since callers and watchers of an actor get the error. Monarch's default interrupts the
+    main thread as Ctrl-C does and exits with 130."""
     monarch.actor.unhandled_fault_hook = lambda failure: None
     found = monarch.actor.this_host()
     atexit.register(shut_down)  # after Monarch's own hook, and so called before it
@@ -62,12 +61,10 @@ def this_host() -> Any:
 
 
 def shut_down() -> None:
-    """End Monarch's client, at the end of the interpreter: afterwards it cannot be had again.
-
-    The hook that Monarch registers for this waits a second, and prints a traceback on a busy
-    machine; called after this one, it finds nothing to do. Nor can the threads of its runtime print
-    any more, whose words go past Python; those of others, by `sys.stderr`, still can.
-    """
+    """End Monarch's client at the exit of the interpreter; it cannot be started again. Monarch's
+    own exit hook waits a second and prints a traceback on a busy machine; if it runs after this
+    one, it does nothing. Output of Monarch's runtime threads to fd 2 is discarded; `sys.stderr`
+    still works."""
     first: Any = sys.__stderr__
     if sys.stderr is first:
         sys.stderr = open(os.dup(2), "w", buffering=1, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
@@ -77,8 +74,8 @@ def shut_down() -> None:
 
 
 def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
-    """Monarch's mesh of the hosts whose workers listen at these addresses; they may start later.
-    They reach this process `at` an address, or by a file."""
+    """Return Monarch's mesh of the hosts whose workers listen at `addresses`; they may start later.
+    They reach this process at TCP address `at`, or through a file."""
     if at:
         enable_transport(f"tcp://{at}:0")
     this_host()  # the client begins
@@ -86,12 +83,12 @@ def attach_hosts(addresses: Sequence[str], at: str = "") -> Any:
 
 
 def serve(address: str) -> None:
-    """Be a host, until this process ends."""
+    """Serve as a host until this process ends."""
     run_worker_loop_forever(address=address, ca="trust_all_connections")
 
 
 def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[], None]:
-    """What every process of a mesh does first: environment, log file, device."""
+    """Make the start function of every process of a mesh: environment, log file, device."""
     log_name = str(log)
 
     def start() -> None:
@@ -117,10 +114,8 @@ def bootstrap(environment: dict[str, str], log: Path, device: str) -> Callable[[
 
 @dataclass(slots=True, kw_only=True)
 class Mesh:
-    """A process mesh of one service replica and the actor on it.
-
-    `service` and `origin` say what the user declared; `name` is the mesh's own.
-    """
+    """Process mesh of one service replica, and the actor on it. `service` and `origin` are those of
+    the declaration; `name` is unique to the mesh."""
 
     service: str
     origin: str
@@ -130,16 +125,16 @@ class Mesh:
     actor: Any
     logs: Path
     recipe: dict[str, Any] = field(default_factory=dict)
-    """the arguments of `spawn`"""
+    """arguments of `spawn`, to start it again"""
     on: range = range(1)
     """hosts of the run"""
     on_gpus: bool = False
     end: Callable[[range, Sequence[int]], None] = lambda on, pids: None
     deaths: int = 0
-    """of processes that had its place before"""
+    """number of meshes that died in its place before"""
     members: list[dict[str, Any]] = field(default_factory=list)
     called: dict[int | None, Callee] = field(default_factory=dict)
-    """each called alone (Monarch keeps 7 KiB for each slice that is made), and all of them"""
+    """callees by rank (None: all ranks), kept because Monarch leaks 7 KiB per slice"""
 
     @classmethod
     def spawn(
@@ -160,8 +155,8 @@ class Mesh:
         end: Callable[[range, Sequence[int]], None] = lambda on, pids: None,
         deaths: int = 0,
     ) -> Mesh:
-        """Start `size` processes on each of `hosts` (none: this one) and the actor in each; in the
-        run they are hosts `on`, where `end` kills processes."""
+        """Start `size` processes on each of `hosts` (None: this host) and the actor in each. `on`
+        are the numbers of these hosts in the run; `end` kills processes there."""
         recipe = {key: value for key, value in locals().items() if key not in ("cls", "deaths")}
         unique = f"{name}_{deaths}" if deaths else name
         there = this_host() if hosts is None else hosts
@@ -173,22 +168,22 @@ class Mesh:
         )  # fmt: skip
 
     def again(self, **kwargs: Any) -> Mesh:
-        """Start the same anew; `kwargs` replace those that the actor was made with."""
+        """Start the same mesh again; `kwargs` replace arguments of the actor."""
         self.kill()
         recipe = {**self.recipe, "kwargs": {**self.recipe["kwargs"], **kwargs}}
         return Mesh.spawn(**recipe, deaths=self.deaths + 1)
 
     def kill(self) -> None:
-        """Kill what is left of its processes."""
+        """Kill its remaining processes."""
         self.end(self.on, [member["pid"] for member in self.members])
 
     def move(self, hosts: Any, on: range) -> None:
-        """Have it started `again` on other hosts."""
+        """Set the hosts for the next start with `again`."""
         self.recipe |= {"hosts": hosts, "on": on}
         self.on = on
 
     async def call(self, endpoint: str, *args: Any) -> list[Any]:
-        """Call an endpoint on all ranks; results in rank order.
+        """Call an endpoint on all ranks; return the results in rank order.
 
         Raises:
             ServiceError: an actor raised, or its process is gone.
@@ -199,12 +194,12 @@ class Mesh:
             return await self.called[None].ask(endpoint, *args)
 
     async def first(self, endpoint: str, *args: Any) -> Any:
-        """Call an endpoint on all ranks; rank 0's result."""
+        """Call an endpoint on all ranks; return rank 0's result."""
         return (await self.call(endpoint, *args))[0]
 
     async def soonest(self, endpoint: str, *args: Any) -> Any:
-        """As `first`, but the rank that fails first is heard at once, not when all have answered:
-        the others may wait for it."""
+        """Call as `first` does, but raise the first error at once. Other ranks may be waiting for
+        the failed one."""
         ranks = range(self.size * len(self.on))
         async with self._named():
             return (await asyncio.gather(*(self._call(r, endpoint, *args) for r in ranks)))[0]
@@ -215,7 +210,7 @@ class Mesh:
             return await self._call(rank, endpoint, *args)
 
     async def quiet(self, seconds: float) -> list[int]:
-        """Ranks that do not answer within so long, or are gone."""
+        """Return the ranks that are gone or do not answer within `seconds`."""
         asked = [
             asyncio.ensure_future(self._call(rank, "beat")) for rank in range(len(self.members))
         ]
@@ -229,7 +224,7 @@ class Mesh:
         return [r for r, each in enumerate(asked) if each in late or each.exception() is not None]
 
     def who(self, ranks: Sequence[int]) -> str:
-        """These ranks, as messages name them."""
+        """Describe ranks for messages: rank, host and pid."""
         return "; ".join(
             f"rank {rank} on host {self.on.start + rank // self.size}, "
             f"pid {self.members[rank]['pid']}"
@@ -245,7 +240,7 @@ class Mesh:
 
     @asynccontextmanager
     async def _named(self) -> AsyncIterator[None]:
-        """Turn Monarch's errors into ones that say which service failed, and where it stands."""
+        """Turn Monarch's errors into ServiceError with service, rank and host."""
         try:
             yield
         except (ActorError, SupervisionError) as error:
@@ -270,13 +265,13 @@ class Mesh:
             await self.procs.stop("end of run")
 
     async def abandon(self) -> None:
-        """End what is left of processes of which one died before it said who they are."""
+        """Stop the processes of a mesh of which one died before `describe` was answered."""
         with suppress(Exception):  # what is gone cannot be stopped
             async with asyncio.timeout(STOP_SECONDS):
                 await self.procs.stop("one of them died")
 
     def last_words(self, lines: int = 12) -> str:
-        """The last lines its processes wrote, for error messages; "" if there are none."""
+        """Return the last lines of its processes' logs for error messages; "" if there are none."""
         parts = []
         for file in sorted(self.logs.parent.glob(f"{self.logs.name}-*.log")):
             parts += file.read_text(errors="replace").splitlines()[-lines:]
@@ -284,6 +279,6 @@ class Mesh:
 
 
 def cause_of(error: BaseException) -> str:
-    """The last line of an actor's error, which is the error itself."""
+    """Return the last line of an actor's error, which is the error itself."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1] if lines else type(error).__name__

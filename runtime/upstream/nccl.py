@@ -1,11 +1,11 @@
-"""NCCL: a communicator of two processes, apart from the process groups of torch and vLLM.
+"""NCCL communicator of two processes, independent of the process groups of torch and vLLM.
 
     sender: invite() --128 bytes--> receiver      both: Wire(rank, invitation, wait)
 
-torch's ProcessGroupNCCL ends the process when somebody is late (its watchdog), and to make one
-blocks, without a deadline, when the other side dies over it. A communicator that does not block can
-be given up at any moment: what it waits for is asked for here, between two calls of `wait`, which
-raises when there is nothing to wait for any more. Whose communicator it is loses no more than it.
+torch's ProcessGroupNCCL kills the process at a timeout (its watchdog), and its creation blocks
+without a deadline if the other side dies. A non-blocking communicator can be aborted at any time:
+its state is polled here between calls of `wait`, which raises if there is nothing to wait for any
+more. A failure costs only this communicator.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torch import Tensor
 from forgedsl.errors import RunError
 
 INVITATION = 128
-"""bytes of what two processes find each other by"""
+"""bytes of the id by which two processes find each other"""
 CTAS = 8
-"""blocks of a kernel at most: a send that waits for its receiver leaves the GPU to the training"""
+"""largest number of thread blocks of a kernel, so that a waiting send leaves the GPU to training"""
 IN_PROGRESS, UINT8, MAGIC, UNDEFINED = 7, 1, 0xCAFEBEEF, -(2**31)
 
 Arrived = Callable[[], bool]
-"""whether a tensor that was posted has been sent, or received"""
+"""returns True if a posted tensor has been sent or received"""
 
 
 class _Id(ctypes.Structure):
@@ -34,7 +34,7 @@ class _Id(ctypes.Structure):
 
 
 class _Config(ctypes.Structure):
-    """`ncclConfig_t` of NCCL 2.17; a newer one takes as much of it as `size` says."""
+    """`ncclConfig_t` of NCCL 2.17; newer versions read only the first `size` bytes."""
 
     _fields_ = (
         ("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint),
@@ -44,7 +44,7 @@ class _Config(ctypes.Structure):
 
 
 def _library() -> Any:
-    """The NCCL that torch has brought, or the system's."""
+    """Load the NCCL library of torch, or of the system."""
     try:
         library = ctypes.CDLL("libnccl.so.2")
     except OSError as error:
@@ -59,7 +59,7 @@ def _library() -> Any:
 
 
 def invite() -> bytes:
-    """What the receiver joins by; the sender listens for it from now on."""
+    """Return the id with which the receiver joins; the sender listens from now on."""
     made, library = _Id(), _library()
     if code := library.ncclGetUniqueId(ctypes.byref(made)):
         raise RunError(f"NCCL: {library.ncclGetErrorString(code).decode()}")
@@ -67,12 +67,12 @@ def invite() -> bytes:
 
 
 def device() -> torch.device:
-    """Where the tensors lie that this thread receives."""
+    """Return the device on which this thread receives tensors."""
     return torch.device("cuda", torch.cuda.current_device())
 
 
 class Wire:
-    """One end of a communicator of two: rank 0 sends, rank 1 receives, on a stream of their own."""
+    """One end of a communicator of two: rank 0 sends, rank 1 receives, on an own CUDA stream."""
 
     def __init__(self, rank: int, invitation: bytes, wait: Callable[[], None]) -> None:
         self._nccl, self._comm, self._peer = _library(), ctypes.c_void_p(), 1 - rank
@@ -92,16 +92,16 @@ class Wire:
             raise
 
     def send(self, part: Tensor, wait: Callable[[], None]) -> Arrived:
-        """Send bytes that are there already: the training's stream is not waited for."""
+        """Send bytes that are complete; the current stream is not waited for."""
         return self._post(self._nccl.ncclSend, part, wait)
 
     def receive(self, into: Tensor, wait: Callable[[], None]) -> Arrived:
-        """Receive, once what this thread's stream still does with that memory is done."""
+        """Receive into memory, after this thread's current stream has finished using it."""
         self._stream.wait_stream(torch.cuda.current_stream())
         return self._post(self._nccl.ncclRecv, into, wait)
 
     def abort(self) -> None:
-        """Give up what is under way, and the communicator."""
+        """Abort transfers in flight and the communicator."""
         comm, self._comm = self._comm, ctypes.c_void_p()
         if comm:
             self._nccl.ncclCommAbort(comm)
@@ -120,10 +120,10 @@ class Wire:
         return arrived
 
     def _settle(self, code: int, wait: Callable[[], None]) -> None:
-        """Return when the communicator has done on the host what it was asked for last.
+        """Wait until the communicator's last host-side operation is done.
 
         Raises:
-            RunError: it cannot.
+            RunError: it failed.
         """
         state = ctypes.c_int(code)
         if code in (0, IN_PROGRESS) and self._comm:

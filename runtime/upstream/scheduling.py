@@ -1,15 +1,15 @@
-"""vLLM's scheduler with a short way through the steps that only decode.
+"""vLLM's scheduler with a fast path for steps that only decode.
 
     EngineCore.step --> schedule           requests --> blocks, SchedulerOutput
                    `--> update_from_output tokens, log-probs --> requests, `Tally`s
 
-vLLM's own code does per request and token what any request may need: encoder inputs, drafts,
-grammars, connectors, an output object, a second object for its text. Sampling for training needs
-none of it. A request that `follow` was told of has one sampled token a step with its log-prob;
-while all requests are such, and each has just one token to compute, both calls go the short way. In
-every other step (prompts, requests that vLLM has to look at, blocks that run out) vLLM's code runs.
-What either way does to requests and blocks is the same; what is sampled for followed requests is
-kept here until they finish and never passes through vLLM's output processor.
+Per request and token, vLLM's code handles all features: encoder inputs, drafts, grammars,
+connectors, an output object, another object for its text. Sampling for training needs none of them.
+A request registered with `follow` yields one sampled token per step with its log-prob. If all
+requests are followed, and each has one token to compute, both calls take the fast path. In every
+other step (prompts, other requests, no free blocks) vLLM's code runs. Both paths change requests
+and blocks in the same way. Samples of followed requests are kept here until they finish and never
+pass through vLLM's output processor.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from vllm.v1.request import Request, RequestStatus
 
 @dataclass(slots=True)
 class Tally:
-    """What has been sampled for a request, and how it ended."""
+    """Samples of a request, and why it ended."""
 
     name: str
     token_ids: list[int]
@@ -47,16 +47,16 @@ class ShortScheduler(Scheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.tallies: dict[str, Tally] = {}
-        """of the requests that are followed and not finished, by vLLM's id"""
+        """tallies of followed, unfinished requests, by vLLM's id"""
         self.num_short = 0
-        """steps that were scheduled the short way"""
+        """number of steps scheduled on the fast path"""
         self._names: dict[str, str] = {}
         self._ended: list[Tally] = []
         self._is_plain = self._has_nothing_special()
         self._blocks = self.kv_cache_manager.coordinator.single_type_managers[0]
 
     def _has_nothing_special(self) -> bool:
-        """Whether nothing that this engine is set up with wants to see each step."""
+        """True if no configured feature of this engine needs to see each step."""
         managers = self.kv_cache_manager.coordinator.single_type_managers
         hooks = (
             self.connector, self.ec_connector, self.aux_output_connector, self.lora_config,
@@ -81,11 +81,9 @@ class ShortScheduler(Scheduler):
     # ---- what the engine asks
 
     def follow(self, request_id: str, name: str) -> None:
-        """Keep what is sampled for a request that is about to be added, under `name`.
-
-        It asks for the log-prob of each sampled token, and for nothing else that is given before
-        it finishes; it has no stop strings.
-        """
+        """Keep the samples of a request that is about to be added, under `name`. The request asks
+        for the log-prob of each sampled token and for no other output before it finishes; it has no
+        stop strings."""
         self._names[request_id] = name
 
     def add_request(self, request: Request) -> None:
@@ -95,7 +93,7 @@ class ShortScheduler(Scheduler):
             self.tallies[request.request_id] = Tally(name, request._output_token_ids)
 
     def take_ended(self) -> list[Tally]:
-        """The followed requests that have finished since."""
+        """Return the followed requests that have finished since the last call."""
         ended, self._ended = self._ended, []
         return ended
 
@@ -113,7 +111,7 @@ class ShortScheduler(Scheduler):
         return self._schedule_short(chosen)
 
     def _decoding(self) -> list[Request] | None:
-        """The requests to give one token each; None where the step may be of another kind."""
+        """Return the requests to give one token each; None if the step may need vLLM's code."""
         running = self.running
         nobody_enters = len(running) >= self.max_num_active_reqs or not (
             self.waiting or self.kv_holding_waiting
@@ -210,7 +208,7 @@ class ShortScheduler(Scheduler):
         return outputs
 
     def _kept(self, output: Any) -> bool:
-        """Take what vLLM's way made of a followed request; whether it was one."""
+        """Take vLLM's output for a followed request; False if the request is not followed."""
         tally = self.tallies.get(output.request_id)
         if tally is None:
             return False
@@ -226,7 +224,7 @@ class ShortScheduler(Scheduler):
         self._ended.append(tally)
 
     def _is_sampling_alone(self, output: ModelRunnerOutput) -> bool:
-        """Whether a step gave sampled tokens with their log-probs and nothing else."""
+        """True if a step gave sampled tokens with their log-probs and nothing else."""
         return (
             bool(output.sampled_token_ids)
             and output.logprobs is not None

@@ -1,4 +1,4 @@
-"""torchtitan: the one file that touches it.
+"""Adapter of torchtitan; with `titan_*.py` and `families/` the only code that uses it.
 
 In: a `Job` model and titan service, a local folder with Hugging Face files. Out: a `TitanModel`,
 torchtitan's own model, parallelize function, optimizers, schedulers and checkpoint manager, built
@@ -43,23 +43,21 @@ from forgedsl.runtime.upstream.titan_draws import WholeDraws
 from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-"""of a model here"""
+"""dtypes of a model in the trainer"""
 PUBLISHED = {**DTYPES, "f16": torch.float16}
-"""of weights that others get"""
+"""dtypes of published weights"""
 SPMD_BACKEND = "partial_dtensor"
 
 
 def select_device(device: str) -> None:
-    """Tell torchtitan which device to use; call before anything imports torchtitan.
-
-    torchtitan reads the device type at import and falls back to "cuda" where there is none.
-    """
+    """Tell torchtitan which device to use; call this before anything imports torchtitan. torchtitan
+    reads the device type at import and falls back to "cuda" if there is none."""
     if device == "cpu":
         torch._utils._get_available_device_type = lambda: "cpu"
 
 
 def _components() -> SimpleNamespace:
-    """torchtitan's parts, imported after `select_device`."""
+    """Import torchtitan's parts; call after `select_device`."""
     from torchtitan import config, distributed
     from torchtitan.components import checkpoint, optimizer
     from torchtitan.distributed import activation_checkpoint, utils
@@ -87,12 +85,13 @@ class TitanModel:
     dp_rank: int
     dp_size: int
     context: Context
-    """who shares its rows; `dp_rank` counts those with other samples"""
+    """the ranks that share its rows; `dp_rank` numbers the groups with different samples"""
     flat: bool
-    """whether its attention takes `Stretches` of one long row, or a mask over short rows"""
+    """True if attention takes `Stretches` of one long row, False if it takes a mask over short
+    rows"""
     classes: dict[str, str]
     size: int
-    """parameters of the whole model, of which a pipeline gives this rank some layers"""
+    """number of parameters of the whole model; in a pipeline this rank has only some layers"""
     pipeline: Any = None
     lora: spec.Lora | None = None
 
@@ -100,11 +99,11 @@ class TitanModel:
         self, head: HeadFn, tokens: Tensor, positions: Tensor, attention: Tensor | Stretches
     ) -> Any:
         """Run the model on packed rows and return `head(hidden [R, L, H], lm_head weight [V, H],
-        shared)`; under tensor parallelism the weight is this rank's part, which `shared` describes.
+        shared)`. Under tensor parallelism the weight is this rank's shard, described by `shared`.
 
         tokens, positions: int64 [R, L]; attention: `Stretches` of a flat model (R = 1), else bool
-        [R, 1, L, L], True where a query may attend. In a pipeline `tokens` are what the stage
-        before makes of them, and a stage that is not the last returns hidden states.
+        [R, 1, L, L], True where a query may attend. In a pipeline, `tokens` are the hidden states
+        of the stage before, and only the last stage calls `head`; the others return hidden states.
         """
         lm_head: Any = self.model.lm_head
         if lm_head is not None:
@@ -118,25 +117,24 @@ class TitanModel:
                 lm_head.head = None
 
     def values(self, hidden: Tensor) -> Tensor:
-        """What the value head says of hidden states [N, H]; only within `head` of `hidden_to`."""
+        """Return the value head's output for hidden states [N, H]; call only in `head` of
+        `hidden_to`."""
         value: Any = self.model.value_head
         found: Tensor = value(hidden)
         return found
 
     def hf_state(self) -> dict[str, Tensor]:
-        """Weights under their Hugging Face names, each rank's shards of them; no copy, but of what
-        adapters are merged into."""
+        """Return this rank's shards of the weights under Hugging Face names. They are not copied,
+        except weights into which adapters are merged."""
         weights = lora.merged(dict(self.model.state_dict()), self.lora)
         state: dict[str, Tensor] = self.adapter.to_hf(weights)
         return state
 
 
 def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
-    """One tensor of `hf_state`, gathered from all ranks (a collective) as `dtype`.
-
-    The shards are cast first, so that ranks send no more than what is kept; one rank alone has all.
-    """
-    # half a second, which the controller has no use for
+    """Gather one tensor of `hf_state` from all ranks (a collective) as `dtype`. Shards are cast
+    first, so that ranks send no more bytes than needed; a single rank has the whole tensor."""
+    # The import takes half a second, and the controller does not need it.
     from torch.distributed.tensor import DTensor
 
     value = value.detach()
@@ -145,17 +143,15 @@ def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
         return cast
     if cast.device_mesh.size() == 1:
         return cast.to_local()
-    # what is offloaded is sent by the GPUs, which are faster
+    # Offloaded tensors are gathered through the GPUs, which are faster.
     here: Any = cast.to(cast.device_mesh.device_type)
     gathered: Tensor = here.full_tensor()
     return gathered
 
 
 def meeting() -> TCPStore:
-    """Where the ranks of a process group find each other, as long as it is held.
-
-    It listens itself: a port that is looked up and let go of may be another's before a rank binds.
-    """
+    """Make a store at which the ranks of a process group meet, as long as it is held. It listens on
+    a free port itself: a port that is found and released could be taken before a rank binds it."""
     return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
@@ -169,8 +165,8 @@ def init_distributed(
     *,
     offload: bool = False,
 ) -> SimpleNamespace:
-    """Join this service's process group, which meets at a `meeting`, through torchtitan; what is
-    in the host's memory needs one for CPUs, too."""
+    """Join this service's process group at a `meeting`, through torchtitan. With `offload`, a CPU
+    backend is added for tensors in host memory."""
     os.environ.update(
         RANK=str(rank),
         LOCAL_RANK=str(local_rank),
@@ -179,13 +175,13 @@ def init_distributed(
         MASTER_PORT=str(port),
         TORCHELASTIC_USE_AGENT_STORE="True",  # rank 0 listens nowhere itself
     )
-    # its own habit is the temporary folder, which goes with the run
+    # The default is the temporary folder, which is removed with the run.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache.folder() / "inductor"))
     select_device(device)
     parts = _components()
     if device != "cpu":
         torch.cuda.set_device(local_rank % torch.cuda.device_count())
-    # the flight recorder's folder would be made where the user stands
+    # Otherwise the flight recorder would make its folder in the current directory.
     config = parts.CommConfig(trace_buf_size=0)
     parts.dist_utils.init_distributed(config, enable_cpu_backend=offload)
     return parts
@@ -197,7 +193,7 @@ def build_model(
     """Build the model on this rank, parallelized and with initial (not loaded) weights.
 
     Raises:
-        LaunchError: the architecture is not one torchtitan has, or its sizes do not fit.
+        LaunchError: torchtitan does not have the architecture, or its sizes do not fit.
     """
     parallelism = _parallelism(service.parallel, parts)
     dims = parts.ParallelDims.from_config(parallelism, torch.distributed.get_world_size())
@@ -209,7 +205,7 @@ def build_model(
         alone = replace(parallelism, pipeline_parallel_degree=1)
         config.update_from_config(config=SimpleNamespace(parallelism=alone))
     keep_loss_whole(config)
-    # FSDP computes in the service's dtype whatever a model that is trained keeps
+    # FSDP computes in the service's dtype; the stored weights of a trained model may have another.
     store = DTYPES[_kept(service.optimizer) if service.optimizer is not None else service.dtype]
     with torch.device("meta"), _default_dtype(store):
         module = config.build()
@@ -247,7 +243,8 @@ def _start(
     module: Any, service: spec.TitanService, device: torch.device, shapes: dict[str, torch.Size],
     seed: int,
 ) -> None:  # fmt: skip
-    """Initial weights of a model of which `shapes` are all, and what its passes need."""
+    """Initialize the weights. `shapes` are those of the whole model. Also set up hooks that forward
+    and backward passes need."""
     torch.manual_seed(seed)
     module.to_empty(device="cpu" if service.offload else device)
     with torch.no_grad(), WholeDraws():  # type: ignore[no-untyped-call]
@@ -263,10 +260,11 @@ def _split(
     module: Any, dims: Any, model: spec.Model, service: spec.TitanService, folder: Path,
     device: torch.device,
 ) -> Any:  # fmt: skip
-    """This rank's place in a pipeline, if any; the model keeps the layers that it computes."""
+    """Return this rank's place in a pipeline, or None; the module keeps only the layers of its
+    stage."""
     if service.parallel.pp == 1:
         return None
-    # torch's pipelining takes a while to import
+    # Importing torch's pipelining is slow.
     from forgedsl.runtime.upstream import titan_pipeline
 
     layers = stage_layers(read_model(model, folder)[1], service.parallel.pp)
@@ -302,7 +300,7 @@ def _wrap(
 def build_optimizer(
     titan: TitanModel, opt: spec.Optimizer, steps: int, parts: SimpleNamespace
 ) -> tuple[Any, Any]:
-    """torchtitan's optimizer and learning-rate containers for `opt`."""
+    """Build torchtitan's optimizer and learning-rate containers for `opt`."""
     optimizers = parts.OptimizersContainer.Config(
         param_groups=[
             parts.ParamGroupConfig(
@@ -332,8 +330,8 @@ def build_optimizer(
 
 
 def _step_in_f32(optimizer: torch.optim.Optimizer) -> None:
-    """Have Adam's kernel for CPUs, which takes one dtype, step in f32 with moments kept in bf16, as
-    that for GPUs does."""
+    """Let Adam on CPUs step in f32 with moments stored in bf16, as on GPUs. The CPU kernel supports
+    only one dtype."""
 
     def cast(dtype: torch.dtype) -> Callable[..., None]:
         def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
@@ -349,7 +347,7 @@ def _step_in_f32(optimizer: torch.optim.Optimizer) -> None:
 
 
 def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None:
-    """Give optimizers and schedulers the numbers of `opt`, at the step where they are."""
+    """Set the hyperparameters of `opt` in optimizers and schedulers, at their current step."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group.update(initial_lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
@@ -363,8 +361,8 @@ def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None
 
 
 def complete_moments(optimizers: Any) -> None:
-    """Give weights that no gradient has reached (a head that no loss reads) moments of 0, as a
-    checkpoint is loaded into those of all weights."""
+    """Add zero moments for weights that had no gradient (a head that no loss reads), because
+    loading a checkpoint expects moments of all weights."""
     for optimizer in optimizers:
         known = next(iter(optimizer.state.values()), None)
         for weight in (w for group in optimizer.param_groups for w in group["params"]):
@@ -385,8 +383,8 @@ def build_checkpointer(
     states: dict[str, Any],
     parts: SimpleNamespace,
 ) -> Any:
-    """torchtitan's checkpoint manager over `folder`; `source` holds initial safetensors. It removes
-    nothing: that is done when all of a checkpoint is written."""
+    """Build torchtitan's checkpoint manager for `folder`; `source` holds initial safetensors. It
+    keeps all checkpoints: old ones are removed when a new one is complete."""
     config = parts.CheckpointManager.Config(
         enable=True, folder=folder.name, interval=2**31,
         initial_load_path=str(source) if source else None, initial_load_in_hf=source is not None,
@@ -401,7 +399,7 @@ def build_checkpointer(
 
 
 def load_hf_weights(titan: TitanModel, folder: Path) -> None:
-    """Load safetensors of `folder` into a model that is never saved (a frozen reference)."""
+    """Load the safetensors of `folder` into a model that is never saved (a frozen reference)."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
     from torch.distributed.checkpoint.state_dict_loader import load
 
@@ -413,10 +411,12 @@ def load_hf_weights(titan: TitanModel, folder: Path) -> None:
 def checkpoint_weights(
     model: spec.Model, service: spec.TitanService, folder: Path, checkpoint: Path
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Weights of a checkpoint under their Hugging Face names, whole, in the model's dtype, and
-    those of its value head.
+    """Return the whole weights of a checkpoint under Hugging Face names, in the model's dtype, and
+    those of its value head. Call in a process that has not used torchtitan for another device. No
+    process group is needed.
 
-    Call in a process that has not used torchtitan for another device: no process group is needed.
+    Raises:
+        LaunchError: the checkpoint cannot be read.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_loader import load
@@ -454,7 +454,7 @@ def checkpoint_weights(
 
 
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:
-    """Clip gradients to `max_norm` over all ranks; returns the norm before clipping."""
+    """Clip gradients to `max_norm` over all ranks; return the norm before clipping."""
     weights = list(titan.model.parameters())
     clip = parts.dist_utils.clip_grad_norm_
     if titan.pipeline is None:
@@ -472,11 +472,9 @@ def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -
 
 @contextmanager
 def _no_trainer() -> Iterator[None]:
-    """Stand in for torchtitan's Trainer, which its model configs import for one isinstance check.
-
-    With it come datasets, pandas, torchao and TensorBoard, 1121 modules that no rank uses. Measured
-    on one slow core: 114 MiB and 1.2 s of each rank, 3.8 s where no byte code is kept.
-    """
+    """Replace torchtitan's Trainer, which its model configs import for one isinstance check. It
+    would import datasets, pandas, torchao and TensorBoard: 1121 modules that no rank uses. Measured
+    on one slow core: 114 MiB and 1.2 s per rank, 3.8 s without cached byte code."""
     name = "torchtitan.trainer"
     stub: Any = ModuleType(name)
     stub.Trainer = type("Trainer", (), {"Config": type("Config", (), {})})
@@ -489,7 +487,7 @@ def _no_trainer() -> Iterator[None]:
 
 
 def _parallelism(degrees: spec.TitanParallel, parts: SimpleNamespace) -> Any:
-    """Weights are sharded over dp_shard x cp; rows are by us (`titan_context`), not torchtitan."""
+    """Weights are sharded over dp_shard x cp; we split rows (`titan_context`), not torchtitan."""
     return parts.ParallelismConfig(
         data_parallel_replicate_degree=degrees.dp_replicate,
         data_parallel_shard_degree=degrees.dp_shard * degrees.cp,
@@ -501,7 +499,7 @@ def _parallelism(degrees: spec.TitanParallel, parts: SimpleNamespace) -> Any:
 
 
 def _kept(opt: spec.Optimizer) -> str:
-    """The dtype of weights and gradients."""
+    """Return the dtype of stored weights and gradients."""
     return "bf16" if opt.precision == "bf16" else "f32"
 
 
@@ -516,13 +514,14 @@ def _activation_checkpoint(mode: str, parts: SimpleNamespace) -> Any:
 
 
 def _any_length(embed: nn.Module, args: tuple[Any, ...], hidden: Tensor) -> None:
-    """Have the blocks compiled once for packed rows of all lengths."""
+    """Mark the row length as dynamic, so that blocks are compiled once for all lengths."""
     if hidden.shape[1] > 1:
         torch._dynamo.maybe_mark_dynamic(hidden, 1)
 
 
 def _plain_sum_reduction(module: nn.Module) -> None:
-    """Gloo has no PREMUL_SUM: reduce gradients by plain sums (denominators are global already)."""
+    """Reduce gradients by plain sums: Gloo has no PREMUL_SUM, and denominators are global
+    already."""
     from torch.distributed.fsdp import FSDPModule
 
     for part in module.modules():
@@ -541,7 +540,7 @@ def _class_name(value: Any) -> str:
 
 
 def _torchtitan_name(cls: type) -> str:
-    """The torchtitan class behind FSDP's dynamic subclass."""
+    """Return the torchtitan class behind FSDP's dynamic subclass."""
     for base in cls.__mro__:
         if base.__module__.startswith("torchtitan."):
             return f"{base.__module__}.{base.__qualname__}"

@@ -1,11 +1,11 @@
 """torchtitan model configs: from a job's model to torchtitan's own `ModelSpec`, adapted.
 
 Every model is read from its config.json and built by its family (`families/`). Two parts are
-replaced through torchtitan's configuration system: the inner attention (on GPUs within the
-sequences of one packed row; on CPUs, for which that has no kernels, SDPA over a mask) and the
-lm_head (`LossHead`, which hands hidden states and weight to the loss inside its own forward, so
-that FSDP's hooks around lm_head apply to the loss as they do to logits). Part of the adapter in
-`titan.py`; import nothing of torchtitan at module level.
+replaced through torchtitan's configuration system: the inner attention (on GPUs variable-length
+attention over one packed row; on CPUs, which have no such kernel, SDPA with a mask) and the lm_head
+(`LossHead`, which calls the loss with hidden states and weight inside its own forward, so that
+FSDP's hooks around lm_head also apply to the loss). Part of the adapter in `titan.py`; import
+nothing of torchtitan at module level.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from forgedsl.runtime.upstream import families
 from forgedsl.runtime.upstream.titan_attention import masked_attention, packed_attention
 
 HeadFn = Callable[[Tensor, Tensor, dict[str, Any]], Any]
-"""hidden [R, L, H], lm_head weight [V, H], and where tensor parallelism splits the vocabulary its
-`group` and `vocabulary` -> whatever the model's forward shall return"""
+"""function of hidden [R, L, H], lm_head weight [V, H] and a dict (`group` and `vocabulary` if
+tensor parallelism splits the vocabulary); its result is returned by the model's forward"""
 
 
 def model_spec(model: spec.Model, folder: Path) -> Any:
-    """torchtitan's ModelSpec for the model in `folder`, by its config.json.
+    """Return torchtitan's ModelSpec for the model in `folder`, by its config.json.
 
     Raises:
-        LaunchError: it belongs to no family, or is another one than the file declares.
+        LaunchError: its family is unknown, or it differs from the declared model.
     """
     family, dims = read_model(model, folder)
     return families.build(family, dims)
 
 
 def read_model(model: spec.Model, folder: Path) -> tuple[Family, Dims]:
-    """Family and dimensions of the model in `folder`, which must be those declared.
+    """Return family and dimensions of the model in `folder`.
 
     Raises:
-        LaunchError: they are not, or belong to no family.
+        LaunchError: its family is unknown, or they differ from those declared.
     """
     config_file = folder / "config.json"
     if not config_file.exists():
@@ -67,7 +67,7 @@ def read_model(model: spec.Model, folder: Path) -> tuple[Family, Dims]:
 
 
 def adapt_config(config: Any, model: spec.Model, service: spec.TitanService) -> Any:
-    """Our attention and lm_head in torchtitan's model config; RoPE sized to the context."""
+    """Put our attention and lm_head into torchtitan's model config; size RoPE to the context."""
     context = model.context or config.max_seq_len
     if service.batch.seq_len > config.max_seq_len:
         raise LaunchError(
@@ -87,7 +87,7 @@ def adapt_config(config: Any, model: spec.Model, service: spec.TitanService) -> 
 
 
 def keep_loss_whole(config: Any) -> None:
-    """What the lm_head returns is a loss: no logits to be placed on the ranks of a mesh."""
+    """Drop the output sharding of lm_head: it returns a loss, not logits."""
     sharding = config.lm_head.sharding_config
     if sharding is not None:
         config.lm_head.sharding_config = dataclasses.replace(
@@ -96,10 +96,9 @@ def keep_loss_whole(config: Any) -> None:
 
 
 def local_parts(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """This rank's part of a weight that is split over the vocabulary, and how it is split.
-
-    The gradient of hidden that a loss with a group returns is whole on each rank.
-    """
+    """Return hidden states, this rank's shard of a weight split over the vocabulary, and a dict
+    that describes the split. A loss with a group returns the whole gradient of `hidden` on each
+    rank."""
     if not isinstance(weight, DTensor):
         return hidden, weight, {}
     shared = {"group": weight.device_mesh.get_group(), "vocabulary": weight.shape[0]}
@@ -109,11 +108,11 @@ def local_parts(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, dict[st
 
 
 def _loss_head() -> type:
-    """torchtitan's linear layer as a head for losses; made after torchtitan knows its device."""
+    """Make the lm_head class from torchtitan's linear layer, after torchtitan knows its device."""
     from torchtitan.models.common.linear import Linear
 
     class LossHead(Linear):
-        """lm_head that computes `head(hidden, weight)` where one is set, else logits."""
+        """lm_head that returns `head(hidden, weight)` if `head` is set, else logits."""
 
         @dataclass(kw_only=True, slots=True)
         class Config(Linear.Config):

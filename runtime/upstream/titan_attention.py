@@ -1,7 +1,7 @@
 """Attention among the tokens of packed rows, as modules that torchtitan's configs accept.
 
-On CPUs rows are short and a boolean mask says who may attend to whom; on GPUs all sequences lie in
-one row, and kernels go by where they begin. Import nothing of torchtitan at module level: it reads
+On CPUs rows are short and attention uses a boolean mask. On GPUs all sequences are in one row, and
+the kernels get the bounds of the sequences. Import nothing of torchtitan at module level: it reads
 its device when it is imported.
 """
 
@@ -15,20 +15,21 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CAUSAL = 1
-"""the memory-efficient kernel's name for a mask from the upper left corner"""
+"""value with which the memory-efficient kernel selects a causal mask aligned to the upper left
+corner"""
 
 
 class Stretches(NamedTuple):
-    """Which tokens of one long row attend to each other: those of a stretch, backwards."""
+    """Stretches of one long row; tokens attend to earlier tokens of their stretch."""
 
     bounds: Tensor
-    """int32 [D + 1], where stretches begin, and the row's length"""
+    """int32 [D + 1]: starts of stretches, then the row's length"""
     longest: int
-    """at least as long as the longest stretch"""
+    """upper bound of the length of a stretch"""
 
 
 def masked_attention() -> type:
-    """The module class for CPUs."""
+    """Return the attention class for CPUs."""
     from torchtitan.protocols.module import Module
 
     class MaskedAttention(Module):
@@ -65,16 +66,14 @@ def masked_attention() -> type:
 
 
 def packed_attention() -> type:
-    """The module class for GPUs."""
+    """Return the attention class for GPUs."""
     from torch.nn.attention.varlen import varlen_attn
     from torchtitan.protocols.module import Module
 
     class PackedAttention(Module):
-        """Causal attention within `Stretches` of one row, without an L x L mask (GPU).
-
-        16-bit numbers go through flash attention, f32 through the memory-efficient kernel.
-        torchtitan's own module would switch to a build of flash attention that torch has not.
-        """
+        """Causal attention within `Stretches` of one row, without an L x L mask (GPU). 16-bit
+        dtypes use flash attention, f32 the memory-efficient kernel. torchtitan's own module would
+        need a build of flash attention that torch does not include."""
 
         @dataclass(kw_only=True, slots=True)
         class Config(Module.Config):

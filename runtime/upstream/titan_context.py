@@ -1,11 +1,12 @@
-"""Context parallelism of torchtitan's decoders: ranks share rows, in attention their heads.
+"""Context parallelism for torchtitan's decoders: ranks split rows; in attention they split heads.
 
     q, k, v [R, L / n, heads] --all-to-all--> [R, L, heads / n] --attention--> back
 
-DeepSpeed-Ulysses (2309.14509): all but attention looks at single tokens, and attention at single
-heads, so it is computed as ever, on whole rows with their documents. torchtitan's own way is for
-flex attention, which has no kernel for CPUs, and causal SDPA, which knows no documents; attention
-by stretches, which is ours on GPUs, it refuses. Part of the adapter in `titan.py`.
+DeepSpeed-Ulysses (2309.14509): everything but attention works per token, and attention works per
+head, so attention runs unchanged on whole packed rows. torchtitan's own context parallelism
+supports flex attention, which has no CPU kernel, and causal SDPA, which cannot separate packed
+sequences. It does not support our variable-length attention on GPUs. Part of the adapter in
+`titan.py`.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from forgedsl.runtime.context_parallel import Context
 
 
 def share_rows(module: nn.Module, dims: Any, degrees: spec.TitanParallel) -> Context:
-    """Have the layers of a model that is not yet parallelized exchange tokens for heads.
+    """Let the attention layers of a model, before it is parallelized, exchange tokens for heads.
 
     Raises:
-        LaunchError: they cannot be dealt out evenly, of a model that the plan did not know.
+        LaunchError: heads cannot be split evenly, in a model whose sizes the plan did not know.
     """
     if degrees.cp == 1:
         return Context()
@@ -47,7 +48,7 @@ def share_rows(module: nn.Module, dims: Any, degrees: spec.TitanParallel) -> Con
 
 
 def _neighbours(dims: Any, size: int) -> Context:
-    """The ranks that share rows, within what torchtitan takes for data parallelism."""
+    """Return the ranks that share rows, within torchtitan's data-parallel mesh."""
     batch = dims.get_mesh("batch")
     mesh = batch._unflatten(0, (batch.size() // size, size), ("samples", "context"))["context"]
     return Context(rank=mesh.get_local_rank(), size=size, group=mesh.get_group())
@@ -57,7 +58,7 @@ def _exchanging(attend: Callable[..., Tensor], size: int, group: Any) -> Callabl
     name: Any = group.group_name
 
     def swapped(parts: Tensor) -> Tensor:
-        """Part i of [n, ...] to rank i."""
+        """Send part i of [n, ...] to rank i."""
         return all_to_all_single(parts.contiguous(), None, None, name)
 
     def forward(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:

@@ -1,8 +1,8 @@
-"""Random weights in the host's memory: the same on any number of ranks, and no two alike.
+"""Random initial weights in host memory: equal for any number of ranks, different for all tensors.
 
-DTensor has GPUs draw for a tensor's shards what its whole would get. Elsewhere it does not: on CPUs
-every rank starts from the same seed, so that all shards of a weight are equal, and in the host's
-memory under a mesh of GPUs (offload) each draw starts anew, so that all layers are.
+On GPUs, DTensor draws shards as parts of the whole tensor's random numbers. In host memory it does
+not: on CPUs every rank has the same seed, so all shards of a weight would be equal; with offload
+each draw restarts the generator, so all layers would be equal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ DRAWS = {torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default}
 
 
 class WholeDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is open, shards in the host's memory are cut from what is drawn for their whole."""
+    """While active, shards in host memory are cut from random numbers drawn for the whole
+    tensor."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None

@@ -21,7 +21,7 @@ A, B = ".lora_a.weight", ".lora_b.weight"
 
 
 def with_adapters(config: Any, lora: spec.Lora | None) -> Any:
-    """A model config whose linear layers have adapters, and of which nothing else is trained."""
+    """Return a model config whose linear layers have adapters; nothing else is trained."""
     if lora is None:
         return config
     from torchtitan.components.lora import LoRAConverter
@@ -35,7 +35,7 @@ def with_adapters(config: Any, lora: spec.Lora | None) -> Any:
 
 
 def _apart(fused: Any) -> Any:
-    """The same projections as three layers."""
+    """Return the same projections as separate layers."""
     from torchtitan.models import qwen3
     from torchtitan.models.common.attention import QKVLinear
     from torchtitan.models.common.linear import Linear
@@ -54,9 +54,9 @@ def _apart(fused: Any) -> Any:
 
 
 def draw(model: torch.nn.Module, shapes: Mapping[str, torch.Size]) -> None:
-    """Initial values of A, the same for any number of ranks: ranks that each draw a shard of their
-    own, with one seed, would draw the same rows, and those stay the same for ever. `shapes` are
-    those of the whole model, of which a stage of a pipeline has some layers."""
+    """Initialize A, equal for any number of ranks. If each rank drew its own shard with the same
+    seed, all shards would have equal rows, forever. `shapes` are those of the whole model, of which
+    a pipeline stage has some layers."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     generator = torch.Generator().manual_seed(0)
@@ -75,7 +75,7 @@ def draw(model: torch.nn.Module, shapes: Mapping[str, torch.Size]) -> None:
 
 
 def merged(state: dict[str, Tensor], lora: spec.Lora | None) -> dict[str, Tensor]:
-    """`state` with the adapters added to the weights they belong to, and without them."""
+    """Return `state` with the adapters merged into their weights and removed."""
     if lora is None:
         return state
     found = dict(state)

@@ -1,14 +1,14 @@
-"""A model split by layers over the ranks of a pipeline, on torch's stages and schedules.
+"""Pipeline parallelism: a model split by layers over ranks, with torch's stages and schedules.
 
     model --split--> the layers of this rank
     microbatches --Pipeline.run--> first stage -> hidden states -> ... -> last stage: the loss
 
 Every stage packs the same samples, so each knows the shapes of all microbatches, and nothing but
-hidden states and their gradients travels. A rank builds its stage anew for each pass: torch's own
-has buffers of one shape for a fixed number of microbatches, allocated for all of them at once;
-here each has the shape of its rows, and room from its arrival to its backward. A weight that
-embedding and head share is kept by both ends, whose gradients are added up before each update.
-Part of the adapter in `titan.py`; import it where there is a pipeline only.
+hidden states and their gradients travels. A rank builds its stage again for each pass: torch's
+stage has buffers of one shape for a fixed number of microbatches, all allocated at once. Here each
+buffer has the shape of its microbatch, and lives from its arrival to its backward. A weight shared
+by embedding and head is kept on both ends; their gradients are summed before each update. Part of
+the adapter in `titan.py`; import it only if there is a pipeline.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from torch.distributed.pipelining.stage import _RecvInfo
 from forgedsl.runtime.upstream import value_head
 
 Shape = tuple[int, int]
-"""rows and tokens of a microbatch"""
+"""rows and row length of a microbatch"""
 Call = Callable[[int, Any], Tensor]
-"""number of a microbatch, and the hidden states that came: what the stage's layers make of them"""
+"""runs the stage's layers: (number of a microbatch, received hidden states) -> output"""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Pipeline:
     dtype: torch.dtype
     device: torch.device
     ends: dist.ProcessGroup | None
-    """the first and the last rank of this pipeline, where they share a weight and this is one"""
+    """group of the first and last rank, if they share a weight and this rank is one of them"""
 
     @property
     def is_first(self) -> bool:
@@ -56,11 +56,12 @@ class Pipeline:
         return self.stage == self.stages - 1
 
     def run(self, model: nn.Module, shapes: Sequence[Shape], call: Call, *, train: bool) -> None:
-        """Take all microbatches through the pipeline; `call` of the last stage returns their loss,
-        of which gradients are taken to `train`."""
+        """Run all microbatches through the pipeline. `call` of the last stage returns the loss;
+        with `train`, gradients are computed."""
         stage = _Stage(self, model, shapes, call)
         if train:
-            # of fewer microbatches than stages all are in flight: then the two are the same
+            # With fewer microbatches than stages, all are in flight: GPipe and 1F1B are then the
+            # same.
             kind: Any = ScheduleGPipe if len(shapes) < self.stages else Schedule1F1B
             schedule = kind(stage, len(shapes), loss_fn=_given, scale_grads=False)
             stage.has_backward = True
@@ -73,14 +74,15 @@ class Pipeline:
                     part.reshard()
 
     def from_last(self, found: Any) -> Any:
-        """What the last stage has found, on all of them."""
+        """Broadcast the last stage's object to all stages."""
         box = [found]
         dist.broadcast_object_list(box, group_src=self.stages - 1, group=self.group,
                                    device=self.device)  # fmt: skip
         return box[0]
 
     def to_first(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of all stages, on the first, in the host's memory; one at a time travels."""
+        """Collect the tensors of all stages in the first stage's host memory; they are sent one at
+        a time."""
         told: list[Any] = [None] * self.stages
         mine = {name: (value.shape, value.dtype) for name, value in state.items()}
         dist.all_gather_object(told, mine, group=self.group)
@@ -99,7 +101,8 @@ class Pipeline:
         return state
 
     def add_up_tied(self, model: Any) -> list[nn.Parameter]:
-        """Give both ends the gradient of the weight they share; returns what another counts."""
+        """Sum the gradients of the shared weight on both ends. Returns weights that another rank
+        counts in the gradient norm."""
         weight = model.tok_embeddings.weight if self.ends is not None else None
         if weight is None or not weight.requires_grad:
             return []
@@ -110,7 +113,7 @@ class Pipeline:
         return [weight] if self.is_last else []
 
     def copy_tied(self, model: Any) -> None:
-        """Begin with one value of the weight that both ends have."""
+        """Copy the shared weight from the last stage to the first."""
         if self.ends is not None:
             with torch.no_grad():
                 dist.broadcast(_local(model.tok_embeddings.weight), group_src=1, group=self.ends)
@@ -120,10 +123,9 @@ def split(
     module: Any, dims: Any, layers: Sequence[int], *, width: int, dtype: torch.dtype,
     device: torch.device,
 ) -> Pipeline:  # fmt: skip
-    """Leave a whole model, on the meta device, with the layers of this rank: so many per stage.
-
-    The last stage of a model with one weight for both ends keeps the embedding for its weight
-    alone, so that names in checkpoints and of optimizer states are those of the whole model.
+    """Keep only this rank's layers of a whole model on the meta device; `layers` is their number
+    per stage. If embedding and head share a weight, the last stage keeps the embedding for its
+    weight only, so that names in checkpoints and optimizer states equal those of the whole model.
     """
     mesh = dims.get_mesh("pp")
     group, stage, stages = mesh.get_group(), mesh.get_local_rank(), mesh.size()
@@ -149,7 +151,7 @@ def split(
 
 
 def _ends(group: dist.ProcessGroup) -> dist.ProcessGroup | None:
-    """The group of both ends of this rank's pipeline; made by all ranks together."""
+    """Make the group of both ends of this rank's pipeline; a collective call on all ranks."""
     found: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(found, dist.get_process_group_ranks(group))
     mine = None
@@ -170,7 +172,7 @@ def _given(value: Tensor, *_: Any) -> Tensor:
 
 
 class _Made(dict[int, Any]):
-    """A dict that makes what is asked for."""
+    """A dict that makes missing values."""
 
     def __init__(self, make: Callable[[int], Any]) -> None:
         super().__init__()
@@ -198,7 +200,7 @@ class _Stage(PipelineStage):
         self._stage_meta.inputs = self._stage_meta.input_grads = (self._meta,)
 
     def forwards(self) -> None:
-        """All microbatches, without gradients."""
+        """Run the forward pass of all microbatches, without gradients."""
         sent: list[Any] = []
         for i in range(len(self._shapes)):
             _wait_batch_p2p(_batch_p2p(self.get_fwd_recv_ops(i)))
@@ -210,7 +212,8 @@ class _Stage(PipelineStage):
         _wait_batch_p2p(sent)
 
     def _to_come(self, i: int, source: int) -> tuple[_RecvInfo, ...]:
-        """Room for what another stage sends of a microbatch; of the first, it has its tokens."""
+        """Return a receive buffer for a microbatch from another stage; the first stage has its
+        tokens."""
         if source < 0:
             return (_RecvInfo("tokens", None, None, self._meta, is_root_arg=True),)
         place = self._place
@@ -237,7 +240,7 @@ class _Stage(PipelineStage):
         return super().forward_one_chunk(fwd_chunk_id, (None,), None, False)
 
     def forward_maybe_with_nosync(self, hidden: Tensor | None) -> Tensor:
-        """Nothing but hidden states, or torch would look for gradients of the rest."""
+        """Pass only hidden states; torch would look for gradients of any other input."""
         out = self._run(self._at, hidden)
         return out if self.is_last else out.to(self._place.dtype).contiguous()
 

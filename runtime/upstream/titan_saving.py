@@ -1,9 +1,9 @@
-"""Checkpoints of a trainer, written while it goes on where there is room for a copy.
+"""Checkpoints of a trainer, written in the background if there is memory for a copy.
 
 On GPUs the state of model, optimizer and scheduler is copied on the GPU, in milliseconds, and
-written from there on a thread, with a stream and a process group of its own; a GPU that is full has
-it copied to the host's memory first. On CPUs writing would take the cores of the next step, and a
-copy its memory, so it is written at once. Each rank decides for itself.
+written from there on a thread, with a stream and a process group of its own; if the GPU is full,
+the state is first copied to host memory. On CPUs, writing would compete with the next step for
+cores, and a copy for memory, so the state is written at once. Each rank decides for itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 ROOM = 1.25
-"""of the bytes of a copy, that have to be free for one"""
+"""free memory needed for a copy, relative to its size"""
 WRITERS = 4
-"""files that a rank writes at a time out of the host's memory"""
+"""files that a rank writes concurrently from host memory"""
 
 
 class Saver:
-    """Made by all ranks together; `room` says where a copy of so many bytes, on the GPU and on the
-    host, can be: there, or nowhere."""
+    """Writes checkpoints; made by all ranks together. `room` decides where a copy of the state
+    (bytes on GPU, bytes on host) fits: "device", "host" or "" (nowhere)."""
 
     def __init__(self, manager: Any, device: torch.device) -> None:
         self._manager, self._device = manager, device
@@ -33,8 +33,8 @@ class Saver:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def save(self, step: int) -> Future[Any]:
-        """Begin the checkpoint of a step; the state may change when this returns, and the future
-        is done when it is written."""
+        """Begin the checkpoint of a step. After the return the state may change; the future is done
+        when the checkpoint is written."""
         from torch.distributed.checkpoint import state_dict_saver
         from torch.distributed.checkpoint.filesystem import FileSystemWriter
 
@@ -67,7 +67,7 @@ class Saver:
         if self._device.type == "cpu":
             return ""
         host = psutil.virtual_memory().available
-        # what is offloaded is copied to where it is
+        # Offloaded tensors are copied within host memory.
         if ROOM * on_gpu < torch.cuda.mem_get_info()[0] and ROOM * on_host < host:
             return "device"
         return "host" if ROOM * (on_gpu + on_host) < host else ""
@@ -80,7 +80,7 @@ class Saver:
 
 
 def _num_bytes(state: Any) -> tuple[int, int]:
-    """Of the tensors of a nested state, this rank's shards: on its GPU and on the host."""
+    """Return the bytes of this rank's shards in a nested state: on its GPU, and on the host."""
     if isinstance(state, Tensor):
         here: Any = state.to_local() if hasattr(state, "to_local") else state
         return (0, here.nbytes) if here.device.type == "cpu" else (here.nbytes, 0)
@@ -89,7 +89,7 @@ def _num_bytes(state: Any) -> tuple[int, int]:
 
 
 def _copied(state: Any) -> Any:
-    """A copy of a nested state, tensors where they are."""
+    """Copy a nested state; tensors stay on their devices."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):

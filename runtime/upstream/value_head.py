@@ -1,10 +1,10 @@
-"""A value head on torchtitan's model: one number of the hidden state behind each token.
+"""A value head on torchtitan's model: one number per hidden state.
 
     model --attach--> model.value_head     folder/value_head/model.safetensors --load--> weights
 
-It is a part of the model, so that FSDP, the optimizer and checkpoints take it along, and no part of
-the weights under Hugging Face names: generators never see it. It starts at 0 where the model's
-folder brings none. Part of the adapter in `titan.py`.
+It is part of the model, so FSDP, the optimizer and checkpoints include it. It is not among the
+weights under Hugging Face names: generators never get it. It starts at 0 if the model's folder has
+none. Part of the adapter in `titan.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 NAME = "value_head"
 FILE = f"{NAME}/model.safetensors"
-"""in a folder of its own: readers of a model take every file of weights beside its config"""
+"""in its own folder, because model loaders read every weight file beside the config"""
 
 
 class ValueHead(nn.Module):
-    """hidden [N, H] -> values [N], in float32."""
+    """Computes values [N] from hidden [N, H], in float32."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,24 +33,24 @@ class ValueHead(nn.Module):
 
 
 def attach(module: nn.Module, width: int) -> None:
-    """Give a model that is being built its head."""
+    """Add a value head to a model that is being built."""
     module.add_module(NAME, ValueHead(width))
 
 
 def start(module: nn.Module) -> None:
-    """The initial values of the head, if there is one."""
+    """Set the initial values of the head, if there is one."""
     with torch.no_grad():
         for value in _parameters(module).values():
             value.zero_()
 
 
 def state(module: nn.Module) -> dict[str, Tensor]:
-    """The head's weights as each rank holds them; nothing of a model without."""
+    """Return the head's weights as this rank holds them; empty without a head."""
     return dict(_parameters(module))
 
 
 def load(module: nn.Module, folder: Path) -> None:
-    """Take the head of a model's folder, if both are there."""
+    """Load the head from a model's folder, if both exist."""
     from safetensors.torch import load_file
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -66,7 +66,7 @@ def load(module: nn.Module, folder: Path) -> None:
 
 
 def save(head: dict[str, Tensor], folder: Path) -> None:
-    """Put the whole weights of a head into the folder of its model."""
+    """Write the whole weights of a head to the folder of its model."""
     from safetensors.torch import save_file
 
     if head:

@@ -1,15 +1,15 @@
-"""vLLM: the one file that touches it.
+"""Adapter of vLLM: drives its engine in this process.
 
 `Engine` drives an in-process `LLMEngine` step by step: requests may be added and weights swapped
 between any two steps, which is continuous batching with hot weight updates. It is used from one
 thread (the generator's engine loop).
 
-In-process mode (VLLM_ENABLE_V1_MULTIPROCESSING=0) is required: `AsyncLLM` refuses it, and a
-separate engine process would put a second scheduler between the actor and the weights.
+In-process mode (VLLM_ENABLE_V1_MULTIPROCESSING=0) is required, so `AsyncLLM`, which rejects it, is
+not used. A separate engine process would add a second scheduler between the actor and the weights.
 
 A tensor-parallel replica is one `Engine` per rank, all in lock-step: every rank schedules and
-samples the same requests (seeds and gathered logits are the same), and `agree` hands rank 0's
-decisions to the others before each step.
+samples the same requests (seeds and gathered logits are the same), and `agree` broadcasts rank 0's
+decisions before each step.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ T = TypeVar("T")
 CPU_KV_CACHE_GIB = 1
 CPU_BATCHED_TOKENS = 8192
 CACHED = "256"
-"""kernels that oneDNN keeps, one for each shape of a product, of 0.2 MiB; as it comes, 1,024"""
+"""number of kernels in oneDNN's cache (default 1,024): one per shape of a product, 0.2 MiB each"""
 RELOAD_LOGGER = "vllm.model_executor.model_loader.reload.layerwise"
 NOT_LOADED = "%s: Failed to load weights"
 
 
 @dataclass(slots=True, kw_only=True)
 class Finished:
-    """A completion: tokens, the sampler's log-prob of each. `text` is there where vLLM looked for
-    stop strings in it; elsewhere `Engine.text` decodes it, on any thread."""
+    """A completion: tokens, and the sampler's log-prob of each. `text` is set if vLLM searched it
+    for stop strings; otherwise `Engine.text` decodes it, on any thread."""
 
     request_id: str
     token_ids: list[int]
@@ -56,10 +56,8 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Which rank of its replica an engine is, and the file where its ranks meet.
-
-    vLLM names the shared memory that CPU ranks reduce through after the file.
-    """
+    """Rank of an engine in its replica, and the file at which the ranks meet. vLLM derives the name
+    of shared memory for CPU reductions from this file."""
 
     rank: int
     ranks: int
@@ -67,7 +65,7 @@ class Seat:
 
 
 def prepare_environment(device: str) -> None:
-    """Settings vLLM reads at import; call before anything imports vllm."""
+    """Set environment variables that vLLM reads at import; call before anything imports vllm."""
     wanted = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "WARNING"}
     wanted |= {"VLLM_NO_USAGE_STATS": "1", "VLLM_RPC_BASE_PATH": short_folder(os.environ)}
     if device == "cpu":
@@ -83,7 +81,7 @@ class Engine:
         self, service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
     ):
         self.seconds = {"imports": preload(service.mesh.device)}
-        """of the phases of its start"""
+        """by startup phase: its seconds"""
         from vllm import SamplingParams, TokensPrompt
         from vllm.sampling_params import RequestOutputKind
         from vllm.v1.engine.llm_engine import LLMEngine
@@ -93,10 +91,10 @@ class Engine:
         self._final_only = RequestOutputKind.FINAL_ONLY
         self._ranks, self._rank = seat.ranks, seat.rank
         self._watched: set[str] = set()
-        """requests with stop strings, in whose text vLLM looks for them"""
+        """requests with stop strings; vLLM searches their text"""
         self._graded: dict[str, tuple[int, ...]] = {}
         self._salt = 0
-        """weights that were loaded"""
+        """number of weight loads; part of the prefix cache's salt"""
         self._on_cpu = on_cpu = service.mesh.device == "cpu"
         arguments = _arguments(service, model, folder, seed, seat)
         if not arguments["enforce_eager"]:
@@ -119,7 +117,8 @@ class Engine:
         self._core, self._scheduler = core, cast("ShortScheduler", core.engine_core.scheduler)
         hide_what_has_no_weights(self._engine.model_config.hf_text_config.tie_word_embeddings)
         if seat.ranks > 1 and seat.rank == 0:
-            # all ranks have it mapped; a process that is killed would leave the name behind
+            # All ranks have mapped it. Unlink the name now, since a killed process would leave it
+            # behind.
             from vllm.distributed import get_tp_group
 
             get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
@@ -127,7 +126,8 @@ class Engine:
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
 
     def enter_thread(self) -> None:
-        """What a thread does before it uses the engine: a current device is each thread's own."""
+        """Set the current device of a thread before it uses the engine: the device is per
+        thread."""
         if not self._on_cpu:
             import torch
 
@@ -135,11 +135,12 @@ class Engine:
 
     @property
     def num_running(self) -> int:
-        """Requests in the engine that are not finished."""
+        """Return the number of unfinished requests in the engine."""
         return self._engine.get_num_unfinished_requests() + len(self._scheduler.tallies)
 
     def agree(self, decisions: T) -> T:
-        """Rank 0's decisions, on all ranks of the replica; the others pass what they like.
+        """Return rank 0's decisions on all ranks of the replica; arguments of other ranks are
+        ignored.
 
         Raises:
             RuntimeError: the ranks no longer have the same requests.
@@ -158,7 +159,7 @@ class Engine:
 
     @property
     def longest(self) -> int:
-        """Tokens of prompt and completion."""
+        """Longest prompt and completion together, in tokens."""
         return int(self._engine.model_config.max_model_len)
 
     def add(
@@ -169,7 +170,8 @@ class Engine:
         seed: int,
         grades: tuple[int, ...] = (),
     ) -> None:
-        """Queue one request; `grades` are tokens whose log-probs are wanted beside."""
+        """Queue one request; `grades` are tokens whose log-probs as first token are returned
+        too."""
         params = self._params(
             n=1,
             temperature=sampling.temperature,
@@ -183,7 +185,7 @@ class Engine:
             logprobs=len(grades),
             logprob_token_ids=list(grades) or None,
             flat_logprobs=True,
-            # text is needed for stop strings only; decoding each token costs more than sampling it
+            # Only stop strings need text; decoding each token costs more than sampling it.
             detokenize=bool(sampling.stop),
             output_kind=self._final_only,
         )
@@ -202,19 +204,19 @@ class Engine:
         self._core.add_request(request)
 
     def text(self, done: Finished) -> str:
-        """The text of a completion, without the token that ended it."""
+        """Return the text of a completion, without the token that ended it."""
         if done.text is not None and not done.truncated:
             return done.text  # of what was cut it leaves out a character that is not whole
         end = len(done.token_ids) - (not done.truncated)
         return self._engine.get_tokenizer().decode(done.token_ids[:end], skip_special_tokens=True)
 
     def step(self) -> list[Finished]:
-        """One engine step; returns the requests that finished in it."""
+        """Run one engine step; return the requests that finished in it."""
         watched = [self._finished(output) for output in self._engine.step() if output.finished]
         return watched + [_followed(tally) for tally in self._scheduler.take_ended()]
 
     def _finished(self, output: Any) -> Finished:
-        """Read one vLLM RequestOutput."""
+        """Convert one vLLM RequestOutput."""
         completion = output.outputs[0]
         flat = completion.logprobs  # the sampled token comes first at each position
         watched = output.request_id in self._watched
@@ -234,7 +236,8 @@ class Engine:
         )
 
     def score(self, request_id: str, token_ids: list[int]) -> tuple[list[float], list[Finished]]:
-        """Log-probs of `token_ids[1:]` at temperature 1, and what else finished meanwhile."""
+        """Return the log-probs of `token_ids[1:]` at temperature 1, and the requests that finished
+        meanwhile."""
         params = self._params(
             max_tokens=1,
             temperature=0.0,
@@ -257,8 +260,8 @@ class Engine:
                     return [step[token].logprob for token, step in steps], others
 
     def progress(self, *, keep: bool) -> dict[str, int]:
-        """How many tokens of each request were sampled by the weights so far, if new ones are
-        loaded now; where keys are not kept, what the step in flight samples is dropped."""
+        """Return how many tokens of each request the current weights have sampled, if new ones are
+        loaded now. Without `keep`, the step in flight is dropped and not counted."""
         named = {tally.name: key for key, tally in self._scheduler.tallies.items()}
         for name, keys in self._engine.output_processor.external_req_ids.items():
             named[name] = keys[0]
@@ -270,12 +273,9 @@ class Engine:
         }
 
     def load_weights(self, weights: Iterable[tuple[str, Any]], *, keep: bool) -> None:
-        """Load new weights (Hugging Face names) in place between two steps.
-
-        Requests in flight `keep` their keys and values, or vLLM computes them anew under the new
-        weights from the tokens they have. Later ones find no block of older weights: the salt of
-        their prompts is another.
-        """
+        """Load new weights (Hugging Face names) in place, between two steps. With `keep`, running
+        requests keep their KV caches; otherwise vLLM recomputes these under the new weights. Later
+        requests never reuse cached blocks of older weights: their prompts have another salt."""
         self._salt += 1
         if self._in_place:
             import torch
@@ -293,11 +293,9 @@ class Engine:
 def _arguments(
     service: spec.VllmService, model: spec.Model, folder: Path, seed: int, seat: Seat
 ) -> dict[str, Any]:
-    """vLLM's engine arguments, those of `engine.extra` last.
-
-    The model is named relative to its parent: vLLM's key of what it compiled holds the name, and
-    a run folder in it would make every run compile anew.
-    """
+    """Return vLLM's engine arguments; those of `engine.extra` come last. The model path is relative
+    to its parent: vLLM's compile cache key holds it, and with the run folder in it every run would
+    compile again."""
     on_cpu = service.mesh.device == "cpu"
     arguments: dict[str, Any] = {
         "model": folder.name,
@@ -314,7 +312,8 @@ def _arguments(
         "load_format": "auto" if any(folder.glob("*.safetensors")) else "dummy",
     }
     if on_cpu:
-        # a prefill in pieces rewinds the request's random generator, which only CUDA's can
+        # Chunked prefill rewinds the request's random generator, which only CUDA generators
+        # support.
         arguments["enable_chunked_prefill"] = False
         arguments["max_num_batched_tokens"] = max(CPU_BATCHED_TOKENS, model.context or 0)
     if seat.ranks > 1:
@@ -325,7 +324,7 @@ def _arguments(
 
 
 def _configured(arguments: dict[str, Any]) -> Any:
-    """vLLM's configuration, with the scheduler that has a short way through decoding."""
+    """Return vLLM's configuration, with the scheduler that has a fast path for decoding."""
     from vllm import EngineArgs
 
     from forgedsl.runtime.upstream.scheduling import ShortAsyncScheduler, ShortScheduler
@@ -349,11 +348,9 @@ def _followed(tally: Tally) -> Finished:
 
 
 def hide_what_has_no_weights(is_tied: bool) -> None:
-    """Keep two warnings of every weight sync out of the log.
-
-    A reload warns of each layer that it gives nothing to. Rotary embeddings have a computed table
-    only, and a tied head is its embedding, which is loaded; of any other layer the warning stays.
-    """
+    """Hide two warnings of every weight sync from the log. A reload warns of each layer without new
+    weights. Rotary embeddings have only a computed table, and a tied head uses the embedding's
+    weights. Warnings of other layers stay."""
     names = ("RotaryEmbedding", "ParallelLMHead") if is_tied else ("RotaryEmbedding",)
 
     def says_something(record: logging.LogRecord) -> bool:
@@ -364,10 +361,8 @@ def hide_what_has_no_weights(is_tied: bool) -> None:
 
 
 def _executor_at(seat: Seat) -> type:
-    """vLLM's executor for ranks that somebody else started, meeting at `seat`.
-
-    Its own rendezvous is `env://`, from which no name for shared memory can be made.
-    """
+    """Return vLLM's executor for ranks that are started outside of vLLM and meet at `seat`. vLLM's
+    default rendezvous `env://` gives no name for shared memory."""
     from vllm.v1.executor.uniproc_executor import ExecutorWithExternalLauncher
 
     class SeatExecutor(ExecutorWithExternalLauncher):
@@ -383,17 +378,15 @@ def _load(model: Any, weights: Iterable[tuple[str, Any]]) -> None:
 
 
 def _keeps_weights(model: Any) -> bool:
-    """Whether the engine multiplies by weights as they were loaded, so that new ones may be written
-    over them; a reload of everything, which repacks, takes 0.1 s more."""
+    """True if the engine uses weights as they were loaded, so that new ones can be written over
+    them. A full reload, which repacks weights, takes 0.1 s longer."""
     methods = {type(m.quant_method).__name__ for m in model.modules() if hasattr(m, "quant_method")}
     return methods <= {"NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
 
 
 def _repack_tied_head(model: Any) -> None:
-    """Give a tied lm_head the embedding's new weights.
-
-    On CPU vLLM multiplies by a packed copy made at start-up; a reload packs anew what it loads, and
-    of tied weights it loads only the embedding.
-    """
+    """Give a tied lm_head the embedding's new weights. On CPU vLLM multiplies by a packed copy made
+    at startup. A reload repacks only loaded weights, and of tied weights it loads only the
+    embedding."""
     if model.config.tie_word_embeddings:
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)

@@ -1,12 +1,12 @@
-"""How an engine of vLLM gets ready sooner, and what its start takes.
+"""Faster start of a vLLM engine, with the time of each phase.
 
     preload --> imports    while the controller still starts the other processes
-    quick   --> Engine     with vLLM's own start, less what a run has no use for
+    quick   --> Engine     vLLM's own start, without parts that a run does not need
             `-> seconds by phase
 
-Left out or made cheaper: the process in which vLLM would import everything again to look at the
-model's class; Triton kernels of sampling that nobody asked for; most of the 137 CUDA graphs, of
-which vLLM records the half twice to learn how much memory they take.
+Skipped or reduced: the process in which vLLM would import everything again to inspect the model's
+class; Triton kernels for sampling settings that are not used; most of the 137 CUDA graphs, half of
+which vLLM records twice to measure their memory.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ PHASES = (
     ("compile", "determine_available_memory"),
     ("graphs", "compile_or_warm_up_model"),
 )
-"""what `Engine` calls the phases of a start, and the methods of vLLM's executor that they are"""
+"""names of the startup phases, and the methods of vLLM's executor that implement them"""
 LARGEST_GRAPH = 512
-"""tokens of a step with prompts in it; vLLM's own limit on Hopper"""
+"""largest number of tokens of a graph for steps with prompts; vLLM's own limit on Hopper"""
 
 
 def preload(device: str) -> float:
-    """Import what an engine on a device needs; the seconds that it took."""
+    """Import the modules that an engine on a device needs; return the seconds that it took."""
     begin = time.perf_counter()
     if device == "cpu":
-        # the engine is eager there, but vLLM compiles a count of ranks with the C++ compiler
+        # The engine is eager on CPUs, but vLLM would compile its count of token ranks in C++.
         os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
     from vllm import EngineArgs, SamplingParams, TokensPrompt  # noqa: F401
     from vllm.v1.engine.llm_engine import LLMEngine  # noqa: F401
@@ -43,11 +43,9 @@ def preload(device: str) -> float:
 
 
 def graph_sizes(running: int) -> list[int]:
-    """Steps of how many tokens are recorded as CUDA graphs, for so many requests at once.
-
-    A step takes the next larger graph; what it computes too much is rows of matrix products, which
-    cost next to nothing while the weights are read anyway. vLLM's own list has one for each 8.
-    """
+    """Return the step sizes, in tokens, to record as CUDA graphs for `running` concurrent requests.
+    A step uses the next larger graph. The surplus rows of matrix products cost almost nothing,
+    since the weights are read anyway. vLLM's own list has one size for every 8 tokens."""
     top = min(max(LARGEST_GRAPH, running), 2 * running)
     powers = [2**k for k in range(top.bit_length())]
     halves = [3 * n // 2 for n in powers if n > 1]
@@ -56,7 +54,8 @@ def graph_sizes(running: int) -> list[int]:
 
 @contextmanager
 def quick(sampling: spec.Sampling, seconds: dict[str, float]) -> Iterator[None]:
-    """Around the making of an engine: a shorter start, whose phases go to `seconds`."""
+    """Shorten the start of an engine made inside this context; write the phase times to
+    `seconds`."""
     from vllm import SamplingParams
     from vllm.model_executor.models import registry
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
@@ -67,7 +66,8 @@ def quick(sampling: spec.Sampling, seconds: dict[str, float]) -> Iterator[None]:
         prompt_logprobs=0,
     )  # fmt: skip
     with ExitStack() as stack:
-        # in another process "to avoid initializing CUDA", which is about to happen here
+        # vLLM uses another process "to avoid initializing CUDA", but CUDA is initialized here
+        # anyway.
         stack.enter_context(patch.object(registry, "_run_in_subprocess", lambda call: call()))
         stack.enter_context(
             patch.object(SamplingParams, "for_sampler_warmup", staticmethod(lambda: wanted))

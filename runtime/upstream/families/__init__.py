@@ -1,6 +1,6 @@
 """Model families on torchtitan: dimensions in, torchtitan's own `ModelSpec` out; one file a family.
 
-`BUILDERS` is all of them; `build` is asked for a family by the compiler's name of it.
+`BUILDERS` lists all families by the compiler's names.
 """
 
 from __future__ import annotations
@@ -20,5 +20,5 @@ BUILDERS: tuple[tuple[str, Builder], ...] = (
 
 
 def build(family: Family, dims: Dims) -> Any:
-    """torchtitan's ModelSpec for a model of `family`."""
+    """Return torchtitan's ModelSpec for a model of `family`."""
     return dict(BUILDERS)[family.like or family.name](dims)

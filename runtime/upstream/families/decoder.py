@@ -1,7 +1,7 @@
-"""The decoder that all families are variants of, out of torchtitan's own builders.
+"""Common decoder of all families, made with torchtitan's own builders.
 
-Everything keeps Hugging Face's layout of queries and keys (rotated by halves), so that a weight has
-one form in torchtitan, in transformers and in vLLM, and only names differ.
+Queries and keys keep Hugging Face's layout (rotated by halves), so that weights are equal in
+torchtitan, transformers and vLLM, and only their names differ.
 """
 
 from __future__ import annotations
@@ -21,11 +21,8 @@ Builder = Callable[[Dims], Any]
 
 
 def decoder_spec(dims: Dims, like: Any, block: Any, *, feed_forward: Any = None) -> Any:
-    """`like`, a ModelSpec of torchtitan, with a model of `dims` instead of its own.
-
-    `block` is its class of layers; `feed_forward(dims)` its part behind attention where that is no
-    gated MLP.
-    """
+    """Return torchtitan's ModelSpec `like` with a model of `dims`. `block` is its layer class.
+    `feed_forward(dims)` makes the part after attention; default: a gated MLP."""
     from torchtitan.models import qwen3
     from torchtitan.models.common import Embedding, Linear
 
@@ -108,12 +105,12 @@ def _mlp(dims: Dims) -> dict[str, Any]:
 
 @cache
 def classes() -> SimpleNamespace:
-    """Subclasses of torchtitan's; made once, after torchtitan knows its device."""
+    """Subclasses of torchtitan classes; made once, after torchtitan knows its device."""
     from torchtitan.models.common import ComplexRoPE, CosSinRoPE
     from torchtitan.models.qwen3.state_dict_adapter import Qwen3StateDictAdapter
 
     class HalvesRoPE(CosSinRoPE):
-        """Rotation by halves, as in Hugging Face weights, also with Llama's stretching."""
+        """RoPE by halves, as in Hugging Face weights, also with Llama's context scaling."""
 
         @dataclass(kw_only=True, slots=True)
         class Config(CosSinRoPE.Config):
@@ -126,10 +123,8 @@ def classes() -> SimpleNamespace:
             return torch.cat([turns.real, turns.real, turns.imag, turns.imag], dim=-1)
 
     class Adapter(Qwen3StateDictAdapter):
-        """torchtitan's names to Hugging Face's and back, with biases of queries, keys and values.
-
-        It maps by name, so that it serves every family of the same layers.
-        """
+        """Maps torchtitan's names to Hugging Face's and back, including biases of queries, keys and
+        values. It maps by name, so it serves every family with these layers."""
 
         def __init__(self, model_config: Any, hf_assets_path: str | None) -> None:
             super().__init__(model_config, hf_assets_path)

@@ -9,7 +9,7 @@ from forgedsl.runtime.upstream.families.decoder import decoder_spec
 
 
 def build(dims: Dims) -> Any:
-    """ModelSpec of a Llama model."""
+    """Return the ModelSpec of a Llama model."""
     from torchtitan.models.llama3 import Llama3TransformerBlock, model_registry
 
     return decoder_spec(dims, model_registry("debugmodel"), Llama3TransformerBlock)

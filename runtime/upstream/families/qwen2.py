@@ -9,5 +9,5 @@ from forgedsl.runtime.upstream.families import qwen3
 
 
 def build(dims: Dims) -> Any:
-    """ModelSpec of a Qwen2 model."""
+    """Return the ModelSpec of a Qwen2 model."""
     return qwen3.build(dims)

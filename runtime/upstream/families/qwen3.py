@@ -9,7 +9,7 @@ from forgedsl.runtime.upstream.families.decoder import decoder_spec
 
 
 def build(dims: Dims) -> Any:
-    """ModelSpec of a Qwen3 model."""
+    """Return the ModelSpec of a Qwen3 model."""
     from torchtitan.models.qwen3 import Qwen3TransformerBlock, model_registry
 
     return decoder_spec(dims, model_registry("debugmodel"), Qwen3TransformerBlock)

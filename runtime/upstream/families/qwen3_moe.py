@@ -1,7 +1,7 @@
 """Qwen3 with experts on torchtitan: routing as published, experts in the dtype of the service.
 
-torchtitan balances experts by a bias of its own and multiplies them in bfloat16; the published
-models have no such bias, and a run in float32 has to agree with its generator.
+torchtitan balances experts by an own bias and multiplies in bfloat16. The published models have no
+such bias, and a run in float32 must agree with its generator, so both are turned off here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from forgedsl.runtime.upstream.families.decoder import decoder_spec
 
 
 def build(dims: Dims) -> Any:
-    """ModelSpec of a Qwen3 model with experts in every layer."""
+    """Return the ModelSpec of a Qwen3 model with experts in every layer."""
     from torchtitan.models.qwen3 import Qwen3TransformerBlock, model_registry
 
     like = model_registry("debugmodel_moe")
@@ -66,7 +66,7 @@ def _grouped() -> Any:
     from torchtitan.models.common.moe import GroupedExperts
 
     class Experts(GroupedExperts):
-        """Experts that multiply in the dtype of what they are given."""
+        """Experts that multiply in the dtype of their input."""
 
         @dataclass(kw_only=True, slots=True)
         class Config(GroupedExperts.Config):
