@@ -24,14 +24,14 @@ NUMBERS = itertools.count()
 
 
 def register(maker: Any) -> int:
-    """A number for `maker`, for as long as it lives."""
+    """Return a number for `maker`, valid as long as it lives."""
     number = next(NUMBERS)
     MAKERS[number] = maker
     return number
 
 
 def apply(run: Any, sources: tuple[Tensor, ...]) -> Tensor:
-    """The loss of a run; its gradient goes to `sources`."""
+    """Return the loss of a run; its gradient goes to `sources`."""
     needed = tuple(source.requires_grad and torch.is_grad_enabled() for source in sources)
     loss: Tensor = _Apply.apply(run, needed, *sources)  # type: ignore[no-untyped-call]
     return loss
@@ -57,7 +57,7 @@ class _Apply(torch.autograd.Function):
 def _typed(
     gradients: tuple[Tensor | None, ...], sources: list[tuple[torch.dtype, torch.Size]]
 ) -> list[Tensor | None]:
-    """The gradients in the dtypes and shapes of what they belong to."""
+    """Convert gradients to the dtypes and shapes of their sources."""
     return [
         None if gradient is None else gradient.to(dtype).view(shape)
         for gradient, (dtype, shape) in zip(gradients, sources, strict=True)
@@ -79,7 +79,7 @@ def evaluate(
     logits_dtype: torch.dtype | None,
     workspace: int | None,
 ) -> list[Tensor]:
-    """The loss, its metrics in one tensor, and the gradients of the sources that need one."""
+    """Return the loss, its metrics in one tensor, and the gradients of sources that need one."""
     given = dict(zip(names.split(), tensors, strict=True))
     maker = MAKERS[number]
     counts = {name.removeprefix("count:"): given.pop(name) for name in names.split() if ":" in name}
@@ -150,7 +150,7 @@ def opaque(
     temperature: float,
     options: Mapping[str, Any],
 ) -> list[Tensor]:
-    """One call as the operator; what is None is left out."""
+    """Call the operator; arguments that are None are omitted."""
     named = {name: value for name, value in tensors.items() if value is not None}
     for name, count in counts.items():
         if count is not None:

@@ -1,4 +1,4 @@
-"""Packed rows: what a generated loss module computes on.
+"""Packed rows: the input of a generated loss module.
 
     logits or hidden, labels, mask, seq_id, fields   ->  pack  ->  Rows
 
@@ -29,9 +29,9 @@ NO_LABEL = -(2**31)
 
 @dataclass(kw_only=True)
 class Rows:
-    """Rows of a batch. `index` are the positions of the rows kept among all `num_rows` rows, None
-    if all are; those count whose label is not `ignore_index` and whose `mask`, if there is one, is
-    true. `seq_len` is 0 if rows are packed."""
+    """Rows of a batch. `index` holds the positions of the kept rows among all `num_rows` rows
+    (None: all are kept). A row is valid if its label is not `ignore_index` and its `mask`, if
+    given, is True. `seq_len` is 0 if rows are packed."""
 
     index: Tensor | None
     num_rows: int
@@ -52,17 +52,17 @@ class Rows:
 
     @functools.cached_property
     def valid(self) -> Tensor:
-        """Which of the kept rows count. Kernels see for themselves."""
+        """True for kept rows that are valid. Kernels compute this themselves."""
         valid = self.labels != self.ignore_index
         return valid if self.mask is None else valid & self.mask
 
     def relabeled(self, labels: Tensor) -> Rows:
-        """The same rows, of which the same count, with labels of another meaning."""
+        """Return the same rows and valid rows, with labels of another meaning."""
         return replace(self, labels=labels, mask=self.valid, ignore_index=NO_LABEL)
 
     @functools.cached_property
     def seq_id(self) -> Tensor:
-        """The sequence of each row."""
+        """Sequence number of each row."""
         if self.packed_id is not None:
             return self.packed_id
         numbers = torch.arange(self.num_sequences, device=self.labels.device)
@@ -70,20 +70,20 @@ class Rows:
 
     @functools.cached_property
     def seq_valid(self) -> Tensor:
-        """Which sequences have a row that counts."""
+        """True for sequences with a valid row."""
         found = torch.zeros(self.num_sequences, dtype=self.dtype, device=self.labels.device)
         return found.scatter_reduce_(0, self.seq_id, self.valid.to(self.dtype), "amax") > 0
 
     @functools.cached_property
     def starts(self) -> Tensor:
-        """The first row of each sequence, and the end of the last."""
+        """First row of each sequence, and the end of the last."""
         edges = torch.arange(self.num_sequences + 1, device=self.labels.device)
         return torch.searchsorted(self.seq_id, edges, out_int32=True)
 
     def namespace(
         self, step: SimpleNamespace, statistics: Mapping[str, Tensor], rows: slice = slice(None)
     ) -> SimpleNamespace:
-        """The inputs `x` of a generated function, for a range of rows."""
+        """Return the inputs `x` of a generated function, for a range of rows."""
         return SimpleNamespace(
             **{name: value[rows] for name, value in self.tokens.items()},
             **self.sequences,
@@ -97,7 +97,7 @@ class Rows:
 
 
 def slices(count: int, size: int) -> Iterator[slice]:
-    """`count` things, `size` at a time."""
+    """Yield slices that divide `count` items into parts of `size`."""
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))
 
@@ -154,14 +154,14 @@ def pack(
 
 
 def compacted(rows: Rows) -> Rows:
-    """Only the rows that count. Waits for the device."""
+    """Return only the valid rows. Waits for the device."""
     index = rows.valid.nonzero().squeeze(1)
     kept = index if index.numel() < rows.num_rows else None
     return replace(taken(rows, index), index=kept, mask=None)
 
 
 def taken(rows: Rows, index: Tensor) -> Rows:
-    """The rows at these places, in this order; `starts` means nothing where it is another one."""
+    """Return the rows at `index`, in this order. If the order changes, `starts` is meaningless."""
     return replace(
         rows,
         index=index,
@@ -174,7 +174,7 @@ def taken(rows: Rows, index: Tensor) -> Rows:
 
 
 def check(name: str, value: Tensor, shape: torch.Size, dtype: torch.dtype) -> None:
-    """One input against the shape of the batch."""
+    """Check shape and dtype of one input."""
     if value.shape != shape:
         raise ValueError(f"{name} has shape {list(value.shape)}, the batch has {list(shape)}")
     if value.dtype != dtype:
@@ -206,7 +206,7 @@ def check_fields(
     num_sequences: int,
     dtype: torch.dtype,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The token fields and the sequence fields, in the dtype the loss computes in."""
+    """Check the inputs; return token fields and sequence fields in the loss's dtype."""
     wanted = {f.name: f for f in fields if f.name not in (*ROW_STATISTICS, "mask")}
     if shape.numel() == 0:  # a rank without work in this microbatch
         given = {
@@ -243,7 +243,7 @@ def check_fields(
 
 
 def signature(fields: tuple[LossField, ...]) -> str:
-    """`behavior: [B, T] f32, adv: [B] f32`."""
+    """Describe the inputs: `behavior: [B, T] f32, adv: [B] f32`."""
     return ", ".join(
         f"{field.name}: [{', '.join(field.axes)}] {field.dtype}"
         for field in fields

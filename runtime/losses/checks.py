@@ -1,4 +1,4 @@
-"""What a call of a loss may look like: shapes, dtypes and devices, with words that name the cause.
+"""Check shapes, dtypes and devices of a loss call, with errors that name the cause.
 
 `batch.pack` checks the inputs of the loss; here are the sources of the gradient and the labels.
 """
@@ -12,7 +12,7 @@ from forgedsl.runtime.losses.batch import Rows
 
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:
-    """Logits of the form over labels."""
+    """Check the logits form: shapes, dtype and device."""
     if logits.dim() not in (2, 3) or logits.shape[:-1] != labels.shape:
         raise ValueError(
             f"logits {list(logits.shape)} do not fit labels {list(labels.shape)}: "
@@ -23,7 +23,7 @@ def check_logits(logits: Tensor, labels: Tensor) -> None:
 
 
 def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
-    """Hidden states and lm_head of the linear form."""
+    """Check hidden states and lm_head of the linear form."""
     if hidden.dim() not in (2, 3) or hidden.shape[:-1] != labels.shape:
         raise ValueError(
             f"hidden {list(hidden.shape)} does not fit labels {list(labels.shape)}: "
@@ -45,25 +45,25 @@ def check_linear(hidden: Tensor, weight: Tensor, labels: Tensor) -> None:
 
 
 def check_temperature(temperature: float) -> None:
-    """Logits are divided by it."""
+    """Check that the temperature is positive."""
     if isinstance(temperature, str) or (isinstance(temperature, (int, float)) and temperature <= 0):
         raise ValueError(f"temperature is {temperature!r}, a number above 0 is needed")
 
 
 def check_floating(name: str, value: Tensor) -> None:
-    """The dtypes that losses compute from."""
+    """Check that losses support the dtype."""
     if value.dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         raise TypeError(f"{name} is {value.dtype}: float32, bfloat16, float16 or float64 is needed")
 
 
 def check_device(name: str, value: Tensor, other_name: str, other: Tensor) -> None:
-    """Two tensors of one call are on one device."""
+    """Check that two tensors of a call are on one device."""
     if value.device != other.device:
         raise ValueError(f"{name} is on {value.device}, {other_name} on {other.device}")
 
 
 def check_labels(rows: Rows, vocabulary: int) -> None:
-    """Labels of rows that count lie within the vocabulary. Waits for the device."""
+    """Check that labels of valid rows are within the vocabulary. Waits for the device."""
     counted = rows.labels[rows.valid]
     if not counted.numel():
         return

@@ -20,7 +20,7 @@ from forgedsl.runtime.losses.parallel import Shard
 
 
 class Run:
-    """One evaluation of a loss: rows, counts, and where logits come from."""
+    """One evaluation of a loss: rows, counts, and the source of logits."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Run:
         self.needed: tuple[bool, ...] = ()
 
     def forward(self, needed: tuple[bool, ...]) -> Tensor:
-        """The loss and the metrics; the gradients too where one pass suffices."""
+        """Compute the loss and the metrics; also the gradients if one pass suffices."""
         fused = self.head.single or self.module.PHASE == "token-local"
         differentiate = any(needed)
         self.needed = needed
@@ -70,7 +70,7 @@ class Run:
         return self._value()
 
     def _value(self) -> Tensor:
-        """The loss of the statistics found, and the metrics."""
+        """Compute the loss and the metrics from the statistics."""
         loss, reports = self.module.loss(self.rows.namespace(self.step, self.statistics))
         entropy = self.statistics["entropy"].where(self.rows.valid, 0.0).sum()
         entropy = entropy / self.step.num_tokens
@@ -84,7 +84,7 @@ class Run:
         return self.head.kernel
 
     def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients for a loss of weight `grad`."""
+        """Return the gradients, multiplied by `grad`."""
         if self.cotangents is not None:
             self.head.start(self.needed)
             for rows in self.head.chunks():
@@ -122,7 +122,8 @@ class Run:
         return gradient
 
     def _add_up(self) -> None:
-        """Each shard has a part of the gradient of hidden states, all of that of its weight."""
+        """Sum the gradient of hidden states over shards; the gradient of a shard's weight is
+        complete."""
         if self.shard is not None and isinstance(self.head, heads.LinearHead):
             self.shard.add_up(self.head.gradients[0])
 

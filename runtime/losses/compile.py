@@ -35,7 +35,8 @@ def compile_loss(
     params: Mapping[str, Any] | None = None,
     backend: str = "auto",
 ) -> LossFunction:
-    """The loss `name` of `source`: .forge text, a path to it, or the name of a standard loss.
+    """Compile the loss `name` of `source`: .forge text, a path to it, or the name of a standard
+    loss.
 
     `params` sets parameters of the loss and `param`s of the file. Without `name` the source must
     declare exactly one loss. `backend` is "torch", "triton", or "auto": kernels on a GPU, torch on
@@ -43,7 +44,7 @@ def compile_loss(
 
     Raises:
         SourceError: the source has mistakes; `diagnostics` holds them.
-        FileNotFoundError: the source is the path of a file that is not there.
+        FileNotFoundError: the source is the path of a missing file.
     """
     expect(source, str | Path, "a loss is a name of the library, .forge text, or a path")
     expect(name, str | None, "`name` is the name of a loss of the source; its parameters: params=")
@@ -75,7 +76,7 @@ def _compile(
 
 
 def _file_params(source: str | Path) -> frozenset[str]:
-    """The `param`s that the source declares; its mistakes are reported by `load_functions`."""
+    """Return the `param`s that the source declares; `load_functions` reports its mistakes."""
     text = str(source)
     if isinstance(source, Path) or (text.endswith(".forge") and "\n" not in text):
         if not Path(source).is_file():
@@ -93,11 +94,11 @@ def _file_params(source: str | Path) -> frozenset[str]:
 
 
 def _choose(functions: Mapping[str, Function], name: str | None) -> Function:
-    """The loss called `name`, or the only one."""
+    """Return the loss called `name`, or the only one."""
     losses = {key: found for key, found in functions.items() if found.kind == "loss"}
     if name is None and len(losses) == 1:
         return next(iter(losses.values()))
-    # where an advantage has the plain name, the loss is NAME_loss
+    # If an advantage has the plain name, the loss is NAME_loss.
     found = losses.get(name or "") or losses.get(f"{name}_loss")
     if found is not None:
         return found
@@ -112,7 +113,7 @@ def _choose(functions: Mapping[str, Function], name: str | None) -> Function:
 
 
 def _check_params(function: Function, own: frozenset[str], given: Iterable[str]) -> None:
-    """Every parameter that is given must be one of the loss or of its file."""
+    """Check that every given parameter belongs to the loss or its file."""
     known = [f.name for f in function.fields if not isinstance(f.type, ast.TensorType)]
     known += sorted(own)
     for name in given:

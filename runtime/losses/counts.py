@@ -2,9 +2,9 @@
 
     labels, mask, sequences  ->  counted  ->  num_tokens, num_sequences, where kernels read them
 
-Each program counts a few sequences (for the rows alone: a few blocks of rows) and adds what it
-found to a word, together with its arrival. Who finds all others there knows the sum: it waits for
-nobody, and sums of integers are the same in any order.
+Each program counts a few sequences (for rows alone: a few blocks of rows) and atomically adds its
+count and its arrival to a word. The last program to arrive has the sum. No program waits, and
+integer sums are equal in any order.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from forgedsl.runtime.losses.kernels import (
 BLOCK, WARPS = 1024, 8
 """Rows of one sequence that a program takes at once; it takes two sequences, which may be a pair"""
 PROGRAMS = 4
-"""of a multiprocessor, at most"""
+"""largest number of programs per multiprocessor"""
 ARRIVED = tl.constexpr(1 << 40)
 """An arrival in a word whose lower bits are the sum."""
 
 
 def counted(kernels: Kernels, rows: Rows, *, sequences: bool) -> dict[str, Tensor]:
-    """The counts of these rows, in their dtype; those of `sequences` take longer."""
+    """Return the counts of these rows, in their dtype; counting `sequences` takes longer."""
     device, num_rows = rows.labels.device, rows.num_kept
     block = BLOCK if device.type == "cuda" else INTERPRETED_BLOCK
     count, length, starts = -(-num_rows // block), block, None
@@ -93,7 +93,7 @@ def _count(
 
 @triton.jit
 def _add(word, result, count):
-    """The last of all programs leaves the sum, and zero in the word."""
+    """Add a program's count; the last program stores the sum and resets the word to zero."""
     before = tl.atomic_add(word, count.to(tl.int64) + ARRIVED, sem="relaxed")
     if before // ARRIVED == tl.num_programs(0) - 1:
         tl.store(result, (before % ARRIVED + count).to(result.dtype.element_ty))

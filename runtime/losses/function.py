@@ -37,13 +37,13 @@ from forgedsl.runtime.losses.parallel import Shard
 from forgedsl.runtime.losses.tiled import TiledRun
 
 TOKEN_WISE = {"loss", "prepare", "gradient", "value_gradient", "totals", "masked_sum"}
-"""functions of a generated module that look at each token by itself, or add them up"""
+"""functions of a generated module that work per token, or sum over tokens"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossOutput:
-    """`loss` has gradient; `metrics` has `entropy` and every report, as partial sums over the
-    counts of the step; `kernel` names the implementation that ran."""
+    """Result of a loss. `loss` is differentiable. `metrics` has `entropy` and every report, as
+    partial sums divided by the counts of the step. `kernel` names the implementation that ran."""
 
     loss: Tensor
     metrics: dict[str, Tensor]
@@ -65,7 +65,7 @@ class LossFunction:
         self.module = load_module(spec.name, spec.source)
         self.paired = any("P" in field.axes for field in spec.fields)
         self.reads_value = hasattr(self.module, "value_gradient")
-        """of a value head: `value`, whose gradient goes where it came from"""
+        """True if the loss reads `value` of a value head, and differentiates through it"""
         self.of_values_alone = self.reads_value and not self.module.STATISTICS
         self.metric_names = (*(() if self.of_values_alone else ("entropy",)), *spec.reports)
         body = spec.source.split('"""', 2)[-1]
@@ -73,33 +73,35 @@ class LossFunction:
         coupling = set(re.findall(r"^def (\w+)", spec.source, re.M)) - TOKEN_WISE
         local = self.phase == "token-local" and not self.paired and "x.seq_valid" not in body
         self.couples = bool(coupling) or not local
-        """whether it needs all tokens of a sequence at once, else any tokens will do"""
+        """True if the loss needs all tokens of a sequence at once"""
         self._number = register(self)
 
     @classmethod
     def from_job(cls, spec: job.Loss, backend: str = "auto") -> Self:
-        """`backend` is "torch", "triton", or "auto": kernels on a GPU, torch elsewhere."""
+        """Make the loss; `backend` is "torch", "triton", or "auto": kernels on a GPU, torch
+        elsewhere."""
         return cls(spec, backend)
 
     def using(self, backend: str) -> Self:
-        """The same loss by another back end."""
+        """Return the same loss with another backend."""
         return type(self)(self.spec, backend)
 
     @property
     def kinks(self) -> tuple[str, ...]:
-        """Where the gradient jumps: `min rl.forge:35:10`; there PyTorch's rules for ties hold."""
+        """Places where the gradient jumps: `min rl.forge:35:10`; PyTorch's rules for ties apply
+        there."""
         return self.spec.kinks
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """The inputs a call must supply besides labels and mask."""
+        """Inputs that a call must supply besides labels and mask."""
         return tuple(
             field.name for field in self.fields if field.name not in (*ROW_STATISTICS, "mask")
         )
 
     @property
     def phase(self) -> str:
-        """token-local, sequence-coupled or batch-coupled."""
+        """One of: token-local, sequence-coupled, batch-coupled."""
         return str(self.module.PHASE)
 
     def __call__(
@@ -201,7 +203,7 @@ class LossFunction:
         totals: Mapping[str, Tensor] | None = None,
         **inputs: Tensor,
     ) -> LossOutput:
-        """A loss that reads nothing but a value head: of values `[B, T]` or packed `[N]`."""
+        """Compute a loss that reads only a value head, from values `[B, T]` or packed `[N]`."""
         if not self.of_values_alone:
             raise TypeError(f"loss {self.name} reads log-probs too: call it with logits or hidden")
         counts = {"num_tokens": num_tokens, "num_sequences": num_sequences, **(totals or {})}
@@ -216,8 +218,8 @@ class LossFunction:
         return LossOutput(loss=loss, metrics=metrics, kernel="torch/values")
 
     def _by_value(self, loss: Tensor, rows: Rows, value: Tensor, counts: Any) -> Tensor:
-        """`loss` with its gradient by the value head, which no kernel forms: nothing is added to
-        its value."""
+        """Add the gradient with respect to the value head, which no kernel computes; the value of
+        `loss` does not change."""
         with torch.no_grad():
             x = rows.namespace(self._step(rows, counts, clamped=True), {})
             gradient = self.module.value_gradient(x).where(rows.valid, 0.0)
@@ -234,7 +236,7 @@ class LossFunction:
         temperature: float,
         options: Mapping[str, Any],
     ) -> Any:
-        """One evaluation: `form` is logits or linear, `options` what belongs to the form."""
+        """Make one evaluation. `form` is logits or linear; `options` belong to the form."""
         check_temperature(temperature)
         first, last = sources[0], sources[-1]
         fused = self._fused(first.device)
@@ -260,7 +262,7 @@ class LossFunction:
         return self._kernel_run(call) if fused else self._torch_run(call)
 
     def _torch_run(self, call: SimpleNamespace) -> Run:
-        """By the torch module, in chunks of rows."""
+        """Evaluate with the torch module, in chunks of rows."""
         rows, chunk = call.rows, call.options["chunk_rows"]
         mean = "x.mean_logprob" in self.source
         if (workspace := call.options.get("workspace")) is not None:
@@ -279,7 +281,7 @@ class LossFunction:
         )  # fmt: skip
 
     def _kernel_run(self, call: SimpleNamespace) -> Any:
-        """By the generated kernels."""
+        """Evaluate with the generated kernels."""
         from forgedsl.runtime.losses import fused, linear, onchip, ranked, sharded, tiled_kernels
         from forgedsl.runtime.losses.product import fits
 
@@ -319,7 +321,7 @@ class LossFunction:
         return kind(*arguments, hidden=hidden, weight=weight, **more)
 
     def _outside(self, *call: Any) -> LossOutput:
-        """Eager; in compiled code a graph ends before and another begins behind."""
+        """Run eagerly; compiled code has a graph break here."""
         if torch.compiler.is_dynamo_compiling():
             torch._dynamo.graph_break()
             dynamo: Any = torch._dynamo
@@ -352,8 +354,11 @@ class LossFunction:
         return LossOutput(loss=loss, metrics=named, kernel=f"{kind}/{form}")
 
     def _fused(self, device: torch.device) -> bool:
-        """Whether the generated kernels run; raises if they must and cannot. A loss that is a
-        class in Python has none."""
+        """True if the generated kernels run; a loss that is a Python class has none.
+
+        Raises:
+            RuntimeError: the backend is "triton" and kernels cannot run.
+        """
         if self.spec.python:
             return False
         if self.backend == "triton":
@@ -369,7 +374,8 @@ class LossFunction:
         ignore_index: int = IGNORE_INDEX,
         **inputs: Tensor,
     ) -> dict[str, Tensor]:
-        """The counts of this microbatch. Their sums over the step are the `totals` of a call."""
+        """Return the counts of this microbatch. Their sums over the step are the `totals` of a
+        call."""
         if self.reads_value and "value" not in inputs:  # no count depends on it
             inputs["value"] = torch.zeros(labels.shape, device=labels.device)
         compact = not labels.is_cuda
@@ -417,7 +423,7 @@ class LossFunction:
         self, rows: Rows, counts: Mapping[str, float | Tensor | None], *, clamped: bool,
         fused: bool = False,
     ) -> SimpleNamespace:  # fmt: skip
-        """The counts of the whole optimizer step, clamped to at least one."""
+        """Return the counts of the whole optimizer step, clamped to at least one."""
         given = {name: value for name, value in counts.items() if value is not None}
         of_sequences = "x.step.num_sequences" in self.source
         if not given and fused and not self.module.TOTALS:
@@ -449,14 +455,14 @@ class LossFunction:
 
 
 def _kept(value: Tensor, rows: Rows) -> Tensor:
-    """Values of the rows that are kept, with their gradient, in the dtype of the loss."""
+    """Return the values of the kept rows, differentiable, in the dtype of the loss."""
     flat = value.reshape(-1).to(rows.dtype)
     return flat if rows.index is None else flat[rows.index]
 
 
 @functools.cache
 def load_module(name: str, source: str) -> ModuleType:
-    """The generated module, with its lines available to tracebacks."""
+    """Load the generated module; its lines are available to tracebacks."""
     filename = f"<loss {name}>"
     module = ModuleType(f"forgedsl_loss_{name}")
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)

@@ -8,8 +8,8 @@
                       the two products; coupled losses whose sequences do not fit in a chunk
                       compute the logits twice
 
-The gradient of a loss of weight one is known at the end of forward. Backward hands it over,
-rescaled in place by a kernel that returns at once where the weight is one.
+The gradient of a loss of weight one is known at the end of forward. Backward returns it, rescaled
+in place by a kernel that returns at once if the weight is one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from forgedsl.runtime.losses.rescale import rescale
 
 
 class Evaluation:
-    """One evaluation: the arguments of all kernels by name, and what they leave."""
+    """One evaluation: the arguments of all kernels by name, and their results."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Evaluation:
         self._bind_inputs(step)
 
     def _bind_inputs(self, step: SimpleNamespace) -> None:
-        """The pointers of what the row code reads and writes, under the names it uses."""
+        """Bind pointers of the row code's inputs and outputs, under the names that it uses."""
         rows, module = self.rows, self.kernels.module
         packed = rows.seq_len == 0
         self.arguments["seq_ids"] = rows.seq_id if packed else rows.labels
@@ -104,7 +104,7 @@ class Evaluation:
                 self.arguments[f"d_{name}_ptr"] = empty
 
     def forward(self, needed: tuple[bool, ...]) -> Tensor:
-        """The loss; `metrics` and, where needed, `gradients` beside it."""
+        """Return the loss; set `metrics` and, if needed, `gradients`."""
         self.evaluate(needed)
         names = self.kernels.module.RESULTS
         found = dict(zip(names, self.results.unbind(), strict=True))
@@ -116,7 +116,7 @@ class Evaluation:
         raise NotImplementedError
 
     def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients for a loss of weight `grad`, once."""
+        """Return the gradients, multiplied by `grad`; possible only once."""
         if self.gradients is None:
             raise RuntimeError(
                 "this loss was already differentiated: its gradient is handed over, not kept; "
@@ -131,7 +131,7 @@ class Evaluation:
     # ---- launches
 
     def prepare(self) -> None:
-        """Sums over data that rows need."""
+        """Compute sums over the data that rows need."""
         sums = self.kernels.module.SUMS
         for name, (index, dtype) in sums.items():
             size = {"seq": self.rows.num_sequences, "pair": self.programs, "": 1}[index]
@@ -141,7 +141,7 @@ class Evaluation:
             self._sequences("prepare")
 
     def finish(self) -> None:
-        """The loss, its reports, and the gradients of the statistics of coupled losses."""
+        """Compute the loss, its reports, and for coupled losses the gradients of the statistics."""
         self._sequences("sequences")
 
     def _sequences(self, name: str) -> None:
@@ -152,7 +152,7 @@ class Evaluation:
     def over_rows(
         self, name: str, logits: Tensor, gradient: Tensor | None, rows: slice = slice(None)
     ) -> None:
-        """A kernel over the vocabulary, for the rows whose logits are given."""
+        """Launch a kernel over the vocabulary, for the rows of `logits`."""
         chosen = self.config(name, logits)
         arguments = self._of_rows(rows)
         arguments |= {"logits": logits, "row_stride": logits.stride(0)}
@@ -182,14 +182,14 @@ class Evaluation:
         self.ran = name
 
     def decide(self, rows: slice) -> None:
-        """The gradients of the statistics of these rows, where the loss is token-local."""
+        """Compute the gradients of the statistics of these rows, for a token-local loss."""
         count = rows.stop - rows.start
         arguments = self._of_rows(rows) | {"num_rows": count}
         grid = min(count, 16 * num_processors(self.device))
         self.kernels.launch("decide", grid, arguments, num_warps=1)
 
     def _of_rows(self, rows: slice) -> dict[str, Any]:
-        """The arguments of a kernel for a range of rows."""
+        """Return the arguments of a kernel for a range of rows."""
         arguments = dict(self.arguments)
         if rows == slice(None):
             return arguments
@@ -201,21 +201,22 @@ class Evaluation:
         return arguments
 
     def _aligned(self, logits: Tensor) -> bool:
-        """Whether the copy engine can fetch rows: 16 bytes at a time."""
+        """True if the copy engine can fetch rows: bf16 with 16-byte alignment."""
         size = logits.element_size()
         widths = (self.vocabulary * size, logits.stride(0) * size, logits.data_ptr())
         return logits.dtype == torch.bfloat16 and all(width % 16 == 0 for width in widths)
 
     def _meeting(self) -> dict[str, Any]:
-        """Where the halves of rows meet; with all programs at once none starts before its time."""
+        """Memory in which the two halves of a row exchange results. All programs start at once, so
+        no launch overlap."""
         most = num_processors(self.device)
         mail = self.kernels.counter(self.device, "mail", most, 2, 8).view(torch.int64)
         turns = self.kernels.counter(self.device, "turns", most)
         return {"mail": mail, "turns": turns, "OVERLAP": False}
 
     def _ring(self, chosen: Config, inner: int = 0) -> dict[str, Any]:
-        """The slots of the ring of tiles, and the tiles of a row that go on to registers; of half a
-        row where it is dealt out in halves of whole lines of `inner` words."""
+        """Return slots of the ring of tiles, and the number of tiles kept in registers; for half a
+        row if rows are split in halves of whole lines of `inner` words."""
         half = inner and 2 * inner * -(-self.vocabulary // (4 * inner))
         tiles = -(-(half or self.vocabulary) // chosen.block)
         ahead = min(chosen.ahead, tiles)
@@ -237,7 +238,8 @@ class Evaluation:
 
 
 class LogitsEvaluation(Evaluation):
-    """Logits are given, `[R, V]`; their gradient goes to a new tensor, or in their place."""
+    """Evaluation from given logits `[R, V]`; their gradient is written to a new tensor or in
+    place."""
 
     def __init__(self, *args: Any, logits: Tensor, inplace: bool) -> None:
         super().__init__(*args, vocabulary=logits.shape[1])

@@ -1,4 +1,4 @@
-"""From logits, or from hidden states and the lm_head, to row statistics and back.
+"""Compute row statistics from logits, or from hidden states and the lm_head, and their gradients.
 
 Every loss reaches the vocabulary only through log-prob, entropy, logsumexp and mean log-prob of
 each row, so their gradients have one form (z = logits / T, p = softmax(z), y the label):
@@ -24,7 +24,7 @@ CHUNK_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 29}
 
 
 def every_row(labels: Tensor, dtype: torch.dtype = torch.float32) -> Rows:
-    """Packed rows that all count, without inputs."""
+    """Return packed rows that are all valid, without inputs."""
     return Rows(
         index=None,
         num_rows=labels.numel(),
@@ -42,7 +42,7 @@ def every_row(labels: Tensor, dtype: torch.dtype = torch.float32) -> Rows:
 
 
 def rows_of_chunk(device: torch.device, vocabulary: int) -> int:
-    """How many rows of logits exist at a time."""
+    """Return how many rows of logits exist at a time."""
     return max(64, CHUNK_ELEMENTS.get(device.type, 1 << 22) // vocabulary)
 
 
@@ -61,11 +61,11 @@ class Head:
         return slices(self.num_rows, self.chunk)
 
     def at(self, rows: slice) -> slice | Tensor:
-        """Where these rows stand in the source."""
+        """Return the positions of these rows in the source."""
         return rows if self.index is None else self.index[rows]
 
     def blank(self, like: Tensor) -> Tensor:
-        """Room for the gradient of the source; rows that do not count are zero."""
+        """Allocate the gradient of the source; rows that are left out are zero."""
         return torch.empty_like(like) if self.index is None else torch.zeros_like(like)
 
     @property
@@ -73,11 +73,11 @@ class Head:
         return self.num_rows <= self.chunk
 
     def logits(self, rows: slice) -> Tensor:
-        """A fresh float tensor of logits, free to be overwritten."""
+        """Return a new float tensor of logits, which may be overwritten."""
         raise NotImplementedError
 
     def start(self, needed: tuple[bool, ...]) -> None:
-        """Clear the gradients of what made the logits; those not needed are None."""
+        """Reset the gradients of the sources; those not needed are None."""
         raise NotImplementedError
 
     def push(self, rows: slice, gradient: Tensor) -> None:
@@ -151,10 +151,8 @@ class LinearHead(Head):
 
 @dataclass(slots=True)
 class Softmax:
-    """The softmax of a chunk, unnormalised: `weights = exp(shifted)`, `total` their row sums.
-
-    `shifted` are the scaled logits minus the row maximum, kept finite so that 0 log 0 is 0.
-    """
+    """Unnormalized softmax of a chunk: `weights = exp(shifted)`, `total` their row sums. `shifted`
+    are the scaled logits minus the row maximum, kept finite so that 0 log 0 is 0."""
 
     peak: Tensor
     shifted: Tensor
@@ -167,7 +165,8 @@ class Softmax:
     def of(
         cls, z: Tensor, labels: Tensor, *, mean_logprob: bool
     ) -> tuple[Softmax, dict[str, Tensor]]:
-        """The softmax of scaled logits `z [n, V]`, overwritten, and the row statistics."""
+        """Compute the softmax of scaled logits `z [n, V]`, which is overwritten, and the row
+        statistics."""
         lowest = torch.finfo(z.dtype).min
         peak = z.amax(dim=1).clamp_(min=lowest)  # a shard may have no logit above -inf
         mean = z.mean(dim=1) if mean_logprob else None
@@ -184,16 +183,14 @@ class Softmax:
         return cls(peak, z, weights, total, log_total, entropy), found
 
     def rebase(self, whole: Mapping[str, Tensor]) -> None:
-        """Probabilities of a shard among all logits of its rows, whose statistics are given."""
+        """Normalize a shard's probabilities with the statistics of whole rows."""
         self.log_total = (whole["logsumexp"] - self.peak).clamp(max=1e4)
         self.total = self.log_total.exp()
         self.entropy = whole["entropy"]
 
     def gradient(self, labels: Tensor, cotangents: Mapping[str, Tensor], vocabulary: int) -> Tensor:
-        """d loss / d z from the gradients of the row statistics; the softmax is used up.
-
-        A negative label stands in another shard of the vocabulary.
-        """
+        """Return d loss / d z from the gradients of the row statistics; overwrites the softmax. A
+        negative label belongs to another shard of the vocabulary."""
         zero = torch.zeros_like(self.entropy)
         g = cotangents.get("logprob", zero)
         m = cotangents.get("mean_logprob", zero)

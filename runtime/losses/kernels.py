@@ -1,11 +1,11 @@
-"""Launching the kernels of a loss: arguments by name, block sizes from the table, no host waits.
+"""Launch the kernels of a loss: arguments by name, block sizes from a table, no host waits.
 
     Kernels(spec)            the Triton module generated for a loss, loaded on first use
     kernels.launch(name, grid, arguments, config)
 
 A kernel names its arguments: `logprob_ptr` is the tensor called logprob. Block sizes come from
 tuning.json, by kernel, device, vocabulary and logits; they never depend on the number of rows, so
-a row has the same bits whatever batch it sits in.
+results of a row are bitwise independent of the other rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SEQUENCE_OPTIONS = {"num_warps": 4, "maxnreg": 128}
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """How a kernel over the vocabulary is launched: `programs` are those of one multiprocessor."""
+    """Launch settings of a kernel over the vocabulary; `programs` is per multiprocessor."""
 
     block: int
     num_warps: int
@@ -51,13 +51,14 @@ class Config:
     lead: int = 0
     """stream, pair: tiles of the next row that are read before the row is decided"""
     parts: int = 1
-    """of rows that are kept: a tile goes through registers in so many; whole ones spill"""
+    """number of parts in which a tile goes through registers, for rows kept on chip; whole tiles
+    spill"""
     registers: int = 0
-    """of a thread, at most; for some vocabularies ptxas sets itself a bound that makes it spill"""
+    """register limit per thread; for some vocabularies ptxas picks a limit that causes spills"""
 
     @property
     def options(self) -> dict[str, int]:
-        """The launch options."""
+        """Return the launch options."""
         bound = {"maxnreg": self.registers} if self.registers else {}
         return {"num_warps": self.num_warps, "num_stages": self.num_stages, **bound}
 
@@ -79,7 +80,7 @@ class Kernels:
         return bool(self.module.PHASE == "token-local")
 
     def launch(self, name: str, grid: int, arguments: Mapping[str, Any], **options: Any) -> None:
-        """Run kernel `name` on a one-dimensional grid, its arguments by name."""
+        """Run kernel `name` on a one-dimensional grid, with its arguments by name."""
         if grid == 0:
             return
         kernel = getattr(self.module, name)
@@ -89,9 +90,9 @@ class Kernels:
     def counter(
         self, device: torch.device, purpose: str, *size: int, dtype: torch.dtype = torch.int32
     ) -> Tensor:
-        """A zero that programs count up (`done`: who ends last, `taken`: whose row is next,
-        `counted`: what they found), and leave zero again; `turns` has one of each program, which
-        goes on."""
+        """Return a zeroed counter that programs increment and reset to zero (`done`: finds the last
+        program, `taken`: next row, `counted`: counts). `turns` has one entry per program and is not
+        reset."""
         stream = torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0
         key = device, stream, purpose
         if key not in self.counters:
@@ -100,7 +101,7 @@ class Kernels:
 
 
 def available(device: torch.device) -> bool:
-    """Whether kernels can run on this device."""
+    """True if kernels can run on this device."""
     return device.type == "cuda" or os.environ.get(INTERPRET) == "1"
 
 
@@ -116,7 +117,7 @@ def require(device: torch.device) -> None:
 
 @functools.cache
 def mend_interpreter() -> None:
-    """Let Triton's interpreter repeat a comparison: it takes the dtype of what was compared."""
+    """Patch Triton's interpreter: a splat of a comparison takes the dtype of its value."""
     import numpy as np
     from triton.runtime import interpreter
 
@@ -129,7 +130,8 @@ def mend_interpreter() -> None:
 
 @functools.cache
 def load_kernels(name: str, text: str) -> ModuleType:
-    """The generated module. Triton reads its source again, so its lines must be known."""
+    """Load the generated module. Triton reads its source again, so its lines must be in
+    linecache."""
     if os.environ.get(INTERPRET) == "1":
         mend_interpreter()
     filename = f"<kernels {name} {hash(text) & 0xFFFFFFFF:08x}>"
@@ -150,7 +152,7 @@ def table() -> dict[str, Any]:
 
 @functools.cache
 def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.device) -> Config:
-    """The launch parameters of a kernel over the vocabulary, those of the next larger one."""
+    """Return the launch settings of a kernel, for the next larger vocabulary in the table."""
     if device.type != "cuda":
         return Config(
             block=min(1024, max(16, 1 << (vocabulary - 1).bit_length())), num_warps=1, programs=4
@@ -164,20 +166,20 @@ def config(kernel: str, vocabulary: int, logits: torch.dtype, device: torch.devi
 
 @functools.cache
 def overlaps(device: torch.device) -> bool:
-    """Whether kernels may be launched before the one ahead of them on the stream has ended."""
+    """True if a kernel may be launched before the preceding one on the stream has ended."""
     if device.type != "cuda" or torch.version.hip or os.environ.get(INTERPRET) == "1":
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def overlapped(overlap: bool) -> dict[str, bool]:
-    """The launch option of a kernel that waits for the one ahead itself."""
+    """Return the launch option for a kernel that itself waits for the preceding one."""
     return {"launch_pdl": True} if overlap else {}
 
 
 def words(logits: Tensor, block: int) -> tuple[Any, int]:
-    """Rows of bf16 logits as the copy engine sees them: `[N, V / 2 / INNER, INNER]` words of two
-    logits, in tiles of `block` logits; and INNER."""
+    """Return a tensor descriptor of bf16 logits for the copy engine, and INNER. Rows are `[N, V / 2
+    / INNER, INNER]` words of two logits, in tiles of `block` logits."""
     from triton.experimental.gluon.language import NVMMASharedLayout
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -199,6 +201,7 @@ def num_processors(device: torch.device) -> int:
 
 @functools.cache
 def scale(temperature: float, vocabulary: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """`log2(e) / T`, `1 / T` and `1 / V` where kernels can read them at full precision."""
+    """Return `log2(e) / T`, `1 / T` and `1 / V` as a tensor, so that kernels read them at full
+    precision."""
     factors = [1.4426950408889634 / temperature, 1.0 / temperature, 1.0 / vocabulary]
     return torch.tensor(factors, dtype=dtype, device=device)

@@ -40,7 +40,7 @@ class LinearEvaluation(Evaluation):
         super().__init__(*args, vocabulary=weight.shape[0])
         index = self.rows.index
         self.num_source = hidden.shape[0]
-        # nothing that a masked row holds may pass, and 0 times NaN is NaN
+        # Clear masked rows: their content must not reach the loss, and 0 times NaN is NaN.
         clean = scaled_rows(hidden, valid=self.rows.valid) if index is None else hidden[index]
         self.hidden = clean
         self.weight, self.compact = weight, compact
