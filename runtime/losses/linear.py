@@ -70,7 +70,8 @@ class LinearEvaluation(Evaluation):
         self._end(needed)
 
     def _whole_sequences(self) -> int | None:
-        """Rows of a chunk that ends where a sequence does, if the lengths are known here."""
+        """Return the chunk size, cut so that chunks end where sequences do; None if sequences are
+        longer or their lengths are unknown."""
         if self.rows.num_kept <= self.chunk:
             return self.chunk
         unit = self.rows.seq_len * (2 if self.rows.paired else 1)
@@ -78,7 +79,7 @@ class LinearEvaluation(Evaluation):
 
     @property
     def num_active(self) -> int:
-        """Rows that go into the products of gradients, at most."""
+        """Upper bound of the number of rows in the products of gradients."""
         return self.rows.num_kept
 
     def _chunks(self) -> Iterator[slice]:
@@ -91,7 +92,7 @@ class LinearEvaluation(Evaluation):
         self.needs_weight = any(needed) and needed[1]
 
     def _room(self, needed: tuple[bool, ...]) -> Tensor:
-        """What all chunks share."""
+        """Allocate the buffer that all chunks share."""
         count = min(self.chunk, self.rows.num_kept)
         return self.hidden.new_empty((count, self.vocabulary), dtype=self.logits_dtype)
 
@@ -119,14 +120,15 @@ class LinearEvaluation(Evaluation):
         return torch.mm(hidden.to(buffer.dtype), self.weight.t().to(buffer.dtype), out=buffer)
 
     def _gradient(self, logits: Tensor) -> Tensor:
-        """The memory of the logits, in the dtype of the products."""
+        """Return the memory of the logits as the gradient's buffer, in the dtype of the
+        products."""
         if not self.mixed or logits.dtype == self.weight.dtype:
             return logits
         return logits.view(self.weight.dtype)[:, : self.vocabulary]
 
     def _push(self, gradient: Tensor, rows: slice, factor: Tensor | None = None) -> None:
-        """Add the gradient of the logits of these rows, but for a factor of each row, to those of
-        hidden and weight."""
+        """Add the products with these rows' logits gradient to the gradients of hidden and weight.
+        `factor` is a factor per row that `gradient` lacks."""
         hidden, place = self.hidden[rows], rows
         if self.compact:
             active = self._active(rows).nonzero().squeeze(1)  # waits for the device
@@ -152,7 +154,8 @@ class LinearEvaluation(Evaluation):
             self._push_weight(gradient, hidden)
 
     def _push_weight(self, gradient: Tensor, hidden: Tensor) -> None:
-        """Added up in float32, but for two chunks: there one rounding more costs no pass."""
+        """Sum the weight's gradient in float32. With at most two chunks, sum in its own dtype: the
+        result is rounded only once more."""
         few = self.num_active <= 2 * self.chunk
         if self.mixed and few:
             if self.d_weight is None:
@@ -170,7 +173,7 @@ class LinearEvaluation(Evaluation):
             self.d_weight.addmm_(gradient.t(), hidden.to(gradient.dtype))
 
     def _active(self, rows: slice) -> Tensor:
-        """Which rows have a gradient at all."""
+        """True for rows that have a gradient."""
         found: Tensor = self.rows.valid[rows]
         if self.kernels.local:
             active: Tensor = self.arguments["active"][rows]
@@ -193,7 +196,7 @@ class LinearEvaluation(Evaluation):
 
 
 def add_product(sums: Tensor, left: Tensor, right: Tensor, *, new: bool = False) -> None:
-    """`sums += left @ right`, in the dtype of the sums; `new` sums hold nothing yet."""
+    """Compute `sums += left @ right` in the dtype of the sums; `new` sums are overwritten."""
     mixed = sums.is_cuda and left.dtype == right.dtype != sums.dtype
     if not mixed:
         left, right = left.to(sums.dtype), right.to(sums.dtype)

@@ -1,6 +1,6 @@
-"""Log-probs of given tokens from hidden states and lm_head: the reference, the start of a step.
+"""Log-probs of given tokens from hidden states and lm_head, for references and before a step.
 
-In bfloat16 on Hopper one product whose logits stay on chip, elsewhere chunks of logits.
+In bfloat16 on Hopper the logits stay on chip; elsewhere they are computed in chunks.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from forgedsl.runtime.losses.product import Product, fits
 ROWS_AT_A_TIME = 16384
 """Sums of the softmax take 8 bytes a row for each 256 logits."""
 TILE = 16
-"""On a CPU the rows of a product that are left over are added up in another order: there are none,
-so that a row has the same bits whatever rows are beside it."""
+"""On a CPU a product sums its remainder rows in another order. Rows are padded to this multiple, so
+results of a row are bitwise independent of the other rows."""
 
 
 def token_logprobs(
@@ -34,11 +34,8 @@ def token_logprobs(
     group: ProcessGroup | None = None,
     vocabulary: int | None = None,
 ) -> Tensor:
-    """The log-prob of each label, `[N]` in float32 (float64 from such), without gradient; logits
-    are never kept.
-
-    `group` and `vocabulary` as in `LossFunction.linear`.
-    """
+    """Return the log-prob of each label, `[N]` in float32 (float64 for float64 inputs), without
+    gradient. Logits are never kept. `group` and `vocabulary` are as in `LossFunction.linear`."""
     check_linear(hidden, weight, labels)
     count = len(labels)
     hidden, labels = whole_tiles(hidden), whole_tiles(labels)
@@ -69,13 +66,13 @@ def token_logprobs(
 
 
 def whole_tiles(rows: Tensor) -> Tensor:
-    """`[N, ...]` -> on a CPU with zeros behind, up to a multiple of `TILE` rows."""
+    """Pad `[N, ...]` on a CPU with zero rows to a multiple of `TILE` rows."""
     rest = 0 if rows.is_cuda else -len(rows) % TILE
     return pad(rows, (0, 0) * (rows.dim() - 1) + (0, rest)) if rest else rows
 
 
 def on_chip(hidden: Tensor, weight: Tensor, rows: Rows, temperature: float) -> Tensor:
-    """The same by the product of `product`, which leaves nothing but sums."""
+    """Compute log-probs with the on-chip product, which stores only sums."""
     import triton.language as tl
 
     names, dtype = ("logprob", "entropy", "logsumexp"), rows.dtype

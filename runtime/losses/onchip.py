@@ -35,7 +35,7 @@ LEAST_ROWS, MOST_ROWS = 128, 1 << 16
 
 
 class OnChipEvaluation(LinearEvaluation):
-    """Chunks of rows: three products, or four where sequences span chunks."""
+    """Chunks of rows: three products, or four if sequences span chunks."""
 
     def evaluate(self, needed: tuple[bool, ...]) -> None:
         self._start(needed)
@@ -69,19 +69,19 @@ class OnChipEvaluation(LinearEvaluation):
                     count, self.vocabulary)  # fmt: skip
 
     def _measure(self) -> None:
-        """The loss from the statistics of all rows."""
+        """Compute the statistics of all rows, then the loss."""
         for rows in self._chunks():
             self.product.statistics(rows)
         self.finish()
 
     def _weights(self, rows: slice) -> None:
-        """One product for the weights of these rows, and two for what follows from them."""
+        """Compute the weights of these rows with one product, then their gradients with two."""
         out = self.buffer[: rows.stop - rows.start]
         self.product.weights(rows, out)
         self._gradients(rows, out)
 
     def _gradients(self, rows: slice, out: Tensor) -> None:
-        """What follows from the weights of these rows."""
+        """Compute gradients of hidden and lm_head from the weights of these rows."""
         if self.kernels.local:
             self.decide(rows)
         else:
@@ -92,7 +92,7 @@ class OnChipEvaluation(LinearEvaluation):
 
 
 class OnChipTiledEvaluation(Evaluation):
-    """Within a workspace: four products, and a tile of gradients at a time."""
+    """Evaluation within a workspace: four products, and a tile of gradients at a time."""
 
     def __init__(self, *args: Any, hidden: Tensor, weight: Tensor, workspace: int) -> None:
         super().__init__(*args, vocabulary=weight.shape[0])
@@ -128,7 +128,7 @@ class OnChipTiledEvaluation(Evaluation):
         self._differentiate(product, needed)
 
     def _differentiate(self, product: Product, needed: tuple[bool, ...]) -> None:
-        """The gradients of hidden, added up over tiles, and of weight, tile by tile."""
+        """Compute the gradient of hidden, summed over tiles, and that of weight, tile by tile."""
         count, tile = self.rows.num_kept, self.tile
         d_hidden = torch.empty_like(self.hidden, dtype=self.rows.dtype) if needed[0] else None
         d_weight = torch.empty_like(self.weight) if needed[1] else None
@@ -158,13 +158,13 @@ class OnChipTiledEvaluation(Evaluation):
         self.gradients = (d_hidden, d_weight)
 
     def _clean(self, rows: slice) -> Tensor:
-        """Hidden states of rows, zero where they do not count: 0 times NaN is NaN."""
+        """Return hidden states of rows, with zeros for invalid rows: 0 times NaN is NaN."""
         return scaled_rows(self.hidden[rows], valid=self.rows.valid[rows])
 
 
 def product_of(run: Evaluation, hidden: Tensor, weight: Tensor, chunk: int) -> Product:
-    """The product of a run. Fused kernels keep the gradients of statistics to themselves; here
-    they have a place in memory."""
+    """Make the product of a run. Allocate memory for the gradients of statistics, which fused
+    kernels keep on chip."""
     names = run.kernels.module.GRADIENTS
     for name in names:
         empty = torch.empty(run.rows.num_kept, dtype=run.rows.dtype, device=run.device)
@@ -177,15 +177,15 @@ def product_of(run: Evaluation, hidden: Tensor, weight: Tensor, chunk: int) -> P
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """`rows` and `columns` of the gradient of the logits that exist at a time."""
+    """Size of the part of the logits gradient that exists at a time."""
 
     rows: int
     columns: int
 
     @classmethod
     def of(cls, workspace: int, hidden: Tensor, weight: Tensor) -> Tile:
-        """At most a quarter of the workspace for the hidden states of a tile, as much again for
-        sums, the rest but a sixteenth for the gradient of its logits."""
+        """Choose the tile size: a quarter of the workspace at most for hidden states, as much for
+        sums, and the rest, less a sixteenth, for the gradient of the logits."""
         count, width = max(1, hidden.shape[0]), hidden.shape[1]
         quarter, element = workspace // 4, max(hidden.element_size(), weight.element_size())
         most = workspace * 7 // 16 // (GRANULE * element)  # or there is no room for columns
@@ -208,7 +208,8 @@ class Tile:
 
 
 def even(rows: int, columns: int, processors: int) -> int:
-    """At most so many columns, of which the tiles of the product keep all processors busy."""
+    """Return at most `columns` columns, so that the tiles of the product keep all processors
+    busy."""
     blocks = BLOCKS["cuda"]
     high, most = -(-rows // blocks.rows), columns // blocks.columns
     choices = range(max(1, most // 2), most + 1)
@@ -220,13 +221,13 @@ def even(rows: int, columns: int, processors: int) -> int:
 
 
 def padded(columns: int) -> int:
-    """From one row of a matrix to the next, so that each begins where the copy engine can store."""
+    """Return the row stride of a matrix such that the copy engine can store each row."""
     return -(-columns // MULTIPLE) * MULTIPLE
 
 
 def room(memory: Tensor, rows: int, columns: int) -> Tensor:
-    """A matrix in `memory`. On a CPU zeros stand between its rows: with AMX, products of bfloat16
-    read that too, times zero, and 0 times NaN is NaN."""
+    """Return a matrix view of `memory`. On a CPU the padding between rows is zeroed: with AMX,
+    bfloat16 products read it and multiply by zero, and 0 times NaN is NaN."""
     width = padded(columns)
     whole = memory[: rows * width].view(rows, width)
     if not memory.is_cuda:

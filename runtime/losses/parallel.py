@@ -2,8 +2,8 @@
 
     statistics of a shard  ->  Shard.combine  ->  those of the whole row  ->  gradient of a shard
 
-Ranks hand each other four or five numbers a row, never logits. The combined statistics, so the loss
-and its metrics, have the same bits on every rank, because all add them up in the order of ranks.
+Ranks exchange four or five numbers per row, never logits. The combined statistics, and so the loss
+and its metrics, are bitwise equal on all ranks, because all sum in rank order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class Shard:
 
     @classmethod
     def of(cls, group: dist.ProcessGroup, size: int, vocabulary: int | None) -> Shard:
-        """The shard of this rank, which holds `size` columns."""
+        """Return the shard of this rank, which holds `size` columns.
+
+        Raises:
+            ValueError: the size does not fit the split of torch.chunk.
+        """
         rank, ranks = dist.get_rank(group), dist.get_world_size(group)
         whole = vocabulary or size * ranks
         each = -(-whole // ranks)
@@ -47,11 +51,12 @@ class Shard:
 
     @property
     def largest(self) -> int:
-        """Columns of the largest shard, the same on all ranks."""
+        """Number of columns of the largest shard, equal on all ranks."""
         return -(-self.whole // self.ranks)
 
     def local(self, rows: Rows) -> Rows:
-        """The rows with labels as columns of this shard, -1 where they stand in another."""
+        """Return the rows with labels as columns of this shard; -1 if the label is in another
+        shard."""
         labels = rows.labels - self.first
         here = (labels >= 0) & (labels < self.size)
         return rows.relabeled(labels.where(here, -1))
@@ -59,7 +64,7 @@ class Shard:
     def combine(
         self, found: Mapping[str, Tensor], here: Tensor, valid: Tensor
     ) -> dict[str, Tensor]:
-        """The statistics of whole rows, from those of each shard. Takes part in a collective."""
+        """Combine the statistics of shards into those of whole rows; a collective call."""
         names = [name for name in ("logsumexp", "entropy", "logprob", "mean_logprob")
                  if name in found]  # fmt: skip
         mine = torch.stack([here.to(found["logprob"].dtype), *(found[name] for name in names)])
@@ -72,7 +77,8 @@ class Shard:
         return merge(dict(zip(names, columns, strict=True)), owned > 0, sizes)
 
     def _check(self, owned: Tensor, valid: Tensor) -> None:
-        """Each label stands in one shard: raises on a CPU, an assertion of the device elsewhere."""
+        """Check that each label is in exactly one shard: raises IndexError on a CPU, a device
+        assertion elsewhere."""
         once = ((owned.sum(0) == 1) | ~valid).all()
         message = f"a label is outside of the vocabulary of {self.whole}, or its shards overlap"
         if owned.is_cuda:
@@ -81,16 +87,15 @@ class Shard:
             raise IndexError(message)
 
     def add_up(self, gradient: Tensor | None) -> None:
-        """The gradient of hidden states, of which each shard has a part, on all ranks."""
+        """Sum the gradient of hidden states over all shards, in place."""
         if gradient is not None:
             dist.all_reduce(gradient, group=self.group)
 
 
 def merge(part: Mapping[str, Tensor], owned: Tensor, sizes: Tensor) -> dict[str, Tensor]:
-    """The statistics of whole rows from those of parts of the vocabulary, each `[parts, rows]`.
-
-    `owned` says which part has the label of a row, `sizes` how many columns each part has.
-    """
+    """Combine statistics of parts of the vocabulary, each `[parts, rows]`, into those of whole
+    rows. `owned` is True for the part with the label of a row; `sizes` are the columns of each
+    part."""
     logsumexp = torch.logsumexp(part["logsumexp"], dim=0)
     shift = part["logsumexp"] - logsumexp
     share = shift.exp()

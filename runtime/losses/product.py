@@ -43,8 +43,8 @@ FEW = {"ROWS": 16, "PARTS": 128}
 
 
 def fits(hidden: Tensor, weight: Tensor) -> bool:
-    """Whether the product can be formed on chip: rows that the copy engine can fetch, of bfloat16
-    on Hopper, of anything in the interpreter."""
+    """True if the product can be computed on chip: the copy engine must be able to fetch rows, of
+    bfloat16 on Hopper, of any dtype in the interpreter."""
     for part in (hidden, weight):
         size = part.element_size()  # also of rows that are copied without what stands between
         begins = (part.stride(0) * size, part.shape[1] * size, part.data_ptr())
@@ -91,15 +91,16 @@ class Product:
         self.latest: tuple[slice | None, dict[str, Any]] = (None, {})
 
     def release(self) -> None:
-        """Let go of the memory of the sums: all statistics are there."""
+        """Free the memory of the sums, once all statistics are computed."""
         self.sums, self.latest = self.far, (None, {})
 
     def statistics(self, rows: slice) -> None:
-        """The statistics of these rows, none of their logits."""
+        """Compute the statistics of these rows, without storing logits."""
         self._measure(rows, "sums", None)
 
     def weights(self, rows: slice, out: Tensor) -> None:
-        """The statistics of these rows, and in `out` their probabilities times some factor."""
+        """Compute the statistics of these rows, and write their probabilities times a factor to
+        `out`."""
         self._measure(rows, "weights", out)
 
     def gradient(self, rows: slice, columns: slice, hidden: Tensor, out: Tensor) -> None:
@@ -109,7 +110,7 @@ class Product:
         self._at_labels(rows, columns, out)
 
     def differentiate(self, rows: slice, form: str) -> None:
-        """From the gradients of the statistics of these rows to the factors of `form`."""
+        """Compute the row factors of `form` from the gradients of the statistics of these rows."""
         has = {name.upper(): name in self.names for name in ("logprob", "entropy", "logsumexp")}
         grid, block = self._grid(rows, 128)
         self._launch("factors", grid, rows, FORM=form, BLOCK=block, MEAN=self.level, **has)
@@ -128,7 +129,7 @@ class Product:
 
     @property
     def plain(self) -> bool:
-        """Whether weights times a factor of the row are the gradient, but at the label."""
+        """True if weights times a factor of the row are the gradient, except at the label."""
         return self.names == ("logprob",)
 
     @property
@@ -136,7 +137,7 @@ class Product:
         return "factor" if self.plain else "weights"
 
     def factor(self, rows: slice) -> Tensor:
-        """What the weights of each row are to be multiplied by, `[rows, 1]`."""
+        """Return the factor of the weights of each row, `[rows, 1]`."""
         factor: Tensor = self.kept[2, rows].unsqueeze(1)
         return factor
 
@@ -193,7 +194,7 @@ class Product:
         )  # fmt: skip
 
     def _tiles(self, matrix: Tensor, rows: int, columns: int) -> Any:
-        """A matrix as the copy engine sees it."""
+        """Return a matrix as a descriptor for the copy engine."""
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         return TensorDescriptor(matrix, [*matrix.shape], [*matrix.stride()], [rows, columns])
@@ -210,7 +211,7 @@ class Product:
         return -(-(rows.stop - rows.start) // block), block
 
     def _launch(self, name: str, grid: int, rows: slice, **more: Any) -> None:
-        """A kernel for these rows, its arguments by name."""
+        """Launch a kernel for these rows, with its arguments by name."""
         if rows.stop == rows.start:
             return
         kernel = getattr(self.module, name)
@@ -219,7 +220,7 @@ class Product:
         kernel[(grid,)](**{key: known[key] for key in kernel.arg_names}, **options)
 
     def _known(self, rows: slice) -> dict[str, Any]:
-        """What kernels may ask for of these rows, found once for all of them."""
+        """Return kernel arguments that all launches for these rows share."""
         if self.latest[0] == rows:
             return self.latest[1]
         label_logit, reference, slope, bend, floor, at_label = self.kept[:, rows].unbind()

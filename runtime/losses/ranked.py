@@ -8,7 +8,7 @@
 A token-local loss names inputs whose zero makes the gradient of a row zero, whatever its log-prob
 (`SILENT` of its kernels, such as an advantage), so ranks are known before anything is computed.
 Rows are taken in the order of their ranks, and those with gradient are a prefix: nothing of a chunk
-is copied. The host learns the sizes of the ranks while the first chunk is under way.
+is copied. The host reads the sizes of the ranks while the first chunk is computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from forgedsl.runtime.losses.onchip import OnChipEvaluation
 
 
 class RankedEvaluation(OnChipEvaluation):
-    """Rows by rank; `plain` are the same as they came, for the kernels that walk sequences."""
+    """Rows sorted by rank. `plain` holds them in the original order, for kernels that walk
+    sequences."""
 
     def __init__(
         self, kernels: Kernels, rows: Rows, step: SimpleNamespace, temperature: float, *,
@@ -62,7 +63,8 @@ class RankedEvaluation(OnChipEvaluation):
         self.plain.finish()
 
     def _chunks(self) -> Iterator[slice]:
-        """The first without waiting for the sizes, so that the device is at work meanwhile."""
+        """Yield chunks of rows. The first one does not wait for the sizes, so that the device is
+        busy meanwhile."""
         for rows in super()._chunks():
             stop = min(rows.stop, self.num_counted) if rows.start else rows.stop
             if rows.start < stop:
@@ -86,7 +88,7 @@ class RankedEvaluation(OnChipEvaluation):
 
 
 class OnHost:
-    """Numbers of the device, on their way to the host."""
+    """Numbers being copied from the device to the host."""
 
     def __init__(self, numbers: Tensor) -> None:
         self.copy = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=numbers.is_cuda)
@@ -96,7 +98,7 @@ class OnHost:
             self.arrival = torch.cuda.current_stream(numbers.device).record_event()
 
     def __call__(self) -> list[int]:
-        """Waits until they are there."""
+        """Wait for the copy and return the numbers."""
         if self.arrival is not None:
             self.arrival.synchronize()
         found: list[int] = self.copy.tolist()
@@ -104,8 +106,8 @@ class OnHost:
 
 
 def ranks(silent: Mapping[str, str], rows: Rows) -> Tensor:
-    """Of each row: 0 if it may have a gradient, 1 if a silent input is zero there, 2 if it does not
-    count. `silent` says what numbers the entries of an input: row, seq or pair."""
+    """Return the rank of each row: 0 if it may have a gradient, 1 if a silent input is zero there,
+    2 if it is invalid. `silent` maps inputs to the index of their entries: row, seq or pair."""
     found = torch.zeros_like(rows.valid)
     for name, index in silent.items():
         if index == "row":

@@ -23,7 +23,7 @@ BLOCK, WARPS = 16384, 16
 
 
 def rescale(gradient: Tensor, weight: Tensor) -> None:
-    """`gradient *= weight`, without waiting and without a pass if the weight is one."""
+    """Compute `gradient *= weight` without waiting, and without a pass if the weight is one."""
     count = gradient.numel()
     if count:
         programs = min(num_processors(gradient.device), -(-count // BLOCK))
@@ -42,7 +42,7 @@ def scaled_rows(
     valid: Tensor | None = None,
     inplace: bool = False,
 ) -> Tensor:
-    """`rows [N, H]` times `factor [N, 1]`, zero where not `valid [N]`, whatever stands there."""
+    """Return `rows [N, H]` times `factor [N, 1]`, zero where not `valid [N]`, even for NaN."""
     count, width = rows.shape
     if rows.stride(1) != 1:
         assert not inplace

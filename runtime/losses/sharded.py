@@ -45,7 +45,7 @@ class Exchange:
             place.copy_(combined[name])
 
     def decide(self, rows: slice) -> None:
-        """The gradients of the statistics of these rows, where the loss is token-local."""
+        """Compute the gradients of the statistics of these rows, for a token-local loss."""
         found = dict(zip(self.names, self.run.statistics[:, rows], strict=True))
         gradient = self.module.gradient(self.run.rows.namespace(self.step, found, rows), self.sums)
         used = torch.zeros_like(self.here[rows])
@@ -56,7 +56,7 @@ class Exchange:
 
 
 class Logits(LogitsEvaluation):
-    """The logits of a shard are given, `[R, V / ranks]`."""
+    """Evaluation from given logits of a shard, `[R, V / ranks]`."""
 
     def __init__(self, *args: Any, shard: Shard, module: ModuleType, **more: Any) -> None:
         super().__init__(*args, **more)
@@ -104,7 +104,8 @@ class Linear(LinearEvaluation):
             self.exchange.shard.add_up(self.gradients[0])
 
     def _apply(self, logits: torch.Tensor, rows: slice) -> None:
-        """The gradient of the logits of a chunk, and what it adds to those of the sources."""
+        """Compute the logits gradient of a chunk, and add its products to the gradients of the
+        sources."""
         if self.kernels.local:
             self.exchange.decide(rows)
         elif rows == slice(0, self.rows.num_kept):

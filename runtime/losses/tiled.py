@@ -30,7 +30,7 @@ LEAST_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """`rows` and `columns` of the logits that exist at a time."""
+    """Size of the part of the logits that exists at a time."""
 
     rows: int
     columns: int
@@ -41,8 +41,8 @@ class Tiles:
     def of(
         cls, workspace: int, num_rows: int, weight: Tensor, *, copies: int, element: int
     ) -> Tiles:
-        """A quarter of the workspace for a tile of the weight and its gradient, the rest for
-        `copies` of the logits and one of the hidden states."""
+        """Choose the tile size: a quarter of the workspace for a tile of the weight and its
+        gradient, the rest for `copies` of the logits and one copy of the hidden states."""
         vocabulary, width = weight.shape
         columns = min(workspace // 4 // (8 * width) // GRANULE * GRANULE, 32 * GRANULE, vocabulary)
         row = copies * element * max(columns, GRANULE) + 8 * width
@@ -62,12 +62,12 @@ class Tiles:
         return slices(self.vocabulary, self.columns)
 
     def local(self, labels: Tensor, tile: slice) -> Tensor:
-        """Labels as columns of a tile, -1 where they stand in another."""
+        """Return labels as columns of a tile; -1 if they are in another tile."""
         places: Tensor = labels - tile.start
         return places.where((places >= 0) & (places < tile.stop - tile.start), -1)
 
     def merged(self, parts: list[dict[str, Tensor]], labels: Tensor) -> dict[str, Tensor]:
-        """The statistics of rows from those of all tiles."""
+        """Combine the statistics of all tiles into those of rows."""
         owned = torch.stack([self.local(labels, tile) >= 0 for tile in self.tiles()])
         sizes = [tile.stop - tile.start for tile in self.tiles()]
         stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
@@ -75,7 +75,7 @@ class Tiles:
 
 
 class TiledRun(Run):
-    """By the torch module."""
+    """Evaluation with the torch module."""
 
     kernel = "torch/linear/tiled"
 
@@ -98,7 +98,7 @@ class TiledRun(Run):
         self.tiles = Tiles.of(workspace, rows.num_kept, weight, copies=4, element=element)
 
     def forward(self, needed: tuple[bool, ...]) -> Tensor:
-        """The loss and the metrics; the gradients wait for backward."""
+        """Compute the loss and the metrics; gradients are computed in backward."""
         self.needed = needed
         found: dict[str, list[Tensor]] = {name: [] for name in ROW_STATISTICS}
         for rows in self.tiles.chunks():
@@ -113,7 +113,7 @@ class TiledRun(Run):
         return self._value()
 
     def backward(self, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """The gradients for a loss of weight `grad`."""
+        """Return the gradients, multiplied by `grad`."""
         assert self.cotangents is not None
         dtype = self.rows.dtype
         cotangents = {name: value * grad for name, value in self.cotangents.items()}
@@ -132,7 +132,7 @@ class TiledRun(Run):
         return d_hidden, d_weight
 
     def _gradient_of(self, rows: slice, tile: slice, cotangents: dict[str, Tensor]) -> Tensor:
-        """The gradient of the logits of a tile."""
+        """Compute the gradient of the logits of a tile."""
         softmax, _ = self._softmax(rows, tile)
         softmax.rebase({name: value[rows] for name, value in self.statistics.items()})
         labels = self.tiles.local(self._labels(rows), tile)
@@ -140,7 +140,7 @@ class TiledRun(Run):
         return softmax.gradient(labels, part, self.tiles.vocabulary) / self.temperature
 
     def _hidden(self, rows: slice) -> Tensor:
-        """Hidden states of rows; nothing that a masked row holds may pass."""
+        """Return hidden states of rows, with invalid rows cleared."""
         hidden = self.hidden[self.head.at(rows)].to(self.rows.dtype)
         return hidden.masked_fill(~self.rows.valid[rows].unsqueeze(1), 0.0)
 

@@ -1,6 +1,6 @@
-"""Linear losses within a workspace by the generated kernels; `tiled` says in which order.
+"""Linear losses within a workspace with the generated kernels, in the order given in `tiled`.
 
-A tile is to the kernels what a shard of the vocabulary is: they take labels of other tiles as -1.
+Kernels treat a tile like a shard of the vocabulary: labels of other tiles are -1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class TiledEvaluation(Evaluation):
         del self.buffer
 
     def _whole(self, rows: slice) -> None:
-        """The statistics of rows from those of all tiles."""
+        """Combine the statistics of all tiles into those of rows."""
         names, parts = self.kernels.module.STATISTICS, []
         for tile in self.tiles.tiles():
             self._over_tile("statistics", self._logits(rows, tile), None, rows, tile)
@@ -63,7 +63,7 @@ class TiledEvaluation(Evaluation):
             place.copy_(merged[name])
 
     def _decide(self) -> None:
-        """The gradients of the statistics, where the loss is token-local."""
+        """Compute the gradients of the statistics, for a token-local loss."""
         found = dict(zip(self.kernels.module.STATISTICS, self.statistics, strict=True))
         sums = self.module.prepare(self.rows.namespace(self.step, {}))
         gradient = self.module.gradient(self.rows.namespace(self.step, found), sums)
@@ -71,7 +71,7 @@ class TiledEvaluation(Evaluation):
             self.arguments[f"d_{name}_ptr"] = gradient[name].contiguous()
 
     def _differentiate(self, needed: tuple[bool, ...]) -> None:
-        """The gradients of hidden, added up over tiles, and of weight, tile by tile."""
+        """Compute the gradient of hidden, summed over tiles, and that of weight, tile by tile."""
         d_hidden = torch.zeros_like(self.hidden, dtype=self.rows.dtype) if needed[0] else None
         d_weight = torch.empty_like(self.weight) if needed[1] else None
         for tile in self.tiles.tiles():
@@ -104,7 +104,7 @@ class TiledEvaluation(Evaluation):
         self.over_rows(name, logits, gradient, rows)
 
     def _hidden(self, rows: slice) -> Tensor:
-        """Hidden states of rows; nothing that a masked row holds may pass."""
+        """Return hidden states of rows, with invalid rows cleared."""
         index = self.rows.index
         hidden = self.hidden[rows if index is None else index[rows]]
         return hidden.masked_fill(~self.rows.valid[rows].unsqueeze(1), 0.0)
@@ -118,7 +118,8 @@ class TiledEvaluation(Evaluation):
         return torch.mm(hidden.to(out.dtype), weight.to(out.dtype), out=out)
 
     def _gradient(self, logits: Tensor) -> Tensor:
-        """The memory of the logits, in the dtype of the products."""
+        """Return the memory of the logits as the gradient's buffer, in the dtype of the
+        products."""
         if not self.mixed or logits.dtype == self.weight.dtype:
             return logits
         return logits.view(self.weight.dtype)[:, : logits.shape[1]]

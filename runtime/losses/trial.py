@@ -1,4 +1,4 @@
-"""Losses that are classes in Python, made and called once on random rows.
+"""Try out losses that are Python classes: make each and call it once on random rows.
 
 python -m forgedsl.runtime.losses.trial JOB   ->   {"hand": "why it cannot be used"} as JSON
 """
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def failure(spec: Loss) -> str:
-    """Why it is no loss, or nothing."""
+    """Return why the class cannot be used as a loss; "" if it can."""
     draw = torch.Generator().manual_seed(0)
     logits = torch.randn(*SHAPE, VOCABULARY, generator=draw, requires_grad=True)
     inputs: dict[str, Any] = {"labels": torch.randint(VOCABULARY, SHAPE, generator=draw)}
