@@ -32,7 +32,7 @@ FAST = tl.constexpr(not triton.knobs.runtime.interpret)
 
 @triton.jit
 def exp2(x):
-    """2 ** x in one instruction, flushing subnormal results; keeping them takes four."""
+    """Compute 2 ** x in one instruction, flushing subnormal results; keeping them takes four."""
     if FAST and x.dtype == tl.float32:
         code: tl.constexpr = "ex2.approx.ftz.f32 $0, $1;"
         return tl.inline_asm_elementwise(code, "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -41,7 +41,7 @@ def exp2(x):
 
 @triton.jit
 def log2(x):
-    """The logarithm in one instruction; minus infinity for what is subnormal."""
+    """Compute log2 in one instruction; minus infinity for subnormal numbers."""
     if FAST and x.dtype == tl.float32:
         code: tl.constexpr = "lg2.approx.ftz.f32 $0, $1;"
         return tl.inline_asm_elementwise(code, "=f,f", [x], tl.float32, is_pure=True, pack=1)
@@ -54,8 +54,8 @@ def label_logits(
     weight_stride,
     V: tl.constexpr, H: tl.constexpr, BLOCK: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """The logit of the label of each row, which is its first reference; 0 if it does not count, NaN
-    if its label is outside of the vocabulary."""
+    """Compute the logit of each row's label, which is its first reference. It is 0 for an invalid
+    row, and NaN if the label is outside of the vocabulary."""
     unit = tl.load(scale)
     for row in tl.range(tl.program_id(0), num_rows, tl.num_programs(0)):
         counts = tl.load(valid + row).to(tl.int1)
@@ -83,7 +83,7 @@ def piece(
     WIDTH: tl.constexpr, TAIL: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr,
     TILTED: tl.constexpr, LEVEL: tl.constexpr,
 ):  # fmt: skip
-    """What leaves of some columns of a tile: stored, and added to the sums of the rows."""
+    """Store some columns of a tile in the form asked for, and add them to the sums of the rows."""
     z = logits * unit
     here = (column + tl.arange(0, WIDTH) < num_columns)[None, :]
     if MODE == "largest":
@@ -122,7 +122,8 @@ def tile_of(
     TAIL: tl.constexpr, MODE: tl.constexpr, MEAN: tl.constexpr, TILTED: tl.constexpr,
     LEVEL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """One tile of logits, in two halves: the second is computed while the first is stored."""
+    """Compute one tile of logits in two halves: the second is computed while the first is
+    stored."""
     acc = tl.zeros((ROWS, COLUMNS), ACC)
     for k in range(0, H, DEPTH):
         a = hidden.load([m * ROWS, k])
@@ -172,8 +173,8 @@ def product(
     GROUP: tl.constexpr, TAIL: tl.constexpr, MODE: tl.constexpr, AGAIN: tl.constexpr,
     MEAN: tl.constexpr, TILTED: tl.constexpr, LEVEL: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """All tiles, GROUP high, so that those under way share what they read. `AGAIN`: only tiles
-    with a row that is far."""
+    """Compute all tiles, GROUP high, so that concurrent tiles share their inputs. `AGAIN`: only
+    tiles with a `far` row."""
     num_m = tl.cdiv(num_rows, ROWS)
     num_n = tl.cdiv(num_columns, COLUMNS)
     unit = tl.load(scale)  # log2(e) / T
@@ -205,7 +206,7 @@ def gather(
     V: tl.constexpr, ROWS: tl.constexpr, PARTS: tl.constexpr, MEAN: tl.constexpr,
     AGAIN: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """The statistics of the rows from the parts of their sums; counts the rows that are far."""
+    """Compute the statistics of the rows from the parts of their sums; count the `far` rows."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = rows < num_rows
     if AGAIN:
@@ -247,7 +248,7 @@ def rebase(
     sums, reference, far, far_rows, num_rows, num_parts,
     ROWS: tl.constexpr, PARTS: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
-    """The largest logit as the reference of each row that is far."""
+    """Set the reference of each `far` row to its largest logit."""
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = (rows < num_rows) & (tl.load(far) > 0)
     lost = tl.load(far_rows + rows, inside, 0).to(tl.int1) & inside
@@ -336,7 +337,7 @@ def at_labels(
     out, labels, valid, at_label_ptr, out_stride, first_column, num_columns, num_rows,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """What stands at the labels of rows that count, where the label is one of these columns."""
+    """Compute the entries at the labels of valid rows whose label is one of these columns."""
     rows = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     counts = tl.load(valid + rows, rows < num_rows, 0).to(tl.int1)
     column = tl.load(labels + rows, counts, -1) - first_column
@@ -352,7 +353,7 @@ def apply_weights(
     V: tl.constexpr, BLOCK: tl.constexpr, TILTED: tl.constexpr, LEVEL: tl.constexpr,
     ACC: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of the logits over the weights: w (slope + bend log2 p) + floor."""
+    """Overwrite the weights with the gradient of the logits: w (slope + bend log2 p) + floor."""
     num_blocks: tl.constexpr = (V + BLOCK - 1) // BLOCK
     row = tl.program_id(0) // num_blocks
     columns = tl.program_id(0) % num_blocks * BLOCK + tl.arange(0, BLOCK)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 
 class ModuleError(ValueError):
-    """A class in Python cannot be used as a loss, or failed; the text names class, file, line."""
+    """A Python class cannot be used as a loss, or failed; the text names class, file and line."""
 
 
 class ModuleLoss:
@@ -55,7 +55,7 @@ class ModuleLoss:
     def value(
         self, x: SimpleNamespace, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss and the reports of the rows of `x`."""
+        """Return the loss and the reports of the rows of `x`."""
         loss, reports = self._call(x, inputs)
         return loss.detach(), {
             name: torch.as_tensor(found, device=loss.device).detach()
@@ -65,7 +65,7 @@ class ModuleLoss:
     def gradient(
         self, x: SimpleNamespace, inputs: Mapping[str, Tensor], names: tuple[str, ...]
     ) -> dict[str, Tensor]:
-        """d loss / d each of `names`, `[N]` for all rows of `x`; 0 where a row does not count."""
+        """Return d loss / d each of `names`, `[N]` for all rows of `x`; 0 for invalid rows."""
         leaves = {name: inputs[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
             loss, _ = self._call(x, {**inputs, **leaves})
@@ -85,7 +85,8 @@ class ModuleLoss:
     def _call(
         self, x: SimpleNamespace, inputs: Mapping[str, Tensor]
     ) -> tuple[Tensor, Mapping[str, Any]]:
-        """`forward` on the rows that count; 0 where none does, as on a rank without work."""
+        """Call `forward` on the valid rows; return 0 if there are none, as on a rank without
+        work."""
         kept: Tensor = x.mask
         if not bool(kept.any()):
             nothing = torch.zeros((), dtype=x.dtype, device=kept.device)
@@ -110,7 +111,7 @@ class ModuleLoss:
         return loss.reshape(()), reports
 
     def _failed(self, what: str, error: Exception) -> str:
-        """With the line of the file that it came from."""
+        """Describe an error with the line of the file that it came from."""
         frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == self.path]
         line = f" in line {frames[-1].lineno}" if frames else ""
         return f"{self.says} {what}{line}: {type(error).__name__}: {error}"
