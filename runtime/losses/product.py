@@ -104,8 +104,8 @@ class Product:
         self._measure(rows, "weights", out)
 
     def gradient(self, rows: slice, columns: slice, hidden: Tensor, out: Tensor) -> None:
-        """d loss / d logits for these columns, after `differentiate(rows, "gradient")`. Nothing
-        may stand in `hidden`, the states of these rows, where a row does not count."""
+        """Compute d loss / d logits for these columns, after `differentiate(rows, "gradient")`.
+        `hidden` holds the states of these rows and must be zero for invalid rows."""
         self._product(rows, "gradient", out, hidden=hidden, columns=columns)
         self._at_labels(rows, columns, out)
 
@@ -116,7 +116,8 @@ class Product:
         self._launch("factors", grid, rows, FORM=form, BLOCK=block, MEAN=self.level, **has)
 
     def apply(self, rows: slice, out: Tensor) -> None:
-        """Weights in `out` to gradients, in their place: whole, or but for a factor of the row."""
+        """Turn the weights in `out` into gradients, in place. If `plain`, a factor per row is still
+        missing."""
         every = slice(0, self.vocabulary)
         if not self.plain:
             block, num_warps = (8192, 8) if out.is_cuda else (32, 1)
@@ -142,7 +143,8 @@ class Product:
         return factor
 
     def _measure(self, rows: slice, mode: str, out: Tensor | None) -> None:
-        """The sums of the rows; once more for rows whose label is far below the largest logit."""
+        """Compute the sums of the rows; again for rows whose label is far below the largest
+        logit."""
         count, width = rows.stop - rows.start, self.weight.shape[1]
         hidden = self.hidden[rows]
         grid = min(count, 16 * num_processors(self.device))
