@@ -76,12 +76,12 @@ class Node:
 
     @property
     def values(self) -> bool:
-        """Whether a `logprobs` gives what the value head says instead."""
+        """True if a `logprobs` node returns values of the value head instead of log-probs."""
         return bool(self.settings.get("values"))
 
     @property
     def edge_type(self) -> str:
-        """What its edge carries: `[G] f32`; "" if nothing."""
+        """Return the type of the node's edge, e.g. `[G] f32`; "" if it carries nothing."""
         whole = self.level is Level.BATCH
         return {
             Stream.PROMPT: "Stream[Prompt]",

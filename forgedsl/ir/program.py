@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Where a value came from. `layer` is default | module | file | profile | set-file | set."""
+    """Origin of a value. `layer` is default, module, file, profile, set-file or set."""
 
     layer: str
     detail: str  # "profile cpu", "--set trainer.procs=4", "default"
@@ -87,9 +87,11 @@ class PythonParameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonFunction:
-    """What a reward can be of `import python`: a function, an object that is called, or a class
-    (`makes` is call, object, class) whose objects are. `module` is the path as written, relative to
-    the file; `params` are those of the call, `init` those of the class, `args` the given ones."""
+    """Python object named by `import python`. `makes` is `call`, `object` or `class`: a function,
+    an object with a `__call__`, or a class of such objects. `module` is the path as written,
+    relative to the file. `params` are the parameters of the call, `init` those of the class,
+    `args` the given arguments.
+    """
 
     module: str
     name: str

@@ -1,7 +1,8 @@
-"""What an operation of a flow is to the compiler: passes ask it, it knows no pass.
+"""The interface between the compiler and an operation of a flow.
 
-The methods of `Operation` are all questions that passes ask, in the order of the passes. A unit
-overrides what differs from the defaults. `Sizes` is what a planned graph can say about numbers.
+Passes call the methods of `Operation`; an operation knows no pass. The methods stand in the order
+of the passes. A unit overrides the defaults that do not fit. `Sizes` gives the numbers of a planned
+graph.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What an argument reads; `attribute`: also a part of a prompt or rollout, or only that."""
+    """The parts that an argument may read. `attribute`: also, or only, a part of a prompt or
+    rollout.
+    """
 
     streams: tuple[Stream, ...]
     text: str
@@ -44,7 +47,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reach:
-    """What a function of the program is computed over."""
+    """The items that a function of the program is computed over."""
 
     whole_step: bool
     """over all groups of the step, not over the siblings of one"""
@@ -84,7 +87,7 @@ class Sizes(Protocol):
 
 
 class Lowering(Protocol):
-    """What a unit may ask while its node becomes one of a job."""
+    """The services that a unit may use while its node is lowered to a node of the job."""
 
     program: Program
 
@@ -102,7 +105,8 @@ CALL_TIMEOUT = 300.0
 
 
 def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
-    """How many groups a node works on in a step, how large they are, how long their answers."""
+    """Return the number of groups of a node in a step, their size and, if `longest`, their length.
+    """
     samplers = [sizes.node(name) for name in sorted(node.samplers)]
     if not samplers:
         return ""
@@ -150,7 +154,7 @@ class Operation:
 
     @property
     def has_result(self) -> bool:
-        """Whether a statement of it names an edge."""
+        """True if a statement of this operation names an edge."""
         return any(form.result for form in self.forms)
 
     # ---- statements
@@ -200,7 +204,7 @@ class Operation:
 
     @property
     def needed(self) -> bool:
-        """Whether it stays though nothing reads it."""
+        """True if the node stays in the graph although nothing reads its edge."""
         return bool(self.roles & {Role.UPDATES, Role.TRANSFERS, Role.SCORES})
 
     def needs(self, node: Node, nodes: Sequence[Node]) -> Iterable[str]:
@@ -214,17 +218,18 @@ class Operation:
     # ---- legality
 
     def wanted(self, program: Program, node: Node, read: Input) -> Wanted | None:
-        """What an argument may carry; None: anything."""
+        """Return what an argument may carry; None if it may carry anything."""
         return None
 
     def parts(
         self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Mapping[str, Stream | None] | None:
-        """What its items have beside their own parts; None: they have what all of a stream have."""
+        """Return the parts that items have beside their own. None: all parts that their stream has.
+        """
         return None
 
     def reader(self, node: Node, read: Input) -> str:
-        """How a message calls who reads."""
+        """Return the name of the reading node for messages."""
         return f"{node.target}.{self.name}"
 
     def check(
@@ -262,11 +267,11 @@ class Operation:
         return 0
 
     def held_bytes(self, node: Node, sizes: Sizes) -> int:
-        """What it keeps beside the controller, at most."""
+        """Return an upper bound of the bytes that the node keeps on the controller's host."""
         return 0
 
     def plan_lines(self, node: Node, sizes: Sizes) -> Iterator[str]:
-        """What the page of a plan says of it under `replay`."""
+        """Yield the lines of the plan page about this node, under `replay`."""
         return iter(())
 
     # ---- drawings
@@ -280,11 +285,11 @@ class Operation:
         return ""
 
     def size_text(self, node: Node, sizes: Sizes) -> str:
-        """How much it makes in one optimizer step."""
+        """Return the amount that the node makes in one optimizer step, as text."""
         return ""
 
     def age_text(self, node: Node, program: Program) -> str:
-        """How old what comes of it is, if not as a fresh group."""
+        """Return the age of the node's results as text; "" if they are as old as a fresh group."""
         return ""
 
     # ---- job

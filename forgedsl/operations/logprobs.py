@@ -80,7 +80,9 @@ class Logprobs(Operation):
         return f"{node.target}.{'values' if node.values else 'logprobs'}"
 
     def slots(self, node: Node, credits: int) -> int:
-        """Of a frozen model everything: its client sends what waits in one call."""
+        """Return the slots of a node. A frozen model takes all: its client sends the queue in one
+        call.
+        """
         return 1 if node.at_step else credits
 
     def call_text(self, node: Node) -> str:

@@ -174,8 +174,9 @@ class Recall(Operation):
     def parts(
         self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Mapping[str, Stream | None]:
-        """What is kept beside the rollouts, and what it carries; None: a part of some, or something
-        wrong, which is told where it is put."""
+        """Return the parts kept beside the rollouts and their streams. A stream of None: a part of
+        a prompt or rollout, or a mistake that is reported at the `put`.
+        """
         reads = (i for i in _put(node, nodes).inputs if i.argument not in ("rollout", "keep"))
         streams = {i.argument: None if i.attribute else by_name[i.edge].stream for i in reads}
         kept = {name: stream if stream in KEPT else None for name, stream in streams.items()}
@@ -338,7 +339,7 @@ def _put(recall: Node, nodes: Iterable[Node]) -> Node:
 
 
 def _too_late(reader: Node, by_name: Mapping[str, Node]) -> Iterator[Diagnostic]:
-    """What was drawn has been scored and filtered."""
+    """Yield an error if a reader filters or scores rollouts that were drawn from a buffer."""
     name = by_name[reader.inputs[0].edge].name
     if Role.DROPS in reader.roles:
         message = f"`{name}` was drawn from a buffer, and is filtered"
@@ -370,7 +371,7 @@ def _nothing_fresh(
 
 
 def _ages(recall: Node, nodes: Sequence[Node]) -> bool:
-    """Whether what is drawn ages with each step: of a frozen sampler it does from the next one."""
+    """True if drawn rollouts age with each step: their sampler is the target of a weight sync."""
     targets = {n.target for n in nodes if n.name in recall.samplers}
     return any(Role.TRANSFERS in n.roles and n.settings["target"] in targets for n in nodes)
 

@@ -57,7 +57,8 @@ def working() -> tuple[Operation, ...]:
 
 
 def forms(owner: str) -> Iterator[tuple[Operation, Form]]:
-    """What can be written behind a declaration: `owner` is its kind, or the kind of a service."""
+    """Yield the forms of methods of a declaration. `owner`: its kind, or the kind of its service.
+    """
     can = next((kind.can for kind in services.kinds() if kind.name == owner), None)
     for each in operations():
         for form in each.forms:

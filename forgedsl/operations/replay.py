@@ -69,7 +69,7 @@ class Replay(Operation):
 
 
 def _is_bool(program: Program, read: Input) -> bool:
-    """Whether the loss of the flow declares this field as bool."""
+    """True if a loss of the flow declares this field as bool."""
     fields = (f for name in losses_of(program) for f in program.functions[name].fields)
     return any(
         f.name == read.argument and isinstance(f.type, ast.TensorType) and f.type.dtype == "bool"

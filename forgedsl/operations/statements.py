@@ -1,4 +1,4 @@
-"""How operations are written, and what a unit may ask while its statements are read."""
+"""Syntax of operations, and the services that a unit may use while its statements are read."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Statement:
 
 
 class Reports(Protocol):
-    """Where mistakes go (`hir.context.Context`)."""
+    """Receiver of diagnostics (`hir.context.Context`)."""
 
     def error(
         self,
@@ -109,7 +109,7 @@ class Statements(Protocol):
         """The declaration that an argument names; None after reporting that it names none."""
 
     def without_head(self, service: str) -> str | None:
-        """How a service without a value head is declared with one; None if it has one."""
+        """Return a declaration that adds a value head to a service; None if it has one."""
 
     def arguments(
         self, said: Statement, params: tuple[str, ...] | None = None

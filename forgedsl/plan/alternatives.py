@@ -70,7 +70,7 @@ def alternatives(
 
 
 def _shape(plan: Plan) -> object:
-    """What makes two plans the same placement."""
+    """Return a key that is equal for two plans with the same placement."""
     meshes = [(m.service, m.hosts, m.procs, m.replicas, dict(m.degrees)) for m in plan.meshes]
     shared = sorted(plan.colocate) if len(plan.colocate) > 1 else []
     return meshes, shared, dict(plan.rows), _checkpointing(plan)
@@ -81,8 +81,9 @@ def _checkpointing(plan: Plan) -> str:
 
 
 def _settings(program: Program, made: Plan, present: Plan | None) -> Iterator[tuple[str, str]]:
-    """What is to be written. A setting that changes for one service is said for all that have it
-    written, for one may be written as that of another."""
+    """Yield the settings to write, with their values. A setting that changes for one service is
+    yielded for each service that writes it, because one may be written in terms of another.
+    """
     new, old = ({n: services[n].settings for n in made.request.contexts}
                 for services in (made.request.program.services, program.services))  # fmt: skip
     for name, written in old.items():

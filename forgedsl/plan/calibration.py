@@ -1,12 +1,12 @@
-"""What runs took where the plan had estimated, and how it estimates from then on.
+"""Calibration: measured times and lengths of runs correct the estimates of the plan.
 
-    calibration.json (`forgec calibrate`) -> Host.calibration -> times of the stages in plan/cost.py
+calibration.json (`forgec calibrate`) -> Host.calibration -> times of the stages in plan/cost.py
 
     {"devices": {"H200": {"run": "grpo-1", "date": "2026-11-22", "times": {"sample": 0.67, ...}}},
      "lengths": {"grpo_math cpu": {"rollout": 0.79, ...}}}
 
-`times` are measured over estimated seconds of the same tokens, by operation and kind of device;
-`lengths` the tokens of a node over the most that there could be, by name and profile of a run.
+`times`: measured over estimated seconds of the same tokens, by operation and kind of device.
+`lengths`: tokens of a node over the declared maximum, by name and profile of a run.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def run_name(name: str, profile: str | None) -> str:
 
 
 def calibration_text(program: Program, host: Host, devices: Iterable[str]) -> str:
-    """What the estimates rest on; "" where it is nothing but the plan's own figures."""
+    """Return the runs that the estimates are calibrated by, as text; "" if there are none."""
     parts = [
         f"{device_kind(host.gpu, device)} by run {entry['run']} of {entry['date']}"
         for device in sorted(set(devices))

@@ -1,9 +1,10 @@
-"""Which ranks share which memory, whether they fit, and the largest microbatch that does.
+"""Memory of the plan: shared memories, whether their ranks fit, and the largest microbatch that
+fits.
 
-    Program + meshes + dims -> shapes of ranks -> MemoryPlan -> P205 memory, P211 kv-starved
+Program + meshes + dims -> shapes of ranks -> MemoryPlan -> P205 memory, P211 kv-starved
 
-A GPU holds the ranks that are placed on it, phase by phase; a host holds the processes without a
-GPU, the published weights, and what every process takes by itself. From 92 % on it is a warning.
+A GPU holds the ranks that are placed on it, phase by phase. A host holds the processes without a
+GPU, the published weights, and the base memory of every process. From 92 % on there is a warning.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is known of each service before its memory is."""
+    """Facts about each service that the memory estimate starts from."""
 
     program: Program
     meshes: tuple[MeshPlan, ...]
@@ -154,7 +155,7 @@ def plan_memory(request: Request) -> MemoryPlan:
 
 
 def ranks_of(request: Request) -> tuple[RankMemory, ...]:
-    """What a rank of each service holds, if the size of its model is known."""
+    """Estimate the memory of a rank of each service whose model has a known size."""
     meshes = [mesh for mesh in request.meshes if request.dims[mesh.service] is not None]
     found: dict[str, RankMemory] = {}
     for kind, rank in (*RANKS, *extensions.added("RANKS", tuple)):
@@ -208,7 +209,7 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TrainerShape:
 
 
 def publishes_on_gpus(request: Request, mesh: MeshPlan) -> bool:
-    """Whether what a trainer publishes lies on its GPUs."""
+    """True if the weights that a trainer publishes stay on its GPUs."""
     return mesh.device == "gpu" and any(
         transport_of(request.host, request.meshes, sync) in ON_GPUS
         for sync in request.syncs
@@ -351,7 +352,8 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
 
 
 def _environments(request: Request) -> dict[str, int]:
-    """What the processes of each environment take, with the tokenizer of a model that plays."""
+    """Return the bytes of each environment's processes, with the largest tokenizer of the models.
+    """
     vocab = max((dims.vocab for dims in request.dims.values() if dims is not None), default=0)
     each = PROCESS["environment"] + TOKENIZER * vocab
     decls = request.program.environments

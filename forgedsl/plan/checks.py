@@ -35,7 +35,8 @@ PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"
 
 
 def written_at(decl: Decl, key: str) -> Span:
-    """Where a setting was written, or the name of its declaration."""
+    """Return the span of a setting; that of its declaration's name if the setting is not written.
+    """
     labels = setting_label(decl, key)
     return labels[0].span if labels else decl.name_span
 
@@ -462,12 +463,12 @@ def _check_loss(program: Program, graph: Graph, decl: Decl) -> Iterator[Diagnost
 
 
 def is_paired(tree: Tree) -> bool:
-    """Whether a loss compares two answers."""
+    """True if a loss compares two answers."""
     return any("P" in field.type.axes for field in tree.fields)
 
 
 def _is_hidden(setting: Value, by: Value) -> bool:
-    """Whether a setting is given where one that goes before it is; a profile may hide another's."""
+    """True if `by` is given and overrides a given setting: its layer is the same or higher."""
     given = setting.value is not None and by.value is not None
     return given and RANK[setting.origin.layer] >= RANK[by.origin.layer]
 

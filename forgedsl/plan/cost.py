@@ -1,11 +1,11 @@
-"""What one optimizer step costs: tokens, FLOPs, bytes and time of every stage; the bottleneck.
+"""Cost of one optimizer step: tokens, FLOPs, bytes and seconds of every stage; the bottleneck.
 
-    graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
+graph + meshes + dims + schedule -> stages -> Cost (step time, idle shares, A307)
 
-Lengths are the declared limits, so this is the most that a step can take. In an asynchronous
-schedule stages overlap, and the slowest sets the step time or the policy age does: a lag of S lets
-S + 1 batches be under way, each from its first token to the weights that it trains. Stages of a
-synchronous one add up, as do those of services that share GPUs.
+Lengths are the declared limits, so the result is an upper bound. In an asynchronous schedule stages
+overlap. The step time is then set by the slowest stage or by the policy age: with a lag of S, S + 1
+batches are under way, each from its first token to the weights that it trains. In a synchronous
+schedule the times of the stages add up, as do those of services that share GPUs.
 Rewards are not estimated: nothing is known of their speed.
 """
 
@@ -204,7 +204,7 @@ def most_siblings(samples: Iterable[Node]) -> int:
 
 
 def judge_stages(request: Request, graph: Graph) -> list[Stage]:
-    """What judges in the plan read."""
+    """Return the stages of the LLM judges: the tokens that they read."""
     return [
         _judge(request, graph, node, name, judge)
         for node in graph.having(Role.SCORES)
@@ -305,7 +305,7 @@ def _sample(
 
 
 def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
-    """How often a step the contexts in flight of a generator are computed anew."""
+    """Return how often per step a generator recomputes the KV caches of running requests."""
     syncs = (
         sync for sync in graph.having(Role.TRANSFERS) if sync.settings["target"] == node.target
     )
@@ -313,7 +313,7 @@ def _exchanges(graph: Graph, schedule: SchedulePlan, node: Node) -> float:
 
 
 def recomputes_kv_cache(sync: Node) -> bool:
-    """Whether the contexts in flight are, under the weights that it brings."""
+    """True if a sync recomputes the KV caches of running requests."""
     return str(sync.settings.get("on_swap", "recompute")) == "recompute"
 
 
@@ -364,8 +364,7 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
 
 
 def pipeline_slowdown(mesh: MeshPlan, dims: Dims, micros: int) -> float:
-    """How much longer a pipeline takes than stages that are always busy would: until the first of
-    its microbatches is through, and for the stage that has the most to do."""
+    """Pipeline slowdown: bubble and slowest stage, relative to stages that are always busy."""
     pp = mesh.degrees["pp"]
     if pp == 1:
         return 1.0
