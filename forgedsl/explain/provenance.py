@@ -14,11 +14,12 @@ from forgedsl import api
 from forgedsl.hir.evaluate import show
 from forgedsl.hir.other_tools import habit
 from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.ir.program import Constructor, Deferred, Origin, Program, Ref, Value
+from forgedsl.ir.program import Constructor, Deferred, FlowStep, Origin, Program, Ref, Value
 from forgedsl.records import dataclass
-from forgedsl.schema.kinds import KINDS, SERVICES
+from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
 from forgedsl.settings import Auto, Derived, Kind, Required, Setting
 from forgedsl.source import SourceFile
+from forgedsl.types.flow import Role
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +126,11 @@ def addresses(program: Program) -> Iterator[Address]:
     """Everything that can be set from outside, with the value it has."""
     for name, value in program.params.items():
         yield Address(path=name, owner="", value=_text(value.value), doc="a parameter", words=())
-    for head, settings in _settings(program).items():
+    settings_by_name = _settings(program)
+    only = "sync" in settings_by_name  # and so the longer name of the same is left out
+    for head, settings in settings_by_name.items():
+        if only and head.startswith("sync."):
+            continue
         for key, value in settings.items():
             schema = _schema(program, head, key)
             type_ = None if schema is None else schema.type
@@ -164,7 +169,13 @@ def _settings(program: Program) -> dict[str, Any]:
     found |= {n: d.settings for n, d in program.singletons.items()}
     if program.schedule is not None:
         found["schedule"] = program.schedule.settings
-    return found
+    syncs = {f"sync.{step.settings['target'].value.name}": _of_sync(step)
+             for step in program.flow if Role.TRANSFERS in step.roles}  # fmt: skip
+    return found | syncs | ({"sync": next(iter(syncs.values()))} if len(syncs) == 1 else {})
+
+
+def _of_sync(step: FlowStep) -> dict[str, Value]:
+    return {setting.name: step.settings[setting.name] for setting in SYNC.settings}
 
 
 def _value(program: Program, head: str, key: str) -> Value | None:
@@ -180,6 +191,8 @@ def _schema(program: Program, head: str, key: str) -> Setting | None:
 
 
 def _kind(program: Program, head: str) -> Kind | None:
+    if head.partition(".")[0] == "sync":
+        return SYNC
     if head in program.services:
         return SERVICES[program.services[head].ctor or ""]
     for group in (

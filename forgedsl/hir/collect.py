@@ -15,7 +15,7 @@ from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.ir.program import Origin
 from forgedsl.schema import builtins
-from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES
+from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SYNC
 from forgedsl.services.registry import kinds as service_kinds
 from forgedsl.settings import Kind
 from forgedsl.source import Span
@@ -141,6 +141,7 @@ class Collector:
                 self.ctx.error("F102", message, decl.kind_span, related=related)
             else:
                 self.table.flow = decl
+                self._syncs(decl.block)
         elif decl.kind in FUNCTION_KINDS and decl.kind != "reward":
             message = f"a {decl.kind} has parameters: `{decl.kind} {decl.name or 'name'}(...)`"
             self.ctx.error("F119", message, decl.kind_span)
@@ -150,6 +151,14 @@ class Collector:
             declared = self._declare(decl)
             if declared is not None:
                 self.fill(declared, decl.block.items, self.origin)
+
+    def _syncs(self, flow: ast.Block) -> None:
+        """Enter the syncs of the flow, whose settings a profile or an override can name."""
+        for item in (i for i in flow.items if isinstance(i, ast.Sync)):
+            declared = Declared(kind=SYNC, name=f"{SYNC.name}.{item.target.text}", node=None)
+            self.table.syncs[item.span] = declared
+            if item.block is not None:
+                self.fill(declared, item.block.items, self.origin)
 
     def _module_block(self, decl: ast.BlockDecl) -> None:
         """`m { generator { replicas = 2 } }` over what the module says."""
@@ -277,7 +286,7 @@ class Collector:
     def fill(self, declared: Declared, items: tuple[ast.Item, ...], origin: Origin) -> None:
         """Enter the assignments of a block, nested blocks included."""
         seen: dict[str, Span] = {}
-        for path, item in _flatten(items, ()):
+        for path, item in flat(items, ()):
             if not isinstance(item, ast.Assign):
                 self.ctx.error("F119", _misplaced(item, declared), item.span)
                 continue
@@ -319,7 +328,7 @@ class Collector:
         text = ".".join(path)
         block, _, leaf = text.rpartition(".")
         owner = f"{declared.ctor or kind.name} `{declared.name}`"
-        if kind.singleton or kind.name == declared.name:
+        if kind.singleton or kind is SYNC or kind.name == declared.name:
             owner = f"`{kind.name}`"
         if text in kind.blocks:
             self.ctx.error("F113", f"`{text}` is a block: `{text} {{ ... }}`", span)
@@ -390,14 +399,14 @@ def alias_of(decl: ast.ImportForge | ast.ImportPython) -> str:
     return decl.alias or stem.removesuffix(".forge").removesuffix(".py")
 
 
-def _flatten(
+def flat(
     items: tuple[ast.Item, ...], prefix: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], ast.Item]]:
     for item in items:
         if isinstance(item, ast.Assign):
             yield (*prefix, *item.path.parts), item
         elif isinstance(item, ast.Nested) and item.label is None and item.when is None:
-            yield from _flatten(item.block.items, (*prefix, item.name))
+            yield from flat(item.block.items, (*prefix, item.name))
         else:
             yield prefix, item
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir import imports
-from forgedsl.hir.collect import Collector
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
@@ -30,7 +29,6 @@ from forgedsl.ir.program import (
     FlowInput,
     FlowStep,
     Function,
-    Origin,
     PythonFunction,
     Ref,
     Scope,
@@ -146,10 +144,7 @@ class FlowResolver:
         target = self._service(item.target)
         if source is None or target is None:
             return
-        declared = Declared(kind=SYNC, name="sync", node=None)
-        if item.block is not None:
-            collector = Collector(self.ctx)
-            collector.fill(declared, item.block.items, Origin(layer="file", detail="", span=None))
+        declared = self.resolver.table.syncs[item.span]
         settings = {"target": in_file(Ref(name=target.name), item.target.span)}
         for setting in SYNC.settings:
             settings[setting.name] = self.resolver.setting_of(declared, setting)

@@ -31,6 +31,7 @@ from forgedsl.ir.program import (
     Value,
 )
 from forgedsl.records import fields, replace
+from forgedsl.schema.kinds import SYNC
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
@@ -114,7 +115,8 @@ def is_offered(declared: Declared) -> bool:
 
 def left_behind(module: File) -> frozenset[str]:
     """The names of what an importer does not get."""
-    return frozenset(n for n, d in module.table.declared.items() if not is_offered(d))
+    apart = (n for n, d in module.table.declared.items() if not is_offered(d))
+    return frozenset((SYNC.name, *apart))
 
 
 def is_known(module: File, name: str) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir import imports
+from forgedsl.hir.collect import flat
 from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
 from forgedsl.hir.other_tools import habit, misspelt_option, whole_addresses
@@ -20,6 +21,7 @@ from forgedsl.hir.suggest import did_you_mean
 from forgedsl.hir.table import RANK, Declared, Entry, part_span
 from forgedsl.ir.program import Origin
 from forgedsl.records import dataclass, replace
+from forgedsl.schema.kinds import SYNC
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast, parse_value
 
@@ -161,6 +163,10 @@ class Overlay:
                 if self._is_settable(module, path):
                     Overlay(module).items((inner,), origin)
             return
+        if item.name == SYNC.name and self.table.syncs:
+            for parts, inner in flat(item.block.items, (item.name,)):
+                self._sync(parts, inner, origin)
+            return
         declared = self._find(item.name, item.name_span)
         if declared is None:
             return
@@ -240,6 +246,10 @@ class Overlay:
         if isinstance(self.table.imports.get(head), ast.ImportForge) and len(rest) == 1:
             self._param(path.text, Entry(expr=expr, origin=placed, path_span=part_span(path, 1)))
             return
+        if head == SYNC.name and self.table.syncs:
+            item = ast.Assign(path=path, value=expr, span=path.span.to(expr.span))
+            self._sync(path.parts, item, origin)
+            return
         declared = self._find(head, part_span(path, 0, 0), path.text)
         if declared is None:
             return
@@ -254,6 +264,28 @@ class Overlay:
             return
         span = path.span if declared.kind.single else part_span(path, 1)
         self.collector.enter(declared, rest, span, expr, origin)
+
+    def _sync(self, parts: tuple[str, ...], item: ast.Item, origin: Origin) -> None:
+        """Set `sync.every` of every sync of the flow, `sync.GENERATOR.every` of one."""
+        if not isinstance(item, ast.Assign):
+            self.ctx.error("F119", "a sync holds settings only", item.span)
+            return
+        if len(parts) == 1:
+            message = f"`{SYNC.name}` is a statement of the flow; name one of its settings"
+            help_text = f"`{SYNC.name}.NAME = ...`"
+            self.ctx.error("F113", message, item.path.span, help=help_text)
+            return
+        last = item.path.span
+        span = Span(last.file, max(last.start, last.end - len(parts[-1])), last.end)
+        named = ".".join(parts[:-1])
+        known = {declared.name for declared in self.table.syncs.values()}
+        if named != SYNC.name and named not in known:
+            what = "the flow has no sync called"
+            self.ctx.unknown("F101", what, named, item.path.span, sorted(known))
+            return
+        for declared in self.table.syncs.values():
+            if named in (SYNC.name, declared.name):
+                self.collector.enter(declared, parts[-1:], span, item.value, origin)
 
     def _is_settable(self, module: File, path: ast.Path) -> bool:
         """Whether a module has what a path names; reports it if not."""
@@ -272,7 +304,7 @@ class Overlay:
         declared = self.table.declared.get(name)
         if declared is None:
             what = "nothing to set is called"
-            meant = whole_addresses(address or name, self.table.declared)
+            meant = whole_addresses(address or name, self.table.settable())
             if meant:
                 help_text = did_you_mean(meant)
                 self.ctx.error("F101", f"{what} `{address or name}`", span, help=help_text)
@@ -280,7 +312,7 @@ class Overlay:
             is_typed = span.file.startswith("<command line")
             option = misspelt_option(name) if is_typed and not habit(name) else ""
             end = address.partition(".")[2]
-            help_text = option or did_you_mean(whole_addresses(end, self.table.declared))
+            help_text = option or did_you_mean(whole_addresses(end, self.table.settable()))
             self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=help_text)
         return declared
 

@@ -76,11 +76,19 @@ class Table:
     profiles: dict[str, ast.BlockDecl] = field(default_factory=dict)
     requires: list[ast.Require] = field(default_factory=list)
     flow: ast.BlockDecl | None = None
+    syncs: dict[Span, Declared] = field(default_factory=dict)
+    """by place, the syncs of the flow; each is called `sync.GENERATOR`"""
     spans: dict[str, Span] = field(default_factory=dict)
 
     def addresses(self) -> tuple[str, ...]:
         """Everything a profile or an override can name."""
-        return (*self.params, *self.declared, *self.imports)
+        return (*self.params, *self.settable(), *self.imports)
+
+    def settable(self) -> dict[str, Declared]:
+        """What has settings, by name; `sync` is every sync of the flow."""
+        syncs = list(self.syncs.values())
+        every = {"sync": syncs[0]} if syncs else {}
+        return {**self.declared, **every, **{each.name: each for each in syncs[1:] and syncs}}
 
 
 def part_span(path: ast.Path, first: int, last: int | None = None) -> Span:

@@ -229,6 +229,21 @@ class Builder:
         _, source, _, target, block = children
         return ast.Sync(source=source, target=target, block=block, span=self._cover(children))
 
+    def sync_assign(self, children: list[Any]) -> ast.Assign:
+        """`sync.every = 4` in a profile."""
+        word, _, path, _, value = children
+        parts = (str(word), *path.parts)
+        whole = ast.Path(parts=parts, span=self._span(word).to(path.span))
+        return ast.Assign(path=whole, value=value, span=self._cover(children))
+
+    def sync_block(self, children: list[Any]) -> ast.Nested:
+        """`sync { every = 4 }` in a profile."""
+        word, block = children
+        return ast.Nested(
+            name=str(word), name_span=self._span(word), label=None, label_span=None, when=None,
+            block=block, span=self._cover(children),
+        )  # fmt: skip
+
     def effect(self, children: list[Any]) -> ast.Effect:
         return ast.Effect(call=children[0], span=children[0].span)
 
