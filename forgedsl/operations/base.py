@@ -105,8 +105,7 @@ CALL_TIMEOUT = 300.0
 
 
 def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
-    """Return the number of groups of a node in a step, their size and, if `longest`, their length.
-    """
+    """Return the groups of a node in a step, their size and, if `longest`, their length."""
     samplers = [sizes.node(name) for name in sorted(node.samplers)]
     if not samplers:
         return ""
@@ -224,8 +223,7 @@ class Operation:
     def parts(
         self, node: Node, nodes: Sequence[Node], by_name: Mapping[str, Node]
     ) -> Mapping[str, Stream | None] | None:
-        """Return the parts that items have beside their own. None: all parts that their stream has.
-        """
+        """Return the parts that items have beside their own; None: all that their stream has."""
         return None
 
     def reader(self, node: Node, read: Input) -> str:

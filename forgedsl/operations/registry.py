@@ -57,8 +57,7 @@ def working() -> tuple[Operation, ...]:
 
 
 def forms(owner: str) -> Iterator[tuple[Operation, Form]]:
-    """Yield the forms of methods of a declaration. `owner`: its kind, or the kind of its service.
-    """
+    """Yield the methods of a declaration. `owner` is its kind, or the kind of its service."""
     can = next((kind.can for kind in services.kinds() if kind.name == owner), None)
     for each in operations():
         for form in each.forms:

@@ -352,8 +352,7 @@ def _host_store(request: Request, ranks: Sequence[RankMemory]) -> Store:
 
 
 def _environments(request: Request) -> dict[str, int]:
-    """Return the bytes of each environment's processes, with the largest tokenizer of the models.
-    """
+    """Return the bytes of each environment's processes, with the largest tokenizer."""
     vocab = max((dims.vocab for dims in request.dims.values() if dims is not None), default=0)
     each = PROCESS["environment"] + TOKENIZER * vocab
     decls = request.program.environments

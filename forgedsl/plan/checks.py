@@ -35,8 +35,7 @@ PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"
 
 
 def written_at(decl: Decl, key: str) -> Span:
-    """Return the span of a setting; that of its declaration's name if the setting is not written.
-    """
+    """Return the span of a setting, or of its declaration's name if it is not written."""
     labels = setting_label(decl, key)
     return labels[0].span if labels else decl.name_span
 
