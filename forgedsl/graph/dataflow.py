@@ -123,7 +123,9 @@ NAMED = ("loss", "loss_2", "target", "env", "values", "weight", "observe")
 def _content(
     op: str, name: str, target: str, inputs: tuple[Input, ...], settings: Mapping[str, Any]
 ) -> str:
-    """What a node is, as text: names only, so that a change of a size changes no id."""
+    """Return a node's content as text for its id. It has names only, so a changed size keeps the
+    id.
+    """
     reads = ",".join(f"{i.argument}={i.text}" for i in inputs)
     names = ",".join(f"{k}={settings[k]}" for k in NAMED if k in settings)
     return f"{name}:{op}:{target}:{reads}:{names}"

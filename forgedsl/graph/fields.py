@@ -31,8 +31,9 @@ GIVEN = {
 def check_fields(
     batch: Node, loss: Function, live: frozenset[str], trainer: Decl, drawn: str
 ) -> list[Diagnostic]:
-    """What the loss lacks in a batch and what it does not know; `drawn`: the rollouts of the batch,
-    where they come from a buffer."""
+    """Report the fields that the loss lacks in a batch, and those that it does not declare.
+    `drawn`: the rollouts of the batch, where they come from a buffer.
+    """
     headless = next((f for f in loss.fields if f.name == VALUE and not trainer.head), None)
     if headless is not None and VALUE in live:
         message = f"loss `{loss.name}` reads `value`, and `{trainer.name}` has no value head"

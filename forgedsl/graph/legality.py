@@ -1,4 +1,4 @@
-"""What makes a flow legal, as diagnostics.
+"""Legality of a flow, checked and reported as diagnostics.
 
 `check_shape` looks at the statements (one step, a source of data); `check` at the typed nodes:
 joins, weight syncs, fields of the loss. Codes: F105 data-cycle,
@@ -54,7 +54,7 @@ def judging(program: Program, nodes: Iterable[Node]) -> dict[str, Decl]:
 
 
 def check_shape(program: Program, nodes: tuple[Node, ...], reporter: Reporter) -> bool:
-    """Whether there is one step and at least one source; reports what is missing."""
+    """True if there are one step and at least one source; report what is missing."""
     if not nodes:
         reporter.report(
             error(
@@ -201,7 +201,9 @@ def _check_join(node: Node, by_name: dict[str, Node]) -> list[Diagnostic]:
 
 
 def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diagnostic]:
-    """What is put together is of one kind; a supervised batch is whole as it is drawn."""
+    """Report merged batches of mixed kinds, and several losses with more than one update per
+    step.
+    """
     step = _step(nodes)
     found = []
     for _, batches in step.terms:
@@ -221,7 +223,7 @@ def _check_terms(nodes: tuple[Node, ...], by_name: dict[str, Node]) -> list[Diag
 
 
 def _kind(batch: Node, by_name: dict[str, Node]) -> str:
-    """What a batch is made of."""
+    """Return the kind of items of a batch: conversations, pairs or rollouts."""
     if Role.PACKS not in batch.roles:
         return "conversations"
     return "pairs" if by_name[batch.inputs[0].edge].stream is Stream.PAIR else "rollouts"

@@ -1,5 +1,5 @@
-"""What the statements of a flow may read: T703 where a stream is of another kind, F101 where it
-has no such part, F110 and F114 where a reward has no target to compare with.
+"""Types of the edges that statements read. T703: a stream of another kind. F101: a part that the
+stream does not have. F110 and F114: a reward without a target to compare with.
 
     statement                 reads
     x.sample(p), x.logprobs(r), x.values(r)   prompts; rollouts or pairs
@@ -9,8 +9,7 @@ has no such part, F110 and F114 where a reward has no target to compare with.
     replay(r, field = ...)       rollouts or pairs; numbers, log-probs, decisions for bool
     trainer.step(b)              a batch
 
-The graph gives every statement a stream of its own, right or wrong, so one mistake gives one
-message.
+The graph gives each statement its own stream, right or wrong, so one mistake gives one message.
 """
 
 from __future__ import annotations
@@ -139,7 +138,7 @@ def _part(
 
 
 def _of_turns(program: Program, source: Node, by_name: Mapping[str, Node]) -> Iterator[str]:
-    """What rollouts that were played have besides: rewards of their turns, `[B, T]`."""
+    """Yield the parts that rollouts of an environment add: rewards of their turns, `[B, T]`."""
     played = [by_name[name].settings.get("env") for name in sorted(source.samplers)]
     for name in [str(env) for env in played if env is not None and source.stream is Stream.ROLLOUT]:
         if name in program.environments:
@@ -147,8 +146,9 @@ def _of_turns(program: Program, source: Node, by_name: Mapping[str, Node]) -> It
 
 
 def _too_long(program: Program, node: Node, read: Input) -> Iterator[Diagnostic]:
-    """What there is of each token (a reward of turns, the mask), where a number for the sequence is
-    declared."""
+    """Report per-token values (a reward of turns, the mask) where a number for the sequence is
+    declared.
+    """
     of_tokens = read.attribute == "mask" or str(read.attribute).startswith("rewards.")
     if not of_tokens or not (Role.COMPUTES in node.roles or Role.PACKS in node.roles):
         return

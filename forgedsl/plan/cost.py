@@ -113,7 +113,7 @@ class Cost:
 
     @property
     def waits(self) -> bool:
-        """Whether every service waits: no more batches may be under way."""
+        """True if the policy age limits the step time: every service idles between its batches."""
         busiest = max(self._lanes().values(), default=0.0)
         return self.overlapped and self.step_seconds > 1.05 * busiest
 
@@ -377,8 +377,10 @@ def pipeline_slowdown(mesh: MeshPlan, dims: Dims, micros: int) -> float:
 def offload_seconds(
     request: Request, decl: Decl, mesh: MeshPlan, dims: Dims, *, trained: bool
 ) -> tuple[float, float]:
-    """What offload adds: to a microbatch, weights on their way to the GPU for each pass and
-    gradients back; to an update, a CPU that reads and writes weights and moments."""
+    """Return the seconds that offload adds to a microbatch and to an update. Microbatch: weights
+    move to the GPU for each pass, gradients back. Update: the CPU reads and writes weights and
+    moments.
+    """
     if not value(decl, "memory.offload"):
         return 0.0, 0.0
     held = num_params(dims) / (mesh.world // mesh.degrees["dp_replicate"])
@@ -406,7 +408,9 @@ def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:
 
 
 def _bytes_out_of_host_text(request: Request, node: Node, way: str, size: int) -> str:
-    """What of the weights leaves the trainer's host, where it is more than one copy."""
+    """Return the bytes of a sync that leave the trainer's host, as text; "" for one copy or
+    less.
+    """
     count = copies_of(request.meshes, node, way)
     return f", {size * count / 2**20:,.0f} out of its host" if count > 1 else ""
 
@@ -420,8 +424,9 @@ def reduce_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
 
 
 def split_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
-    """What a forward pass sends where tensors are split, and where rows are: tokens for heads and
-    back in every layer."""
+    """Return the seconds of a forward pass's communication: tensor parallelism reduces
+    activations, context parallelism exchanges tokens for heads and back in every layer.
+    """
     cp, tp = mesh.degrees["cp"], mesh.degrees["tp"]
     reduced = reduce_seconds(mesh, dims, tokens // cp, size)
     if cp == 1 or mesh.device == "cpu":
@@ -432,7 +437,7 @@ def split_seconds(mesh: MeshPlan, dims: Dims, tokens: int, size: int) -> float:
 
 
 def sync_seconds(request: Request, schedule: SchedulePlan, node: Node, way: str) -> float:
-    """What the weights of a sync take in a step, where they travel that way."""
+    """Return the seconds per step of a weight sync by this transport."""
     target, dims = str(node.settings["target"]), request.dims[node.target]
     if dims is None:
         return 0.0

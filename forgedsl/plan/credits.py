@@ -78,7 +78,7 @@ class Credits:
         self._slide()
 
     def ready(self) -> bool:
-        """Whether a full batch can be taken."""
+        """True if enough groups for a full batch can be taken."""
         return len(self._eligible) >= self.prompts
 
     def take(self) -> tuple[int, ...]:

@@ -48,8 +48,9 @@ LINK = 300e9
 
 
 def linked(model: str | None) -> bool:
-    """Whether GPUs of a host reach each other's memory over NVLink, by their marketing name: cards
-    (PCIe) do not, and NVL cards in pairs only."""
+    """True if the GPUs of a host reach each other over NVLink, by their marketing name. PCIe cards
+    do not. NVL cards are linked in pairs only, so they count as not linked.
+    """
     words = set((model or "").upper().replace("-", " ").split())
     return bool(words & LINKED) and not words & {"PCIE", "NVL"}
 

@@ -1,8 +1,8 @@
-"""How long a run needs from the word that its time is up to its end.
+"""Grace time: the seconds that a run needs to stop after its scheduler's notice.
 
-    Plan --> seconds for the trainer's part of a step and a checkpoint, at least LEAST
+Plan --> seconds for the trainer's part of a step and a checkpoint, at least LEAST
 
-Schedulers are asked to give notice so early (`launchers/`), and the controller leaves a step that
+Schedulers are asked to give notice this early (`launchers/`). The controller leaves a step that
 cannot end in time. Sampling is cut short, so it does not count.
 """
 

@@ -48,7 +48,7 @@ def gpu_mask() -> list[str] | None:
 
 
 def launcher_of(program: Program) -> Launcher:
-    """What starts the processes."""
+    """Return the launcher that starts the processes."""
     return registry.launcher(program.singletons["launcher"].settings["value"].value.name)
 
 

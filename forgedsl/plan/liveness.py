@@ -192,7 +192,9 @@ def check_liveness(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wait:
-    """What a transition of a cycle waits for at the standstill; the least rank is the cause."""
+    """The reason why a transition of a cycle waits at the standstill. The least `rank` is the
+    cause.
+    """
 
     transition: str
     rank: int
@@ -226,7 +228,7 @@ def _called(transition: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """What a failure does to the credit of its group: `returns`, or the run `ends`."""
+    """Effect of a failure on the credit of its group: it `returns`, or the run `ends`."""
 
     failure: str
     effect: str

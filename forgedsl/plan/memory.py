@@ -72,7 +72,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerShape:
-    """What the memory of a torchtitan rank depends on."""
+    """The facts that the memory of a torchtitan rank depends on."""
 
     dims: Dims
     device: str
@@ -95,7 +95,7 @@ class TrainerShape:
 
     @property
     def params(self) -> int:
-        """Of the model, or of this stage."""
+        """Number of parameters of the model, or of this pipeline stage."""
         pp = self.degrees["pp"]
         return num_params(self.dims) if pp == 1 else stage_params(self.dims, self.stage, pp)
 
@@ -121,7 +121,7 @@ class TrainerShape:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What it holds in each phase of a step."""
+        """Return the memory that a rank holds in each phase of a step."""
         return titan_phases(self)
 
     @property
@@ -131,7 +131,7 @@ class TrainerShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineShape:
-    """What the memory of a vLLM rank depends on. `claim` is the bytes it may take, on a GPU."""
+    """The facts that the memory of a vLLM rank depends on. `claim`: bytes it may take on a GPU."""
 
     dims: Dims
     device: str
@@ -145,7 +145,7 @@ class EngineShape:
 
     @property
     def phases(self) -> tuple[Phase, ...]:
-        """What it holds in each phase of a step."""
+        """Return the memory that a rank holds in each phase of a step."""
         return vllm_phases(self)
 
 
@@ -176,7 +176,9 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
 
 
 def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
-    """How often a head of keys is there where context parallelism deals heads to more ranks."""
+    """Return how many copies of each key head context parallelism makes to deal heads to its
+    ranks.
+    """
     heads = max(1, dims.kv_heads // degrees["tp"])
     return lcm(heads, degrees["cp"]) // heads
 
@@ -188,7 +190,7 @@ def head_rows(shape: TrainerShape) -> int:
 
 
 def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
-    """What a forward and backward of one microbatch adds."""
+    """Return the memory that forward and backward of one microbatch add."""
     dims, tokens, mode = shape.dims, shape.tokens, shape.checkpointing
     per_layer = layer_bytes(shape, mode)
     times, batches = shape.in_flight, ""
@@ -260,7 +262,7 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
 
 
 def state_items(shape: TrainerShape) -> list[Item]:
-    """What a trained rank keeps of its parameters, gradients last."""
+    """Return the memory of a rank's trained state: parameters and optimizer; gradients last."""
     dtype = {"f32": "f32", "bf16_moments": "f32", "bf16": "bf16"}[shape.precision]
     weight, moments, gradient = PRECISIONS[shape.precision]
     total = shape.params
@@ -356,7 +358,7 @@ def vllm_phases(shape: EngineShape) -> tuple[Phase, ...]:
 
 
 def vllm_fixed(shape: EngineShape) -> tuple[Item, ...]:
-    """What a rank needs besides its KV pool."""
+    """Return the memory of a vLLM rank besides its KV cache."""
     dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
     total = num_params(dims)
     of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")

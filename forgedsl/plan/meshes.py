@@ -84,7 +84,7 @@ class MeshPlan:
 
 
 def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
-    """Where each replica runs; on host 0 where nothing was placed."""
+    """Return the place of each replica; host 0 if nothing was placed."""
     stages = mesh.degrees.get("pp", 1)
     placed = [
         Spot(host=p.host, gpus=p.gpus, procs=mesh.procs, hosts=mesh.hosts, stages=stages)
@@ -94,7 +94,7 @@ def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
 
 
 def transport_of(host: Host, meshes: Sequence[MeshPlan], sync: Node) -> str:
-    """How the weights of a sync travel: as written, else by the fastest way that serves."""
+    """Return the transport of a weight sync: the written one, else the fastest that works here."""
     written = str(sync.settings.get("transport", "auto"))
     by_name = {mesh.service: mesh for mesh in meshes}
     sender, receivers = by_name[sync.target], by_name[str(sync.settings["target"])]
@@ -104,7 +104,7 @@ def transport_of(host: Host, meshes: Sequence[MeshPlan], sync: Node) -> str:
 
 
 def copies_of(meshes: Sequence[MeshPlan], sync: Node, name: str) -> int:
-    """How many times the weights leave the trainer's host, by a transport through host memory."""
+    """Return how many copies of the weights leave the host of the trainer through host memory."""
     by_name = {mesh.service: mesh for mesh in meshes}
     ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
     return way.copies(*ends) if (way := row(name)).far and not way.gpus else 0
@@ -415,7 +415,7 @@ def _remedy(
     colocate: Sequence[str],
     advice: Advice,
 ) -> str:
-    """What would fit: fewer replicas, shared GPUs where their memory suffices."""
+    """Suggest a change that fits: fewer replicas, or shared GPUs if their memory suffices."""
     if host.gpus == 0:
         return "choose a profile for hosts without GPUs, or set `device = cpu`"
     found = []

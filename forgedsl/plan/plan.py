@@ -54,7 +54,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What will run where. Mappings are by service, node or model name."""
+    """Placement, schedule and estimates of a job. Mappings are by service, node or model name."""
 
     host: Host
     meshes: tuple[MeshPlan, ...]

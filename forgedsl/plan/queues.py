@@ -1,10 +1,10 @@
-"""How many items each node works on at once, and how many each edge may hold.
+"""Queue sizes: items that each node works on at once, and items that each edge may hold.
 
-Credits bound everything: no more than B groups are alive, so an edge of groups never holds more
-than B and needs no lock of its own; an edge of batches holds one. Slots say how much of that a node
-takes up at once: a sampler everything (the engine batches continuously), a scorer everything
-(rewards start as rollouts finish, the pool is the limit), a frozen model everything too (its
-client sends what waits in one call), the trainer one batch.
+Credits bound everything. No more than B groups are alive, so an edge of groups never holds more
+than B and needs no limit of its own; an edge of batches holds one. Slots are the items that a node
+works on at once. A sampler takes all: the engine batches continuously. A scorer takes all: rewards
+start as rollouts finish, and the process pool is the limit. A frozen model takes all: its client
+sends the queue in one call. The trainer takes one batch.
 """
 
 from __future__ import annotations

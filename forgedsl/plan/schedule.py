@@ -37,7 +37,7 @@ class SchedulePlan:
 
     @property
     def length(self) -> str:
-        """How long the run is, e.g. "500 steps"."""
+        """Return the length of the run as text, e.g. "500 steps"."""
         if self.steps is not None:
             return counted(self.steps, "step")
         return f"{self.epochs:g} epoch{'' if self.epochs == 1 else 's'}"
@@ -159,8 +159,9 @@ def _report_exceeded(
 
 
 def _replayable(program: Program, graph: Graph, staleness: Staleness, reporter: Reporter) -> bool:
-    """Whether groups are young enough for their buffer: one step older than they were trained on
-    when they can first be drawn."""
+    """True if groups are young enough for their replay buffer. A group is one step older when it
+    can first be drawn than when it was trained on.
+    """
     bound_, formula = staleness.age_bound, staleness.formula
     found = [
         problem

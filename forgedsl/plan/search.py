@@ -51,7 +51,7 @@ NOWHERE = meshes.Advice(host_name="", fits=lambda names: "")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """What may vary: settings by (service, name), and which services share GPUs."""
+    """Search space: settings by (service, name), and whether services may share GPUs."""
 
     free: frozenset[tuple[str, str]]
     colocate: bool
@@ -82,7 +82,7 @@ class Candidate:
 
 
 def asked(program: Program, graph: Graph) -> Space:
-    """What the program leaves to the plan: the settings that are `auto`."""
+    """Return the search space: the settings that the program leaves `auto`."""
     free = {
         (name, key)
         for name in graph.services
@@ -141,7 +141,7 @@ def _sharing(program: Program, pool: tuple[str, ...]) -> Program:
 
 
 def chosen(space: Space, program: Program) -> dict[str, str]:
-    """What was chosen, as overrides say it: "trainer.procs" -> "4"."""
+    """Return the chosen settings as overrides: "trainer.procs" -> "4"."""
     found = {
         f"{name}.{key}": str(decl.settings[key].value)
         for name, decl in program.services.items()
@@ -258,7 +258,9 @@ class _Search:
                              sizes=self._options(new, mesh))  # fmt: skip
 
     def _is_roomy(self, decl: Decl, mesh: MeshPlan) -> bool:
-        """Whether rows fit a GPU without recomputing: then sharing them only takes time."""
+        """True if the microbatch fits a GPU without recomputing activations. Sharding it would
+        only take time.
+        """
         rows = self.base.rows.get(decl.name)
         if rows is None or not mesh.gpus:
             return False
@@ -272,7 +274,9 @@ class _Search:
         return counts(most) if (decl.name, key) in self.space.free else [number(decl, key, 1)]
 
     def _is_other_batch(self, mesh: MeshPlan) -> bool:
-        """Whether a step of `batches()` would train on more or fewer rows than it does."""
+        """True if a step of `batches()` would train on another number of rows than in the base
+        plan.
+        """
         trains = mesh.service == self.base.trainer and self.graph.having(Role.SUPERVISED)
         return bool(trains) and data_ranks(mesh) != data_ranks(self.base.mesh(mesh.service))
 
@@ -314,7 +318,9 @@ class _Search:
     # ---- what it takes
 
     def _alone(self, decl: Decl, mesh: MeshPlan, rows: int, cores: float = 0.0) -> Request:
-        """What is known where this service is so, whatever the others are."""
+        """Return the request with this service placed like this, independent of the other
+        services.
+        """
         program, sizes = self.base.program, dict(self.base.rows)
         program = replace(program, services={**program.services, decl.name: decl})
         if rows:
@@ -385,7 +391,7 @@ class _Search:
         return sync.target, str(sync.settings["target"]), best(False), best(True)
 
     def _step(self, pool: tuple[str, ...], times: Mapping[str, float]) -> float:
-        """As a Cost adds them up."""
+        """Return the step time, added up as `Cost` does."""
         if self.schedule.mode != "async":
             return sum(times.values())
         shared = sum(seconds for name, seconds in times.items() if name in pool)
@@ -449,7 +455,9 @@ def _rounded(seconds: float) -> float:
 
 
 def _fit(held: Sequence[Store], ranks: Sequence[RankMemory]) -> bool:
-    """Whether every memory holds its ranks: with some room, but for engines, which fill theirs."""
+    """True if every memory holds its ranks. Memories with estimated ranks keep some room; engines
+    fill theirs.
+    """
     estimated = {rank.service for rank in ranks if rank.fraction is None}
     tight = all(
         store.share <= (capacity.TIGHT if estimated.intersection(store.services) else 1.0)

@@ -31,7 +31,7 @@ def lengths(request: Request, graph: Graph, node: Node) -> tuple[int, int]:
 
 
 def completions(graph: Graph, node: Node) -> int:
-    """What a sampler makes in a step."""
+    """Return the number of completions that a sampler makes in a step."""
     return graph.drawn(node) * int(node.settings["n"])
 
 
@@ -84,6 +84,8 @@ def step_tokens(request: Request, graph: Graph) -> int:
 
 
 def held_bytes(request: Request, graph: Graph) -> dict[str, int]:
-    """What is kept on the controller's host for later steps, at most."""
+    """Return an upper bound of the bytes kept on the controller's host for later steps, by
+    buffer.
+    """
     sizes = PlannedSizes(request, graph)
     return {n.target: operation(n.op).held_bytes(n, sizes) for n in graph.having(Role.RECALLS)}

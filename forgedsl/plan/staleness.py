@@ -1,4 +1,4 @@
-"""How stale a rollout may get, and how many groups may be alive so that it does not get staler.
+"""Policy age of rollouts, and the number of groups that may be alive to keep within it.
 
 P prompts per step, lag S, window fraction f, sync every k steps:
 

@@ -88,7 +88,7 @@ def placement_lines(plan: Plan) -> list[str]:
 
 
 def _hosts(mesh: MeshPlan) -> str:
-    """Where processes without GPUs are, if not all on the first host."""
+    """Return the hosts of processes without GPUs; "" if all are on the first host."""
     if mesh.gpus or not any(place.host for place in mesh.places):
         return ""
     return "host " + ", ".join(str(place.host) for place in mesh.places)
@@ -256,7 +256,9 @@ def _age(graph: Graph, plan: Plan) -> list[str]:
 
 
 def _replay(graph: Graph, plan: Plan) -> Iterator[str]:
-    """What steps draw of steps before, and what holds it."""
+    """Yield the lines about replay buffers: what is drawn from earlier steps, and the memory it
+    takes.
+    """
     sizes = PlannedSizes(plan.request, graph)
     for node in graph.nodes:
         yield from operation(node.op).plan_lines(node, sizes)
@@ -310,8 +312,9 @@ def _cost(graph: Graph, plan: Plan) -> Iterator[str]:
 
 
 def _looser(graph: Graph, plan: Plan, slowest: Stage) -> Iterator[str]:
-    """What one more batch under way gives: to all who wait for batches, or to the engine that all
-    wait for and that has too few sequences to decode at once."""
+    """Yield advice to allow one more batch under way. It helps if all services wait for batches,
+    or if all wait for an engine that decodes too few sequences at once.
+    """
     cost, request = plan.cost, plan.request
     engine = slowest.node in {node.name for node in graph.having(Role.SAMPLES)}
     if not cost.overlapped or plan.schedule.every is None or not (cost.waits or engine):
@@ -338,8 +341,9 @@ def _run_time(plan: Plan) -> str:
 
 
 def _balance(graph: Graph, plan: Plan) -> str:
-    """What would even out sampling and training. Of more replicas each has fewer sequences to
-    decode at once, which takes an engine that has few no less time."""
+    """Suggest a number of replicas that evens out sampling and training. With more replicas, each
+    decodes fewer sequences at once; an engine with few sequences does not get faster by that.
+    """
     cost = plan.cost
     times = by_service(cost.stages)
     slowest = cost.bottleneck
