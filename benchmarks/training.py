@@ -78,8 +78,8 @@ def compiled(args: argparse.Namespace, folder: Path) -> spec.Job:
 
 def trainer(job: spec.Job, folder: Path) -> Any:
     """The trainer's actor, without a mesh around it."""
-    from forgedsl.runtime.actors.trainer import TitanTrainer
-    from forgedsl.runtime.upstream.titan import meeting
+    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.services.titan.actor import TitanTrainer
 
     actor = TitanTrainer.__new__(TitanTrainer)
     service = job.services["trainer"]

@@ -8,7 +8,7 @@ added to the tuples of the same names here:
 
     my_rank             OPERATIONS (operations/registry), KINDS (services/registry),
                         SERVICES (lower/parts), LOWERED (lower/services), RANKS (plan/capacity)
-    my_rank.runtime     OPERATIONS (runtime/operations/registry), KINDS (runtime/kinds)
+    my_rank.runtime     OPERATIONS (runtime/operations/registry), KINDS (runtime/services/registry)
 
 The compiler imports the first, and no torch with it; what runs or rehearses a job imports both. A
 job names its extensions and has copies of their files in `inputs/extensions`, which is where a run,

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from forgedsl.lower.job import Sampling
+
 
 @dataclass(slots=True, kw_only=True)
 class Prompt:
@@ -25,6 +27,18 @@ class Prompt:
     """columns of the row that rewards read"""
     level: str | None = None
     """key under which a weighted draw counts results"""
+
+
+@dataclass(slots=True, kw_only=True)
+class Request:
+    """One completion to sample."""
+
+    id: str
+    token_ids: list[int]
+    sampling: Sampling
+    seed: int
+    grades: tuple[int, ...] = ()
+    """tokens whose log-probs as first token are returned"""
 
 
 @dataclass(slots=True, kw_only=True)

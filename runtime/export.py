@@ -7,78 +7,40 @@ Needs no meshes and no GPU: this process reads the checkpoint on the CPU, in the
 
 from __future__ import annotations
 
-import json
-import shutil
 from pathlib import Path
 from typing import Any
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.runtime.models import HF_DTYPES, TOKENIZER_FILES, resolve_model, tokenizer_folder
+from forgedsl.runtime.models import resolve_model
+from forgedsl.runtime.weight_folders import write_tokenizer
 from forgedsl.types.flow import Role
-
-SHARD = "5GB"
-"""largest weight file, the default of transformers"""
-KEPT = (".json", ".txt", ".model", ".jinja", ".py")
-"""suffixes of non-weight files of a model: config, tokenizer, code"""
 
 
 def export(run_dir: Path, step: int, target: Path) -> Path:
     """Write the weights of checkpoint `step` of a run to `target`, with config and tokenizer.
 
     Raises:
-        LaunchError: a file of the model is missing, or the folder cannot be written.
+        LaunchError: a file of the model is missing, the folder cannot be written, or this kind of
+            service writes no weights.
     """
-    from forgedsl.runtime.upstream import value_head
-    from forgedsl.runtime.upstream.titan import checkpoint_weights
+    from forgedsl.runtime.services.registry import kind_of
 
     job = spec.read_job(run_dir)
     service = job.services[next(node.target for node in job.nodes if Role.UPDATES in node.roles)]
-    assert isinstance(service, spec.TitanService)
-    model = job.models[service.model]
+    write = kind_of(service).export
+    if write is None:
+        raise LaunchError(f"the weights of a service of kind {service.kind} cannot be exported")
+    model, checkpoint = job.models[service.model], run_dir / f"checkpoints/step-{step}"
     folder = resolve_model(job, service.model, run_dir, run_dir)
-    state, head = checkpoint_weights(model, service, folder, run_dir / f"checkpoints/step-{step}")
     try:
-        write_folder(state, target, folder, model.dtype)
-        value_head.save(head, target)
+        write(model, service, folder, checkpoint, target)
         write_tokenizer(job, service.model, target, run_dir)
     except Exception as error:  # safetensors has an exception of its own for a full disk
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
             raise
         raise LaunchError(f"cannot write the export to {target}: {error}") from error
     return target
-
-
-def write_folder(state: dict[str, Any], target: Path, folder: Path, dtype: str) -> None:
-    """Write the weights, and copy the other files of the model's `folder` with `dtype` in the
-    config."""
-    from huggingface_hub import save_torch_state_dict
-
-    target.mkdir(parents=True, exist_ok=True)
-    for stale in target.glob("model*.safetensors*"):
-        stale.unlink()
-    save_torch_state_dict(state, target, max_shard_size=SHARD)
-    for file in target.glob("*.safetensors"):
-        file.chmod(0o644)  # safetensors makes it private
-    for file in folder.glob("*"):
-        if file.suffix in KEPT and not file.name.endswith(".index.json"):
-            shutil.copyfile(file, target / file.name)
-    config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-    config.pop("torch_dtype", None)
-    config["dtype"] = HF_DTYPES[dtype]
-    (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-
-
-def write_tokenizer(job: spec.Job, name: str, target: Path, run_dir: Path) -> None:
-    """Copy the tokenizer and chat template beside the weights, if the job sets its own."""
-    model = job.models[name]
-    if model.tokenizer is not None:
-        source = tokenizer_folder(job, name, run_dir, run_dir)
-        for file in TOKENIZER_FILES:
-            if (source / file).exists():
-                shutil.copyfile(source / file, target / file)
-    if model.chat_template is not None:
-        (target / "chat_template.jinja").write_text(model.chat_template, encoding="utf-8")
 
 
 def create_repository(name: str) -> str:

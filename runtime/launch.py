@@ -280,8 +280,8 @@ def _outcome_of(error: BaseException) -> Outcome:
 
 async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
     if this.resume is not None:
-        from forgedsl.runtime.kinds import kind_of
-        from forgedsl.runtime.upstream.checkpoints import check_checkpoint
+        from forgedsl.runtime.checkpoints import check_checkpoint
+        from forgedsl.runtime.services.registry import kind_of
 
         kind = kind_of(this.job.services[this.job.stepped])
         check_checkpoint(this.run_dir, this.resume, kind.spoilt)

@@ -26,10 +26,10 @@ from forgedsl.runtime.actors.environment import EnvironmentPool
 from forgedsl.runtime.actors.reward import RewardPool
 from forgedsl.runtime.endpoints import ServiceError
 from forgedsl.runtime.hosts.base import Hosts
-from forgedsl.runtime.kinds import kind_of
 from forgedsl.runtime.models import resolve_model
+from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.registry import kind_of
 from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
-from forgedsl.runtime.upstream.titan import meeting
 
 SETUP_SECONDS = 600.0
 POOL = "rewards"

@@ -125,7 +125,7 @@ def test_arguments_that_the_runtime_sets_are_no_extras(name):
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_whatever_the_runtime_sets_is_refused_as_an_extra(device):
     from forgedsl.lower import job
-    from forgedsl.runtime.upstream.vllm import Seat, _arguments
+    from forgedsl.runtime.services.vllm.upstream.engine import Seat, _arguments
 
     service = job.VllmService(
         model="policy", mesh=job.Mesh(name="gen", device=device), dtype="f32", gpu_memory=0.5,

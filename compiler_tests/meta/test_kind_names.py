@@ -8,15 +8,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 UNITS = (
     "forgedsl/services/", "forgedsl/lower/parts.py", "forgedsl/lower/services.py",
-    "forgedsl/plan/capacity.py", "runtime/kinds.py", "runtime/actors/trainer.py",
-    "runtime/actors/generator.py", "runtime/upstream/",
+    "forgedsl/plan/capacity.py", "runtime/services/titan/", "runtime/services/vllm/",
 )  # fmt: skip
 PACKAGES = ("forgedsl/lower/lock.py", "runtime/actors/base.py")
 """which name the Python packages"""
 LEFT = {
     "forgedsl/lower/job.py",  # has the names of all that a job is made of
     "runtime/api/program.py",  # methods `titan` and `vllm` of programs in Python
-    "runtime/export.py",  # reads a checkpoint of torchtitan
     "runtime/replay.py",  # a trainer alone, with other memory settings than its own
 }
 

@@ -18,7 +18,8 @@ from torch.utils._pytree import tree_leaves
 
 from forgedsl.families import registry
 from forgedsl.lower import job as spec
-from forgedsl.runtime.upstream import titan
+from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.titan.upstream import model as titan
 
 CP = 2
 
@@ -75,7 +76,7 @@ def main():
     from pathlib import Path
 
     request = json.loads(sys.argv[1])
-    met = titan.meeting()
+    met = meeting()
     parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     shape = (request["dims"], request["rows"], request["seq_len"])
     found = {}

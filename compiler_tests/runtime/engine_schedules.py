@@ -28,7 +28,7 @@ from vllm.v1.outputs import LogprobsLists, ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
-from forgedsl.runtime.upstream.scheduling import ShortAsyncScheduler, ShortScheduler
+from forgedsl.runtime.services.vllm.upstream.scheduling import ShortAsyncScheduler, ShortScheduler
 
 BLOCK, CONTEXT, END = 4, 64, 3
 CLASSES = {

@@ -18,7 +18,9 @@ from forgedsl.families import registry
 from forgedsl.families.base import Dims, RopeScaling
 from forgedsl.lower import job as spec
 from forgedsl.records import replace
-from forgedsl.runtime.upstream import families, titan
+from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.titan.upstream import families
+from forgedsl.runtime.services.titan.upstream import model as titan
 
 TINY = {
     "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 24, "ffn": 96, "vocab": 80,
@@ -87,7 +89,7 @@ def logits(built: titan.TitanModel) -> torch.Tensor:
 
 def main() -> None:
     request = json.loads(sys.argv[1])
-    met = titan.meeting()
+    met = meeting()
     parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     found = {}
     for label, (family, changes) in request["models"].items():

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.upstream import vllm as upstream
+from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
 TOKENS = list(range(3, 43))
 

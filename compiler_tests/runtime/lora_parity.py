@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.upstream import titan
+from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.titan.upstream import model as titan
 
 LORA = spec.Lora(rank=4, alpha=16.0)
 
@@ -58,7 +59,7 @@ def weights(built: titan.TitanModel) -> dict[str, torch.Tensor]:
 
 def main() -> None:
     folder = Path(sys.argv[1])
-    met = titan.meeting()
+    met = meeting()
     parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     found = {}
     for family in ("qwen2", "llama3", "qwen3_moe"):

@@ -22,7 +22,8 @@ from padding import FinitePadding, nothing_written
 import forgedsl
 from forgedsl.lower import job as spec
 from forgedsl.runtime.losses import LossFunction, token_logprobs
-from forgedsl.runtime.upstream import titan
+from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.titan.upstream import model as titan
 
 ODD = {"hidden": 63, "ffn": 97, "vocab": 83}
 CASES = {
@@ -84,7 +85,7 @@ def used(model: titan.TitanModel, parts: object) -> None:
 
 
 def main() -> None:
-    met = titan.meeting()
+    met = meeting()
     parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     found = {}
     for label, (family, changes, lora) in CASES.items():

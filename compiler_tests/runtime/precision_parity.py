@@ -17,7 +17,8 @@ from torch.distributed.fsdp import CPUOffloadPolicy
 from forgedsl.lower import job as spec
 from forgedsl.plan.capacity import TrainerShape
 from forgedsl.plan.memory import state_items
-from forgedsl.runtime.upstream import titan
+from forgedsl.runtime.rendezvous import meeting
+from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.services.titan import KIND
 
 OPT = spec.Optimizer(lr=1e-2, eps=1e-6, weight_decay=0.1, betas=(0.9, 0.95))
@@ -150,7 +151,7 @@ def again(
 
 
 def main() -> None:
-    met = titan.meeting()
+    met = meeting()
     parts = titan.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     from torchtitan.distributed import fsdp  # it asks for the device when it is imported
 

@@ -39,7 +39,7 @@ def prompts(folder: Path) -> list[list[int]]:
 
 
 def vllm(folder: Path, dtype: Any) -> dict[str, Any]:
-    from forgedsl.runtime.upstream import vllm as upstream
+    from forgedsl.runtime.services.vllm.upstream import engine as upstream
 
     upstream.prepare_environment("cpu")
     mesh = spec.Mesh(name="m", device="cpu")
@@ -106,11 +106,12 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from forgedsl.runtime.export import write_folder
-    from forgedsl.runtime.upstream import titan as upstream
+    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.services.titan.upstream import model as upstream
+    from forgedsl.runtime.weight_folders import write_folder
 
     folder, out = Path(request["folder"]), Path(request["out"])
-    met = upstream.meeting()
+    met = meeting()
     parts = upstream.init_distributed("cpu", 0, 0, 1, met.host, met.port)
     service = spec.TitanService(
         model="m", mesh=spec.Mesh(name="m", device="cpu"), dtype=request["dtype"],

@@ -14,7 +14,7 @@ from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.lower.parts import Arch
 from forgedsl.runtime.models import resolve_model
-from forgedsl.runtime.upstream.titan_draws import WholeDraws
+from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
 
 TOKENIZER = Path(__file__).parents[2] / "pipelines/tokenizers/arithmetic"
 """of 48 tokens"""

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint import state_dict_loader
 from compiler_tests.runtime.fake_endpoints import FakeEndpoints, drive, job
 from compiler_tests.runtime.test_controller_ends import failing, later
 from forgedsl.runtime.endpoints import CheckpointError
-from forgedsl.runtime.upstream.titan_saving import Saver
+from forgedsl.runtime.services.titan.upstream.saving import Saver
 
 STEP, WRITING = 10.0, 25.0
 

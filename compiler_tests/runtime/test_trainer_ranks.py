@@ -95,13 +95,13 @@ async def trainer_of(
     job: spec.Job, procs: int, folder: Path, resume: int | None = None
 ) -> AsyncIterator[Any]:
     """A trainer on `procs` ranks that is set up, and the facts it returned."""
-    from forgedsl.runtime.actors.trainer import TitanTrainer
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
-    from forgedsl.runtime.upstream import titan
+    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.services.titan.actor import TitanTrainer
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
-    met = titan.meeting()
+    met = meeting()
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(
         service="trainer",
@@ -179,7 +179,7 @@ def test_one_and_two_ranks_agree_and_resume_continues(
 
 
 def test_nobody_else_gets_the_port_where_ranks_meet() -> None:
-    from forgedsl.runtime.upstream.titan import meeting
+    from forgedsl.runtime.rendezvous import meeting
 
     met = meeting()
     with socket.socket() as other, pytest.raises(OSError, match="in use"):

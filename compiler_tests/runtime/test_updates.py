@@ -176,14 +176,14 @@ async def trained(job: spec.Job, folder: Path) -> tuple[float, list[Any], list[l
     """The loss that a real trainer measures at the start, then three steps of it, one of two losses
     and one with a critic: results, and the weights after each; what the critic says then. Its
     weights lie in a folder, export."""
-    from forgedsl.runtime.actors.trainer import TitanTrainer
     from forgedsl.runtime.meshes import place
     from forgedsl.runtime.models import resolve_model
+    from forgedsl.runtime.rendezvous import meeting
+    from forgedsl.runtime.services.titan.actor import TitanTrainer
     from forgedsl.runtime.transports.registry import open_weights
-    from forgedsl.runtime.upstream import titan
     from forgedsl.runtime.upstream.monarch import Mesh, bootstrap
 
-    met = titan.meeting()
+    met = meeting()
     model = resolve_model(job, "policy", folder, folder)
     mesh = Mesh.spawn(
         service="trainer",

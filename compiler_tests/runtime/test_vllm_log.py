@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from forgedsl.runtime.upstream.vllm import NOT_LOADED, RELOAD_LOGGER, hide_what_has_no_weights
+from forgedsl.runtime.services.vllm.upstream.engine import (
+    NOT_LOADED,
+    RELOAD_LOGGER,
+    hide_what_has_no_weights,
+)
 
 
 @pytest.fixture

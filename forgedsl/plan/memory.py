@@ -40,7 +40,7 @@ SPLIT = {"cpu": 0.5, "gpu": 0.0}
 """more of the working set of a frozen model that stays: calls for its log-probs differ in size, so
 that what one freed does not fit the next (measured: 0.0 to 1.2)"""
 CPU_POOL = 1 * GIB
-"""KV pool of an engine on a CPU; that of runtime/upstream/vllm.py"""
+"""KV pool of an engine on a CPU; that of runtime/services/vllm/upstream/engine.py"""
 BATCHED_TOKENS = 8192
 """tokens of one engine step"""
 GRAPHS = 1.5 * GIB

@@ -20,9 +20,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime.actors.generator import Request
 from forgedsl.runtime.coalesce import Coalescer
-from forgedsl.runtime.data_types import Completion, Message
+from forgedsl.runtime.data_types import Completion, Message, Request
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
 from forgedsl.runtime.services.straggler_detection import SLOW, WINDOW, Pace
 from forgedsl.runtime.transports import tree

@@ -10,9 +10,9 @@ from typing import Any
 from monarch.actor import concurrent_endpoint
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime import kinds
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.data_types import Batch, Sample, StepResult
+from forgedsl.runtime.services.base import Kind
 from forgedsl.runtime.transports.base import Manifest
 
 
@@ -72,4 +72,4 @@ class Table(ForgeActor):
         return self.folder / f"checkpoints/step-{step}/table.json"
 
 
-KINDS = (kinds.Kind(name="table", actor=lambda service: Table),)
+KINDS = (Kind(name="table", actor=lambda service: Table),)

@@ -8,10 +8,9 @@ from typing import Any
 from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
-from forgedsl.runtime import kinds
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.actors.generator import Request
-from forgedsl.runtime.data_types import Completion, Message
+from forgedsl.runtime.data_types import Completion, Message, Request
+from forgedsl.runtime.services.base import Kind
 
 
 class Upper(ForgeActor):
@@ -48,4 +47,4 @@ class Upper(ForgeActor):
         )  # fmt: skip
 
 
-KINDS = (kinds.Kind(name="upper", actor=lambda service: Upper),)
+KINDS = (Kind(name="upper", actor=lambda service: Upper),)

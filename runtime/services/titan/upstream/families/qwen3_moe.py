@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.distributed.tensor import DTensor
 
 from forgedsl.families.base import Dims
-from forgedsl.runtime.upstream.families.decoder import decoder_spec
+from forgedsl.runtime.services.titan.upstream.families.decoder import decoder_spec
 
 
 def build(dims: Dims) -> Any:

@@ -29,16 +29,17 @@ from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.actors.leaving import Leaving, StepLeft
 from forgedsl.runtime.context_parallel import cut
 from forgedsl.runtime.data_types import Batch, Sample, StepResult
-from forgedsl.runtime.export import write_folder
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack
+from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream import value_head
+from forgedsl.runtime.services.titan.upstream.attention import Stretches
+from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl.runtime.transports.registry import transport
 from forgedsl.runtime.updates import parts, summary
-from forgedsl.runtime.upstream import titan, value_head
-from forgedsl.runtime.upstream.titan_attention import Stretches
-from forgedsl.runtime.upstream.titan_saving import Saver
+from forgedsl.runtime.weight_folders import write_folder
 from forgedsl.types.flow import Role
 
 PROBED = range(3)

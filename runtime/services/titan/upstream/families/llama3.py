@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.families.base import Dims
-from forgedsl.runtime.upstream.families.decoder import decoder_spec
+from forgedsl.runtime.services.titan.upstream.families.decoder import decoder_spec
 
 
 def build(dims: Dims) -> Any:

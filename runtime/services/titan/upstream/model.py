@@ -21,25 +21,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.plan.params import stage_layers
 from forgedsl.runtime.context_parallel import Context
-from forgedsl.runtime.upstream import titan_lora as lora
-from forgedsl.runtime.upstream import value_head
-from forgedsl.runtime.upstream.checkpoints import spoilt
-from forgedsl.runtime.upstream.titan_arch import (
+from forgedsl.runtime.services.titan.upstream import lora, value_head
+from forgedsl.runtime.services.titan.upstream.arch import (
     HeadFn,
     adapt_config,
     keep_loss_whole,
     model_spec,
     read_model,
 )
-from forgedsl.runtime.upstream.titan_attention import Stretches
-from forgedsl.runtime.upstream.titan_context import share_rows
-from forgedsl.runtime.upstream.titan_draws import WholeDraws
+from forgedsl.runtime.services.titan.upstream.attention import Stretches
+from forgedsl.runtime.services.titan.upstream.checkpoints import spoilt
+from forgedsl.runtime.services.titan.upstream.context import share_rows
+from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
 from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -147,12 +145,6 @@ def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
     here: Any = cast.to(cast.device_mesh.device_type)
     gathered: Tensor = here.full_tensor()
     return gathered
-
-
-def meeting() -> TCPStore:
-    """Make a store at which the ranks of a process group meet, as long as it is held. It listens on
-    a free port itself: a port that is found and released could be taken before a rank binds it."""
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def init_distributed(
@@ -265,7 +257,7 @@ def _split(
     if service.parallel.pp == 1:
         return None
     # Importing torch's pipelining is slow.
-    from forgedsl.runtime.upstream import titan_pipeline
+    from forgedsl.runtime.services.titan.upstream import pipeline as titan_pipeline
 
     layers = stage_layers(read_model(model, folder)[1], service.parallel.pp)
     return titan_pipeline.split(

@@ -27,24 +27,12 @@ from monarch.actor import Port, concurrent_endpoint
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
-from forgedsl.runtime.data_types import Completion, Message
+from forgedsl.runtime.data_types import Completion, Message, Request
+from forgedsl.runtime.services.vllm.upstream import engine as upstream
+from forgedsl.runtime.services.vllm.upstream.start import preload
 from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest, buffer_path
 from forgedsl.runtime.transports.registry import fetch_weights, open_weights
-from forgedsl.runtime.upstream import vllm as upstream
-from forgedsl.runtime.upstream.vllm_start import preload
-
-
-@dataclass(slots=True, kw_only=True)
-class Request:
-    """One completion to sample."""
-
-    id: str
-    token_ids: list[int]
-    sampling: spec.Sampling
-    seed: int
-    grades: tuple[int, ...] = ()
-    """tokens whose log-probs as first token are returned"""
 
 
 @dataclass(frozen=True, slots=True)

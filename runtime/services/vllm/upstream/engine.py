@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.services.vllm.upstream.start import graph_sizes, preload, quick
 from forgedsl.runtime.temporary_files import short_folder
-from forgedsl.runtime.upstream.vllm_start import graph_sizes, preload, quick
 
 if TYPE_CHECKING:
-    from forgedsl.runtime.upstream.scheduling import ShortScheduler, Tally
+    from forgedsl.runtime.services.vllm.upstream.scheduling import ShortScheduler, Tally
 
 T = TypeVar("T")
 
@@ -101,7 +101,7 @@ class Engine:
             sizes = graph_sizes(arguments["max_num_seqs"])
             arguments.setdefault("compilation_config", {"cudagraph_capture_sizes": sizes})
         if not on_cpu:
-            from forgedsl.runtime.upstream import attention_backend, logprobs
+            from forgedsl.runtime.services.vllm.upstream import attention_backend, logprobs
 
             attention_backend.take_over()
             logprobs.take_over()
@@ -327,7 +327,10 @@ def _configured(arguments: dict[str, Any]) -> Any:
     """Return vLLM's configuration, with the scheduler that has a fast path for decoding."""
     from vllm import EngineArgs
 
-    from forgedsl.runtime.upstream.scheduling import ShortAsyncScheduler, ShortScheduler
+    from forgedsl.runtime.services.vllm.upstream.scheduling import (
+        ShortAsyncScheduler,
+        ShortScheduler,
+    )
 
     config = EngineArgs(**arguments).create_engine_config()
     logging.getLogger("vllm.config.scheduler").addFilter(_says_not_that_it_is_ours)

@@ -26,7 +26,7 @@ from torch.distributed.pipelining._utils import extract_tensor_meta
 from torch.distributed.pipelining.schedules import _batch_p2p, _wait_batch_p2p
 from torch.distributed.pipelining.stage import _RecvInfo
 
-from forgedsl.runtime.upstream import value_head
+from forgedsl.runtime.services.titan.upstream import value_head
 
 Shape = tuple[int, int]
 """rows and row length of a microbatch"""

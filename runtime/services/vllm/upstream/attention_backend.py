@@ -11,7 +11,7 @@ from vllm.v1.attention.backend import AttentionType
 from vllm.v1.attention.backends import flash_attn
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 
-from forgedsl.runtime.upstream import attention
+from forgedsl.runtime.services.vllm.upstream import attention
 
 WIDTHS = (64, 128, 256)
 """supported head dimensions: powers of two"""

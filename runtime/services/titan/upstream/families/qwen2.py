@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.families.base import Dims
-from forgedsl.runtime.upstream.families import qwen3
+from forgedsl.runtime.services.titan.upstream.families import qwen3
 
 
 def build(dims: Dims) -> Any:

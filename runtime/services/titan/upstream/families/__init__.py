@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from forgedsl.families.base import Dims, Family
-from forgedsl.runtime.upstream.families import llama3, qwen2, qwen3, qwen3_moe
-from forgedsl.runtime.upstream.families.decoder import Builder
+from forgedsl.runtime.services.titan.upstream.families import llama3, qwen2, qwen3, qwen3_moe
+from forgedsl.runtime.services.titan.upstream.families.decoder import Builder
 
 BUILDERS: tuple[tuple[str, Builder], ...] = (
     ("qwen2", qwen2.build),

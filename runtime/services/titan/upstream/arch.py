@@ -24,8 +24,8 @@ from forgedsl.errors import LaunchError
 from forgedsl.families import registry
 from forgedsl.families.base import Dims, Family, Unsupported, difference
 from forgedsl.lower import job as spec
-from forgedsl.runtime.upstream import families
-from forgedsl.runtime.upstream.titan_attention import masked_attention, packed_attention
+from forgedsl.runtime.services.titan.upstream import families
+from forgedsl.runtime.services.titan.upstream.attention import masked_attention, packed_attention
 
 HeadFn = Callable[[Tensor, Tensor, dict[str, Any]], Any]
 """function of hidden [R, L, H], lm_head weight [V, H] and a dict (`group` and `vocabulary` if

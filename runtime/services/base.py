@@ -1,0 +1,34 @@
+"""What a kind of service is to the runtime.
+
+A kind whose class in a job is a `Sampler` has each replica on a mesh of its own. Its client is
+services/generator.py, and `vllm/actor.py` shows what its actors are asked. A kind whose class is a
+`Trainer` is a model on one mesh of ranks. Its client is services/trainer.py, and `titan/actor.py`
+shows what its actors are asked. Rehearsals need no code of a kind: they stand in for samplers and
+trainers with the times that the plan estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from forgedsl.lower import job as spec
+
+Export = Callable[[spec.Model, spec.Service, Path, Path, Path], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of service.
+
+    actor   returns the class of its processes
+    spoilt  checks the files of its checkpoint: it returns what is wrong, or ""
+    export  writes the weights of a checkpoint in Hugging Face layout:
+            (model, service, folder of the model, checkpoint, target)
+    """
+
+    name: str
+    actor: Callable[[spec.Service], type]
+    spoilt: Callable[[Path], str] = lambda folder: ""
+    export: Export | None = None

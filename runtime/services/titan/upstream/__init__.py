@@ -1,0 +1,1 @@
+"""Adapter of torchtitan: the only code that uses it."""

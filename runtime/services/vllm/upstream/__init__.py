@@ -1,0 +1,1 @@
+"""Adapter of vLLM: the only code that uses it."""
