@@ -1,4 +1,5 @@
-"""Prints how far vLLM's log-probs are from those of transformers, for each folder named.
+"""Prints how far vLLM's log-probs are from those of transformers, for each folder named, and how
+far they move when the same weights are loaded again, and after others were.
 
 Run by test_family_logits: engines take a process for themselves, and share its imports here.
 """
@@ -7,6 +8,8 @@ import gc
 import json
 import sys
 from pathlib import Path
+
+from safetensors.torch import load_file
 
 from forgedsl.lower import job as spec
 from forgedsl.runtime.services.vllm.upstream import engine as upstream
@@ -24,7 +27,7 @@ def theirs(folder: Path) -> list[float]:
     return [float(found[i, token]) for i, token in enumerate(TOKENS[1:])]
 
 
-def scored(folder: Path) -> list[float]:
+def scored(folder: Path) -> list[list[float]]:
     service = spec.VllmService(
         model="m",
         mesh=spec.Mesh(name="m", device="cpu"),
@@ -35,15 +38,29 @@ def scored(folder: Path) -> list[float]:
     model = spec.Model(source=spec.LocalModel(path="", sha256=""), dtype="f32", context=64)
     seat = upstream.Seat(rank=0, ranks=1, meeting=folder / "meeting")
     engine = upstream.Engine(service, model, folder, 1, seat)
-    return engine.score("a", TOKENS)[0]
+    found = [engine.score("a", TOKENS)[0]]
+    weights = load_file(folder / "model.safetensors")
+    for name, factor in (("same", 1.0), ("others", 1.1), ("first", 1.0)):
+        loaded = ((key, factor * value) for key, value in weights.items())
+        engine.load_weights(loaded, keep=False)
+        found.append(engine.score(name, TOKENS)[0])
+    return found
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
 def main() -> None:
     upstream.prepare_environment("cpu")
     found = {}
     for folder in map(Path, sys.argv[1:]):
-        expected, got = theirs(folder), scored(folder)
-        found[folder.name] = max(abs(a - b) for a, b in zip(got, expected, strict=True))
+        expected, (got, same, others, again) = theirs(folder), scored(folder)
+        found[folder.name] = {
+            "gap": apart(got, expected),
+            "reloaded": max(apart(got, same), apart(got, again)),
+            "changed": apart(got, others),
+        }
         gc.collect()
     print("RESULT" + json.dumps(found))
 

@@ -31,6 +31,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "toy": ("llama3", {}),
     "served qwen2": ("qwen2", HEADS),
     "served qwen3": ("qwen3", HEADS),
+    "served qwen3_moe": ("qwen3_moe", HEADS),
     "served llama3": ("llama3", HEADS | {"tied": False, "rope_scaling": STRETCHED}),
 }
 SERVED = [label for label in MODELS if label.startswith("served")]
@@ -96,6 +97,8 @@ def test_parameters_are_those_of_the_plan(compared: dict[str, Any], label: str) 
 def test_vllm_loads_what_is_exported(compared: dict[str, Any], folder: Path) -> None:
     pytest.importorskip("vllm")
     gaps = printed("family_vllm.py", *(str(folder / label) for label in SERVED))
-    for label, gap in gaps.items():
-        assert gap < close_of(label) * compared[label]["largest"]
+    for label, found in gaps.items():
+        assert found["gap"] < close_of(label) * compared[label]["largest"]
+        assert found["reloaded"] == 0.0
+        assert found["changed"] > 100 * close_of(label) * compared[label]["largest"]
     assert list(gaps) == SERVED

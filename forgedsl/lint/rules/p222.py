@@ -3,14 +3,18 @@
 `engine.extra` passes arguments on as they are. Some change what is sampled, so that log-probs of
 the sampler and of the trainer are no longer those of one model: quantized weights or keys, other
 positions, sampling parameters from the model's own file, processors of logits (ms-swift #4328,
-SkyRL #145, Megatron-LM #5983).
+SkyRL #145, Megatron-LM #5983). Speculative decoding leaves the distribution as it is, but not
+always the log-probs that vLLM returns: with its older model runner, which all CPUs and some methods
+use, they are NaN or off by nats; and `synthetic` acceptance takes drafts that it should reject.
 
     engine.extra.quantization = "fp8"                    # fires
+    engine.extra.speculative_config.method = "suffix"    # fires
     engine.extra.max_num_batched_tokens = 8192           # silent: speed alone
 
 Where the mismatch is corrected for: `# forge: allow[P222] weighed by rl.tis_ppo`.
 """
 
+from forgedsl.ir.program import Decl
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 
@@ -25,10 +29,14 @@ CHANGES = {
     "tokenizer_revision": OTHER, "tokenizer_mode": OTHER,
     "enable_lora": "adapters come from the trainer's `lora`",
 }  # fmt: skip
+SPECULATES = "engine.extra.speculative_config."
+OLD_RUNNER = ("suffix", "medusa", "mlp_speculator", "custom_class")
+"""methods of speculation that vLLM's newer model runner does not have"""
 
 
 def check(view: View) -> Findings:
     for service in view.samplers():
+        yield from _speculates(view, service)
         for key, why in CHANGES.items():
             value = service.settings.get(f"engine.extra.{key}")
             if value is not None:
@@ -37,3 +45,33 @@ def check(view: View) -> Findings:
                     value.place or place(value, service),
                     help="leave it out of `engine.extra`",
                 )
+
+
+def _speculates(view: View, service: Decl) -> Findings:
+    """Fire where drafts make sampled tokens or their log-probs wrong."""
+    given = {k.removeprefix(SPECULATES): v for k, v in service.settings.items()
+             if k.startswith(SPECULATES)}  # fmt: skip
+    if not given:
+        return
+    sampling, first = given.get("rejection_sample_method"), next(iter(given.values()))
+    method = given.get("method", first)
+    what, why, at = "", "", first
+    if sampling is not None and sampling.value == "synthetic":
+        what, why, at = "`synthetic` acceptance", "takes drafts that are not its samples", sampling
+    elif method.value in OLD_RUNNER:
+        what, why, at = f"`{method.value}`", "returns wrong log-probs of what it accepts", method
+    elif _on_cpu(view, service):
+        what, why = "speculative decoding on a CPU", "returns wrong log-probs of what it accepts"
+    if what:
+        yield finding(
+            f"{what} makes `{service.name}` another model than the trainer's: it {why}",
+            at.place or place(at, service),
+            help="leave it out of `engine.extra`",
+        )
+
+
+def _on_cpu(view: View, service: Decl) -> bool:
+    if view.planned is None:
+        return bool(service.settings["device"].value == "cpu")
+    meshes = view.planned[1].meshes
+    return any(mesh.service == service.name and mesh.device == "cpu" for mesh in meshes)

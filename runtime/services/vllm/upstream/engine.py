@@ -285,7 +285,7 @@ class Engine:
         else:
             self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": weights})
         if self._on_cpu:
-            self._engine.apply_model(_repack_tied_head)
+            self._engine.apply_model(_repack)
         if not keep:
             self._engine.reset_prefix_cache(reset_running_requests=True)
 
@@ -387,9 +387,13 @@ def _keeps_weights(model: Any) -> bool:
     return methods <= {"NoneType", "UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
 
 
-def _repack_tied_head(model: Any) -> None:
-    """Give a tied lm_head the embedding's new weights. On CPU vLLM multiplies by a packed copy made
-    at startup. A reload repacks only loaded weights, and of tied weights it loads only the
-    embedding."""
+def _repack(model: Any) -> None:
+    """Pack new weights that a reload left as they are. On CPUs vLLM multiplies by packed copies.
+    A reload packs loaded weights, but of tied weights it loads only the embedding, and experts it
+    packs at startup alone."""
     if model.config.tie_word_embeddings:
         model.lm_head.quant_method.process_weights_after_loading(model.lm_head)
+    for module in model.modules():
+        if type(module).__name__ == "RoutedExperts":
+            kernel = module.quant_method.moe_kernel
+            kernel.fused_experts.process_weights_after_loading(module)
