@@ -40,6 +40,7 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
             name=name,
             init=tuple(_parameters(init)) if isinstance(init, python.FunctionDef) else (),
             tools=tuple(_tools(items)),
+            texts=tuple(_texts(tree, items)),
             served=SERVED in bases,
             scripts=tuple(t for t in _parts(items.get("command")) if t.endswith(".py")),
             parts=_parts(items.get("parts")),
@@ -178,6 +179,22 @@ def _tools(items: dict[str, python.stmt]) -> Iterator[PythonTool]:
             listed = ", ".join(TOOL_TYPES)
             problem = f"has a parameter `{untyped.name}` that {written}; known are {listed}"
         yield PythonTool(name=name, params=params, problem=problem)
+
+
+def _texts(tree: python.Module, items: dict[str, python.stmt]) -> Iterator[str]:
+    """Texts that a first prompt may be made of: what `reset` and `__init__` write, and what stands
+    at the top of the class or the file under a name. Docstrings are none of them."""
+    import ast as python
+
+    named = {key: item for key, item in items.items() if key not in ("parts", "command")}
+    written = [s for s in (*tree.body, *named.values()) if isinstance(s, python.Assign | python.AnnAssign)]
+    for name in ("reset", "__init__"):
+        body = getattr(items.get(name), "body", [])
+        written += [s for s in body if not isinstance(s, python.Expr)]
+    for statement in written:
+        for node in python.walk(statement):
+            if isinstance(node, python.Constant) and isinstance(node.value, str):
+                yield node.value
 
 
 def _parts(item: python.stmt | None) -> tuple[str, ...]:

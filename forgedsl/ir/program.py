@@ -118,12 +118,13 @@ class PythonTool:
 class PythonEnvironment:
     """An environment class of `import python`; `parts` are the names of its reward parts, `args`
     the given arguments of `init`, `served` says that an MCP server has tools for it, which is
-    started with `scripts`."""
+    started with `scripts`; `texts` are those that may tell the policy of its tools."""
 
     module: str
     name: str
     init: tuple[PythonParameter, ...]
     tools: tuple[PythonTool, ...]
+    texts: tuple[str, ...] = ()
     served: bool = False
     scripts: tuple[str, ...] = ()
     parts: tuple[str, ...]

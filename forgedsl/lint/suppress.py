@@ -21,7 +21,7 @@ SUPPRESSIBLE = frozenset(
     {"A301", "F107", "L406", "P208", *(rule.code for rule in FINDINGS if rule.level == "D")}
 )
 CODES = frozenset(rule.code for rule in FINDINGS)
-LOCAL = frozenset({"P210"})
+LOCAL = frozenset({"P210", "D647"})
 """codes that a file gives on one machine and not on another"""
 _ALLOW = re.compile(r"#\s*forge:\s*allow\[([^\]]*)\]\s*(.*)")
 
