@@ -134,3 +134,39 @@ def test_a_gpu_that_no_run_starts_on_is_refused(laptop):
     done = forgec("plan", GRPO, "--host", "8xMI300X")
     assert done.exit_code == 2
     assert "this version starts nothing on `MI300X`, which has no CUDA" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cluster", "code", "said", "remedy"),
+    [
+        (
+            'gpu = "MI300X"',
+            "P216",
+            "starts nothing on `MI300X`, which has no CUDA",
+            "there are `B3",
+        ),
+        ('gpu = "AMD Instinct MI300X"', "P216", "which has no CUDA", "there are `B300`"),
+        ('gpu = "H2000"', "F113", "no GPU is known as `H2000`", "`gpu_memory = 48GiB` beside it"),
+        ('gpu = "H2000", gpu_memory = 48GiB', "", "", ""),
+        ('gpu = "NVIDIA H100 PCIe"', "", "", ""),
+    ],
+)
+@pytest.mark.parametrize("command", ["lint", "plan"])
+def test_a_gpu_of_the_file_that_no_run_starts_on_is_refused_at_its_place(
+    tmp_path, laptop, command, cluster, code, said, remedy
+):
+    text = Path(GRPO).read_text("utf-8").replace('local("', 'local("forgedsl:')
+    text = text.replace('jsonl("', 'jsonl("forgedsl:')
+    line = f"cluster {{ hosts = 1, gpus = 8, {cluster} }}\n"
+    (tmp_path / "t.forge").write_text(text.replace("forge 1", f"forge 1\n{line}", 1))
+    done = forgec(command, str(tmp_path / "t.forge"), "--profile", "none")
+    shown = done.stdout + done.stderr
+    assert (done.exit_code, f"error[{code}]" in shown) == ((1, True) if code else (0, False)), shown
+    assert said in shown
+    assert remedy in shown
+    assert not code or "t.forge:2:38" in shown
+
+
+def test_a_gpu_that_nothing_uses_is_not_looked_at(tmp_path, laptop):
+    file = str(Path(GRPO))
+    assert forgec("plan", file, "--profile", "cpu", "--set", 'cluster.gpu="MI300X"').exit_code == 0

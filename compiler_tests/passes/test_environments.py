@@ -47,6 +47,8 @@ def make():
 raise SystemExit("the compiler executes nothing")
 '''
 SHOP = "environment shop = desk.Desk(rows = 40) { procs = 2, tool_timeout = 5s, on_error = 0.0 }"
+RUBRIC = "rubric grade"
+FUND = "(r: Rollout) -> f32 = clamp(r.rewards.fund, 0.0, 1.0)"
 PLAY = "generator.play(prompt, env = shop, n = 8, max_turns = 6)"
 TEXT = f"""forge 1
 import "std/rl" as rl
@@ -169,11 +171,36 @@ def test_parts_and_ends_are_read_in_a_reward(tmp_path: Path) -> None:
         (("r.rewards.found", "r.rewards.fund"), "F101", "gives a part `fund`"),
         (("r.rewards.found", "r.rewards"), "F109", "has a part for each name"),
         ((PLAY, "generator.sample(prompt, n = 8)"), "F101", "gives a part `found`"),
+        ((RUBRIC, f"reward odd{FUND} {{ monitor = true }}\n{RUBRIC}"), "F101", "a part `fund`"),
+        (
+            (RUBRIC, f"reward odd{FUND}\n{RUBRIC}", "score = grade,", "score = odd,"),
+            "F101",
+            "`shop`, in which eval `held` plays, gives no part `fund`",
+        ),
+        (("env = shop, max_turns = 3, ", ""), "F101", "eval `held` plays in no environment that"),
+        (
+            (
+                "reward found(",
+                f"fn part{FUND}\nreward found(",
+                "clamp(r.rewards.found",
+                "clamp(part(r)",
+            ),
+            "F101",
+            "gives a part `fund`",
+        ),
     ],
 )
 def test_what_is_wrong_is_told(tmp_path: Path, edit, code: str, part: str) -> None:
-    _, said = lowered(tmp_path, edit)
+    _, said = lowered(tmp_path, *zip(edit[::2], edit[1::2], strict=True))
     assert {found for found, message in said if part in message} == {code}, said
+
+
+def test_monitors_are_no_part_of_an_eval(tmp_path: Path) -> None:
+    monitor = (
+        f"reward odd{FUND.replace('fund', 'found')} {{ monitor = true }}\nreward b = rl.exact\n"
+    )
+    edits = (RUBRIC, monitor + RUBRIC), ("env = shop, max_turns = 3, score = grade", "score = b")
+    assert lowered(tmp_path, *edits)[1] == []
 
 
 def test_a_deadline_ends_an_environment_too(tmp_path: Path) -> None:

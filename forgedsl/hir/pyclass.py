@@ -187,7 +187,9 @@ def _texts(tree: python.Module, items: dict[str, python.stmt]) -> Iterator[str]:
     import ast as python
 
     named = {key: item for key, item in items.items() if key not in ("parts", "command")}
-    written = [s for s in (*tree.body, *named.values()) if isinstance(s, python.Assign | python.AnnAssign)]
+    written = [
+        s for s in (*tree.body, *named.values()) if isinstance(s, python.Assign | python.AnnAssign)
+    ]
     for name in ("reset", "__init__"):
         body = getattr(items.get(name), "body", [])
         written += [s for s in body if not isinstance(s, python.Expr)]

@@ -7,18 +7,26 @@ that is what has to fit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity, error
 from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.graph import Graph, Node
-from forgedsl.ir.program import Decl, EnvironmentDecl, Function, Program, Ref, model_of
+from forgedsl.ir.program import (
+    Decl,
+    EnvironmentDecl,
+    Function,
+    Program,
+    Ref,
+    model_of,
+    rewards_of,
+)
 from forgedsl.plan.meshes import number
 from forgedsl.plan.model_dims import read_model
 from forgedsl.source import Span
 from forgedsl.syntax import ast
-from forgedsl.syntax.walk import names, walk
+from forgedsl.syntax.walk import walk
 from forgedsl.types.flow import Role
 
 
@@ -63,7 +71,7 @@ def check_environments(
             found += _too_long(program, graph, node, shop, contexts, seq_len)
     for decl in program.evals.values():
         found += _eval(program, decl)
-    return found + [d for node in graph.having(Role.SCORES) for d in _parts(program, graph, node)]
+    return found + list(_parts(program, graph))
 
 
 def check_tools(program: Program, graph: Graph, base_dir: Path | None) -> list[Diagnostic]:
@@ -149,36 +157,65 @@ def _eval(program: Program, decl: Decl) -> Iterator[Diagnostic]:
         )
 
 
-def _parts(program: Program, graph: Graph, node: Node) -> Iterator[Diagnostic]:
-    """F101: a reward reads a part that no environment of its rollouts gives."""
-    shops = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
+def _parts(program: Program, graph: Graph) -> Iterator[Diagnostic]:
+    """F101: a reward reads a part that no environment of its rollouts gives; each place once.
+    Monitors are evaluated beside every score of the flow, and not in evals."""
+    told: set[Span] = set()
+    monitors = [n for n, reward in program.rewards.items() if reward.settings["monitor"].value]
+    for node in graph.having(Role.SCORES):
+        shops = [environment_of(program, graph.node(s).settings) for s in sorted(node.samplers)]
+        what = f"no environment of `{node.inputs[0].text}` gives a part"
+        scored = (*rewards_of(program, node.target), *monitors)
+        yield from _unknown_parts(program, scored, shops, what, told)
+    for decl in program.evals.values():
+        if isinstance(decl.settings["score"].value, Ref):
+            scored = rewards_of(program, decl.settings["score"].value.name)
+            shop = environment_of(program, {"env": decl.settings["env"].value})
+            if shop is None:
+                what = f"eval `{decl.name}` plays in no environment that gives a part"
+                help_ = "`env = NAME, max_turns = 3` of the eval, or a score that reads no parts"
+                yield from _unknown_parts(program, scored, [], what, told, help_)
+            else:
+                what = f"`{shop.name}`, in which eval `{decl.name}` plays, gives no part"
+                yield from _unknown_parts(program, scored, [shop], what, told)
+
+
+def _unknown_parts(
+    program: Program,
+    scored: Iterable[str],
+    shops: Sequence[EnvironmentDecl | None],
+    what: str,
+    told: set[Span],
+    without: str = 'a class names its parts: `parts = ("found",)`',
+) -> Iterator[Diagnostic]:
     known = {part for shop in shops if shop is not None for part in shop.body.parts}
-    rubric = program.rubrics.get(node.target)
-    scored = [node.target]
-    if rubric is not None:
-        scored = [".".join(parts) for parts in names(rubric.settings["score"].value.expr)]
-    for name in scored:
+    for name in dict.fromkeys(scored):
         reward = program.rewards.get(name)
         if reward is None or not isinstance(reward.body, Function):
             continue
         for path in _read(reward.body):
-            if path.parts[-1] not in known:
+            if path.parts[-1] not in known and path.span not in told:
+                told.add(path.span)
                 close = did_you_mean(nearest(path.parts[-1], known))
                 listed = ", ".join(f"`{part}`" for part in sorted(known))
                 yield error(
                     "F101",
                     "undefined",
-                    f"no environment of `{node.inputs[0].text}` gives a part `{path.parts[-1]}`",
+                    f"{what} `{path.parts[-1]}`",
                     path.span,
-                    help=close
-                    or (f"they give {listed}" if listed else "")
-                    or 'a class names its parts: `parts = ("found",)`',
+                    help=close or (f"they give {listed}" if listed else "") or without,
                 )
 
 
 def _read(body: Function) -> Iterator[ast.Path]:
-    """`r.rewards.NAME` in a body."""
-    for statement in body.statements:
-        for node in walk(statement.value):
+    """`r.rewards.NAME` in a body, and in those of the functions that it calls."""
+    pending, seen = [body], {body.name}
+    while pending:
+        function = pending.pop()
+        for node in walk(tuple(statement.value for statement in function.statements)):
             if isinstance(node, ast.Path) and len(node.parts) == 3 and node.parts[1] == "rewards":
                 yield node
+            called = function.scope.lookup(node.function.parts) if type(node) is ast.Call else None
+            if isinstance(called, Function) and called.name not in seen:
+                seen.add(called.name)
+                pending.append(called)

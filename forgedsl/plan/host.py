@@ -25,6 +25,12 @@ DESCRIBED = ("hosts", "gpus", "gpu", "gpu_memory")
 """what it describes; cores and main memory stay those of the file"""
 WITHOUT_CUDA = ("MI300X",)
 """GPUs whose sizes are known, and on which this version starts nothing"""
+WITH_CUDA = tuple(name for name in GPU_GIB if name not in WITHOUT_CUDA)
+
+
+def has_no_cuda(model: str) -> bool:
+    """True for the marketing name of a GPU on which this version starts nothing."""
+    return not set(model.upper().replace("-", " ").split()).isdisjoint(WITHOUT_CUDA)
 
 
 def host_text(host: Host) -> str:
@@ -98,8 +104,8 @@ def described_host(text: str) -> Host | str:
     if found is None or "0" in found.groups():
         return f"`{text}` is no host; write here, cpu, 8xH200, or 2x8xH200 for two hosts"
     hosts, gpus, gpu = int(found[1] or 1), int(found[2]), found[3].upper()
-    there = ", ".join(name for name in GPU_GIB if name not in WITHOUT_CUDA)
-    if gpu in WITHOUT_CUDA:
+    there = ", ".join(WITH_CUDA)
+    if has_no_cuda(gpu):
         return f"this version starts nothing on `{gpu}`, which has no CUDA; there are {there}"
     if not gpu_bytes(gpu):
         return f"no GPU is known as `{gpu}`; there are {there}"

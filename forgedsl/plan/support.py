@@ -1,16 +1,19 @@
 """P216: what the language has and this version does not carry out, by what kinds of services say.
 
 schema.support  settings           cpu_heads  sizes of attention heads on a CPU
+WITHOUT_CUDA    GPUs of `cluster`
 """
 
 from __future__ import annotations
 
 from forgedsl.diagnostics import Diagnostic, error
+from forgedsl.hir.context import gpu_bytes
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl
 from forgedsl.operations.registry import operations
 from forgedsl.plan.capacity import Request
 from forgedsl.plan.checks import written_at
+from forgedsl.plan.host import WITH_CUDA, has_no_cuda
 from forgedsl.plan.meshes import MeshPlan
 from forgedsl.schema import SERVICES
 from forgedsl.services.registry import kind_of
@@ -26,7 +29,26 @@ def check_support(request: Request, graph: Graph) -> list[Diagnostic]:
         found += _settings(decl, roles, mesh)
         if mesh is not None:
             found += _heads(request, decl, mesh)
-    return found
+    return found + _gpu(request)
+
+
+def _gpu(request: Request) -> list[Diagnostic]:
+    """A GPU of `cluster` on which nothing starts, or of which nothing is known."""
+    cluster = request.program.singletons.get("cluster")
+    if cluster is None or all(mesh.device != "gpu" for mesh in request.meshes):
+        return []
+    gpu, memory = cluster.settings["gpu"], cluster.settings["gpu_memory"]
+    if gpu.origin.layer == "default" or not isinstance(gpu.value, str):
+        return []
+    at, there = written_at(cluster, "gpu"), ", ".join(f"`{name}`" for name in WITH_CUDA)
+    if has_no_cuda(gpu.value):
+        message = f"this version starts nothing on `{gpu.value}`, which has no CUDA"
+        return [error("P216", "not-carried-out", message, at, help=f"there are {there}")]
+    if not gpu_bytes(gpu.value) and memory.origin.layer == "default":
+        message = f"no GPU is known as `{gpu.value}`, so that nothing says what memory it has"
+        help_text = f"`gpu_memory = 48GiB` beside it; known are {there}"
+        return [error("F113", "bad-value", message, at, help=help_text)]
+    return []
 
 
 def _settings(decl: Decl, roles: frozenset[str], mesh: MeshPlan | None) -> list[Diagnostic]:
