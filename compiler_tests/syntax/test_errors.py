@@ -118,7 +118,7 @@ def test_the_rest_of_the_file_is_still_read():
     reporter = Reporter()
     text = "param a : int = \nmodel m { source = }\nparam b : int = 2\nmodel n { context = 1 }\n"
     file = parse(SourceFile("t.forge", text), reporter)
-    assert [getattr(d, "name", None) for d in file.decls] == ["m", "b", "n"]
+    assert [getattr(d, "name", None) for d in file.decls] == ["a", "m", "b", "n"]
 
 
 def test_at_most_twenty_errors():

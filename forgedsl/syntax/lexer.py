@@ -36,16 +36,24 @@ class NewlineFilter:
     def __init__(self) -> None:
         self.closers: list[int] = []
         self.has_long_statement = False
+        self._resumed: tuple[list[int], int] | None = None
 
     def reset(self, closers: tuple[int, ...] = ()) -> None:
         """Forget the previous file."""
         self.closers = sorted(closers)
         self.has_long_statement = False
+        self._resumed = None
+
+    def resume(self, parens: list[int], depth: int) -> None:
+        """Go on in the middle of a statement, with these brackets open: Lark asks for a new stream
+        after each mistake."""
+        self._resumed = parens, depth
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
-        parens: list[int] = []  # of each open brace, how many parentheses are open in it
-        depth = 0  # parentheses and brackets in the innermost brace
-        after_newline = True
+        # of each open brace, how many parentheses are open outside of it; those in the innermost
+        parens, depth = self._resumed or ([], 0)
+        after_newline = self._resumed is None
+        self._resumed = None
         length = 0
         for token in stream:
             kind = token.type

@@ -1,15 +1,17 @@
 """Text -> AST with Lark, and with recovery from syntax errors.
 
-Where the parser stops, the error becomes a diagnostic (syntax_help.py), the parser's stack is cut
-back to the innermost block, the text is skipped to the end of the statement, and parsing goes on:
-several mistakes are found in one pass, and none causes another. If braces do not balance, the file
-is parsed again with the missing `}` put where recovery.py found it missing, or another bracket.
+Where the parser stops, the error becomes a diagnostic (syntax_help.py), and parsing goes on: with the
+statement finished as far as it is written (mending.py), else behind it, the parser's stack cut back
+to the innermost block. Several mistakes are found in one pass, and none causes another. If braces do
+not balance, the file is parsed again with the missing `}` put where recovery.py found it missing, or
+another bracket.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import re
 import sys
 from typing import Any
 
@@ -19,7 +21,7 @@ from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.source import SourceFile, Span
-from forgedsl.syntax import ast, cache, recovery, syntax_help
+from forgedsl.syntax import ast, cache, mending, recovery, syntax_help
 from forgedsl.syntax.build import Builder
 from forgedsl.syntax.fast_parser import MAX_NESTING
 from forgedsl.syntax.lexer import NestingError, NewlineFilter
@@ -64,24 +66,32 @@ def tokens(source: SourceFile) -> tuple[lark.Token, ...]:
 
 def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     """Parse a whole file. After syntax errors the result holds what could be read."""
-    file = _Run(source, Reporter(), ()).file()
+    first = _Run(source, Reporter(), ())
+    file = first.file()
     if file is not None:
         return file
-    wrong = recovery.wrong_brackets(source)
-    unclosed = recovery.unclosed_blocks(source) if not wrong else []
+    read = first.read()
+    wrong = recovery.wrong_brackets(read)
+    unclosed = recovery.unclosed_blocks(read) if not wrong else []
+    if not wrong and not unclosed:
+        for diagnostic in first.reporter:
+            reporter.report(diagnostic)
+        return first.partial
     found = [bracket.diagnostic(source) for bracket in wrong]
     found += [block.diagnostic(source) for block in unclosed]
-    for diagnostic in found[:MAX_ERRORS]:
-        reporter.report(diagnostic)
     characters = list(source.text)
     for bracket in wrong:
         characters[bracket.at] = "}"
     mended = SourceFile(source.name, "".join(characters))
-    run = _Run(mended, reporter, tuple(block.close_before for block in unclosed))
-    run.num_errors = len(wrong) + len(unclosed)
-    if run.num_errors >= MAX_ERRORS:
-        return run.partial
+    second = Reporter()
+    run = _Run(mended, second, tuple(block.close_before for block in unclosed))
+    run.num_errors = min(len(found), MAX_ERRORS - 1)
     file = run.file()
+    broken = {source.position(d.span.start)[0] for d in second}
+    # a line that breaks off leaves out its `}` too
+    found = [d for d in found if d.code != "S003" or source.position(d.span.start)[0] not in broken]
+    for diagnostic in [*found, *second][:MAX_ERRORS]:
+        reporter.report(diagnostic)
     return file or run.partial
 
 
@@ -104,6 +114,9 @@ class _Run:
         self.num_errors = 0
         self.resumed_at = -1
         self.lost_header = False
+        self.skipped: list[tuple[int, int]] = []
+        self.mended_at = (-1, 0)
+        self.closed = False
         self.partial = ast.File(edition=None, decls=(), span=Span(source.name, 0, 0))
 
     def file(self) -> ast.File | None:
@@ -113,6 +126,13 @@ class _Run:
             self.partial = result
             return result if self.num_errors == 0 else None
         return None
+
+    def read(self) -> SourceFile:
+        """The text with blanks for the braces that were passed over."""
+        text = self.source.text
+        for start, end in self.skipped:
+            text = text[:start] + re.sub(r"[{}]", " ", text[start:end]) + text[end:]
+        return SourceFile(self.source.name, text)
 
     def value(self) -> Any:
         result = self._parse("value", None)
@@ -147,26 +167,47 @@ class _Run:
         # an end inside of something already reported, the `}` of a header already reported
         if not ((at_end and self.num_errors) or closes_lost):
             self._report(found)
-        if self.num_errors >= MAX_ERRORS:
-            return False
         interactive: InteractiveParser = error.interactive_parser
         state = interactive.parser_state
-        in_block = recovery.cut_back(state)
-        self.lost_header = not in_block and not closes_lost
+        if self.num_errors >= MAX_ERRORS or (at_end and not self._close(state)):
+            recovery.cut_back(state, to_top=True)
+            whole = Span(self.source.name, 0, len(self.source.text))
+            self.partial = ast.File(edition=None, decls=mending.finished(state), span=whole)
+            return False
         if at_end:
-            if self.resumed_at == len(self.source.text):
-                return False
-            self.resumed_at = len(self.source.text)
             return True
         lexer = interactive.lexer_thread.state
         start = error.pos_in_stream if token is None else token.start_pos
         start = max(start if start is not None else 0, self.resumed_at)
+        mended = None
+        if (start, len(self.skipped)) != self.mended_at:
+            mended = mending.mend(state, self.source.text, token.type if token else "", start)
+        if mended is not None:
+            self.lost_header = False
+            self.skipped.append(mended.skipped)
+            self.mended_at = start, len(self.skipped)
+            self.parser.newlines.resume(*mending.open_brackets(state))
+            self.resumed_at = lexer.line_ctr.char_pos = mended.resume
+            return True
+        in_block = recovery.cut_back(state)
+        self.lost_header = not in_block and not closes_lost
         position = recovery.end_of_statement(self.source.text, start, in_block=in_block)
         if position == self.resumed_at or (token is None and position == start):
             position += 1
         if in_block and recovery.begins_declaration(self.source.text, position):
             recovery.cut_back(state, to_top=True)  # its block was closed by the mistake
         self.resumed_at = lexer.line_ctr.char_pos = position
+        return True
+
+    def _close(self, state: Any) -> bool:
+        """Close what is open at the end of the text; False if that was tried before."""
+        if self.closed:
+            return False
+        self.closed = True
+        self.resumed_at = end = len(self.source.text)
+        if mending.mend(state, self.source.text, "_NL", end) is None:
+            recovery.cut_back(state)
+        mending.close_all(state, end)
         return True
 
     def _literal_error(self, code: str, name: str, message: str, span: Span, help: str) -> None:

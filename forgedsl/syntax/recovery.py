@@ -19,9 +19,9 @@ from forgedsl.records import dataclass, fields
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 
-_OPAQUE = r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*'
-_SCAN = re.compile(rf"{_OPAQUE}|[{{}}\n]", re.DOTALL)
-_BRACKETS = re.compile(rf"{_OPAQUE}|[{{}}()\[\]]", re.DOTALL)
+OPAQUE = r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*'
+_SCAN = re.compile(rf"{OPAQUE}|[{{}}\n]", re.DOTALL)
+_BRACKETS = re.compile(rf"{OPAQUE}|[{{}}()\[\]]", re.DOTALL)
 _DECLARATION = re.compile(
     r"(?:param|require|import)\b|[A-Za-z_]\w*[ \t]+[A-Za-z_]\w*[ \t]*[:={(]"
     r"|profile\b|(?:cluster|schedule|checkpoint|logging|run|launcher)\b[^=\n]*\{"
@@ -35,16 +35,23 @@ def begins_declaration(text: str, offset: int) -> bool:
 
 def cut_back(state: Any, *, to_top: bool = False) -> bool:
     """Pop parser states until a statement may start; True if that is inside a block."""
+    base = statement_base(state, to_top=to_top)
+    del state.state_stack[base + 1 :]
+    del state.value_stack[base:]
+    return base > 0 and "MINIMIZE" in state.parse_conf.states[state.state_stack[-1]]
+
+
+def statement_base(state: Any, *, to_top: bool = False) -> int:
+    """How many values of the stack stand before the statement in which the parser is, or before
+    the declaration."""
     states = state.parse_conf.states
-    while len(state.state_stack) > 1:
-        actions = states[state.state_stack[-1]]
-        if "MINIMIZE" in actions and not to_top:
-            return True
-        if "PARAM" in actions:
-            return False
-        state.state_stack.pop()
-        state.value_stack.pop()
-    return False
+    base = len(state.state_stack) - 1
+    while base > 0:
+        actions = states[state.state_stack[base]]
+        if "PARAM" in actions or ("MINIMIZE" in actions and not to_top):
+            return base
+        base -= 1
+    return 0
 
 
 def acceptable(state: Any) -> frozenset[str]:
@@ -88,8 +95,9 @@ def end_of_statement(text: str, start: int, *, in_block: bool) -> int:
                 return match.start()
             depth = max(depth - 1, 0)
         elif char == "\n" and depth == 0:
-            indented = text[match.end() : match.end() + 1] in {" ", "\t"}
-            if in_block or not indented:  # an indented line belongs to the declaration above
+            first = text[match.end() : match.end() + 1]
+            # an indented line belongs to the declaration above, and one that closes its brackets
+            if in_block or first not in {" ", "\t", ")", "]"}:
                 return match.end()
     return len(text)
 
