@@ -1,4 +1,4 @@
-"""A file that is being written keeps what is finished: each line damaged once, of every pipeline."""
+"""A file that is being written keeps what is finished: lines of pipelines, damaged one by one."""
 
 from collections import Counter
 from pathlib import Path
@@ -44,7 +44,7 @@ def read(text):
 
 
 def swept(damage, path, step, first=0):
-    """Declarations kept and damaged, messages and number of damaged files, for every step-th line."""
+    """Declarations kept and all of them, messages, number of files: every step-th line damaged."""
     lines = path.read_text().split("\n")
     whole, none = read("\n".join(lines))
     assert none == 0

@@ -3,8 +3,9 @@
     x = f(a +        the parser stops at the line's end; a placeholder and `)` finish the statement
     x = 1 {          it was finished: what stands behind it is skipped
 
-`mend` changes the stack of Lark's parser and says where to read on, or leaves the stack alone: then
-the statement is dropped (recovery.py). Placeholders are `none` and the empty name, both of no width.
+`mend` changes the stack of Lark's parser and says where to read on, or leaves the stack alone:
+then the statement is dropped (recovery.py). Placeholders are `none` and the empty name, both of no
+width.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Text -> AST with Lark, and with recovery from syntax errors.
 
-Where the parser stops, the error becomes a diagnostic (syntax_help.py), and parsing goes on: with the
-statement finished as far as it is written (mending.py), else behind it, the parser's stack cut back
-to the innermost block. Several mistakes are found in one pass, and none causes another. If braces do
-not balance, the file is parsed again with the missing `}` put where recovery.py found it missing, or
-another bracket.
+Where the parser stops, the error becomes a diagnostic (syntax_help.py), and parsing goes on: with
+the statement finished as far as it is written (mending.py), else behind it, the parser's stack cut
+back to the innermost block. Several mistakes are found in one pass, and none causes another. If
+braces do not balance, the file is parsed again with the missing `}` put where recovery.py found it
+missing, or another bracket.
 """
 
 from __future__ import annotations
