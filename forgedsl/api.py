@@ -18,12 +18,12 @@ from forgedsl.hir.context import Context, Host
 from forgedsl.hir.evaluate import Names
 from forgedsl.hir.instantiate import ModuleNames, instantiate
 from forgedsl.hir.modules import Loader, Module
-from forgedsl.hir.other_tools import as_override
 from forgedsl.hir.overlay import Override, parse_override, read_set_file
 from forgedsl.hir.resolve import resolve
 from forgedsl.hir.specialize import constant
 from forgedsl.hir.table import Entry
 from forgedsl.ir.program import Function, Origin, Program, Scope
+from forgedsl.mistakes.other_tools import as_override
 from forgedsl.records import dataclass
 from forgedsl.source import NO_SPAN, SourceFile, Span
 from forgedsl.syntax import ast, decode, parse, read_source

@@ -9,9 +9,9 @@ import pytest
 from forgedsl import api
 from forgedsl.cli import fmt, lint, main
 from forgedsl.cli.commands import COMMANDS
+from forgedsl.mistakes.common import BLOCKS
 from forgedsl.schema import KINDS, SERVICES, SINGLETONS
 from forgedsl.services.vllm import ENGINE_ARGUMENTS
-from forgedsl.syntax.common_mistakes import BLOCKS
 
 ROOT = Path(__file__).parents[2]
 GRPO = ROOT / "pipelines/grpo_math.forge"

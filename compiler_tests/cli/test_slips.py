@@ -9,8 +9,8 @@ from forgedsl import api
 from forgedsl.cli.main import main
 from forgedsl.diagnostics import Reporter
 from forgedsl.explain.provenance import suggestions
-from forgedsl.hir.other_tools import HABITS
-from forgedsl.hir.suggest import nearest
+from forgedsl.mistakes.other_tools import HABITS
+from forgedsl.mistakes.suggest import nearest
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.schema.kinds import SYNC
 from forgedsl.syntax.read import read_source

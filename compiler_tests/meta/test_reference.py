@@ -6,8 +6,9 @@ import pytest
 
 from forgedsl.cli.commands import COMMANDS
 from forgedsl.cli.options import options_of
-from forgedsl.docs import REFERENCES, expressions, kinds, reference
+from forgedsl.cli.reference import REFERENCES, reference
 from forgedsl.operations.registry import METHODS
+from forgedsl.reference import expressions, kinds
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS
 

@@ -67,7 +67,7 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in self.list_commands(ctx):
-            from forgedsl.hir.suggest import did_you_mean, nearest
+            from forgedsl.mistakes.suggest import did_you_mean, nearest
 
             hint = HABITS.get(args[0]) or did_you_mean(nearest(args[0], self.list_commands(ctx)))
             hint = hint or "see `forgec --help`"

@@ -72,7 +72,7 @@ def command(
 def _chosen(given: list[str] | None) -> list[Emit]:
     """The rows asked for; exits with 2 if there is no such row."""
     from forgedsl.build.artifacts import DEFAULT, EMITS
-    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     known = [emit.name for emit in EMITS]
     words = [word.strip() for text in given or DEFAULT for word in text.split(",") if word.strip()]

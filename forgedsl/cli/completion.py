@@ -150,7 +150,7 @@ def _of_argument(command: str, before: Sequence[str], files: Sequence[Path]) -> 
     if command == "explain" and not has_argument:
         return [*_codes(), *_standard(), *_paths(files)]
     if command == "doc" and not has_argument:
-        from forgedsl.docs import REFERENCES
+        from forgedsl.cli.reference import REFERENCES
         from forgedsl.hir.modules import standard_modules
         from forgedsl.schema import ALL_KINDS
 

@@ -57,7 +57,7 @@ def command(
     name, text, drawing = found
     is_file = out is not None and out.suffix in (".md", ".html") and not out.is_dir()
     if format_ is Format.HTML or (is_file and out is not None and out.suffix == ".html"):
-        from forgedsl.docs.html import page
+        from forgedsl.reference.html import page
 
         text = page(text, drawing=drawing)
     if out is None:
@@ -74,10 +74,10 @@ def _file(path: Path) -> tuple[str, str, str] | int:
     """Name, Markdown and picture of a .forge file, or the exit code after its errors."""
     from forgedsl import api
     from forgedsl.cli.compiling import UNREADABLE, print_diagnostics
-    from forgedsl.docs.markdown import block
-    from forgedsl.docs.module import Page
     from forgedsl.hir.resolve import is_module
     from forgedsl.ir.program import Function
+    from forgedsl.reference.markdown import block
+    from forgedsl.reference.module import Page
 
     loaded = api.load(path, profile="none", allow_open=True)
     if loaded.program is None or loaded.file is None or loaded.reporter.has_errors:
@@ -107,9 +107,10 @@ def _drawings(path: Path) -> tuple[str, str]:
 
 def _known(what: str) -> tuple[str, str, str] | int:
     """Something of the standard library or of the compiler."""
-    from forgedsl.docs import REFERENCES, kinds, library, reference
+    from forgedsl.cli.reference import REFERENCES, reference
     from forgedsl.explain.codes import markdown_page, pages
     from forgedsl.hir.modules import standard_modules
+    from forgedsl.reference import kinds, library
     from forgedsl.schema import ALL_KINDS
 
     if what in REFERENCES:
@@ -123,13 +124,13 @@ def _known(what: str) -> tuple[str, str, str] | int:
     if f"std/{what}" in standard_modules():
         return what, library.standard(f"std/{what}"), ""
     from forgedsl import extensions
-    from forgedsl.docs import glossary
+    from forgedsl.reference import glossary
 
     extensions.use_near(Path.cwd() / what)
     text = library.entry(what.removeprefix("rl.")) or glossary.word(what)
     if text is not None:
         return what, text, ""
-    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     names = (*library.module_page("std/rl").functions, *glossary.names(), *REFERENCES)
     hint = did_you_mean(nearest(what, [*names, *standard_modules()]))

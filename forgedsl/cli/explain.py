@@ -79,7 +79,7 @@ def _check(options: argparse.Namespace, is_code: bool) -> None:
 
 def _code(code: str) -> int:
     from forgedsl.explain.codes import pages, text_page
-    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     page = pages().get(code)
     if page is None:
@@ -125,7 +125,7 @@ def _loss(options: argparse.Namespace) -> int:
 
 def _word(options: argparse.Namespace) -> int:
     """A word that means the same in every file."""
-    from forgedsl.docs.glossary import word
+    from forgedsl.reference.glossary import word
 
     hint = _hint(options) if options.file is not None else ""
     page = None if hint else word(options.what)
@@ -154,8 +154,8 @@ def _nothing(options: argparse.Namespace, hint: str) -> int:
     if options.file is not None:
         where = f"{options.file} and the standard library have"
     else:
-        from forgedsl.docs import glossary, library
-        from forgedsl.hir.suggest import did_you_mean, nearest
+        from forgedsl.mistakes.suggest import did_you_mean, nearest
+        from forgedsl.reference import glossary, library
 
         known = (*glossary.names(), *library.module_page("std/rl").functions)
         hint = did_you_mean(nearest(options.what, known)) or VALUES

@@ -59,7 +59,7 @@ def _template(given: str | None) -> str:
     if given is None:
         return _ask() if sys.stdin.isatty() and sys.stderr.isatty() else "grpo"
     if given not in TEMPLATES:
-        from forgedsl.hir.suggest import did_you_mean, nearest
+        from forgedsl.mistakes.suggest import did_you_mean, nearest
 
         hint = did_you_mean(nearest(given, TEMPLATES)) or f"there are {', '.join(TEMPLATES)}"
         _refuse(f"there is no template `{given}`; {hint}")

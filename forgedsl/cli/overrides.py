@@ -141,7 +141,7 @@ def _value(name: str, rest: Iterator[str], syntax: Syntax) -> str:
 
 def _check_name(option: str, arguments: Sequence[str], syntax: Syntax) -> None:
     """`--profil cpu` is a slip, not an override, unless the file has a `profil`."""
-    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     name = option[2:].replace("-", "_")
     longer = tuple(known for known in syntax.options if known.startswith(option))

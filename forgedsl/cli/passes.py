@@ -51,7 +51,7 @@ def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]
     Example:
         checked_passes("plan", ["hir", "plan"]) == ("hir", "plan")
     """
-    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
     from forgedsl.passes import names
 
     for name in given or ():

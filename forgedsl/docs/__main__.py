@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from forgedsl.docs import REFERENCES, reference, textmate
+from forgedsl.cli.reference import REFERENCES, reference
+from forgedsl.docs import textmate
 
 HIGHLIGHTING = Path("grammar/forge.tmLanguage.json")
 

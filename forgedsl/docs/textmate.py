@@ -9,9 +9,9 @@ from typing import Any
 
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS
+from forgedsl.units import UNITS
 
 NAME = r"[A-Za-z_][A-Za-z0-9_]*"
-UNITS = "ms|s|min|h|d|KiB|MiB|GiB|TiB|k|M"
 Pattern = dict[str, Any]
 
 
@@ -66,7 +66,7 @@ def _numbers() -> list[Pattern]:
     return [
         _match(
             "constant.numeric.quantity",
-            rf"\b{digits}(?:\.[0-9]+)?({UNITS})(?![A-Za-z0-9_])",
+            rf"\b{digits}(?:\.[0-9]+)?({'|'.join(UNITS)})(?![A-Za-z0-9_])",
             _1="keyword.other.unit",
         ),
         _match(

@@ -12,9 +12,9 @@ from typing import Any
 
 from forgedsl import api
 from forgedsl.hir.evaluate import show
-from forgedsl.hir.other_tools import habit
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.program import Constructor, Deferred, FlowStep, Origin, Program, Ref, Value
+from forgedsl.mistakes.other_tools import habit
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
 from forgedsl.settings import Auto, Derived, Kind, Required, Setting

@@ -7,10 +7,10 @@ leave. A field that is missing beside one too many is a wrong name, and one mess
 from __future__ import annotations
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.hir.suggest import nearest
 from forgedsl.ir.graph import Input, Node
 from forgedsl.ir.program import Decl, Function, model_of
 from forgedsl.losses.tree import VALUE
+from forgedsl.mistakes.suggest import nearest
 from forgedsl.schema import builtins
 from forgedsl.source import Span
 from forgedsl.syntax import ast

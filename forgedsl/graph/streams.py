@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.hir.judges import holes, judge_of
 from forgedsl.hir.pycalls import inputs_of
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.graph import Input, Node, Stream, losses_of
 from forgedsl.ir.program import Constructor, Program, PythonFunction, rewards_of
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.operations.base import Role, Wanted
 from forgedsl.operations.registry import operation
 from forgedsl.source import Span

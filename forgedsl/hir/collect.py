@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Label
 from forgedsl.hir.context import Context
-from forgedsl.hir.other_tools import HABITS, habit
-from forgedsl.hir.suggest import nearest
 from forgedsl.hir.table import RANK, Declared, Entry, Table
 from forgedsl.ir.program import Origin
+from forgedsl.mistakes.other_tools import HABITS, habit
+from forgedsl.mistakes.suggest import nearest
 from forgedsl.schema import builtins
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SYNC
 from forgedsl.services.registry import kinds as service_kinds

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Reporter, Severity
-from forgedsl.hir.other_tools import habit
-from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.mistakes.other_tools import habit
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field, replace
 from forgedsl.source import Span
 

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from forgedsl.hir.context import ERROR, Context
-from forgedsl.hir.other_tools import habit
 from forgedsl.ir.program import Constructor
+from forgedsl.mistakes.other_tools import habit
 from forgedsl.settings import Auto
 from forgedsl.syntax import ast
 

@@ -20,8 +20,7 @@ from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate
 from forgedsl.hir.file import File
-from forgedsl.hir.functions import called
-from forgedsl.hir.other_tools import function_habit, reward_habit
+from forgedsl.hir.functions import as_reward, called
 from forgedsl.hir.specialize import resolve_loss
 from forgedsl.hir.streams import not_a_stream
 from forgedsl.hir.table import Declared, part_span
@@ -34,6 +33,7 @@ from forgedsl.ir.program import (
     Scope,
     Value,
 )
+from forgedsl.mistakes.other_tools import function_habit
 from forgedsl.operations import sync
 from forgedsl.operations.registry import METHODS, forms, operation, operations, written
 from forgedsl.operations.statements import Form, Statement, in_file
@@ -307,7 +307,7 @@ class FlowResolver:
         module = self.resolver.scope.names.get(path.parts[0])
         if len(path.parts) > 1 and isinstance(module, Scope):
             self.resolver.used.add(path.parts[0])
-            said = reward_habit(path, module)
+            said = as_reward(path, module)
             if isinstance(module.lookup(path.parts[1:]), PythonFunction):
                 said = f"declare it with `reward NAME = {path.text}`, and call `NAME` here"
             if said is not None:

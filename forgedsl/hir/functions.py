@@ -11,11 +11,12 @@ from collections.abc import Iterable
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter
 from forgedsl.hir.context import Context
-from forgedsl.hir.other_tools import function_habit, habit, reward_habit
 from forgedsl.hir.table import part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, PythonFunction, Scope
+from forgedsl.mistakes.other_tools import function_habit, habit
 from forgedsl.records import dataclass
 from forgedsl.schema import builtins
+from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import chain
 
@@ -203,7 +204,7 @@ class BodyChecker:
             while deep < len(path.parts) - 1 and isinstance(inner, Scope):
                 scope, deep = inner, deep + 1
                 inner = scope.names.get(path.parts[deep])
-            if (said := reward_habit(path, scope)) is not None:
+            if (said := as_reward(path, scope)) is not None:
                 self.ctx.error(
                     "F119", f"`{path.text}` is a reward, not a value", path.span, help=said
                 )
@@ -410,3 +411,10 @@ def check_type(type_: ast.Type, ctx: Context) -> None:
                 end = type_.span.end
                 span = type(type_.span)(type_.span.file, end - len(type_.dtype), end)
                 ctx.unknown("F101", "unknown dtype", type_.dtype, span, builtins.DTYPES)
+
+
+def as_reward(path: ast.Path, module: Scope) -> str | None:
+    """What to write for a standard reward where a value or a function of `module` is wanted."""
+    if not module.module.startswith("std/") or path.parts[-1] not in STANDARD_REWARDS:
+        return None
+    return f"declare it with `reward correct = {path.text}`, and say `correct` here"

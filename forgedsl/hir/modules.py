@@ -12,7 +12,7 @@ from pathlib import Path
 from forgedsl.diagnostics import Reporter
 from forgedsl.hir.context import Context
 from forgedsl.hir.functions import Checked
-from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, cache, parse, read_source

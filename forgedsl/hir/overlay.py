@@ -16,10 +16,10 @@ from forgedsl.hir import imports
 from forgedsl.hir.collect import flat
 from forgedsl.hir.context import Context
 from forgedsl.hir.file import File
-from forgedsl.hir.other_tools import habit, misspelt_option, whole_addresses
-from forgedsl.hir.suggest import did_you_mean
 from forgedsl.hir.table import RANK, Declared, Entry, part_span
 from forgedsl.ir.program import Origin
+from forgedsl.mistakes.other_tools import habit, misspelt_option, whole_addresses
+from forgedsl.mistakes.suggest import did_you_mean
 from forgedsl.records import dataclass, replace
 from forgedsl.schema.kinds import SYNC
 from forgedsl.source import SourceFile, Span
@@ -300,11 +300,16 @@ class Overlay:
         if before is None or RANK[before.origin.layer] <= RANK[entry.origin.layer]:
             self.table.param_entries[name] = entry
 
+    def _settings(self) -> Iterator[tuple[str, str]]:
+        """Return (declaration, setting) of all that can be set."""
+        for name, entry in self.table.settable().items():
+            yield from ((name, setting.name) for setting in entry.kind.settings)
+
     def _find(self, name: str, span: Span, address: str = "") -> Declared | None:
         declared = self.table.declared.get(name)
         if declared is None:
             what = "nothing to set is called"
-            meant = whole_addresses(address or name, self.table.settable())
+            meant = whole_addresses(address or name, self._settings())
             if meant:
                 help_text = did_you_mean(meant)
                 self.ctx.error("F101", f"{what} `{address or name}`", span, help=help_text)
@@ -312,7 +317,7 @@ class Overlay:
             is_typed = span.file.startswith("<command line")
             option = misspelt_option(name) if is_typed and not habit(name) else ""
             end = address.partition(".")[2]
-            help_text = option or did_you_mean(whole_addresses(end, self.table.settable()))
+            help_text = option or did_you_mean(whole_addresses(end, self._settings()))
             self.ctx.unknown("F101", what, name, span, self.table.addresses(), help=help_text)
         return declared
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from forgedsl.hir.context import Context
 from forgedsl.hir.pyclass import environments, modules
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.program import PythonFunction, PythonParameter, Scope
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
 from forgedsl.syntax import ast
 

@@ -13,9 +13,9 @@ from typing import Any
 from forgedsl.diagnostics import Edit, Fix, Label, counted
 from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.evaluate import Bytes, Names, Seconds, evaluate, is_auto, show, type_name
-from forgedsl.hir.other_tools import habit, one_by_one
 from forgedsl.hir.table import Declared, part_span
 from forgedsl.ir.program import Constructor, Deferred, Ref, Scope
+from forgedsl.mistakes.other_tools import habit, one_by_one
 from forgedsl.settings import Auto, Parameter, Required, Signature, Type
 from forgedsl.source import Span
 from forgedsl.syntax import ast

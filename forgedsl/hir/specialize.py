@@ -8,8 +8,8 @@ from forgedsl.hir import imports
 from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import evaluate, type_name
 from forgedsl.hir.file import File
-from forgedsl.hir.suggest import did_you_mean
 from forgedsl.ir.program import Function, Scope
+from forgedsl.mistakes.suggest import did_you_mean
 from forgedsl.records import replace
 from forgedsl.schema.builtins import PARAM_TYPES
 from forgedsl.source import Span

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, Severity, error, warning
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Deferred, Program
 from forgedsl.lint.rewards import place_of, python_rewards
@@ -37,6 +36,7 @@ from forgedsl.lint.rules import d607, d612
 from forgedsl.lint.view import View, place
 from forgedsl.lower.build import Lowered, lower_planned
 from forgedsl.lower.job import Dataset, Job
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.plan.model_dims import check_family
 from forgedsl.plan.plan import Plan
 from forgedsl.records import dataclass

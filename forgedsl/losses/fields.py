@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir import program as ir
 from forgedsl.losses.build import Typed
 from forgedsl.losses.tree import ROW_STATISTICS, Field
 from forgedsl.losses.walk import Walk
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.syntax import ast
 from forgedsl.types.tensors import DTYPES, TensorType, axes_of, clash
 

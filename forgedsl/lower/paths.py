@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter, error
-from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.shipped import SHIPPED, locate, shipped_root
 from forgedsl.source import Span
 

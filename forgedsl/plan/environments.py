@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity, error
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import (
     Decl,
@@ -22,6 +21,7 @@ from forgedsl.ir.program import (
     model_of,
     rewards_of,
 )
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.plan.meshes import number
 from forgedsl.plan.model_dims import read_model
 from forgedsl.source import Span

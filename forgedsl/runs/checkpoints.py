@@ -11,7 +11,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from forgedsl.hir.suggest import did_you_mean, nearest
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 WHOLE = "controller.json"
 REPLAY = "replay.npz"

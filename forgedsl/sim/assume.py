@@ -77,7 +77,7 @@ def _speaks_of(note: str, name: str, field: str) -> bool:
 
 
 def _hint(word: str, known: Sequence[str]) -> str:
-    from forgedsl.hir.suggest import did_you_mean, nearest
+    from forgedsl.mistakes.suggest import did_you_mean, nearest
 
     close = did_you_mean(nearest(word, list(known)))
     return f"; {close}" if close else f"; there is {', '.join(known)}"

@@ -15,21 +15,9 @@ from typing import Any
 from forgedsl.records import replace
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.units import UNITS
 
 Token = Any  # of Lark or of quick.py: value, start_pos, end_pos
-UNITS = {
-    "ms": 1e-3,
-    "s": 1.0,
-    "min": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "KiB": 2.0**10,
-    "MiB": 2.0**20,
-    "GiB": 2.0**30,
-    "TiB": 2.0**40,
-    "k": 1e3,
-    "M": 1e6,
-}
 MAX_PARTS = 64
 """of a dotted name; no setting has more than three"""
 _QUANTITY = re.compile(r"([0-9_.]+)([A-Za-z]+)")

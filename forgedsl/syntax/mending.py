@@ -16,9 +16,10 @@ from typing import Any
 
 from lark import Token, Tree
 
+from forgedsl.mistakes.error_context import acceptable
 from forgedsl.records import dataclass
 from forgedsl.syntax import ast
-from forgedsl.syntax.recovery import OPAQUE, acceptable, statement_base
+from forgedsl.syntax.recovery import OPAQUE, statement_base
 
 _RUBBISH = re.compile(rf"{OPAQUE}|[{{}}\n]", re.DOTALL)
 _BLANK = re.compile(r"[ \t]*(?:#[^\n]*)?(?=\n|\Z)")

@@ -20,8 +20,9 @@ from lark.exceptions import UnexpectedInput
 from lark.parsers.lalr_interactive_parser import InteractiveParser
 
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
+from forgedsl.mistakes import syntax_help
 from forgedsl.source import SourceFile, Span
-from forgedsl.syntax import ast, cache, mending, recovery, syntax_help
+from forgedsl.syntax import ast, cache, mending, recovery
 from forgedsl.syntax.build import Builder
 from forgedsl.syntax.fast_parser import MAX_NESTING
 from forgedsl.syntax.lexer import NestingError, NewlineFilter

@@ -12,8 +12,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from lark.parsers.lalr_analysis import Shift
-
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
 from forgedsl.records import dataclass, fields
 from forgedsl.source import SourceFile, Span
@@ -52,34 +50,6 @@ def statement_base(state: Any, *, to_top: bool = False) -> int:
             return base
         base -= 1
     return 0
-
-
-def acceptable(state: Any) -> frozenset[str]:
-    """The terminals the parser can really shift here; its table alone lists more."""
-    states = state.parse_conf.states
-    good = set()
-    for terminal in states[state.state_stack[-1]]:
-        if not terminal.isupper():
-            continue
-        stack = list(state.state_stack)
-        while True:
-            action = states[stack[-1]].get(terminal)
-            if action is None:
-                break
-            kind, argument = action
-            if kind is Shift:
-                good.add(terminal)
-                break
-            if argument.expansion:
-                del stack[-len(argument.expansion) :]
-            goto = states[stack[-1]].get(argument.origin.name)
-            if goto is None:
-                break
-            stack.append(goto[1])
-            if stack[-1] == state.parse_conf.end_state:
-                good.add(terminal)
-                break
-    return frozenset(good)
 
 
 def end_of_statement(text: str, start: int, *, in_block: bool) -> int:

@@ -18,9 +18,9 @@ from forgedsl.api import load_functions
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
 from forgedsl.errors import SourceError, expect
 from forgedsl.hir.modules import standard_modules
-from forgedsl.hir.suggest import did_you_mean, nearest
 from forgedsl.ir.program import Function
 from forgedsl.lower.loss import lower_loss
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.runtime.losses.function import LossFunction
 from forgedsl.source import NO_SPAN, SourceFile
 from forgedsl.syntax import ast, parse

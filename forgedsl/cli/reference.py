@@ -1,4 +1,5 @@
-"""docs/reference/cli.md: every command with its arguments and options, from the parsers themselves.
+"""Pages of docs/reference, that of the commands included: docs/reference/cli.md has every command
+with its arguments and options, from the parsers themselves.
 
 `forgedsl.cli.options` reads argparse parsers and signatures alike; examples come from docstrings.
 """
@@ -8,9 +9,10 @@ import inspect
 import re
 from typing import Any
 
+from forgedsl import reference as pages
 from forgedsl.cli.commands import COMMANDS, PLAIN
 from forgedsl.cli.options import options_of
-from forgedsl.docs.markdown import GENERATED, block, code, join, table
+from forgedsl.reference.markdown import GENERATED, block, code, join, table
 
 INTRODUCTION = """\
 `forgec COMMAND --help` prints the same. Results go to stdout, diagnostics and progress to stderr;
@@ -31,8 +33,17 @@ EXIT_CODES = {
 }
 
 
+REFERENCES = (*pages.REFERENCES, "cli")
+"""names of the pages"""
+
+
+def reference(name: str) -> str:
+    """One page of docs/reference, as Markdown."""
+    return page() if name == "cli" else pages.reference(name)
+
+
 def page() -> str:
-    """The whole reference."""
+    """The page of the commands."""
     parts = ["# Commands", GENERATED, INTRODUCTION]
     overview = [(f"[forgec {n}](#forgec-{n})", summary) for n, _, summary in COMMANDS]
     parts.append(table(("command", "does"), overview))

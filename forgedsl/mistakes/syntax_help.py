@@ -10,9 +10,9 @@ import re
 from lark.exceptions import UnexpectedInput
 
 from forgedsl.diagnostics import Diagnostic
+from forgedsl.mistakes.common import SLIPS
+from forgedsl.mistakes.error_context import Place, describe, open_bracket, place_of
 from forgedsl.source import SourceFile
-from forgedsl.syntax.common_mistakes import SLIPS
-from forgedsl.syntax.error_context import Place, describe, open_bracket, place_of
 
 
 def explain(error: UnexpectedInput, source: SourceFile) -> Diagnostic:

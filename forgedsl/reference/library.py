@@ -2,10 +2,10 @@
 
 from forgedsl import api
 from forgedsl.diagnostics import Reporter
-from forgedsl.docs.markdown import GENERATED, code, join, table
-from forgedsl.docs.module import Page
-from forgedsl.docs.settings import default_text, type_text
 from forgedsl.hir.modules import Loader
+from forgedsl.reference.markdown import GENERATED, code, join, table
+from forgedsl.reference.module import Page
+from forgedsl.reference.settings import default_text, type_text
 from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.settings import Signature
 from forgedsl.syntax import ast

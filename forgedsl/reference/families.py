@@ -1,6 +1,5 @@
 """docs/reference/families.md: the model families and what their published sizes cost."""
 
-from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.families.base import Dims, Family
 from forgedsl.families.registry import FAMILIES
 from forgedsl.plan.memory import count_text
@@ -12,6 +11,7 @@ from forgedsl.plan.params import (
     parts_of_layer,
     vocab_params,
 )
+from forgedsl.reference.markdown import GENERATED, code, join, table
 
 INTRODUCTION = """\
 `arch = auto` finds the family by `model_type` of the source's config.json, or by the model's name

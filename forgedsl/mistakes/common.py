@@ -9,9 +9,7 @@ import re
 from collections.abc import Callable
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label
-from forgedsl.source import Span
-from forgedsl.syntax.build import UNITS
-from forgedsl.syntax.error_context import (
+from forgedsl.mistakes.error_context import (
     PAIRS,
     WINDOW,
     Place,
@@ -19,7 +17,9 @@ from forgedsl.syntax.error_context import (
     describe,
     open_bracket,
 )
-from forgedsl.syntax.python_syntax import FOREIGN
+from forgedsl.mistakes.python_syntax import FOREIGN
+from forgedsl.source import Span
+from forgedsl.units import UNITS
 
 _CHARACTERS = {
     "'": ("strings are written in double quotes", '"'),

@@ -1,7 +1,7 @@
 """docs/reference/settings.md: every setting of every kind, from forgedsl/schema."""
 
-from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.hir.evaluate import show
+from forgedsl.reference.markdown import GENERATED, code, join, table
 from forgedsl.schema.constructors import STANDARD_REWARDS
 from forgedsl.schema.kinds import KINDS, SERVICES, SYNC
 from forgedsl.settings import (

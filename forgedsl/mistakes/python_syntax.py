@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix
+from forgedsl.mistakes.error_context import WINDOW, Place
 from forgedsl.source import Span
-from forgedsl.syntax.error_context import WINDOW, Place
 
 _STATEMENTS = ("minimize", "report", "return", "require", "sync", "import", "param")
 _PYTHON = re.compile(r"\s*(for|while|if|elif|def|class|assert|print|let|var|const|function|from)\b")

@@ -1,7 +1,7 @@
 """docs/reference/rules.md: every code that the compiler can print, from the pages of `explain`."""
 
-from forgedsl.docs.markdown import GENERATED, join, table
 from forgedsl.explain.codes import FAMILIES, LEVELS, markdown_page, pages
+from forgedsl.reference.markdown import GENERATED, join, table
 
 INTRODUCTION = """\
 Every message of `forgec` has a code; `forgec explain CODE` prints its page. An *error* stops the

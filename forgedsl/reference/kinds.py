@@ -4,10 +4,10 @@ Names and settings come from forgedsl/schema; the shapes and the kinds without s
 here, and a test holds them against the schema.
 """
 
-from forgedsl.docs.markdown import GENERATED, block, code, join, table
-from forgedsl.docs.settings import settings_table
 from forgedsl.operations.registry import METHODS, forms, operations
 from forgedsl.operations.statements import Form
+from forgedsl.reference.markdown import GENERATED, block, code, join, table
+from forgedsl.reference.settings import settings_table
 from forgedsl.schema.constructors import JUDGE
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 

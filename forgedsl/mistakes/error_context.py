@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 from lark.exceptions import UnexpectedInput, UnexpectedToken
+from lark.parsers.lalr_analysis import Shift
 
 from forgedsl.diagnostics import Diagnostic, Edit, Fix, Label, Severity
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
-from forgedsl.syntax.recovery import acceptable
 
 _TOKEN_TEXT = {
     "_NL": "the end of the line",
@@ -135,3 +135,31 @@ def open_bracket(place: Place) -> tuple[int, str] | None:
 
 def describe(place: Place) -> str:
     return _TOKEN_TEXT.get(place.kind) or f"`{place.text}`"
+
+
+def acceptable(state: Any) -> frozenset[str]:
+    """The terminals the parser can really shift here; its table alone lists more."""
+    states = state.parse_conf.states
+    good = set()
+    for terminal in states[state.state_stack[-1]]:
+        if not terminal.isupper():
+            continue
+        stack = list(state.state_stack)
+        while True:
+            action = states[stack[-1]].get(terminal)
+            if action is None:
+                break
+            kind, argument = action
+            if kind is Shift:
+                good.add(terminal)
+                break
+            if argument.expansion:
+                del stack[-len(argument.expansion) :]
+            goto = states[stack[-1]].get(argument.origin.name)
+            if goto is None:
+                break
+            stack.append(goto[1])
+            if stack[-1] == state.parse_conf.end_state:
+                good.add(terminal)
+                break
+    return frozenset(good)

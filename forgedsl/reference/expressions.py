@@ -4,8 +4,8 @@ The names and parameters come from forgedsl/schema/builtins.py; their meanings a
 a test holds the two against each other.
 """
 
-from forgedsl.docs.markdown import GENERATED, code, join, table
 from forgedsl.losses.fields import KNOWN
+from forgedsl.reference.markdown import GENERATED, code, join, table
 from forgedsl.schema import builtins
 from forgedsl.types.ops import OPS
 

@@ -5,11 +5,11 @@ or a setting, by its whole name or its end (`lr`, `optimizer`).
 """
 
 from forgedsl import extensions
-from forgedsl.docs import expressions, kinds
-from forgedsl.docs.markdown import block, join
-from forgedsl.docs.settings import constructors, settings_table
 from forgedsl.operations.base import Operation
 from forgedsl.records import replace
+from forgedsl.reference import expressions, kinds
+from forgedsl.reference.markdown import block, join
+from forgedsl.reference.settings import constructors, settings_table
 from forgedsl.schema.kinds import ALL_KINDS, KINDS, SERVICES
 
 FLOW = {

@@ -8,16 +8,9 @@ HABITS, FUNCTION_HABITS: names of TRL, torchforge, verl and torch, looked up whe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
-from forgedsl.hir.suggest import did_you_mean, nearest
-from forgedsl.schema.constructors import STANDARD_REWARDS
-
-if TYPE_CHECKING:
-    from forgedsl.hir.table import Declared
-    from forgedsl.ir.program import Scope
-    from forgedsl.syntax import ast
+from forgedsl.mistakes.suggest import did_you_mean, nearest
 
 MIXED = (
     "`trainer.step(merge(a, b), loss = ...)` for batches, and `source = mixture([...], weights = "
@@ -151,25 +144,11 @@ def function_habit(name: str) -> str:
     return "" if ours is None else f"here that is {ours}"
 
 
-def reward_habit(path: ast.Path, module: Scope) -> str | None:
-    """What to write for a standard reward where a value or a function of `module` is wanted."""
-    if not module.module.startswith("std/") or path.parts[-1] not in STANDARD_REWARDS:
-        return None
-    return f"declare it with `reward correct = {path.text}`, and say `correct` here"
-
-
-def whole_addresses(end: str, declared: Mapping[str, Declared]) -> tuple[str, ...]:
-    """Addresses that end in what was typed: `optimizer.lr` of the trainer."""
-    return (
-        ()
-        if not end
-        else tuple(
-            f"{name}.{setting.name}"
-            for name, entry in declared.items()
-            for setting in entry.kind.settings
-            if f".{setting.name}".endswith(f".{end}")
-        )[:4]
-    )
+def whole_addresses(end: str, settings: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Addresses that end in what was typed: `optimizer.lr` of the trainer. `settings` are pairs
+    (declaration, setting)."""
+    found = (f"{name}.{key}" for name, key in settings if f".{key}".endswith(f".{end}"))
+    return tuple(found)[:4] if end else ()
 
 
 def misspelt_option(name: str) -> str:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.docs.markdown import block, code, join, table
 from forgedsl.format.expressions import Expressions
 from forgedsl.format.notes import Notes
 from forgedsl.ir.program import Function
 from forgedsl.losses.infer import infer
 from forgedsl.losses.render_math import render
 from forgedsl.records import dataclass, field
+from forgedsl.reference.markdown import block, code, join, table
 from forgedsl.schema.kinds import KINDS, SERVICES, SINGLETONS
 from forgedsl.settings import Kind
 from forgedsl.source import SourceFile, Span

@@ -1,0 +1,17 @@
+"""Units of numbers: what `30s` or `8GiB` is in seconds or bytes."""
+
+from __future__ import annotations
+
+UNITS = {
+    "ms": 1e-3,
+    "s": 1.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "KiB": 2.0**10,
+    "MiB": 2.0**20,
+    "GiB": 2.0**30,
+    "TiB": 2.0**40,
+    "k": 1e3,
+    "M": 1e6,
+}
