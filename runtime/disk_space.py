@@ -13,10 +13,10 @@ from forgedsl.errors import LaunchError
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
 from forgedsl.lower import job as spec
+from forgedsl.plan.optimizers import checkpoint_bytes
 from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params
 from forgedsl.runs.checkpoints import checkpoint_steps
 from forgedsl.runtime.models import resolve_model
-from forgedsl.services.titan import PRECISIONS
 from forgedsl.types.flow import Role
 
 GIB = 2**30
@@ -60,9 +60,11 @@ def _sizes(job: spec.Job, job_dir: Path, temp: Path) -> tuple[int, int]:
             continue
         params = num_params(dims)
         if service.optimizer is not None:
-            weight, moments, _ = PRECISIONS[service.optimizer.precision]
-            adapters = 0 if service.lora is None else adapter_params(dims, service.lora.rank)
-            size += weight * (params + adapters) + moments * (adapters or params)
+            opt, adapted = service.optimizer, service.lora
+            adapters = 0 if adapted is None else adapter_params(dims, adapted.rank)
+            size += checkpoint_bytes(
+                dims, opt.kind, opt.precision, momentum=opt.momentum, adapters=adapters
+            )
         export += ITEMSIZE[model.dtype] * params if job.checkpoint.export else 0
     return size, export
 

@@ -72,6 +72,7 @@ ASKED = changed(
     ("filter mixed", 'service remote : openai("m") { url = "http://a/v1" }\nfilter mixed'),
     ("= rl.math_equal(tolerance = 1e-6)", '= remote.score(prompt = "{response} 1 to 5:")'),
 )
+MUON = changed(EVALUATED, ("procs = 4,", "procs = 4, optimizer.kind = muon,"))
 OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
 SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
 WANDB = EVALUATED + 'logging { wandb { project = "p" } }\n'
@@ -147,6 +148,8 @@ CHANGES: dict[str, dict[str, object]] = {
         "optimizer.kind": "adam", "optimizer.lr": "1e-4", "optimizer.betas": "[0.8, 0.9]",
         "optimizer.eps": "1e-6", "optimizer.weight_decay": "0.2", "optimizer.warmup": "5",
         "optimizer.decay": "linear", "optimizer.max_norm": "2.0", "optimizer.on_nan": "skip",
+        "optimizer.momentum": (MUON, "0.8"), "optimizer.nesterov": (MUON, "false"),
+        "optimizer.ns_steps": (MUON, "4"), "optimizer.adjust_lr": (MUON, "original"),
         "optimizer.precision": "bf16_moments", "memory.offload": "true",
         "lora.rank": "8", "lora.alpha": (changed(
             EVALUATED, ("procs = 4,", "procs = 4, lora.rank = 8,")), "64.0"),

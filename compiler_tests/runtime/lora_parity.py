@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 from forgedsl.lower import job as spec
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 
 LORA = spec.Lora(rank=4, alpha=16.0)
 
@@ -40,7 +41,7 @@ def loss_of(built: titan.TitanModel) -> torch.Tensor:
 
 
 def learn(built: titan.TitanModel, parts: object) -> list[float]:
-    optimizers, _ = titan.build_optimizer(built, spec.Optimizer(lr=1e-2), 20, parts)
+    optimizers, _ = build_optimizer(built, spec.Optimizer(lr=1e-2), 20, parts)
     losses = []
     for _ in range(20):
         loss = loss_of(built)

@@ -24,6 +24,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 
 ODD = {"hidden": 63, "ffn": 97, "vocab": 83}
 CASES = {
@@ -58,7 +59,7 @@ def used(model: titan.TitanModel, parts: object) -> None:
     mask = torch.ones(length, length, dtype=torch.bool).tril().expand(rows, 1, -1, -1)
     given = (tiny.BATCH, torch.arange(length).repeat(rows, 1), mask)
     sequences = torch.arange(rows).repeat_interleave(length)
-    optimizers, _ = titan.build_optimizer(model, spec.Optimizer(lr=1e-2), 2, parts)
+    optimizers, _ = build_optimizer(model, spec.Optimizer(lr=1e-2), 2, parts)
     with torch.no_grad():
         flat = lambda h, w, _: token_logprobs(h.flatten(0, 1), w, labels)  # noqa: E731
         assert model.hidden_to(flat, *given).isfinite().all()

@@ -19,6 +19,7 @@ from forgedsl.plan.capacity import TrainerShape
 from forgedsl.plan.memory import state_items
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.titan.upstream import model as titan
+from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
 from forgedsl.services.titan import KIND
 
 OPT = spec.Optimizer(lr=1e-2, eps=1e-6, weight_decay=0.1, betas=(0.9, 0.95))
@@ -83,7 +84,7 @@ def local(value: torch.Tensor) -> torch.Tensor:
 def trained(folder: Path, parts: object, case: str) -> dict:
     model = built(folder, parts, case)
     opt = OPT.model_copy(update={"precision": CASES[case][1]})
-    optimizers, _ = titan.build_optimizer(model, opt, STEPS, parts)
+    optimizers, _ = build_optimizer(model, opt, STEPS, parts)
     of_weight, of_moments = kept(case)
     weights = {n: local(p) for n, p in model.model.named_parameters()}
     zero = {n: torch.zeros_like(w, dtype=of_moments) for n, w in weights.items()}
@@ -132,7 +133,7 @@ def again(
     opt = OPT.model_copy(update={"precision": CASES[case][1]})
     found = []
     other = built(folder, parts, case)
-    more = titan.build_optimizer(other, opt, STEPS, parts)
+    more = build_optimizer(other, opt, STEPS, parts)
     managers = [
         titan.build_checkpointer(
             each, folder=folder / f"{case} checkpoints", source=None, optimizers=opts,

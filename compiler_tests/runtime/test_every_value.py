@@ -55,6 +55,8 @@ REFUSED = {
 """by the compiler, for a job like these on processors"""
 BESIDE = {("titan", "optimizer.precision", "bf16"): ("titan", "dtype", "bf16")}
 """what else has to be said beside a value (F113)"""
+ALONE = {("titan", "optimizer.adjust_lr"): ("titan", "optimizer.kind", "muon")}
+"""settings that only one value of another reads (F113): each of theirs is a run of its own"""
 NAMES = {
     "reinforced": {"model": "policy", "reward": "correct", "rubric": "grade", "titan": "trainer",
                    "vllm": "generator", "dataset": "sums"},
@@ -100,7 +102,8 @@ def runs() -> list[Any]:
     other values than the first, which is mostly the default, are those of `make test`."""
     found = []
     for name in NAMES:
-        rows = {key: here(*key) for key in VALUES if place(*key)[0] == name and here(*key)}
+        mine = [key for key in VALUES if place(*key)[0] == name and key not in ALONE]
+        rows = {key: words for key in mine if (words := here(*key))}
         for turn in range(max(map(len, rows.values()), default=0)):
             chosen = {key: words[turn % len(words)] for key, words in rows.items()}
             for key, word in [*chosen.items()]:
@@ -108,6 +111,11 @@ def runs() -> list[Any]:
                     chosen[kind, setting] = other
             marks = () if turn == 1 else pytest.mark.deep
             found.append(pytest.param(name, chosen, id=f"{name} {turn}", marks=marks))
+    for key, (kind, setting, other) in ALONE.items():
+        for turn, word in enumerate(here(*key)):
+            chosen = {key: word, (kind, setting): other}
+            marks = pytest.mark.full if turn == 1 else pytest.mark.deep
+            found.append(pytest.param(place(*key)[0], chosen, id=f"{key[1]} {word}", marks=marks))
     return found
 
 

@@ -142,11 +142,17 @@ class Mesh(Spec):
 
 
 class Optimizer(Spec):
-    kind: Literal["adamw", "adam"] = "adamw"
+    kind: Literal["adamw", "adam", "muon", "sgd"] = "adamw"
     lr: float
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
+    momentum: float = 0.0
+    """of muon and sgd"""
+    nesterov: bool = False
+    ns_steps: int = 5
+    """of muon"""
+    adjust_lr: Literal["match_rms_adamw", "original"] = "match_rms_adamw"
     warmup: int = 0
     """steps"""
     decay: Literal["none", "linear", "cosine"] = "none"

@@ -10,6 +10,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Program, model_of
 from forgedsl.lower import job
 from forgedsl.plan.meshes import MeshPlan, number, value
+from forgedsl.plan.optimizers import momentum, nesterov
 from forgedsl.plan.plan import Plan
 
 
@@ -75,7 +76,8 @@ def _lora(decl: Decl) -> job.Lora | None:
 
 def _optimizer(decl: Decl) -> job.Optimizer:
     names = job.Optimizer.model_fields
-    return job.Optimizer(**{name: _plain(decl, f"optimizer.{name}") for name in names})
+    given = {name: _plain(decl, f"optimizer.{name}") for name in names}
+    return job.Optimizer(**given | {"momentum": momentum(decl), "nesterov": nesterov(decl)})
 
 
 def _vllm(decl: Decl, mesh: MeshPlan, plan: Plan, dtype: str, *, stepped: bool) -> job.VllmService:

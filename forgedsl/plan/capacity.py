@@ -30,6 +30,7 @@ from forgedsl.plan.memory import (
     vllm_pool,
 )
 from forgedsl.plan.meshes import MeshPlan, number, pools_host, transport_of, value
+from forgedsl.plan.optimizers import momentum
 from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params, vocab_params
 from forgedsl.records import dataclass, field, replace
 from forgedsl.services.registry import kind_of
@@ -200,6 +201,7 @@ def titan_shape(request: Request, mesh: MeshPlan) -> TrainerShape:
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
         seq_len=seq_len, rows=rows, precision=str(value(decl, "optimizer.precision")),
         offload=bool(value(decl, "memory.offload")),
+        optimizer=str(value(decl, "optimizer.kind", "adamw")), momentum=momentum(decl),
         adapters=adapter_params(dims, rank) if trained and rank else None,
         published=itemsize(request.program, targets[0]) if trained and targets else 0,
         on_gpus=publishes_on_gpus(request, mesh),

@@ -23,6 +23,7 @@ from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
 from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
 from forgedsl.plan.memory import MAX_RUNNING, kv_per_token, repeated, vllm_pool
 from forgedsl.plan.meshes import MeshPlan, copies_of, number, transport_of, value
+from forgedsl.plan.optimizers import moment_bytes, momentum
 from forgedsl.plan.params import (
     active_layer_params,
     forward_flops,
@@ -386,7 +387,9 @@ def offload_seconds(
     held = num_params(dims) / (mesh.world // mesh.degrees["dp_replicate"])
     if not trained:
         return itemsize(request.program, decl) * held / PCIE, 0.0
-    weight, moments, gradient = PRECISIONS[str(value(decl, "optimizer.precision", "f32"))]
+    precision, kind = (str(value(decl, f"optimizer.{name}")) for name in ("precision", "kind"))
+    weight, _, gradient = PRECISIONS[precision]
+    moments = moment_bytes(kind, precision, momentum=momentum(decl), params=1, matrices=0)
     update = (2 * (weight + moments) + gradient) * held * mesh.procs / HOST_BANDWIDTH
     return (2 * weight + gradient) * held / PCIE, update
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 import math
 
 from forgedsl.ir.graph import Graph
-from forgedsl.plan.meshes import number, value
-from forgedsl.plan.params import adapter_params, num_params
+from forgedsl.plan.optimizers import checkpoint_of
 from forgedsl.plan.plan import Plan
-from forgedsl.services.titan import PRECISIONS
 from forgedsl.settings import Auto
 from forgedsl.types.flow import Role
 
@@ -49,8 +47,4 @@ def _checkpoint_bytes(plan: Plan, service: str) -> int:
     dims = plan.request.dims[service]
     if dims is None:
         return 0
-    decl = plan.request.program.services[service]
-    weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision", "f32"))]
-    rank = number(decl, "lora.rank", 0)
-    params, adapters = num_params(dims), adapter_params(dims, rank) if rank else 0
-    return weight * (params + adapters) + moments * (adapters or params)
+    return checkpoint_of(plan.request.program.services[service], dims)

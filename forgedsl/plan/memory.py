@@ -15,10 +15,12 @@ from collections.abc import Mapping
 from math import lcm
 
 from forgedsl.families.base import Dims
+from forgedsl.plan.optimizers import moment_bytes
 from forgedsl.plan.params import (
     kv_bytes,
     kv_width,
     largest_unit,
+    layer_matrices,
     num_params,
     query_width,
     stage_layers,
@@ -86,6 +88,8 @@ class TrainerShape:
     offload: bool = False
     adapters: int | None = None
     """parameters that are trained instead of the weights"""
+    optimizer: str = "adamw"
+    momentum: float = 0.0
     published: int
     """bytes per parameter of the weights made ready for generators; 0: none are"""
     on_gpus: bool = False
@@ -264,7 +268,7 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
 def state_items(shape: TrainerShape) -> list[Item]:
     """Return the memory of a rank's trained state: parameters and optimizer; gradients last."""
     dtype = {"f32": "f32", "bf16_moments": "f32", "bf16": "bf16"}[shape.precision]
-    weight, moments, gradient = PRECISIONS[shape.precision]
+    weight, _, gradient = PRECISIONS[shape.precision]
     total = shape.params
     learnt = total if shape.adapters is None else shape.adapters * shape.layers // shape.dims.layers
 
@@ -273,13 +277,26 @@ def state_items(shape: TrainerShape) -> list[Item]:
         return _item(name, size * count / shape.shard, f"{size} x {count_text(count)}{share}")
 
     adapters = [item(f"adapters {dtype}", weight, learnt)] if shape.adapters is not None else []
-    of_moments = "f32" if shape.precision == "f32" else "bf16"
     return [
         item(f"weights {dtype}", weight, total),
-        item(f"AdamW moments {of_moments}", moments, learnt),
+        *_moments(shape, learnt),
         *adapters,
         item(f"gradients {dtype}", gradient, learnt),
     ]
+
+
+def _moments(shape: TrainerShape, learnt: int) -> list[Item]:
+    """Return what the optimizer keeps of `learnt` parameters, on this rank."""
+    matrices = learnt if shape.adapters is not None else shape.layers * layer_matrices(shape.dims)
+    size = moment_bytes(shape.optimizer, shape.precision, momentum=shape.momentum, params=learnt,
+                        matrices=matrices)  # fmt: skip
+    if not size:
+        return []
+    dtype = "f32" if shape.precision == "f32" else "bf16"
+    name = {"muon": "momentum, AdamW moments", "sgd": "momentum"}.get(shape.optimizer)
+    each = f"{size / learnt:.3g} x {count_text(learnt)}"
+    share = f" / {shape.shard}" if shape.shard > 1 else ""
+    return [_item(f"{name or 'AdamW moments'} {dtype}", size / shape.shard, each + share)]
 
 
 def offloaded(shape: TrainerShape) -> int:

@@ -32,6 +32,12 @@ def parts_of_layer(dims: Dims) -> dict[str, int]:
     }
 
 
+def layer_matrices(dims: Dims) -> int:
+    """Parameters of one layer in matrices alone: no stacked experts, router, biases, norms."""
+    attention = dims.hidden * (2 * query_width(dims) + 2 * kv_width(dims))
+    return attention + (0 if dims.experts else 3 * dims.hidden * dims.ffn)
+
+
 def layer_params(dims: Dims) -> int:
     """Parameters of one layer."""
     return sum(parts_of_layer(dims).values())

@@ -25,6 +25,7 @@ from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
 from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh, value
 from forgedsl.plan.model_dims import check_family, dims_of
+from forgedsl.plan.optimizers import check_optimizer
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.plan.sizes import held_bytes, lengths
@@ -251,6 +252,7 @@ def _checks(
             found += checks.check_batch(decl) + checks.check_adapters(decl)
             dtype = str(value(decl, "dtype") or model.settings["dtype"].value)
             found += checks.check_kept(decl, mesh, dtype)
+            found += check_optimizer(decl) if name == graph.trainer else []
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found

@@ -23,6 +23,14 @@ _BETA = Type(base="float", minimum=0.0, below=1.0)
 PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
 """bytes of weight, moments and gradient of a trained parameter, by `optimizer.precision`"""
 
+READS = {
+    "adamw": ("betas", "eps"),
+    "adam": ("betas", "eps"),
+    "muon": ("betas", "eps", "momentum", "nesterov", "ns_steps", "adjust_lr"),
+    "sgd": ("momentum", "nesterov"),
+}
+"""settings that only some kinds of optimizer read, by `optimizer.kind`"""
+
 SCHEMA = Kind(
     name="service",
     doc="a torchtitan model: trained where the flow steps it, else frozen",
@@ -53,7 +61,8 @@ SCHEMA = Kind(
         row("parallel.pp", COUNT, 1, PLACE,
              "pipeline parallel: each process has some of the layers"),
         row("parallel.ep", COUNT, 1, PLACE, "expert parallel"),
-        row("optimizer.kind", word("adamw", "adam"), "adamw", NUM, "optimizer"),
+        row("optimizer.kind", word(*READS), "adamw", NUM,
+             "optimizer; muon steps the matrices of the layers, and adamw beside it the rest"),
         row("optimizer.lr", replace(POSITIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
         row("optimizer.betas", Type(base="list", item=_BETA, size=2), [0.9, 0.95], NUM,
              "decay of the moments"),
@@ -61,6 +70,15 @@ SCHEMA = Kind(
              "added to the denominator"),
         row("optimizer.weight_decay", replace(POSITIVE, usual=(0.0, 1.0)), 0.1, NUM,
              "weight decay"),
+        row("optimizer.momentum", replace(_BETA, auto=True), AUTO, NUM,
+             "decay of the momentum, of muon and sgd; auto is 0.95 and 0"),
+        row("optimizer.nesterov", replace(BOOL, auto=True), AUTO, NUM,
+             "look one step of momentum ahead, of muon and sgd; auto is true and false"),
+        row("optimizer.ns_steps", replace(COUNT, maximum=99), 5, NUM,
+             "steps of muon's Newton-Schulz iteration"),
+        row("optimizer.adjust_lr", word("match_rms_adamw", "original"), "match_rms_adamw", NUM,
+             "how muon's rate follows the shape of a matrix: as large as a step of adamw, or as in "
+             "the first Muon"),
         row("optimizer.warmup", NATURAL, 0, NUM, "steps of linear warm-up"),
         row("optimizer.decay", word("none", "linear", "cosine"), "none", NUM,
              "decay of the learning rate"),

@@ -28,9 +28,9 @@ from forgedsl.plan.cost import (
 )
 from forgedsl.plan.memory import MAX_RUNNING
 from forgedsl.plan.meshes import number, transport_of, value
+from forgedsl.plan.optimizers import checkpoint_of
 from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.sizes import data_ranks, lengths
-from forgedsl.services.titan import PRECISIONS
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
 from forgedsl.types.flow import Role
@@ -215,7 +215,6 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
     fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
     token += fetched / each / passes
-    weight, moments, _ = PRECISIONS[str(value(decl, "optimizer.precision", "f32"))]
     synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
@@ -224,5 +223,5 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
         logprobs=logprobs * rates.launch,
         logprobs_token=logprobs * token,
         publish=PUBLISH * max((transfer(plan, node) for node in synced), default=0.0),
-        save=(weight + moments) * num_params(dims) / DISK / mesh.world if trained else 0.0,
+        save=checkpoint_of(decl, dims) / DISK / mesh.world if trained else 0.0,
     )

@@ -33,7 +33,7 @@ from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack
 from forgedsl.runtime.services.titan.upstream import model as titan
-from forgedsl.runtime.services.titan.upstream import value_head
+from forgedsl.runtime.services.titan.upstream import optimizers, value_head
 from forgedsl.runtime.services.titan.upstream.attention import Stretches
 from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
@@ -278,7 +278,7 @@ class TitanTrainer(TitanActor):
         self._build()
         assert self.service.optimizer is not None
         steps = (self.job.schedule.steps or 10**9) * self._updates()
-        self.optimizers, self.schedulers = titan.build_optimizer(
+        self.optimizers, self.schedulers = optimizers.build_optimizer(
             self.titan, self.service.optimizer, steps, self.parts
         )
         has_weights = any(self.folder.glob("*.safetensors"))
@@ -291,7 +291,7 @@ class TitanTrainer(TitanActor):
         value_head.load(self.titan.model, self.folder)
         loaded = self.checkpointer.load(-1 if resume_step is None else resume_step)
         # A checkpoint restores the settings that it was trained with; set those of the job again.
-        titan.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
+        optimizers.set_optimizer(self.optimizers, self.schedulers, self.service.optimizer)
         dtype = titan.PUBLISHED[self._generator_dtype()]
         ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
                       stages=self.service.parallel.pp)  # fmt: skip
@@ -481,7 +481,7 @@ class TitanTrainer(TitanActor):
         return Probe(token_ids=tuple(token_ids), logprobs=tuple(logprobs), dtype=self.service.dtype)
 
     def _save(self, step: int) -> None:
-        titan.complete_moments(self.optimizers)
+        optimizers.complete_moments(self.optimizers)
         self._saved = self.saver.save(step)
 
     def _export(self, target: Path, dtype: str) -> str | None:

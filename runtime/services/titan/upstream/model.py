@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -287,82 +287,6 @@ def _wrap(
         },
         lora=adapters,
     )
-
-
-def build_optimizer(
-    titan: TitanModel, opt: spec.Optimizer, steps: int, parts: SimpleNamespace
-) -> tuple[Any, Any]:
-    """Build torchtitan's optimizer and learning-rate containers for `opt`."""
-    optimizers = parts.OptimizersContainer.Config(
-        param_groups=[
-            parts.ParamGroupConfig(
-                pattern=r".*",
-                optimizer_name={"adamw": "AdamW", "adam": "Adam"}[opt.kind],
-                optimizer_kwargs={
-                    "lr": opt.lr,
-                    "betas": tuple(opt.betas),
-                    "eps": opt.eps,
-                    "weight_decay": opt.weight_decay,
-                },
-            )
-        ],
-        implementation="fused_opt_states_bf16" if opt.precision == "bf16_moments" else "fused",
-    ).build(model_parts=[titan.model])
-    if opt.precision == "bf16_moments" and next(titan.model.parameters()).device.type == "cpu":
-        for optimizer in optimizers:
-            _step_in_f32(optimizer)
-    schedulers = parts.LRSchedulersContainer.Config(
-        warmup_steps=opt.warmup,
-        decay_ratio=0.0 if opt.decay == "none" else None,
-        decay_type="linear" if opt.decay == "none" else opt.decay,
-    ).build(optimizers=optimizers, training_steps=steps)
-    titan.classes["optimizer"] = _class_name(optimizers)
-    titan.classes["scheduler"] = _class_name(schedulers)
-    return optimizers, schedulers
-
-
-def _step_in_f32(optimizer: torch.optim.Optimizer) -> None:
-    """Let Adam on CPUs step in f32 with moments stored in bf16, as on GPUs. The CPU kernel supports
-    only one dtype."""
-
-    def cast(dtype: torch.dtype) -> Callable[..., None]:
-        def hook(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-            for state in optimizer.state.values():
-                for name in ("exp_avg", "exp_avg_sq"):
-                    if name in state:
-                        state[name] = state[name].to(dtype)
-
-        return hook
-
-    optimizer.register_step_pre_hook(cast(torch.float32))
-    optimizer.register_step_post_hook(cast(torch.bfloat16))
-
-
-def set_optimizer(optimizers: Any, schedulers: Any, opt: spec.Optimizer) -> None:
-    """Set the hyperparameters of `opt` in optimizers and schedulers, at their current step."""
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group.update(initial_lr=opt.lr, betas=tuple(opt.betas), eps=opt.eps,
-                         weight_decay=opt.weight_decay)  # fmt: skip
-    for scheduler in schedulers.schedulers:
-        scheduler.base_lrs = [opt.lr] * len(scheduler.base_lrs)
-        rates = [opt.lr * factor(scheduler.last_epoch) for factor in scheduler.lr_lambdas]
-        scheduler._last_lr = rates
-        for group, rate in zip(scheduler.optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-
-def complete_moments(optimizers: Any) -> None:
-    """Add zero moments for weights that had no gradient (a head that no loss reads), because
-    loading a checkpoint expects moments of all weights."""
-    for optimizer in optimizers:
-        known = next(iter(optimizer.state.values()), None)
-        for weight in (w for group in optimizer.param_groups for w in group["params"]):
-            if known and weight.requires_grad and weight not in optimizer.state:
-                optimizer.state[weight] = {
-                    name: torch.zeros_like(value if name == "step" else weight, dtype=value.dtype)
-                    for name, value in known.items()
-                }
 
 
 def build_checkpointer(

@@ -1,0 +1,87 @@
+"""Optimizers in the plan: what they keep of a weight, and settings that they do not read.
+
+settings, parameters -> bytes of moments;  settings -> F113
+"""
+
+from __future__ import annotations
+
+from forgedsl.diagnostics import Diagnostic, error
+from forgedsl.families.base import Dims
+from forgedsl.ir.program import Decl
+from forgedsl.plan.meshes import is_default, number, setting_label, value
+from forgedsl.plan.params import adapter_params, layer_matrices, num_params
+from forgedsl.services.titan import PRECISIONS, READS
+
+MOMENTUM = {"muon": 0.95}
+"""by kind, where it is auto; 0 for others"""
+
+
+def momentum(decl: Decl) -> float:
+    """The momentum of a trainer's optimizer, as set or as its kind has it."""
+    found = value(decl, "optimizer.momentum")
+    usual = MOMENTUM.get(str(value(decl, "optimizer.kind")), 0.0)
+    return float(found) if isinstance(found, int | float) else usual
+
+
+def nesterov(decl: Decl) -> bool:
+    """True if the optimizer looks one step of momentum ahead."""
+    found = value(decl, "optimizer.nesterov")
+    return found if isinstance(found, bool) else value(decl, "optimizer.kind") == "muon"
+
+
+def moment_bytes(kind: str, precision: str, *, momentum: float, params: int, matrices: int) -> int:
+    """Bytes of what an optimizer keeps of `params` weights besides them, `matrices` of which are in
+    matrices of the layers."""
+    one = PRECISIONS[precision][1] // 2
+    if kind == "sgd":
+        return one * params if momentum else 0
+    return one * (2 * params - (matrices if kind == "muon" else 0))
+
+
+def checkpoint_bytes(
+    dims: Dims, kind: str, precision: str, *, momentum: float, adapters: int
+) -> int:
+    """Bytes of weights and moments as a trainer keeps them, `adapters` of which are learned, or all
+    where there are none."""
+    params = num_params(dims)
+    matrices = adapters or dims.layers * layer_matrices(dims)
+    moments = moment_bytes(kind, precision, momentum=momentum, params=adapters or params,
+                           matrices=matrices)  # fmt: skip
+    return PRECISIONS[precision][0] * (params + adapters) + moments
+
+
+def checkpoint_of(decl: Decl, dims: Dims) -> int:
+    """The same of a service."""
+    rank = number(decl, "lora.rank", 0)
+    return checkpoint_bytes(
+        dims, str(value(decl, "optimizer.kind", "adamw")),
+        str(value(decl, "optimizer.precision", "f32")), momentum=momentum(decl),
+        adapters=adapter_params(dims, rank) if rank else 0,
+    )  # fmt: skip
+
+
+def check_optimizer(decl: Decl) -> list[Diagnostic]:
+    """F113: settings of another kind of optimizer, and what a kind cannot keep."""
+    kind = str(value(decl, "optimizer.kind"))
+    names = dict.fromkeys(name for read in READS.values() for name in read)
+    found = [
+        _bad(decl, name, f"`optimizer.{name}` has no effect with `kind = {kind}`", "remove it")
+        for name in names
+        if name not in READS[kind] and not is_default(decl.settings[f"optimizer.{name}"])
+    ]
+    if kind not in ("adamw", "adam") and value(decl, "optimizer.precision") == "bf16_moments":
+        found.append(_bad(decl, "precision", f"`{kind}` keeps no moments in bf16 beside f32",
+                          "`precision = f32` or `bf16`"))  # fmt: skip
+    if kind == "sgd" and nesterov(decl) and not momentum(decl):
+        found.append(_bad(decl, "nesterov", "`optimizer.nesterov` has no effect without momentum",
+                          "give `optimizer.momentum`, or remove it"))  # fmt: skip
+    if kind == "muon" and value(decl, "memory.offload"):
+        found.append(_bad(decl, "kind", "`muon` multiplies whole matrices, which are in the host's "
+                          "memory", "remove `memory.offload`, or `kind = adamw`"))  # fmt: skip
+    return found
+
+
+def _bad(decl: Decl, name: str, message: str, remedy: str) -> Diagnostic:
+    at = decl.settings[f"optimizer.{name}"].origin.span or decl.name_span
+    related = setting_label(decl, "optimizer.kind") if name != "kind" else ()
+    return error("F113", "bad-value", message, at, related=related, help=remedy)
