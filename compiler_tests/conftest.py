@@ -167,7 +167,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         str(Path(__file__).parent)
     ]
     selected = session.config.option.keyword or session.config.option.markexpr not in ("", NOT_FULL)
-    if exitstatus or not whole or selected:
+    if exitstatus or not whole or selected or session.config.option.collectonly:
         return
     orphans = sorted(p for p in GOLDEN.rglob("*") if p.is_file() and p not in ASKED)
     if orphans:

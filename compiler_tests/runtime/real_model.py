@@ -119,7 +119,7 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
     )  # fmt: skip
     built = upstream.build_model(MODEL, service, folder, parts)
     upstream.load_hf_weights(built, folder)
-    found: dict[str, Any] = {"titan": {}, "transformers": {}}
+    found: dict[str, Any] = {"titan": {}}
     for name, ids in request["tokens"].items():
         tokens = torch.tensor([ids])
         mask = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()[None, None]
@@ -130,12 +130,14 @@ def titan(request: dict[str, Any]) -> dict[str, Any]:
         found["titan"][name] = of_tokens(logits, tokens)
     state = {k: upstream.whole(v, torch.float32).clone() for k, v in built.hf_state().items()}
     write_folder(state, out, folder, "f32")
+    half = AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16)
     model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
-    for name, ids in request["tokens"].items():
+    for who, each in (("transformers in bf16", half), ("transformers", model)):
         with torch.no_grad():
-            found["transformers"][name] = of_tokens(
-                model(torch.tensor([ids])).logits, torch.tensor([ids])
-            )
+            found[who] = {
+                name: of_tokens(each(torch.tensor([ids])).logits, torch.tensor([ids]))
+                for name, ids in request["tokens"].items()
+            }
     found["greedy"] = [
         model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=8)[
             0, len(ids) :
