@@ -114,6 +114,12 @@ class SyncResult:
     bytes: int
     transport: str
     seconds: float
+    proved: int = 0
+    """tensors that the sampler holds bit for bit as published; 0 if this was not looked at"""
+    changed: float | None = None
+    """share of the elements that differ from the version before; None if that is not known"""
+    unproved: tuple[str, ...] = ()
+    """tensors of which the sampler cannot tell what it holds"""
 
 
 class Endpoints(Protocol):

@@ -5,6 +5,7 @@
     RewardGuard               a reward that fails too often (GuardError)
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
     AgeGuard                  drops stale groups; checks the age bound that the plan proved
+    StillGuard                updates after which no published weight differs (GuardError)
 
 Starvation is guarded where the trainer waits, in `controller/group_source.py`.
 """
@@ -21,6 +22,7 @@ from forgedsl.errors import GuardError, RunError
 from forgedsl.lower.job import Node, Schedule
 from forgedsl.operations.registry import operation
 from forgedsl.runtime.data_types import StepResult
+from forgedsl.runtime.endpoints import SyncResult
 
 SAVE_SECONDS = 1800.0
 LAST_SAVE_SECONDS = 30.0
@@ -142,6 +144,43 @@ class AgeGuard:
                 remedy="raise `schedule.max_policy_age` or set `on_stale = drop`",
             )
         return True
+
+
+class StillGuard:
+    """Stops a run whose updates change no published weight. In bf16 an update may be smaller than
+    half of the last digit of every weight: the trainer learns, and the sampler never sees it."""
+
+    LIMIT, LIMIT_IN_F32 = 8, 1
+
+    def __init__(self) -> None:
+        self._in_a_row: Counter[str] = Counter()
+
+    def check(self, node: Node, result: SyncResult, dtype: str) -> str:
+        """Return a warning, or "". `dtype` is that of the sampler.
+
+        Raises:
+            GuardError: several syncs in a row, or one in f32, have changed nothing.
+        """
+        if result.changed is None:
+            return ""
+        if result.changed:
+            self._in_a_row[node.name] = 0
+            return ""
+        self._in_a_row[node.name] += 1
+        count = self._in_a_row[node.name]
+        what = f"an update of {node.target} has changed no weight of {node.to} ({dtype})"
+        remedy = (
+            "raise `optimizer.lr`"
+            if dtype == "f32"
+            else f"raise `optimizer.lr`, or give {node.to} and its model `dtype = f32`"
+        )
+        if count >= (self.LIMIT_IN_F32 if dtype == "f32" else self.LIMIT):
+            raise GuardError(
+                f"{what}, for the {count}. time in a row" if count > 1 else what,
+                origin=node.origin,
+                remedy=remedy,
+            )
+        return f"{what}: it was smaller than their last digit; {remedy}" if count == 1 else ""
 
 
 class RewardGuard:

@@ -29,7 +29,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from forgedsl.runtime.data_types import Batch, StepResult
-from forgedsl.runtime.endpoints import RewardError, Score
+from forgedsl.runtime.endpoints import RewardError, Score, SyncResult
 from forgedsl.runtime.rewards.requests import FIELDS, Requests
 
 Record = dict[str, Any]
@@ -55,6 +55,7 @@ class Meter:
         self.requests: dict[str, Requests] = {}
         self.reward_s: dict[str, float] = {}
         self._synced: dict[str, tuple[int, float]] = {}
+        self._changed: dict[str, float] = {}
         self._sampler_idle_s = 0.0
         self._idle_since: float | None = self._clock()
         self._turned = self._clock()
@@ -71,12 +72,14 @@ class Meter:
         for name, longest in score.seconds.items():
             self.reward_s[name] = max(longest, self.reward_s.get(name, 0.0))
 
-    def synced(self, service: str, size: int, seconds: float) -> None:
+    def synced(self, service: str, result: SyncResult) -> None:
         """Count a weight sync that reached all replicas of a service. Simulated syncs have no
         bytes."""
-        if size and seconds:
+        if result.bytes and result.seconds:
             before, took = self._synced.get(service, (0, 0.0))
-            self._synced[service] = before + size, took + seconds
+            self._synced[service] = before + result.bytes, took + result.seconds
+        if result.changed is not None:
+            self._changed[service] = result.changed
 
     def __enter__(self) -> None:
         """Start of a completion."""
@@ -123,6 +126,7 @@ class Meter:
         for name, (size, seconds) in sorted(self._synced.items()):
             found[f"sync_bytes/{name}"], found[f"sync_s/{name}"] = size, seconds
             found[f"sync_bytes_per_s/{name}"] = size / seconds
+        found.update({f"sync_changed/{k}": share for k, share in sorted(self._changed.items())})
         self._turned = now
         self.trainer_idle_s = self._sampler_idle_s = 0.0
         self.rollouts_dropped = self.rows_dropped = 0
@@ -132,6 +136,7 @@ class Meter:
         self.requests.clear()
         self.reward_s.clear()
         self._synced.clear()
+        self._changed.clear()
         return found
 
 

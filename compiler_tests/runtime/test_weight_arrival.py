@@ -29,6 +29,32 @@ def generator(name: str, *, tp: int = 1, replicas: int = 1) -> spec.VllmService:
     )
 
 
+def faulty_manifests(manifest: Any) -> dict[str, Any]:
+    """By what is named: a tensor that is not sent, one of another layer, one that is older than
+    its digest."""
+    k, up, norm = (
+        "model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.up_proj.weight",
+        "model.norm.weight",
+    )  # fmt: skip
+
+    def entries(change: Any) -> Any:
+        part = manifest.parts[0]
+        changed = tuple(new for entry in part.entries if (new := change(entry)) is not None)
+        return dataclasses.replace(manifest, parts=(dataclasses.replace(part, entries=changed),))
+
+    offsets = {entry.name: entry.offset for entry in manifest.parts[0].entries}
+    other = offsets[up.replace("layers.1", "layers.2")]
+    digests = dict(manifest.digests)
+    digests[norm] = dataclasses.replace(digests[norm], value=digests[norm].value ^ 1)
+    return {
+        k: entries(lambda entry: None if entry.name == k else entry),
+        up: entries(
+            lambda entry: dataclasses.replace(entry, offset=other) if entry.name == up else entry
+        ),
+        norm: dataclasses.replace(manifest, digests=digests),
+    }
+
+
 @pytest.mark.full
 @pytest.mark.timeout(300)
 def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) -> None:
@@ -52,7 +78,9 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
         loads.append([len(replica.outstanding) for replica in client.replicas])
         return await asyncio.gather(*tasks)
 
-    async def main() -> tuple[list[list[Any]], list[float], str]:
+    named: list[tuple[str, str]] = []
+
+    async def main() -> tuple[list[list[Any]], list[Any], str]:
         fleet = meshes.spawn(job, tmp_path, tmp_path, {})
         clients = [
             GeneratorClient(service, fleet.samplers[name], lambda *_: None)
@@ -64,11 +92,11 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
             await asyncio.gather(*(client.start() for client in clients))
             same = [await sample(client) for client in clients]
             running = [asyncio.create_task(sample(client)) for client in clients]
-            gaps = []
+            arrivals = []
             for _ in range(3):
                 manifest = await trainer.first("publish")
                 for mesh in (replica.mesh for client in clients for replica in client.replicas):
-                    gaps.append(await mesh.one(0, "load", manifest, True))
+                    arrivals.append(await mesh.one(0, "load", manifest, True))
                 await trainer.first("step", recorded_batch(), "recorded")
             done = await asyncio.gather(*running)
             assert all(len(c.token_ids) == len(c.logprobs) > 0 for c in (*done[0], *done[1]))
@@ -76,10 +104,16 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
             changed = dataclasses.replace(newer, probe=manifest.probe)
             with pytest.raises(ServiceError) as refused:
                 await clients[1].load(changed, keep=False)
+            for name, faulty in faulty_manifests(newer).items():
+                for client in clients:
+                    with pytest.raises(ServiceError) as refusal:
+                        await client.load(faulty, keep=False)
+                    named.append((name, str(refusal.value)))
+                assert (await clients[0].load(newer, keep=False)).proved == len(newer.digests)
             lost = dataclasses.replace(newer, transport="nowhere")
             with pytest.raises(ServiceError, match="nowhere"):
                 await clients[0].load(lost, keep=False)
-            return same, gaps, str(refused.value)
+            return same, arrivals, str(refused.value)
         finally:
             for client in clients:
                 client.close()
@@ -88,10 +122,13 @@ def test_the_gap_to_the_probe(tmp_path: Path, make_job: Any, make_titan: Any) ->
                 await mesh.stop()
             remove_buffers("arrival")
 
-    same, gaps, message = asyncio.run(main())
+    same, arrivals, message = asyncio.run(main())
     assert loads[:2] == [[4, 4], [8]]
-    assert max(gaps) < PROBE_GAPS["f32"] / 10
+    assert max(each.gap for each in arrivals) < PROBE_GAPS["f32"] / 10
     assert "version 3 did not arrive whole" in message
+    assert {(each.proved, each.faults, each.placeless) for each in arrivals} == {(35, (), ())}
+    for name, said in named:
+        assert f"version 3 did not arrive as published, by shm: {name}" in said, named
     for one, two in zip(*same, strict=True):
         assert one.token_ids == two.token_ids
         assert one.logprobs == pytest.approx(

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from meeting import Meeting
 from torch.multiprocessing import reductions
 
 from forgedsl.runtime.temporary_files import SHM
 from forgedsl.runtime.transports import ipc, registry
-from forgedsl.runtime.transports.base import Entry, Ranks, Sender, Transport, attached
+from forgedsl.runtime.transports.base import Ranks, Sender, Transport, attached
 from forgedsl.runtime.transports.registry import open_weights, transport
 
 
@@ -38,12 +39,13 @@ def test_round_trip_and_alternation() -> None:
 
 def test_each_rank_may_keep_and_send_a_part_of_the_weights() -> None:
     state = {f"w{i}": torch.randn(30 + i, 50) for i in range(8)}
-    shared, handles = replace(transport("shm"), shared=True), ["parts-0", "parts-1-0"]
-    ranks = [Ranks(rank=i, world=2, together=lambda mine: [*handles]) for i in range(2)]
-    handles = [f"forgedsl-{name}" for name in handles]
+    shared, meeting = replace(transport("shm"), shared=True), Meeting(2)
+    ranks = [Ranks(rank=i, world=2, together=meeting.together(i)) for i in range(2)]
     senders = [Sender(shared, "parts", torch.float32, ranks=r) for r in ranks]
-    one, two = (sender.publish(state, 1) for sender in senders)
+    one, two = meeting.run(lambda rank: senders[rank].publish(state, 1))
     assert one == two
+    assert one.digests is not None
+    assert one.digests.keys() == state.keys()
     first, second = (part.num_bytes for part in one.parts)
     assert first == pytest.approx(second, rel=0.2)
     for name, value in open_weights(one):
@@ -57,13 +59,13 @@ def test_a_stage_of_a_pipeline_keeps_and_sends_its_own_weights() -> None:
     state = {name: torch.randn(4, 5) for name in ("embed", "first", "second", "norm")}
     own = [{n: state[n] for n in names}
            for names in (("embed", "first"), ("embed", "second", "norm"))]  # fmt: skip
-    told = [[Entry(name=n, shape=(4, 5), dtype="float32", offset=0) for n in part] for part in own]
-    handles = ["forgedsl-stages-0", "forgedsl-stages-1-0"]
-    answers = iter([told, handles, told, handles])
-    ranks = [Ranks(rank=i, world=2, stages=2, together=lambda _: next(answers)) for i in (0, 1)]
+    meeting = Meeting(2)
+    ranks = [Ranks(rank=i, world=2, stages=2, together=meeting.together(i)) for i in (0, 1)]
     senders = [Sender(transport("shm"), "stages", torch.float32, ranks=r) for r in ranks]
-    one, two = (sender.publish(part, 1) for sender, part in zip(senders, own, strict=True))
+    one, two = meeting.run(lambda rank: senders[rank].publish(own[rank], 1))
     assert one == two
+    assert one.digests is not None
+    assert one.digests.keys() == state.keys()
     assert [len(part.entries) for part in one.parts] == [2, 2]
     for name, value in open_weights(one):
         torch.testing.assert_close(value, state.pop(name), rtol=0, atol=0)

@@ -34,6 +34,7 @@ class StubManifest:
     num_bytes: int = 0
     transport: str = "none"
     probe: None = None
+    changed: None = None
 
 
 class StubGenerator(ForgeActor):

@@ -131,10 +131,13 @@ class MonarchEndpoints:
         start = time.monotonic()
         trainer = self._trainers[node.target]
         manifest, keep = await trainer.publish(), node.on_swap == "keep"
-        await self.samplers[node.to].load(manifest, keep=keep, host=trainer.mesh.on.start)
+        host = trainer.mesh.on.start
+        found = await self.samplers[node.to].load(manifest, keep=keep, host=host)
         return SyncResult(
-            bytes=manifest.num_bytes, transport=manifest.transport, seconds=time.monotonic() - start
-        )
+            bytes=manifest.num_bytes, transport=manifest.transport,
+            seconds=time.monotonic() - start, proved=found.proved, changed=manifest.changed,
+            unproved=found.placeless,
+        )  # fmt: skip
 
     # ---- rewards and functions
 

@@ -23,6 +23,7 @@ from forgedsl.lower import job as spec
 from forgedsl.runtime.coalesce import Coalescer
 from forgedsl.runtime.data_types import Completion, Message, Request
 from forgedsl.runtime.endpoints import ServiceError, ServiceFailure
+from forgedsl.runtime.proofs.publication import Arrival, text
 from forgedsl.runtime.services.straggler_detection import SLOW, WINDOW, Pace
 from forgedsl.runtime.transports import tree
 from forgedsl.runtime.transports.base import Manifest
@@ -120,20 +121,23 @@ class GeneratorClient:
             if owed.replica is not None:
                 owed.replica.outstanding.pop(ident, None)
 
-    async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> None:
+    async def load(self, manifest: Manifest, *, keep: bool, host: int = 0) -> Arrival:
         """Load weights that are published on `host` into all replicas; return when all live ones
-        have them. With `keep`, running completions keep their KV caches; otherwise these are
-        recomputed.
+        have them, with what was proved of them. With `keep`, running completions keep their KV
+        caches; otherwise these are recomputed.
 
         Raises:
-            ServiceError: with these weights, a replica computes other log-probs than the trainer.
+            ServiceError: a replica holds other weights than those published, or computes other
+                log-probs with them than the trainer.
         """
         async with self._loading:
             alive = [replica for replica in self.replicas if replica.alive]
             if manifest.transport == "tree":
                 manifest = await self._grown(manifest, host, alive)
             self._weights = manifest, keep
-            await asyncio.gather(*(self._load(replica) for replica in alive))
+            found = await asyncio.gather(*(self._load(replica) for replica in alive))
+            return min((each for each in found if each is not None), default=Arrival(),
+                       key=lambda each: each.proved)  # fmt: skip
 
     def lost(self, mesh: Mesh) -> int:
         """Mark the replica on `mesh` as dead and route its open requests again; return their
@@ -192,29 +196,41 @@ class GeneratorClient:
         service = alive[0].mesh.service if alive else ""
         return replace(manifest, tree=tree.planned(host, service, members))
 
-    async def _load(self, replica: Replica) -> None:
+    async def _load(self, replica: Replica) -> Arrival | None:
         """Load the newest weights into a replica. If it dies meanwhile, `restore` loads them
         later."""
         assert self._weights is not None
         manifest, keep = self._weights
         mesh = replica.mesh
         try:
-            gap = await mesh.one(0, "load", manifest, keep)
+            # a kind from outside may prove nothing
+            found: Arrival = await mesh.one(0, "load", manifest, keep) or Arrival()
         except ServiceError as error:
             if not error.died:
                 raise
-            return
+            return None
+        if found.faults:
+            how = f"version {manifest.version} did not arrive as published, by {manifest.transport}"
+            self._refuse(replica, f"{how}: {text(list(found.faults))}")
         dtypes = {str(self.service.precision)}
         dtypes |= {manifest.probe.dtype} if manifest.probe is not None else set()
         limit = max(PROBE_GAPS[dtype] for dtype in dtypes)
-        if gap is not None and not gap <= limit:
+        if found.gap is not None and not found.gap <= limit:
             message = (
                 f"version {manifest.version} did not arrive whole: its log-probs of a fixed "
-                f"text are off by {gap:.3g} (allowed {limit:g}) from the trainer's"
+                f"text are off by {found.gap:.3g} (allowed {limit:g}) from the trainer's"
             )
-            raise ServiceError(
-                ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
-            )
+            if found.proved:
+                message += f"; its {found.proved} tensors are those published, bit for bit"
+            self._refuse(replica, message)
+        return found
+
+    @staticmethod
+    def _refuse(replica: Replica, message: str) -> None:
+        mesh = replica.mesh
+        raise ServiceError(
+            ServiceFailure(service=mesh.service, origin=mesh.origin, message=message)
+        )
 
     def _hand_out(self, owed: Owed) -> None:
         if owed.future.done():

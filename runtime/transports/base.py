@@ -19,9 +19,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from forgedsl.runtime.proofs.digest import digest, unsigned
+from forgedsl.runtime.proofs.publication import Digest
 from forgedsl.runtime.temporary_files import SHM
 
 ALIGN = 64
+SAMPLED = 1 << 22
+"""elements of a publication that are compared with the version before: 4 million"""
+EAGER_BYTES, STRIDE, FIRST = 16 << 20, 10, 3
+"""a publication in the memory of a host is proved if it has at most EAGER_BYTES, is one of the
+FIRST or each STRIDE-th; one on a GPU always"""
 Gather = Callable[[Tensor, torch.dtype], Tensor]
 """gathers a sharded tensor; a collective call on all ranks"""
 Weights = Iterator[tuple[str, Tensor]]
@@ -96,6 +103,11 @@ class Manifest:
     parts: tuple[Part, ...]
     probe: Probe | None = None
     tree: Tree | None = None
+    digests: Mapping[str, Digest] | None = None
+    """of each tensor, if receivers are to prove what they hold"""
+    changed: float | None = None
+    """share of the elements that differ from the version before, of a sample of SAMPLED elements at
+    most; None if nothing was published before"""
 
     @property
     def num_bytes(self) -> int:
@@ -178,28 +190,51 @@ class Sender:
         self._ranks = ranks or Ranks()
         self._turn = 0
         self._kept: Layout = ()
+        self._published = 0
+        self._version: int | None = None
+        """version in the buffer before the next"""
+        self._changed: float | None = None
 
     def publish(
         self, state: dict[str, Tensor], version: int, probe: Probe | None = None
     ) -> Manifest:
         """Copy `state` (cast to the generator's dtype) into the next buffers. Tensors are gathered
         one after the other, copied by the rank that keeps them, and freed: the other ranks hold at
-        most one whole tensor at a time."""
+        most one whole tensor at a time. Digests are of the tensors, not of the buffers: what goes
+        wrong on the way into a buffer is found too."""
         self._kept = self._kept or self._layout(state)
         layout, rank, each = self._kept, self._ranks.rank, self._ranks.each
         turn, self._turn = self._turn, 1 - self._turn
         if turn not in self._parts:
             self._parts[turn] = self._make(turn, layout)
+        proves = self._proves(state, layout)
+        found: dict[str, tuple[int, int, Tensor]] = {}
         for keeper, (entries, _) in enumerate(layout):
             for entry in entries if keeper // each == rank // each else ():
                 whole = self._gather(state[entry.name], self._dtype)
                 if keeper == rank:
+                    if proves:
+                        rows = len(whole)
+                        found[entry.name] = rows, whole.numel() // rows, digest(whole)
                     view(self._made[turn][0], entry).copy_(whole)
                 del whole
         self._buffers.written()
+        changed = self._compared(turn, version)
+        digests = {
+            name: Digest(rows=rows, columns=columns, value=unsigned(int(value)))
+            for name, (rows, columns, value) in found.items()
+        }
+        if self._ranks.world > 1 and (proves or changed is not None):
+            told = self._ranks.together((digests, changed))
+            digests = {name: one for some, _ in told for name, one in some.items()}
+            changed = _added([counts for _, counts in told])
+        if changed is not None:
+            self._changed = changed[0] / max(1, changed[1])
+        self._published += 1
         return Manifest(
-            version=version, transport=self._transport.name, parts=self._parts[turn], probe=probe
-        )
+            version=version, transport=self._transport.name, parts=self._parts[turn], probe=probe,
+            digests=digests if proves else None, changed=self._changed,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Release the buffers."""
@@ -221,6 +256,33 @@ class Sender:
             if entries
         )
 
+    def _proves(self, state: dict[str, Tensor], layout: Layout) -> bool:
+        """True if the receivers of this publication are to prove what they hold; equal on all
+        ranks."""
+        on_host = next(iter(state.values())).device.type == "cpu"
+        small = sum(end for _, end in layout) <= EAGER_BYTES
+        nth = self._published
+        return not on_host or small or nth < FIRST or nth % STRIDE == 0
+
+    def _compared(self, turn: int, version: int) -> tuple[int, int] | None:
+        """Return how many elements of a sample differ from the version before, and how many were
+        compared on this rank. None if there is no version before, on all ranks."""
+        before, self._version = self._version, version
+        if before in (None, version) or 1 - turn not in self._parts:
+            return None
+        if self._ranks.rank >= len(self._kept) or not self._kept[self._ranks.rank][0]:
+            return 0, 0
+        entries, end = self._kept[self._ranks.rank]
+        new, old = self._made[turn][0], self._made[1 - turn][0]
+        step = max(1, end * len(self._kept) // SAMPLED) | 1
+        counts = []
+        compared = 0
+        for entry in entries:
+            a, b = (view(buffer, entry).flatten()[::step] for buffer in (new, old))
+            counts.append((a != b).sum())
+            compared += len(a)
+        return int(torch.stack(counts).sum()), compared
+
     def _layout(self, state: dict[str, Tensor]) -> Layout:
         """Return which tensors each rank keeps; equal on all ranks. If two pipeline stages have the
         same tensor, the first one sends it."""
@@ -239,6 +301,12 @@ class Sender:
         dtype = self._dtype if value.is_floating_point() else value.dtype
         text = str(dtype).removeprefix("torch.")
         return Entry(name=name, shape=tuple(value.shape), dtype=text, offset=0)
+
+
+def _added(counts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Add up what the ranks have counted."""
+    told = [each for each in counts if each is not None]
+    return (sum(a for a, _ in told), sum(b for _, b in told)) if told else None
 
 
 def _shared_out(entries: Sequence[Entry], ranks: int) -> list[tuple[tuple[Entry, ...], int]]:

@@ -208,6 +208,8 @@ class TitanTrainer(TitanActor):
 
     version = 0
     _publications = 0
+    _moved = False
+    """True if there was an update since the last publication"""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -383,6 +385,7 @@ class TitanTrainer(TitanActor):
         learning_rate = self.schedulers.schedulers[0].get_last_lr()[0]
         finite = math.isfinite(grad_norm) and math.isfinite(total_loss)
         if finite:
+            self._moved |= learning_rate > 0 and grad_norm > 0
             self.optimizers.step()
             self.schedulers.step()
         self.optimizers.zero_grad()
@@ -469,6 +472,9 @@ class TitanTrainer(TitanActor):
         self._publications += 1
         state = self.titan.hf_state()
         manifest = self.sender.publish(state, self.version, probe)
+        if not self._moved:  # nothing was to change
+            manifest = replace(manifest, changed=None)
+        self._moved = False
         return manifest if self.rank == 0 else None
 
     def _probe(self) -> Probe:

@@ -19,7 +19,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from monarch.actor import Port, concurrent_endpoint
 from forgedsl.lower import job as spec
 from forgedsl.runtime.actors.base import ForgeActor
 from forgedsl.runtime.data_types import Completion, Message, Request
+from forgedsl.runtime.proofs.publication import Arrival, arrival
 from forgedsl.runtime.services.vllm.upstream import engine as upstream
 from forgedsl.runtime.services.vllm.upstream.start import preload
 from forgedsl.runtime.transports import tree
@@ -52,7 +53,7 @@ Action = _Add | _Load
 class Reply(Protocol):
     """Callback with the result of an action."""
 
-    def __call__(self, gap: float | None, error: str = "", /) -> None: ...
+    def __call__(self, arrival: Arrival | None, error: str = "", /) -> None: ...
 
 
 @dataclass(slots=True)
@@ -111,18 +112,17 @@ class Generator(ForgeActor):
         self._inbox.put((_Add(requests), _no_reply))
 
     @concurrent_endpoint
-    async def load(self, manifest: Manifest, keep: bool) -> float | None:
-        """Load published weights between two engine steps. Returns the gap to the manifest's probe,
-        if it has one: the largest difference between the log-probs of sender and receiver with
-        these weights."""
+    async def load(self, manifest: Manifest, keep: bool) -> Arrival:
+        """Load published weights between two engine steps. Returns what the engine found of them:
+        the gap to the manifest's probe and the proof by its digests, if it has them."""
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[float | None] = loop.create_future()
+        done: asyncio.Future[Arrival] = loop.create_future()
 
-        def reply(gap: float | None, error: str = "") -> None:
-            if error:
+        def reply(found: Arrival | None, error: str = "") -> None:
+            if error or found is None:
                 loop.call_soon_threadsafe(done.set_exception, RuntimeError(error))
             else:
-                loop.call_soon_threadsafe(done.set_result, gap)
+                loop.call_soon_threadsafe(done.set_result, found)
 
         await asyncio.to_thread(fetch_weights, manifest)
         self._inbox.put((_Load(manifest, keep), reply))
@@ -170,9 +170,9 @@ class Generator(ForgeActor):
             while True:
                 taken = self._take_inbox(block=not self._engine.num_running)
                 for action in self._engine.agree([action for action, _ in taken]):
-                    gap = self._do(action)
+                    found = self._do(action)
                     if taken:  # on rank 0
-                        taken[0][1](gap)
+                        taken[0][1](found)
                         taken.pop(0)
                 if self._engine.num_running:
                     self._send(self._engine.step())
@@ -191,8 +191,8 @@ class Generator(ForgeActor):
             except queue.Empty:
                 return taken
 
-    def _do(self, action: Action) -> float | None:
-        """Carry out one action; return the gap to the probe if new weights came with one."""
+    def _do(self, action: Action) -> Arrival | None:
+        """Carry out one action; return what was found of new weights."""
         match action:
             case _Add(requests):
                 self._add(requests)
@@ -200,9 +200,17 @@ class Generator(ForgeActor):
                 written = self._engine.progress(keep=keep)
                 for name, entry in self._in_flight.items():
                     entry.swaps.append((self._version, written[name]))
-                self._engine.load_weights(open_weights(manifest), keep=keep)
+                held = self._engine.load_weights(
+                    open_weights(manifest), keep=keep, prove=manifest.digests is not None
+                )
                 self._version = manifest.version
-                return self._check(manifest) if manifest.probe is not None else None
+                found = Arrival()
+                if manifest.digests is not None:
+                    held = self._engine.gathered(held)
+                    found = arrival(manifest.digests, held, self._engine.places())
+                if manifest.probe is not None:
+                    found = replace(found, gap=self._check(manifest))
+                return found
         return None
 
     def _add(self, requests: list[Request]) -> None:
@@ -267,5 +275,5 @@ class Generator(ForgeActor):
         )  # fmt: skip
 
 
-def _no_reply(_gap: float | None, _error: str = "") -> None:
+def _no_reply(_arrival: Arrival | None, _error: str = "") -> None:
     pass

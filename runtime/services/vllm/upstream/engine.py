@@ -20,11 +20,13 @@ import math
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
+from forgedsl.runtime.proofs.publication import Held
 from forgedsl.runtime.services.vllm.upstream.start import graph_sizes, preload, quick
 from forgedsl.runtime.temporary_files import short_folder
 
@@ -123,6 +125,9 @@ class Engine:
 
             get_tp_group().mq_broadcaster.buffer.shared_memory.unlink()  # type: ignore[union-attr]
         self._in_place = not on_cpu and all(self._engine.apply_model(_keeps_weights))
+        from forgedsl.runtime.services.vllm.upstream.held import HeldWeights
+
+        (self._held,) = self._engine.apply_model(partial(HeldWeights, in_place=self._in_place))
         self.class_name = f"{LLMEngine.__module__}.{LLMEngine.__qualname__}"
 
     def enter_thread(self) -> None:
@@ -272,11 +277,16 @@ class Engine:
             for name, request in found.items()
         }
 
-    def load_weights(self, weights: Iterable[tuple[str, Any]], *, keep: bool) -> None:
+    def load_weights(
+        self, weights: Iterable[tuple[str, Any]], *, keep: bool, prove: bool = False
+    ) -> list[Held]:
         """Load new weights (Hugging Face names) in place, between two steps. With `keep`, running
         requests keep their KV caches; otherwise vLLM recomputes these under the new weights. Later
-        requests never reuse cached blocks of older weights: their prompts have another salt."""
+        requests never reuse cached blocks of older weights: their prompts have another salt. With
+        `prove`, return the digests of what this rank holds then."""
         self._salt += 1
+        if prove:
+            self._held.begin()
         if self._in_place:
             import torch
 
@@ -288,6 +298,23 @@ class Engine:
             self._engine.apply_model(_repack)
         if not keep:
             self._engine.reset_prefix_cache(reset_running_requests=True)
+        return self._held.take() if prove else []
+
+    def gathered(self, mine: list[T]) -> list[T]:
+        """Return the lists of all ranks of the replica as one; a collective call."""
+        if self._ranks == 1:
+            return mine
+        from torch import distributed
+        from vllm.distributed import get_tp_group
+
+        group = get_tp_group().cpu_group
+        found: list[list[T]] = [[] for _ in range(self._ranks)]
+        distributed.all_gather_object(found, mine, group=group)
+        return [each for some in found for each in some]
+
+    def places(self) -> set[str]:
+        """Return the names of published tensors that this engine has a place for."""
+        return self._held.names()
 
 
 def _arguments(

@@ -1,0 +1,1 @@
+"""Proofs that a run makes of itself while it trains."""

@@ -1,0 +1,67 @@
+"""Digests of weights: equal for equal bits, however a tensor is cut and in whichever order it is
+summed.
+
+    tensor [rows, columns] --> sum over all elements of row[r] * column[c] * bits[r, c], modulo 2^64
+
+`row` and `column` are odd pseudo-random numbers of 64 bits that depend on the index alone. So the
+digest of a tensor is the sum of the digests of its parts: rows or columns that ranks hold, slices
+of a fused tensor. Different tensors of elements of at most 32 bits have the same digest with a
+probability below 2^-31, if the difference does not depend on the pseudo-random numbers, as a fault
+does not (multilinear hashing, Carter and Wegman 1979).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+ROWS, COLUMNS = 0x9E3779B97F4A7C15, 0xD1B54A32D192ED03
+"""seeds of the two kinds of factors"""
+CHUNK = 1 << 20
+"""elements that are widened to 64 bits at once: 8 MiB"""
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def digest(value: Tensor, row: int = 0, column: int = 0) -> Tensor:
+    """Return the digest of a part of a tensor, int64 [], on the tensor's device.
+
+    value: any dtype; [rows, ...], of which the dimensions behind the first count as one, or [rows].
+    `row` and `column` are the place of the part's first element in the whole tensor.
+    """
+    bits = value.detach().reshape(len(value), -1).view(WORDS[value.element_size()])
+    rows, columns = bits.shape
+    by_column = factors(COLUMNS, column, columns, value.device)
+    by_row = factors(ROWS, row, rows, value.device)
+    found = torch.zeros((), dtype=torch.int64, device=value.device)
+    step = max(1, CHUNK // columns)
+    for start in range(0, rows, step):
+        part = (bits[start : start + step] * by_column).sum(1)  # int64, by promotion
+        found += (part * by_row[start : start + step]).sum()
+    return found
+
+
+@lru_cache(maxsize=256)
+def factors(seed: int, start: int, count: int, device: torch.device) -> Tensor:
+    """Return the odd factors of so many indices, int64 [count]: splitmix64 of seed and index."""
+    index = torch.arange(start, start + count, dtype=torch.int64, device=device)
+    mixed = (index + 1) * _signed(seed)
+    mixed = (mixed ^ _shifted(mixed, 30)) * _signed(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ _shifted(mixed, 27)) * _signed(0x94D049BB133111EB)
+    return (mixed ^ _shifted(mixed, 31)) | 1
+
+
+def unsigned(found: int) -> int:
+    """Return a sum of digests modulo 2^64."""
+    return found % 2**64
+
+
+def _shifted(value: Tensor, by: int) -> Tensor:
+    """Shift right without the sign."""
+    return (value >> by) & ((1 << (64 - by)) - 1)
+
+
+def _signed(number: int) -> int:
+    """Return the number that int64 has for these 64 bits."""
+    return number - 2**64 if number >= 2**63 else number

@@ -1,0 +1,159 @@
+"""Weights that a vLLM engine holds, under the names and at the places of the published ones.
+
+    module, parameter --class of the layer--> parts of published tensors: (name, rows, columns)
+
+vLLM fuses tensors (q, k and v; gate and up) and gives each rank of a replica a part of them. Where
+each part comes from follows from the class of its layer. An engine that keeps weights in another
+form (packed for a CPU, quantized) is looked at before it makes that form: `quant_method` of a layer
+does so in `process_weights_after_loading`, which every load calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from forgedsl.runtime.proofs.digest import digest, unsigned
+from forgedsl.runtime.proofs.publication import Held
+
+STEPS_ASIDE = ".base_layer"
+"""what vLLM puts into the name of a layer with adapters"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of a parameter, and the place of its first element in the published tensor."""
+
+    name: str
+    value: Tensor
+    row: int = 0
+    column: int = 0
+
+
+class HeldWeights:
+    """Digests of the weights of one rank of an engine."""
+
+    def __init__(self, model: nn.Module, *, in_place: bool) -> None:
+        self._model = model
+        self._fused: Mapping[str, list[str]] = getattr(model, "packed_modules_mapping", {})
+        self._noted: dict[str, list[tuple[Part, Tensor]]] | None = None
+        """by module: digests taken before the load under way made another form of its weights"""
+        self._converts: set[str] = set()
+        tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
+        self._tied = {"lm_head": "model.embed_tokens"} if tied else {}
+        for name, module in model.named_modules():
+            if not in_place and hasattr(module, "quant_method"):
+                self._converts.add(name)
+                self._watch(name, module)
+
+    def begin(self) -> None:
+        """Note digests during the load that begins now."""
+        self._noted = {}
+
+    def take(self) -> list[Held]:
+        """Return the digests of all weights after a load, and end noting."""
+        noted, self._noted = self._noted or {}, None
+        found: list[tuple[str, Part, Tensor]] = []
+        for name, module in self._model.named_modules():
+            if name in self._converts:
+                found += [(name, part, value) for part, value in noted.get(name, ())]
+            else:
+                found += [(name, part, value) for part, value in self._digests(name, module)]
+        return [_held(*each) for each in found]
+
+    def names(self) -> set[str]:
+        """Return the published names that this engine has a place for."""
+        return {
+            name
+            for path, module in self._model.named_modules()
+            for parameter, _ in module.named_parameters(recurse=False)
+            for name in self._names(path, parameter, module)
+        }
+
+    def _watch(self, name: str, module: Any) -> None:
+        method = module.quant_method
+        convert = method.process_weights_after_loading
+
+        def noting(layer: nn.Module) -> None:
+            if self._noted is not None and layer is module:
+                self._noted[name] = list(self._digests(name, layer))
+            convert(layer)
+
+        method.process_weights_after_loading = noting
+
+    def _digests(self, name: str, module: nn.Module) -> Iterator[tuple[Part, Tensor]]:
+        for parameter, value in module.named_parameters(recurse=False):
+            for part in self._parts(name, parameter, module, value.data):
+                if part.value.numel():
+                    yield part, digest(part.value, part.row, part.column)
+
+    def _names(self, path: str, parameter: str, module: Any) -> list[str]:
+        path = path.replace(STEPS_ASIDE, "")
+        if parameter in ("w13_weight", "w2_weight"):
+            return [name for e in range(module.w13_weight.shape[0])
+                    for name in _expert(path, parameter, e)]  # fmt: skip
+        above, _, last = path.rpartition(".")
+        fused = [f"{above}.{each}" for each in self._fused.get(last, ())]
+        return [f"{each}.{parameter}" for each in fused or [self._tied.get(path, path)]]
+
+    def _parts(self, path: str, parameter: str, module: Any, value: Tensor) -> Iterator[Part]:
+        """Cut a parameter into the parts that are published, by the class of its layer."""
+        kind = {cls.__name__ for cls in type(module).__mro__}
+        names = self._names(path, parameter, module)
+        if parameter in ("w13_weight", "w2_weight"):
+            yield from _experts(names, parameter, module, value)
+        elif "VocabParallelEmbedding" in kind:
+            place = module.shard_indices
+            start, count = place.org_vocab_start_index, place.num_org_elements
+            yield Part(name=names[0], value=value[:count], row=start)
+        elif "QKVParallelLinear" in kind:
+            shares = (0, module.num_kv_head_replicas, module.num_kv_head_replicas)
+            rows = (
+                module.num_heads * module.head_size, module.num_kv_heads * module.head_size,
+                module.num_kv_heads * module.v_head_size,
+            )  # fmt: skip
+            at = [module.tp_rank // (copies or 1) for copies in shares]
+            yield from _cut(names, value, rows, at)
+        elif "ColumnParallelLinear" in kind:
+            rows = tuple(module.output_partition_sizes)
+            yield from _cut(names, value, rows, [module.tp_rank] * len(rows))
+        elif "RowParallelLinear" in kind and value.dim() > 1:
+            yield Part(name=names[0], value=value, column=module.tp_rank * value.shape[1])
+        else:
+            yield Part(name=names[0], value=value)
+
+
+def _cut(names: list[str], value: Tensor, rows: tuple[int, ...], at: list[int]) -> Iterator[Part]:
+    """Cut rows of fused tensors apart; this rank has the `at`-th share of each."""
+    start = 0
+    for name, count, share in zip(names, rows, at, strict=True):
+        yield Part(name=name, value=value[start : start + count], row=share * count)
+        start += count
+
+
+def _experts(names: list[str], parameter: str, module: Any, value: Tensor) -> Iterator[Part]:
+    rank = module.tp_rank
+    for expert, own in enumerate(value):
+        if parameter == "w2_weight":
+            yield Part(name=names[expert], value=own, column=rank * own.shape[1])
+            continue
+        half = len(own) // 2
+        yield from _cut(names[2 * expert : 2 * expert + 2], own, (half, half), [rank, rank])
+
+
+def _expert(path: str, parameter: str, expert: int) -> list[str]:
+    """Return the published names of an expert's weights."""
+    layer = path[: path.index(".experts") + len(".experts")]
+    parts = ("down_proj",) if parameter == "w2_weight" else ("gate_proj", "up_proj")
+    return [f"{layer}.{expert}.{part}.weight" for part in parts]
+
+
+def _held(where: str, part: Part, value: Tensor) -> Held:
+    rows = len(part.value)
+    return Held(
+        name=part.name, row=part.row, rows=rows, column=part.column,
+        columns=part.value.numel() // rows, value=unsigned(int(value)), where=where,
+    )  # fmt: skip
