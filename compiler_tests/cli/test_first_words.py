@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,36 @@ def test_fewer_processes_are_proposed_where_there_are_several(
     found = said(tmp_path, "lint", "cluster.memory=8GiB", "cluster.hosts=1", procs=procs)
     assert "P205" in found
     assert remedy in found
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (("run", "--seed", "abc"), "forgec run: --seed is a whole number, not `abc`; see `forgec"),
+        (("run", "--seed=1.5"), "forgec run: --seed is a whole number, not `1.5`; see `forgec"),
+        (("sim", "--steps", "many"), "forgec sim: --steps is a whole number, not `many`; see"),
+    ],
+)
+def test_a_value_of_an_option_is_refused_in_plain_words(
+    tmp_path: Path, words: tuple[str, ...], found: str
+) -> None:
+    assert found in said(tmp_path, *words)
+
+
+def test_the_host_of_a_plan_is_that_of_its_findings(tmp_path: Path) -> None:
+    """A step takes longer on two cores than on 64."""
+    words = ("n = 4", "n = 4000000")
+    (tmp_path / "u.forge").write_text(TEXT.replace("PROCS", "1").replace(*words))
+    word = ["plan", str(tmp_path / "u.forge"), "--host", "cpu"]
+    times = {
+        cores: re.search(
+            r"A316\]: a step takes about (.*) by the plan: `n` is 4,000,000",
+            CliRunner().invoke(app, [*word, f"cluster.cpus={cores}", "cluster.memory=9TiB"]).output,
+        )
+        for cores in (2, 64)
+    }
+    assert all(times.values())
+    assert times[2][1] != times[64][1]
 
 
 def test_a_hub_that_is_not_reached_is_said_once(

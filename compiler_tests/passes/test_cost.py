@@ -145,7 +145,17 @@ def test_dead_groups(p, size, dead, more):
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0042, "4.2 ms"), (3.44, "3.44 s"), (89.0, "89 s"), (320, "5.33 min"), (7200, "2 h")],
+    [
+        (0.0042, "4.2 ms"),
+        (3.44, "3.44 s"),
+        (89.0, "89 s"),
+        (320, "5.33 min"),
+        (7200, "2 h"),
+        (99 * 3600, "99 h"),
+        (120 * 3600, "5 days"),
+        (8e6, "92.6 days"),
+        (1e9, "32 years"),
+    ],
 )
 def test_time_text(seconds, text):
     assert time_text(seconds) == text

@@ -1,5 +1,6 @@
 """Memory of a plan: parameter counts, items, stores, what fits, P205 and P211."""
 
+import re
 import shlex
 from pathlib import Path
 
@@ -122,6 +123,19 @@ def test_too_large_a_microbatch_names_the_one_that_fits():
     assert found.label == "host 0, GPUs 0-3"
     rows = plan_of(GRPO)[0].memory.fitting_rows("trainer")
     assert found.help == f"`trainer.batch.rows = {rows}` fits"
+
+
+@pytest.mark.parametrize("edits", [(), ("trainer.device=cpu", "trainer.procs=1")])
+def test_rows_that_are_much_too_long_are_the_cause(edits):
+    told = plan_of(GRPO, "trainer.batch.seq_len=1e9", *edits)[1]
+    found = only(told, "P205")
+    fitting = re.fullmatch(
+        r"`trainer.batch.seq_len = (\d+)` fits, with `batch.rows = 1`", found.help
+    )
+    assert fitting, found.help
+    assert found.span.file.startswith("<command line: trainer.batch.seq_len")
+    fits = (f"trainer.batch.seq_len={fitting[1]}", "trainer.batch.rows=1")
+    assert "P205" not in [d.code for d in plan_of(GRPO, *fits, *edits)[1]]
 
 
 @pytest.mark.parametrize(("memory", "offered"), [(1024, True), (64, False)])

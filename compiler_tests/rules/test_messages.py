@@ -292,6 +292,10 @@ MISTAKES = [
      "name it as the loss does: `replay(..., adv = ...)`"),
     ("sync trainer -> generator", "sync generator -> trainer", "F108",
      "sync generator -> trainer", "sync from `trainer`"),
+    # of values
+    ("on_truncated = -0.5", "on_truncated = True", "F109", "True", ""),
+    ("warmup = 5", "warmup = None", "F109", "None", ""),
+    ("dtype = f32, c", "dtype = f32 // single\n  c", "S001", "//", "a quotient is `a / b`"),
 ]  # fmt: skip
 
 

@@ -205,6 +205,33 @@ def test_a_file_without_rows(tmp_path: Path) -> None:
         opened(file_source(path), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "kind", "why"),
+    [
+        ("rows.csv", b"", "csv", r"rows\.csv has no rows: its first line names the columns"),
+        ("rows.csv", b"a,b\n", "csv", r"rows\.csv has no rows: its first line names"),
+        ("rows.csv", b"a;b\n1;2\n", "csv", r"separated by `;`.*delimiter=';'.* < rows\.csv >"),
+        ("rows.csv", b'"a";"b"\n"1";"2"\n', "csv", r"separated by `;`"),
+        ("rows.tsv", b"a\tb\n1\t2\n", "csv", r"separated by `\\t`.*delimiter='\\t'"),
+        ("rows.csv", b'{"n": 1}\n', "csv", r"not CSV: write `jsonl\(\"rows\.csv\"\)`"),
+        ("rows.csv", b"a,b\n1,2\n", "parquet", r"not a parquet file: write `csv\(\"rows\.csv\"\)`"),
+        ("rows.x", b'{"n": 1}\n', "parquet", r"not a parquet file: write `jsonl\("),
+    ],
+)
+def test_a_file_that_another_source_reads_names_it(
+    tmp_path: Path, name: str, content: bytes, kind: str, why: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(LaunchError, match=why):
+        opened(file_source(tmp_path / name, kind), tmp_path)
+
+
+def test_a_header_with_a_comma_is_one_of_commas(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_bytes(b"n,a;b\n1,2;3\n")
+    assert opened(file_source(path, "csv"), tmp_path).at(0)[1] == {"n": "1", "a;b": "2;3"}
+
+
 def test_bad_parquet(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1")

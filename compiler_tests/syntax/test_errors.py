@@ -73,6 +73,7 @@ def test_one_slip_gives_one_error_at_its_place(text, code, where):
         ("model m { source = f('a') }\n", 'model m { source = f("a") }\n'),
         ("model m { source = \u201ca\u201d }\n", 'model m { source = "a" }\n'),
         ("// a\nparam x : int = 1\n", "# a\nparam x : int = 1\n"),
+        ("run { seed = 1 } // of all {\n// two\n", "run { seed = 1 } # of all {\n# two\n"),
         ("run { seed = 1 name = 2 }\n", "run { seed = 1, name = 2 }\n"),
         ("fn f(a: [B] f32) {\n  b = a\n  + 1\n  return b\n}\n",
          "fn f(a: [B] f32) {\n  b = (a\n  + 1)\n  return b\n}\n"),
@@ -87,6 +88,13 @@ def test_one_slip_gives_one_error_at_its_place(text, code, where):
 def test_fixes_give_a_file_without_errors(text, expected):
     assert fixed(text) == expected
     assert errors(expected) == []
+
+
+def test_a_slash_too_many_may_be_a_division():
+    reporter = Reporter()
+    parse(SourceFile("t.forge", 'param x : int = 7 // 2\nparam s : str = "a // b"\n'), reporter)
+    (only,) = reporter
+    assert (only.help, only.fix.safe) == ("a quotient is `a / b`", False)
 
 
 def test_a_quote_without_its_other_end_has_no_fix():

@@ -6,9 +6,11 @@ A command is imported when it is invoked.
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import typer
@@ -86,10 +88,9 @@ class _Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         words = with_sets(args, self._syntax(ctx))
         try:
-            return super().parse_args(ctx, words)
+            return super().parse_args(ctx, [*words])  # which it uses up
         except typer.BadParameter as error:
-            text = error.format_message().rstrip(".").replace("Value error, ", "")
-            said = f"{text[:1].lower()}{text[1:]}; see `forgec {self.name} --help`"
+            said = f"{_plainly(error, words)}; see `forgec {self.name} --help`"
             refuse(self.name or "", UsageError(said))
 
     def _syntax(self, ctx: Any) -> Syntax:
@@ -104,6 +105,30 @@ class _Command(TyperCommand):
             },
             num_words=None if -1 in words else sum(words),
         )
+
+
+WANTED = {
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "greater than": "more than",
+}
+"""what the option library says a value should be -> in our words"""
+
+
+def _plainly(error: typer.BadParameter, words: list[str]) -> str:
+    """What is wrong with the value of an option: `--seed is a whole number, not `abc``."""
+    text = error.format_message().rstrip(".").replace("Value error, ", "")
+    found = re.search(r"'(--?[\w-]+)'.*: Input should be ([^,]*)", text)
+    if found is None:
+        return f"{text[:1].lower()}{text[1:]}"
+    option, wanted = found.groups()
+    for theirs, ours in WANTED.items():
+        wanted = wanted.replace(theirs, ours)
+    given = next((v for w, v in pairwise(words) if w == option), "")
+    given = given or next((w.partition("=")[2] for w in words if w.startswith(f"{option}=")), "")
+    return f"{option} is {wanted}, not `{given}`"
 
 
 def _load(name: str, module: str, summary: str) -> Any:

@@ -98,21 +98,29 @@ def plan_file(
         if loaded.program is not None and lowered is not None:
             for diagnostic in advice(loaded.program, lowered.graph, lowered.plan):
                 loaded.reporter.report(diagnostic)
-        _lint(file, loaded, overrides, set_files)
+        _lint(file, loaded, overrides, set_files, host)
     if loaded.reporter.has_errors or lowered is None:
         return Planned(loaded=loaded, lowered=None, code=exit_code(loaded), state=state)
     return Planned(loaded=loaded, lowered=lowered, code=0, state=state)
 
 
 def _lint(
-    file: Path, loaded: Loaded, overrides: tuple[str, ...], set_files: tuple[Path, ...]
+    file: Path,
+    loaded: Loaded,
+    overrides: tuple[str, ...],
+    set_files: tuple[Path, ...],
+    host: Host | None,
 ) -> None:
-    """Add the findings of lint rules for the view that is planned."""
+    """Add the findings of lint rules for the view that is planned, on the host of the plan."""
     from forgedsl.lint.engine import lint_file
 
     assert loaded.program is not None
     linted = lint_file(
-        file, profile=loaded.program.profile or "none", overrides=overrides, set_files=set_files
+        file,
+        profile=loaded.program.profile or "none",
+        overrides=overrides,
+        set_files=set_files,
+        host=host,
     )
     for name, source in linted.sources.items():
         loaded.sources.setdefault(name, source)

@@ -23,6 +23,10 @@ from forgedsl.syntax import ast
 MIXTURE = "`mixture([a, b], weights = [0.5, 0.5])`"
 
 
+PYTHON = ("True", "False", "None")
+"""words of Python for `true`, `false` and `none`"""
+
+
 class Coercer:
     """Turns expressions into values of a type. `used` collects the declarations named."""
 
@@ -50,6 +54,9 @@ class Coercer:
             word = self._word(expr, type_)
             if word is not None:
                 return word
+            if expr.text in PYTHON and not self.names.knows(expr.text) and not _takes(type_, expr):
+                message = f"{what} is {type_.text}, not `{expr.text}`"
+                return self.ctx.error("F109", message, expr.span)
         if type_.base in ("deferred", "loss"):
             return Deferred(expr=expr, scope=scope)
         if type_.base == "ctor":
@@ -105,7 +112,8 @@ class Coercer:
         result = _convert(value, type_)
         if result is ERROR:
             given = type_name(value)
-            shown = "" if value is None else f" ({show(value)})"
+            base = {Seconds: "duration", Bytes: "bytes"}.get(type(value), "")
+            shown = "" if value is None else f" ({show(value, base)})"
             message = f"{what} is {type_.text}, not {given}{shown}"
             one = one_by_one(value) if isinstance(value, str) else ""
             help_text = one or _unit_help(value, type_)
@@ -298,6 +306,13 @@ def _not_of_hub(text: str, type_: Type) -> str:
     return (
         f'write `{form}("{text}")`' if form else "files are read by `jsonl(path)`, `parquet(path)`"
     )
+
+
+def _takes(type_: Type, expr: ast.Path) -> bool:
+    """True if a setting of this type can be what `True`, `False` or `None` mean."""
+    if expr.text == "None":
+        return type_.optional or "none" in type_.words or type_.base in ("any", "deferred")
+    return type_.base in ("bool", "any", "deferred")
 
 
 def _unit_help(value: Any, type_: Type) -> str:

@@ -66,9 +66,10 @@ def lint_file(
     set_files: Iterable[str | Path] = (),
     config: Config = DEFAULT,
     deep: Deep | None = None,
+    host: Host | None = None,
 ) -> Linted:
     """Check the file at `path`; `profile` restricts it to one view, `deep`
-    looks at this host and at what the file refers to."""
+    looks at this host and at what the file refers to, `host` is the one of the plans."""
     reporter = Reporter()
     source = read_source(path, str(path), reporter)
     if source is None:
@@ -82,6 +83,7 @@ def lint_file(
         config=config.for_file(path),
         deep=deep,
         on_disk=True,
+        host=host,
     )
 
 
@@ -95,6 +97,7 @@ def lint_source(
     config: Config = DEFAULT,
     deep: Deep | None = None,
     on_disk: bool = False,
+    host: Host | None = None,
 ) -> Linted:
     """Check a text whose imports are found in `folder`; `on_disk`: it stands there, with its data
     beside it."""
@@ -114,12 +117,12 @@ def lint_source(
         return Loader(views[view], sources, modules, checked)
 
     def look(view: str) -> None:
-        program = _resolved(file, source.name, folder, layered, loader(view), view)
+        program = _resolved(file, source.name, folder, layered, loader(view), view, host)
         if program is not None:
             found = View(
                 program, views[view], file=file, folder=folder, sources=sources, shared=shared
             )
-            _check(found, views[view], config, deep)
+            _check(found, views[view], config, deep, host)
 
     look(profile or AS_WRITTEN)
     profiles = _profiles((file, *(module.file for module in modules.values())))
@@ -152,6 +155,7 @@ def _resolved(
     overrides: tuple[Override, ...],
     loader: Loader,
     view: str,
+    host: Host | None,
 ) -> Program | None:
     """The program of a view, if the rules can look at it: without errors, everything with a value.
     A module with open parameters is looked at where it is imported."""
@@ -163,6 +167,7 @@ def _resolved(
         profile=view,
         overrides=overrides,
         allow_open=True,
+        host=host,
     )
     if program is None or loader.reporter.has_errors:
         return None
@@ -180,12 +185,14 @@ def _profiles(files: Iterable[ast.File]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _check(view: View, reporter: Reporter, config: Config, deep: Deep | None) -> None:
+def _check(
+    view: View, reporter: Reporter, config: Config, deep: Deep | None, host: Host | None
+) -> None:
     """Run the rules, and the checks of later stages if all losses are sound."""
     legal, planned = True, None
     if not reporter.has_errors and not is_module(view.file):
         live = {n: frozenset(f.name for f in v.tree.fields) for n, v in view.located.items()}
-        graph, made = _plan(view.program, view.folder, reporter, live=live)
+        graph, made = _plan(view.program, view.folder, reporter, host, live=live)
         legal = graph is not None
         planned = (graph, made) if graph is not None and made is not None else None
     view.planned = planned

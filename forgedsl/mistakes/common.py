@@ -131,11 +131,6 @@ def _missing_value(place: Place) -> Diagnostic | None:
 def _operator_at_line_start(place: Place) -> Diagnostic | None:
     if place.kind not in _OPERATORS or place.before.strip():
         return None
-    if place.source.text.startswith("//", place.start):
-        span = Span(place.source.name, place.start, place.start + 2)
-        fix = Fix(message="write `#`", edits=(Edit(text="#", span=span),))
-        message = "a comment begins with `#`"
-        return place.error("S001", "unexpected-token", message, span=span, fix=fix)
     return place.error(
         "S010",
         "operator-at-line-start",

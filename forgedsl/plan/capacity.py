@@ -43,6 +43,8 @@ ALONE = 0.9
 SHARED = 0.85
 """part of a GPU that an engine fills together with those it shares it with, where nothing is set"""
 MAX_ROWS = 4096
+SHORTEST = 64
+"""tokens of a row below which a shorter one is no remedy"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,13 @@ class MemoryPlan:
         rank = self.rank(service)
         trained = rank is not None and rank.trainer is not None and rank.trainer.trained
         return _fitting_rows(self.request, service) if trained else None
+
+    def fitting_seq_len(self, service: str) -> int:
+        """The longest row, a power of two, that fits alone; 0 if none does."""
+        length = 2 ** (self.request.rows[service][1].bit_length() - 1)
+        while length >= SHORTEST and not _fits(self.request, service, 1, length):
+            length //= 2
+        return length if length >= SHORTEST else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -388,16 +397,20 @@ def _on_host(rank: RankMemory | None, mesh: MeshPlan) -> int:
     return 0 if rank.trainer is None else offloaded(rank.trainer)
 
 
+def _fits(request: Request, name: str, rows: int, seq_len: int) -> bool:
+    """True if microbatches of so many rows of that length leave every memory below 92 %."""
+    ranks = ranks_of(replace(request, rows={**request.rows, name: (rows, seq_len)}))
+    mine = [s for s in stores(request, ranks) if name in s.services]
+    return all(s.share <= TIGHT for s in mine) and not starved_engines(
+        ranks, sharing(request, name)
+    )
+
+
 def _fitting_rows(request: Request, name: str) -> int:
     """The most rows that leave every memory below 92 %; 0 if not even one row does."""
 
     def fits(rows: int) -> bool:
-        changed = {**request.rows, name: (rows, request.rows[name][1])}
-        ranks = ranks_of(replace(request, rows=changed))
-        mine = [s for s in stores(request, ranks) if name in s.services]
-        return all(s.share <= TIGHT for s in mine) and not starved_engines(
-            ranks, sharing(request, name)
-        )
+        return _fits(request, name, rows, request.rows[name][1])
 
     low, high = 0, 1
     while high <= MAX_ROWS and fits(high):

@@ -533,12 +533,18 @@ def _remedies(program: Program, slowest: Stage) -> Iterator[str]:
         yield "a loss that does not read its log-probs (the service then goes away)"
 
 
+DAY = 24 * 3600
+
+
 def time_text(seconds: float) -> str:
     """A duration for people, e.g. "12 ms", "3.4 s", "12 min"."""
     for limit, unit, size in ((0.9995, "ms", 1e-3), (90, "s", 1.0), (5400, "min", 60.0)):
         if seconds < limit:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 3600:.3g} h"
+    for limit, unit, size in ((100 * 3600, "h", 3600), (730 * DAY, "days", DAY)):
+        if seconds < limit:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / (365.25 * DAY):,.0f} years"
 
 
 def by_service(stages: Iterable[Stage]) -> dict[str, float]:

@@ -21,6 +21,7 @@ from forgedsl.plan.capacity import (
     rank_of,
     starved_engines,
 )
+from forgedsl.plan.checks import written_at
 from forgedsl.plan.memory import (
     GIB,
     MAX_RUNNING,
@@ -35,6 +36,9 @@ from forgedsl.plan.memory import (
 from forgedsl.plan.meshes import number, setting_label
 from forgedsl.records import replace
 from forgedsl.source import Span
+
+LONG = 16
+"""rows so many times as long as fits are the cause, not the model or the number of processes"""
 
 
 def check_memory(request: Request, plan: MemoryPlan) -> list[Diagnostic]:
@@ -65,6 +69,9 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
         place = ""
     span = _span(decl, rows=bool(plan.fitting_rows(largest)))
     remedies = tuple(_remedies(request, plan, store, largest))
+    if shorter := _shorter(plan, store, largest):
+        span = written_at(decl, "batch.seq_len")
+        remedies = (shorter,)
     most = max(store.parts, key=lambda name: store.parts[name])
     for key, decls in (
         ("groups", request.program.buffers), ("procs", request.program.environments),
@@ -91,6 +98,18 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
         notes=tuple(_notes(plan, store)),
         help="; ".join(remedies),
     )
+
+
+def _shorter(plan: MemoryPlan, store: Store, name: str) -> str:
+    """A length of rows that fits, where one row alone is too long and takes most of a memory."""
+    rank = plan.rank(name)
+    shape = None if rank is None else rank.trainer
+    if shape is None or plan.fitting_rows(name) != 0 or store.parts[name] < 0.5 * store.bytes:
+        return ""
+    length = plan.fitting_seq_len(name)
+    if not 0 < length <= shape.seq_len // LONG:
+        return ""
+    return f"`{name}.batch.seq_len = {length}` fits, with `batch.rows = 1`"
 
 
 def _fewer(store: Store, setting: str, count: int, size: int) -> str:

@@ -4,7 +4,7 @@ Where the parser stops, the error becomes a diagnostic (syntax_help.py), and par
 the statement finished as far as it is written (mending.py), else behind it, the parser's stack cut
 back to the innermost block. Several mistakes are found in one pass, and none causes another. If
 braces do not balance, the file is parsed again with the missing `}` put where recovery.py found it
-missing, or another bracket.
+missing, or another bracket; and without its comments that begin with `//`.
 """
 
 from __future__ import annotations
@@ -70,6 +70,13 @@ def parse(source: SourceFile, reporter: Reporter) -> ast.File:
     first = _Run(source, Reporter(), ())
     file = first.file()
     if file is not None:
+        return file
+    if comments := recovery.slash_comments(source):
+        others = Reporter()
+        blank = recovery.without_comments(source.text, comments)
+        file = parse(SourceFile(source.name, blank), others)
+        for diagnostic in [*comments, *others][:MAX_ERRORS]:
+            reporter.report(diagnostic)
         return file
     read = first.read()
     wrong = recovery.wrong_brackets(read)

@@ -4,6 +4,7 @@
 - `end_of_statement` is where the next statement begins in the text;
 - `unclosed_blocks` finds the `{` that has no `}`: an unindented declaration inside a block, or the
   end of the file, says where the `}` is missing;
+- `slash_comments` finds comments that begin with `//`, which is nothing in the language;
 - `too_deep` finds an expression too deep for the recursive passes.
 """
 
@@ -19,11 +20,47 @@ from forgedsl.syntax import ast
 
 OPAQUE = r'"""(?:[^"\\]|\\.|"(?!""))*"""|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*'
 _SCAN = re.compile(rf"{OPAQUE}|[{{}}\n]", re.DOTALL)
+_SLASHES = re.compile(rf"{OPAQUE}|//[^\n]*", re.DOTALL)
 _BRACKETS = re.compile(rf"{OPAQUE}|[{{}}()\[\]]", re.DOTALL)
 _DECLARATION = re.compile(
     r"(?:param|require|import)\b|[A-Za-z_]\w*[ \t]+[A-Za-z_]\w*[ \t]*[:={(]"
     r"|profile\b|(?:cluster|schedule|checkpoint|logging|run|launcher)\b[^=\n]*\{"
 )
+
+
+def slash_comments(source: SourceFile) -> list[Diagnostic]:
+    """S001 of each `//` outside of texts and comments; what follows on the line is its comment."""
+    found = []
+    for match in _SLASHES.finditer(source.text):
+        if not match[0].startswith("//"):
+            continue
+        span = Span(source.name, match.start(), match.start() + 2)
+        before = source.text[: match.start()].rpartition("\n")[2].strip()
+        divides = re.search(r"[-=(,+*/]\s*[\w.)]+$", before) and re.fullmatch(
+            r"\s*[\w.]+\s*", match[0][2:]
+        )
+        edit = Edit(text="#", span=span)
+        found.append(
+            Diagnostic(
+                code="S001",
+                name="unexpected-token",
+                severity=Severity.ERROR,
+                message="a comment begins with `#`",
+                span=span,
+                help="a quotient is `a / b`" if divides else "",
+                fix=Fix(message="write `#`", edits=(edit,), safe=not divides),
+            )
+        )
+    return found
+
+
+def without_comments(text: str, found: list[Diagnostic]) -> str:
+    """The text with blanks for the comments that these are about."""
+    for diagnostic in found:
+        start = diagnostic.span.start
+        line = text[start:].partition("\n")[0]
+        text = text[:start] + " " * len(line) + text[start + len(line) :]
+    return text
 
 
 def begins_declaration(text: str, offset: int) -> bool:

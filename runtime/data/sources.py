@@ -184,8 +184,19 @@ def open_source(
     else:
         rows, name = _file_rows(spec, job_dir), _as_written(spec.path)
     if len(rows) == 0:
-        raise LaunchError(f"{name} has no rows")
+        raise LaunchError(f"{name} has no rows{_of_what(spec)}")
     return Table(rows, shuffle, name)
+
+
+ROWS = {
+    "csv": ": its first line names the columns, and each line below is a row",
+    "jsonl": ": a row is a line with a JSON object",
+    "json": ": it is an empty list",
+}
+
+
+def _of_what(spec: job.DataSource) -> str:
+    return ROWS.get(spec.kind, "")
 
 
 def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
@@ -201,14 +212,26 @@ def _file_rows(spec: job.FileSource, job_dir: Path) -> Sequence[Row]:
     _check_digest(hashlib.sha256(content).hexdigest(), spec, f"{name} is not the file")
     match spec.kind:
         case "parquet":
-            return _ParquetRows(path, name)
+            return _ParquetRows(path, name, _form_of(content, path))
         case "csv":
+            if (form := _form_of(content, path)) in ("parquet", "json", "jsonl"):
+                raise LaunchError(f'{name}: not CSV: write `{form}("{name}")`')
             return _Rows(csv_rows(content, name))
         case "json":
             return _Rows(json_rows(content, name))
     if other := _another_form(content, name):
         raise LaunchError(f"{name} {other}")
     return _JsonlRows(content)
+
+
+def _form_of(content: bytes, path: Path) -> str:
+    """Return the source that reads such a file, by its first bytes or its name; "" if unknown."""
+    start = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
+    if start == b"PAR1":
+        return "parquet"
+    if start[:1] in (b"{", b"["):
+        return "jsonl" if start[:1] == b"{" else "json"
+    return path.suffix[1:] if path.suffix in (".csv", ".jsonl", ".json") else ""
 
 
 def _disk_rows(spec: job.FileSource, path: Path, name: str) -> Sequence[Row]:
@@ -327,7 +350,7 @@ class _Rows(Sequence[Row]):
 class _ParquetRows(Sequence[Row]):
     """Rows of a parquet file, decoded on access."""
 
-    def __init__(self, path: Path, name: str) -> None:
+    def __init__(self, path: Path, name: str, form: str) -> None:
         import pyarrow
         from pyarrow import parquet
 
@@ -335,6 +358,8 @@ class _ParquetRows(Sequence[Row]):
             self.table = parquet.read_table(path)
         except pyarrow.ArrowInvalid as error:
             why = str(error).replace(str(path), name)
+            if form and form != "parquet":
+                why = f'write `{form}("{name}")`'
             raise LaunchError(f"{name}: not a parquet file: {why}") from error
 
     def __len__(self) -> int:

@@ -17,7 +17,15 @@ from forgedsl.errors import LaunchError
 def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
     """Read CSV: rows as dicts by the header, all values text; a row of another length is given as
     the reason why it is unusable."""
-    reader = csv.reader(_text(content, name).splitlines(keepends=True), strict=True)
+    text = _text(content, name)
+    if other := separator_of(text):
+        shown = {"\t": r"\t"}.get(other, other)
+        raise LaunchError(
+            f"{name}: its columns are separated by `{shown}`, and `csv` reads commas: "
+            f'python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, '
+            f"delimiter='{shown}'))\" < {name} > rows.csv"
+        )
+    reader = csv.reader(text.splitlines(keepends=True), strict=True)
     try:
         header = next(reader, [])
         if len(set(header)) < len(header):
@@ -32,6 +40,13 @@ def csv_rows(content: bytes, name: str) -> list[dict[str, str] | str]:
         else f"{len(row)} values, and the header has {len(header)} columns"
         for row in rows
     ]
+
+
+def separator_of(text: str) -> str:
+    """Return what separates the columns of a header if it is no comma; else ""."""
+    header = text.partition("\n")[0]
+    found = [mark for mark in (";", "\t", "|") if mark in header]
+    return found[0] if found and "," not in header else ""
 
 
 def json_rows(content: bytes, name: str) -> list[Any]:
