@@ -135,8 +135,7 @@ def lint_source(
     known = frozenset(rule.code for rule in FINDINGS if whole and config.runs(rule.code))
     one_of_many = profile is not None and bool(profiles)
     merged = suppress((*reporter, *_merge(views, one_of_many)), sources, known)
-    configured = (config.applied(diagnostic) for diagnostic in merged)
-    found = _ordered(d for d in configured if d is not None)
+    found = _ordered(d for d in map(config.applied, merged) if d is not None)
     return Linted(diagnostics=found, sources=sources, looked=_looked(shared))
 
 
