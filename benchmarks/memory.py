@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from forgedsl.plan.memory import CPU_POOL
+from forgedsl.services.vllm.memory import CPU_POOL
 
 HERE = Path(__file__).parent
 FORGE = HERE / "memory.forge"

@@ -24,9 +24,9 @@ os.environ["FORGE_CALIBRATION"] = ""  # plans must not depend on runs of this ma
 from forgedsl.api import load
 from forgedsl.build.python import modules
 from forgedsl.cli.graph import Format, View, drawing_from
-from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.plan.text import render_plan
+from forgedsl.sizes.hosts import Host
 
 ROOT = Path(__file__).parents[1]
 HOSTS = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from forgedsl.diagnostics import Reporter
 from forgedsl.errors import SourceError, expect
-from forgedsl.hir.context import Context, Host
+from forgedsl.hir.context import Context
 from forgedsl.hir.evaluate import Names
 from forgedsl.hir.instantiate import ModuleNames, instantiate
 from forgedsl.hir.modules import Loader, Module
@@ -25,6 +25,7 @@ from forgedsl.hir.table import Entry
 from forgedsl.ir.program import Function, Origin, Program, Scope
 from forgedsl.mistakes.other_tools import as_override
 from forgedsl.records import dataclass
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import NO_SPAN, SourceFile, Span
 from forgedsl.syntax import ast, decode, parse, read_source
 

@@ -6,8 +6,7 @@
 An extension is a Python package beside that pyproject.toml. What it defines under these names is
 added to the tuples of the same names here:
 
-    my_rank             OPERATIONS (operations/registry), KINDS (services/registry),
-                        SERVICES (lower/parts), LOWERED (lower/services), RANKS (plan/capacity)
+    my_rank             OPERATIONS (operations/registry), KINDS (services/registry)
     my_rank.runtime     OPERATIONS (runtime/operations/registry), KINDS (runtime/services/registry)
 
 The compiler imports the first, and no torch with it; what runs or rehearses a job imports both. A

@@ -13,10 +13,10 @@ from forgedsl.errors import LaunchError
 from forgedsl.families import registry
 from forgedsl.families.base import Unsupported
 from forgedsl.lower import job as spec
-from forgedsl.plan.optimizers import checkpoint_bytes
-from forgedsl.plan.params import ITEMSIZE, adapter_params, num_params
 from forgedsl.runs.checkpoints import checkpoint_steps
 from forgedsl.runtime.models import resolve_model
+from forgedsl.sizes.optimizers import checkpoint_bytes
+from forgedsl.sizes.params import ITEMSIZE, adapter_params, num_params
 from forgedsl.types.flow import Role
 
 GIB = 2**30

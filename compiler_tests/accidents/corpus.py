@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forgedsl.cli.data_checks import Eyes
-from forgedsl.hir.context import Host
 from forgedsl.lint.engine import Deep, lint_source
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 
 FOLDER = Path(__file__).parent

@@ -11,7 +11,7 @@ from forgedsl.cli import fmt, lint, main
 from forgedsl.cli.commands import COMMANDS
 from forgedsl.mistakes.common import BLOCKS
 from forgedsl.schema import KINDS, SERVICES, SINGLETONS
-from forgedsl.services.vllm import ENGINE_ARGUMENTS
+from forgedsl.services.vllm.facts import ENGINE_ARGUMENTS
 
 ROOT = Path(__file__).parents[2]
 GRPO = ROOT / "pipelines/grpo_math.forge"

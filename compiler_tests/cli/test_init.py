@@ -52,9 +52,9 @@ def test_a_template_is_canonical(name: str) -> None:
 
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_all_data_of_a_template_is_found_from_anywhere(name: str, tmp_path: Path) -> None:
-    from forgedsl.hir.context import Host
     from forgedsl.lower.build import lower
-    from forgedsl.plan.host import Host as PlanHost
+    from forgedsl.sizes.hosts import Host
+    from forgedsl.sizes.hosts import Host as PlanHost
 
     for path, text in project(name).items():
         (tmp_path / path).parent.mkdir(exist_ok=True)

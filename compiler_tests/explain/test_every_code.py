@@ -16,12 +16,12 @@ from forgedsl.cli.data_checks import Eyes
 from forgedsl.diagnostics import Reporter
 from forgedsl.explain.codes import pages
 from forgedsl.graph.dataflow import build
-from forgedsl.hir.context import Host
 from forgedsl.lint.engine import Deep, lint_file, lint_source
 from forgedsl.lint.suppress import CODES
 from forgedsl.plan.liveness import check_liveness
 from forgedsl.plan.plan import advice, plan
 from forgedsl.report import full
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 from forgedsl.syntax import decode
 

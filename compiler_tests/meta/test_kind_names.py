@@ -7,8 +7,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 UNITS = (
-    "forgedsl/services/", "forgedsl/lower/parts.py", "forgedsl/lower/services.py",
-    "forgedsl/plan/capacity.py", "runtime/services/titan/", "runtime/services/vllm/",
+    "forgedsl/services/titan/", "forgedsl/services/vllm/", "forgedsl/services/registry.py",
+    "runtime/services/titan/", "runtime/services/vllm/", "runtime/services/registry.py",
 )  # fmt: skip
 PACKAGES = ("forgedsl/lower/lock.py", "runtime/actors/base.py")
 """which name the Python packages"""

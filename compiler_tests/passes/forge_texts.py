@@ -4,9 +4,9 @@ from pathlib import Path
 
 from forgedsl.api import Loaded, load_text
 from forgedsl.graph.dataflow import build
-from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.plan.plan import plan
+from forgedsl.sizes.hosts import Host
 
 GRPO = """forge 1
 import "std/rl" as rl

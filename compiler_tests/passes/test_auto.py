@@ -11,8 +11,8 @@ from forgedsl.cli.app import app
 from forgedsl.cli.resuming import differences
 from forgedsl.cli.run import prepare
 from forgedsl.cli.running import Request
-from forgedsl.hir.context import Host
 from forgedsl.lower.lock import choices, lock_text
+from forgedsl.sizes.hosts import Host
 
 OPEN = changed(
     GRPO,

@@ -10,11 +10,11 @@ from forge_texts import loaded
 from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
-from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.runs.data import Span
 from forgedsl.sim.estimate import from_plan
 from forgedsl.sim.measure import compare, estimate_of, figures
+from forgedsl.sizes.hosts import Host
 
 H200 = Host(gpus=1, gpu="H200")
 DAPO = """forge 1

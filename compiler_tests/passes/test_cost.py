@@ -11,12 +11,12 @@ from forge_texts import GRPO, SFT, changed, graph_of, loaded, plan_of
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
 from forgedsl.plan.cost import DeadGroups, pipeline_slowdown, split_seconds, time_text
-from forgedsl.plan.devices import LINK, REDUCE
 from forgedsl.plan.liveness import Net, Transition, check_liveness, credit_loops, exits, net_of
-from forgedsl.plan.params import forward_flops, stage_layers
 from forgedsl.plan.plan import advice, plan
 from forgedsl.plan.text import render_plan
 from forgedsl.plan.timeline import timeline
+from forgedsl.sizes.devices import LINK, REDUCE
+from forgedsl.sizes.params import forward_flops, stage_layers
 
 FILTERED = changed(
     GRPO,

@@ -7,9 +7,9 @@ import pytest
 from forge_texts import changed, plan_of
 
 from forgedsl.api import load_text
-from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.lower.lock import lock_text
+from forgedsl.sizes.hosts import Host
 
 DESK = '''
 from forgedsl.environment import Environment, Step, tool

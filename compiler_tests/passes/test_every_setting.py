@@ -277,7 +277,11 @@ def read() -> frozenset[tuple[str, str]]:
         if "stub" not in p.parts and "twin" not in p.stem
     ]
     paths = {f"forgedsl.{'.'.join(p.relative_to(ROOT).with_suffix('').parts)}": p for p in files}
-    jobs = {f"forgedsl.lower.{n}": ROOT / f"forgedsl/lower/{n}.py" for n in ("job", "parts")}
+    kinds = {
+        f"services.{path.parent.name}.job" for path in (ROOT / "forgedsl").glob("services/*/job.py")
+    }
+    names = {"lower.job", "job.parts", *kinds}
+    jobs = {f"forgedsl.{n}": ROOT / f"forgedsl/{n.replace('.', '/')}.py" for n in names}
     modules = [BuildSource(str(p), n.removesuffix(".__init__")) for n, p in (paths | jobs).items()]
     types = build.build(modules, options).types
     found = set()
@@ -286,7 +290,7 @@ def read() -> frozenset[tuple[str, str]]:
             owner = get_proper_type(types[each.expr])
             for one in owner.items if isinstance(owner, UnionType) else [owner]:
                 one = get_proper_type(one)
-                if isinstance(one, Instance) and one.type.fullname.startswith("forgedsl.lower."):
+                if isinstance(one, Instance) and one.type.module_name in jobs:
                     found.add((one.type.name, each.name))
     return frozenset(found)
 

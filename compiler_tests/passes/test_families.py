@@ -8,7 +8,7 @@ from forge_texts import GRPO, plan_of
 
 from forgedsl.families import registry
 from forgedsl.families.base import Dims, Family, Unsupported, difference
-from forgedsl.plan.params import active_params, adapter_params, num_params
+from forgedsl.sizes.params import active_params, adapter_params, num_params
 
 PUBLISHED = {
     ("qwen2", "0.5B"): 494_032_768, ("qwen2", "1.5B"): 1_543_714_304,

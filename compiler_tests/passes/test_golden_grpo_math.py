@@ -11,9 +11,9 @@ import pytest
 
 from forgedsl.api import load
 from forgedsl.cli.graph import Format, View, drawing_from
-from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.plan.text import render_plan
+from forgedsl.sizes.hosts import Host
 
 PIPELINE = Path(__file__).parents[2] / "pipelines" / "grpo_math.forge"
 WHOLE, *OTHERS = PROFILES = ("cpu", "gpu1", "cluster")

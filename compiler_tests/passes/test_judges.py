@@ -8,9 +8,9 @@ from forge_texts import GRPO, changed, loaded, plan_of
 
 from forgedsl.api import load_text
 from forgedsl.graph.dataflow import build
-from forgedsl.hir.context import Host
 from forgedsl.lower.build import lower
 from forgedsl.plan.alternatives import alternatives, render
+from forgedsl.sizes.hosts import Host
 
 PROMPT = "{prompt} {response} {row.topic} 1 to 5:"
 ASKED = f'judge.score(prompt = "{PROMPT}", scale = [1, 5])'

@@ -10,12 +10,12 @@ from forge_texts import GRPO, SFT, changed, loaded, plan_of
 from forgedsl.diagnostics import Severity
 from forgedsl.families.registry import family
 from forgedsl.graph.dataflow import build
-from forgedsl.hir.context import Host
 from forgedsl.plan.capacity import TIGHT
 from forgedsl.plan.host import described_host
-from forgedsl.plan.memory import GIB
-from forgedsl.plan.params import kv_bytes, num_params
 from forgedsl.plan.plan import advice, plan
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.memory import GIB
+from forgedsl.sizes.params import kv_bytes, num_params
 
 COLOCATED = changed(
     GRPO,

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from forgedsl.families.base import Dims
-from forgedsl.plan.memory import (
-    CPU_POOL,
-    GIB,
+from forgedsl.services.titan.facts import KIND
+from forgedsl.services.titan.memory import (
     HEAD_ELEMENTS,
     TrainerShape,
     activation_items,
     layer_bytes,
 )
-from forgedsl.plan.params import num_params
-from forgedsl.services.titan import KIND
+from forgedsl.services.vllm.memory import CPU_POOL
+from forgedsl.sizes.memory import GIB
+from forgedsl.sizes.params import num_params
 
 DIMS = {"hidden": 256, "heads": 6, "kv_heads": 2, "head_dim": 32, "ffn": 640, "vocab": 64}
 PUBLISHED = {"hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn": 12288,

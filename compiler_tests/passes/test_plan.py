@@ -3,8 +3,8 @@
 import pytest
 from forge_texts import GRPO, SFT, changed, plan_of, text_at
 
-from forgedsl.hir.context import Host
 from forgedsl.plan.meshes import pools_host
+from forgedsl.sizes.hosts import Host
 
 BARE = Host(gpus=0, gpu=None, gpu_memory=0, cpus=2)
 

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from forgedsl.cli.app import app
 from forgedsl.diagnostics import Reporter
 from forgedsl.graph.dataflow import build
-from forgedsl.hir.context import Host, gpu_bytes
 from forgedsl.ir.program import Ref
 from forgedsl.plan.alternatives import alternatives, render
 from forgedsl.plan.capacity import TIGHT
@@ -21,6 +20,7 @@ from forgedsl.plan.schedule import plan_schedule
 from forgedsl.plan.search import changed as with_values
 from forgedsl.plan.search import everything, search
 from forgedsl.records import replace
+from forgedsl.sizes.hosts import Host, gpu_bytes
 
 SYNC = ("schedule async { steps = 500, max_policy_age = 1 }", "schedule sync { steps = 5 }")
 SMALL = changed(

@@ -6,10 +6,10 @@ import pytest
 from forge_texts import GRPO, changed, plan_of
 
 from forgedsl import transports
-from forgedsl.hir.context import Host
-from forgedsl.plan.devices import linked
-from forgedsl.plan.params import num_params
 from forgedsl.plan.plan import Plan
+from forgedsl.sizes.devices import linked
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.params import num_params
 from forgedsl.transports import TRANSPORTS, Spot, choose
 
 TRAINER, BESIDE, REMOTE = (Spot(host=h, gpus=(g,), procs=1) for h, g in ((0, 0), (0, 1), (1, 0)))

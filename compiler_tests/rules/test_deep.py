@@ -13,8 +13,8 @@ import pytest
 from forgedsl.cli import data_checks
 from forgedsl.cli.data_checks import Eyes
 from forgedsl.families.qwen3 import FAMILY
-from forgedsl.hir.context import Host
 from forgedsl.lint.engine import Deep, lint_source
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 
 from .conftest import BASE

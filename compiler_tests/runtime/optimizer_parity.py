@@ -14,11 +14,11 @@ from lora_parity import loss_of
 from precision_parity import local
 
 from forgedsl.lower import job as spec
-from forgedsl.plan.memory import TrainerShape, state_items
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer, complete_moments
-from forgedsl.services.titan import KIND
+from forgedsl.services.titan.facts import KIND
+from forgedsl.services.titan.memory import TrainerShape, state_items
 
 STEPS = 4
 COMMON = {"lr": 1e-2, "weight_decay": 0.1}

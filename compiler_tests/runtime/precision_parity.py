@@ -15,12 +15,11 @@ from lora_parity import loss_of
 from torch.distributed.fsdp import CPUOffloadPolicy
 
 from forgedsl.lower import job as spec
-from forgedsl.plan.capacity import TrainerShape
-from forgedsl.plan.memory import state_items
 from forgedsl.runtime.rendezvous import meeting
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream.optimizers import build_optimizer
-from forgedsl.services.titan import KIND
+from forgedsl.services.titan.facts import KIND
+from forgedsl.services.titan.memory import TrainerShape, state_items
 
 OPT = spec.Optimizer(lr=1e-2, eps=1e-6, weight_decay=0.1, betas=(0.9, 0.95))
 STEPS = 4

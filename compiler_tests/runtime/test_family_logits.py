@@ -14,7 +14,7 @@ import tolerance
 import torch
 
 from forgedsl.families import registry
-from forgedsl.plan.params import num_params
+from forgedsl.sizes.params import num_params
 
 HEADS = {"heads": 2, "kv_heads": 1, "head_dim": 32}  # vLLM's attention on CPU knows 32, 64, ...
 STRETCHED = {"factor": 4.0, "low": 1.0, "high": 4.0, "original": 32}

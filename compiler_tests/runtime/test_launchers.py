@@ -16,8 +16,8 @@ import tolerance
 import torch
 
 from forgedsl.errors import LaunchError
+from forgedsl.job.parts import Place
 from forgedsl.lower import job as spec
-from forgedsl.lower.parts import Place
 from forgedsl.runtime import meshes
 from forgedsl.runtime.launch import run
 from forgedsl.runtime.service_backend import check_supported

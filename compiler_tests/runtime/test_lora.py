@@ -8,7 +8,7 @@ import pytest
 from family_parity import dims_of
 from test_family_logits import close_of, printed
 
-from forgedsl.plan.params import adapter_params
+from forgedsl.sizes.params import adapter_params
 
 FAMILIES = ("qwen2", "llama3", "qwen3_moe")
 

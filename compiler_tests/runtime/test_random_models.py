@@ -11,8 +11,8 @@ import torch
 import torch.distributed as dist
 
 from forgedsl.errors import LaunchError
+from forgedsl.job.parts import Arch
 from forgedsl.lower import job as spec
-from forgedsl.lower.parts import Arch
 from forgedsl.runtime.models import resolve_model
 from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
-    from forgedsl.lower.parts import Spec
+    from forgedsl.job.parts import Spec
 
 WIDTH = 100
 INDENT = "    "
@@ -119,7 +119,7 @@ def given(spec: Spec, *, but: Sequence[str] = ()) -> list[tuple[str, Any]]:
 
 def coded(value: Any) -> Any:
     """A value of a job as code."""
-    from forgedsl.lower.parts import Spec
+    from forgedsl.job.parts import Spec
 
     if isinstance(value, Spec):
         return Call(type(value).__name__, given(value))

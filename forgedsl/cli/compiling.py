@@ -12,7 +12,7 @@ from forgedsl.diagnostics import Severity
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
-    from forgedsl.hir.context import Host
+    from forgedsl.sizes.hosts import Host
 
 
 UNREADABLE = "S016"

@@ -27,10 +27,10 @@ from forgedsl.errors import writing
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
     from forgedsl.drawing.drawing import Drawing
-    from forgedsl.hir.context import Host
     from forgedsl.ir.graph import Graph
     from forgedsl.ir.program import Program
     from forgedsl.plan.plan import Plan
+    from forgedsl.sizes.hosts import Host
 
 
 class Format(StrEnum):
@@ -98,8 +98,8 @@ def drawing_of(
     Without a host, the assumed one of lint is planned for.
     """
     from forgedsl.cli.compiling import exit_code, print_planned
-    from forgedsl.hir.context import Host
     from forgedsl.passes import Request, compile_program
+    from forgedsl.sizes.hosts import Host
 
     host = host or Host()
     compiled = compile_program(

@@ -10,7 +10,7 @@ import subprocess
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from forgedsl.hir.context import Host
+    from forgedsl.sizes.hosts import Host
 
 HERE = "here"
 MIB = 2**20
@@ -20,9 +20,9 @@ def host_of(text: str, command: str) -> Host:
     """The host to plan for; prints misuse and exits with 2."""
     from forgedsl.cli.calibrate import calibration_path, read_calibration
     from forgedsl.cli.overrides import UsageError, refuse
-    from forgedsl.hir.context import Host
     from forgedsl.plan.host import described_host
     from forgedsl.records import replace
+    from forgedsl.sizes.hosts import Host
 
     host = Host(**detect_host(), said="this host") if text == HERE else described_host(text)
     if isinstance(host, str):

@@ -181,8 +181,8 @@ def _lint(path: Path, options: argparse.Namespace, config: Config) -> Linted:
     if options.deep:
         from forgedsl.cli.data_checks import Eyes
         from forgedsl.cli.host import detect_host
-        from forgedsl.hir.context import Host
         from forgedsl.lint.engine import Deep
+        from forgedsl.sizes.hosts import Host
 
         deep = Deep(host=Host(**detect_host()), outside=Eyes())
     layers = {"overrides": options.set, "set_files": options.set_file}

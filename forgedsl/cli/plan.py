@@ -22,10 +22,10 @@ from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Planned
-    from forgedsl.hir.context import Host
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.diff import Change
     from forgedsl.plan.alternatives import Alternatives as Found
+    from forgedsl.sizes.hosts import Host
 
 DIFFERS = 3
 

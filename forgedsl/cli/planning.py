@@ -18,10 +18,10 @@ from forgedsl.records import dataclass
 
 if TYPE_CHECKING:
     from forgedsl.api import Loaded
-    from forgedsl.hir.context import Host
     from forgedsl.lower.build import Lowered
     from forgedsl.lower.job import Job
     from forgedsl.passes.state import State
+    from forgedsl.sizes.hosts import Host
 
 OF_RULES = re.compile(r"[ADLRTXN]|F104")
 """codes whose findings come from lint rules; the others come from loading and planning"""

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from forgedsl.ir.graph import EdgeKind, Graph, Node
 from forgedsl.operations.registry import operation
 from forgedsl.plan.cost import time_text
-from forgedsl.plan.memory import GIB
-from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.sizes import PlannedSizes
+from forgedsl.sizes.memory import GIB
+from forgedsl.sizes.meshes import MeshPlan
 
 Details = tuple[tuple[str, str], ...]
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Program
-from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
+from forgedsl.sizes.meshes import MeshPlan
 
 FORMAT_VERSION = "1.0"
 

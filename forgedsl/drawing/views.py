@@ -28,11 +28,11 @@ from forgedsl.ir.graph import EdgeKind, Graph
 from forgedsl.ir.program import Program
 from forgedsl.plan.cost import time_text
 from forgedsl.plan.host import host_text
-from forgedsl.plan.memory import GIB
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.timeline import SYNC, Bar, timeline
 from forgedsl.records import dataclass
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.memory import GIB
 
 CELL_HEIGHT, CELL_GAP, PER_ROW = 52.0, 10.0, 8
 HOSTS = 8

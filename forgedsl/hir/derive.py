@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from forgedsl.hir.context import ERROR, under
+from forgedsl.hir.context import ERROR
 from forgedsl.hir.file import File
 from forgedsl.ir.program import Constructor, Origin, Value
 from forgedsl.launchers import registry
 from forgedsl.settings import Auto
+from forgedsl.sizes.hosts import under
 from forgedsl.source import NO_SPAN
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, Self
 
 from forgedsl.hir.collect import Collector
-from forgedsl.hir.context import Context, Host
+from forgedsl.hir.context import Context
 from forgedsl.hir.modules import Loader
 from forgedsl.hir.params import Params
 from forgedsl.hir.settings import Coercer
@@ -19,6 +19,7 @@ from forgedsl.hir.table import Declared, Entry
 from forgedsl.ir.program import Scope, Value
 from forgedsl.settings import Setting
 from forgedsl.shipped import SHIPPED
+from forgedsl.sizes.hosts import Host
 from forgedsl.syntax import ast
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from forgedsl import extensions
 from forgedsl.hir import imports, requirements
-from forgedsl.hir.context import ERROR, Host
+from forgedsl.hir.context import ERROR
 from forgedsl.hir.environments import resolve_environments
 from forgedsl.hir.evals import with_losses
 from forgedsl.hir.flow import resolve_flow
@@ -22,6 +22,7 @@ from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolver import Resolver
 from forgedsl.hir.rewards import resolve_rewards
 from forgedsl.ir.program import Decl, EnvironmentDecl, FlowStep, Function, Program, RewardDecl
+from forgedsl.sizes.hosts import Host
 from forgedsl.syntax import ast
 
 

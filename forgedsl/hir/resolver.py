@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from forgedsl.hir import imports, requirements
-from forgedsl.hir.context import ERROR, Host
+from forgedsl.hir.context import ERROR
 from forgedsl.hir.derive import DEFAULT, DERIVED, default_value
 from forgedsl.hir.file import File
 from forgedsl.hir.functions import build_function, called, check_deferred, check_function
@@ -26,6 +26,7 @@ from forgedsl.hir.specialize import bound
 from forgedsl.hir.table import RANK, Declared, part_span
 from forgedsl.ir.program import Constant, Decl, Deferred, Function, Origin, Ref, Scope, Value
 from forgedsl.settings import Auto, Derived, Required, Setting
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile, Span
 from forgedsl.syntax import ast
 

@@ -12,11 +12,10 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from forgedsl.records import dataclass, field
-from forgedsl.schema.flow import place
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import names
-from forgedsl.types.flow import Role
+from forgedsl.types.flow import Role, place
 
 S = TypeVar("S")
 R = TypeVar("R")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from forgedsl.api import overrides_of
 from forgedsl.diagnostics import Diagnostic, Reporter, Severity
-from forgedsl.hir.context import ERROR, Context, Host
+from forgedsl.hir.context import ERROR, Context
 from forgedsl.hir.functions import Checked
 from forgedsl.hir.modules import Loader, Module
 from forgedsl.hir.overlay import Override
@@ -27,6 +27,7 @@ from forgedsl.lint.rules import a303, f104
 from forgedsl.lint.suppress import suppress
 from forgedsl.lint.view import Shared, View
 from forgedsl.records import dataclass, replace
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast, parse, read_source
 

@@ -25,10 +25,10 @@ from forgedsl.lower.paths import InputFiles, digest
 from forgedsl.lower.services import lower_services
 from forgedsl.lower.summary import summary_lines
 from forgedsl.plan.grace import grace
-from forgedsl.plan.host import Host
 from forgedsl.plan.meshes import pools_host
 from forgedsl.plan.plan import Plan, plan
 from forgedsl.records import dataclass
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile, Span
 from forgedsl.version import VERSION
 

@@ -10,14 +10,14 @@ from forgedsl.hir.judges import compared
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Decl, Program, Ref, model_of, rewards_of
 from forgedsl.lower import job
-from forgedsl.lower.services import lower_sampling
 from forgedsl.lower.sources import eval_entry, eval_service
 from forgedsl.operations.base import CALL_TIMEOUT
 from forgedsl.operations.registry import operation
 from forgedsl.plan.environments import environment_of
-from forgedsl.plan.meshes import number, transport_of
 from forgedsl.plan.plan import Plan
+from forgedsl.services.lowering import lower_sampling
 from forgedsl.settings import Auto
+from forgedsl.sizes.meshes import number, transport_of
 from forgedsl.source import Span
 from forgedsl.types.flow import Role
 

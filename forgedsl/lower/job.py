@@ -13,14 +13,20 @@ import json
 import operator
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    model_validator,
+)
 
 from forgedsl import extensions
 from forgedsl.errors import LaunchError
-from forgedsl.lower.parts import (
-    AnyService,
+from forgedsl.job.parts import (
     Arch,
     BatchShape,
     Dataset,
@@ -41,13 +47,13 @@ from forgedsl.lower.parts import (
     Service,
     Spec,
     TitanParallel,
-    TitanService,
     Trainer,
     VllmParallel,
-    VllmService,
-    service_of,
 )
 from forgedsl.operations.registry import operation
+from forgedsl.services.registry import kinds
+from forgedsl.services.titan.job import TitanService
+from forgedsl.services.vllm.job import VllmService
 from forgedsl.types.flow import Role
 
 __all__ = [
@@ -60,6 +66,25 @@ __all__ = [
 ]  # fmt: skip
 
 FORMAT_VERSION = "1.0"
+
+
+# ---- services
+
+
+def service_of(value: Any) -> Service:
+    """The service that a mapping describes, by its `kind`. Raises ValueError."""
+    if isinstance(value, Service):
+        return value
+    for kind in kinds():
+        if kind.name == value.get("kind") and not kind.remote:
+            return kind.job().model_validate(value)
+    raise ValueError(f"no service is of the kind {value.get('kind')}")
+
+
+if TYPE_CHECKING:
+    AnyService = Service
+else:
+    AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(service_of)]
 
 
 # ---- rewards and functions

@@ -9,8 +9,8 @@ from forgedsl.ir.graph import losses_of
 from forgedsl.operations.base import Level, Operation, Role, Stream, Wanted
 from forgedsl.operations.statements import Form, Statement, Statements
 from forgedsl.records import replace
-from forgedsl.schema.flow import place
 from forgedsl.syntax import ast
+from forgedsl.types.flow import place
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node

@@ -11,10 +11,10 @@ from forgedsl.operations.base import Level, Lowering, Operation, Role, Sizes, St
 from forgedsl.operations.logprobs import MODEL_TIMEOUT
 from forgedsl.operations.statements import DEFAULT, Form, Statement, Statements, in_file
 from forgedsl.records import replace
-from forgedsl.schema.flow import place
 from forgedsl.services.base import Capability
 from forgedsl.source import Span
 from forgedsl.syntax import ast
+from forgedsl.types.flow import place
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node

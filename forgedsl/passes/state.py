@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from forgedsl.diagnostics import Reporter
-from forgedsl.hir.context import Host
 from forgedsl.hir.modules import Loader
 from forgedsl.hir.overlay import Override
 from forgedsl.ir.program import Program
 from forgedsl.records import dataclass
+from forgedsl.sizes.hosts import Host
 from forgedsl.source import SourceFile
 from forgedsl.syntax import ast
 

@@ -15,8 +15,7 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.plan.calibration import calibration_text
 from forgedsl.plan.cost import by_service, time_text
-from forgedsl.plan.host import Host, host_text
-from forgedsl.plan.memory import GIB
+from forgedsl.plan.host import host_text
 from forgedsl.plan.plan import TRIED, Plan, plan, request_of
 from forgedsl.plan.schedule import plan_schedule
 from forgedsl.plan.search import CHECKPOINT, CLAIM, COLOCATE, ROWS, SIZES, everything, search
@@ -24,6 +23,8 @@ from forgedsl.plan.text import table
 from forgedsl.records import dataclass
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.memory import GIB
 
 BEST = 5
 ABOUT = (

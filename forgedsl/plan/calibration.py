@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from forgedsl.hir.context import Host
 from forgedsl.ir.program import Program
-from forgedsl.plan.devices import PEAKS
+from forgedsl.sizes.devices import PEAKS
+from forgedsl.sizes.hosts import Host
 
 
 def device_kind(gpu: str | None, device: str) -> str:

@@ -12,21 +12,21 @@ from math import lcm
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, error, warning
 from forgedsl.families.base import Dims
-from forgedsl.hir.context import Host
 from forgedsl.hir.table import RANK
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Constructor, Decl, Program, Value, model_of
 from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
-from forgedsl.plan.capacity import Request
 from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
-from forgedsl.plan.devices import linked
 from forgedsl.plan.environments import longest_text
 from forgedsl.plan.host import launcher_of
-from forgedsl.plan.meshes import MeshPlan, number, setting_label, spots, value
 from forgedsl.records import replace
 from forgedsl.schema import builtins
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.devices import linked
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.memory import Request
+from forgedsl.sizes.meshes import MeshPlan, number, setting_label, spots, value
 from forgedsl.source import Span
 from forgedsl.transports import TRANSPORTS, Spot, choose
 from forgedsl.types.flow import Role

@@ -17,34 +17,30 @@ from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.families.base import Dims
 from forgedsl.hir.judges import holes, judge_of, judges
 from forgedsl.ir.graph import Graph, Node
-from forgedsl.ir.program import Constructor, Decl, Program, rewards_of
+from forgedsl.ir.program import Constructor, Program, rewards_of
 from forgedsl.plan.calibration import factor, share
-from forgedsl.plan.capacity import RankMemory, Request, itemsize, kv_itemsize
-from forgedsl.plan.devices import HOST_BANDWIDTH, LINK, PCIE, REDUCE, Rates, cpu_rates, gpu_rates
-from forgedsl.plan.memory import MAX_RUNNING, kv_per_token, repeated, vllm_pool
-from forgedsl.plan.meshes import MeshPlan, copies_of, number, transport_of, value
-from forgedsl.plan.optimizers import moment_bytes, momentum
-from forgedsl.plan.params import (
+from forgedsl.plan.removable_services import freeing_parameter
+from forgedsl.plan.schedule import SchedulePlan
+from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
+from forgedsl.records import dataclass, replace
+from forgedsl.services.registry import kind_of
+from forgedsl.sizes.devices import LINK, REDUCE, Rates, cpu_rates, gpu_rates
+from forgedsl.sizes.memory import RankMemory, Request, itemsize
+from forgedsl.sizes.meshes import MeshPlan, copies_of, number, transport_of, value
+from forgedsl.sizes.params import (
     active_layer_params,
     forward_flops,
     kv_bytes,
     kv_width,
     num_params,
     query_width,
+    repeated,
     stage_layers,
     vocab_params,
 )
-from forgedsl.plan.removable_services import freeing_parameter
-from forgedsl.plan.schedule import SchedulePlan
-from forgedsl.plan.sizes import completions, data_ranks, lengths, step_tokens
-from forgedsl.records import dataclass, replace
-from forgedsl.services.registry import kind_of
-from forgedsl.services.titan import PRECISIONS
 from forgedsl.transports import RATES
 from forgedsl.types.flow import WORKS, Role
 
-RECOMPUTE = {"none": 3.0, "selective": 3.3, "full": 4.0}
-"""forward passes that a forward and backward is worth, with activation checkpointing"""
 DEAD_RATES = (0.05, 0.2, 0.5, 0.8, 0.95)
 CHARACTERS = 4
 """of a template, to a token"""
@@ -247,7 +243,7 @@ def stage_of(
         held = next((rank for rank in ranks if rank.service == node.target), None)
         most = _sample(request, graph, schedule, node, held)
     else:
-        most = _titan(request, graph, schedule, node)
+        most = _model(request, graph, schedule, node)
     part = share(request.program, request.host, node.name)
     times = part * factor(request.host, most.device, node.op)
     return replace(most, tokens=round(part * most.tokens), flops=part * most.flops,
@@ -265,14 +261,15 @@ def _sample(
     assert dims is not None
     prompt, new = lengths(request, graph, node)
     count, siblings = completions(graph, node), int(node.settings["n"])
-    shared = siblings if value(decl, "engine.prefix_caching") else 1
-    size, kv = itemsize(request.program, decl), kv_itemsize(request.program, decl)
+    engine = kind_of(decl.ctor).sampling(request.program, decl)
+    shared = siblings if engine.shares_prompts else 1
+    size, kv = itemsize(request.program, decl), engine.kv_itemsize
     per_token = forward_flops(dims, prompt + new)
     rates, lag = rates_of(request, mesh), schedule.staleness.lag
     each = -(-count // mesh.replicas)
-    most = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
-    if held is not None and (pool := held.engine) is not None:
-        most = min(most, vllm_pool(pool) // kv_per_token(pool) // (prompt + new))
+    most = engine.most
+    if held is not None and held.pool is not None:
+        most = min(most, held.pool.tokens // (prompt + new))
     width = max(1, min((lag + 1) * each, most))
     # a GPU reads the keys and values of a prompt once for all its completions
     context = prompt / (shared if mesh.device == "gpu" else 1) + new / 2
@@ -318,24 +315,21 @@ def recomputes_kv_cache(sync: Node) -> bool:
     return str(sync.settings.get("on_swap", "recompute")) == "recompute"
 
 
-def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
+def _model(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -> Stage:
     decl, mesh = request.program.services[node.target], request.mesh(node.target)
     dims = request.dims[node.target]
     assert dims is not None
     tokens = step_tokens(request, graph)
     rows, seq_len = request.rows[node.target]
-    passes, epochs, many = 1.0, 1, 1
-    if Role.UPDATES in node.roles:
-        passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint", "none"))]
-        epochs, many = graph.updates
+    trained = Role.UPDATES in node.roles
+    work = kind_of(decl.ctor).training(request, mesh, dims, trained=trained)
+    passes = work.passes
+    epochs, many = graph.updates if trained else (1, 1)
     forwards = epochs * max(1.0, passes - 1)  # a backward pass reduces as often as a forward one
     passes *= epochs
     flops = passes * tokens * forward_flops(dims, seq_len)
     rates = rates_of(request, mesh)
     micros = many * -(-tokens // (many * rows * seq_len * data_ranks(mesh)))
-    fetched, updated = offload_seconds(
-        request, decl, mesh, dims, trained=Role.UPDATES in node.roles
-    )
     bubble = pipeline_slowdown(mesh, dims, micros // many)
     return Stage(
         node=node.name,
@@ -350,13 +344,13 @@ def _titan(request: Request, graph: Graph, schedule: SchedulePlan, node: Node) -
             + micros
             * (
                 passes * rates.launch
-                + epochs * fetched
+                + epochs * work.fetched
                 + forwards
                 * split_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
             )
             / mesh.degrees["pp"]
         )
-        + epochs * many * updated,
+        + epochs * many * work.updated,
         detail=(f"idle {1 - 1 / bubble:.0%}, " if bubble > 1 else "")
         + (f"{epochs} x {many} updates, " if epochs * many > 1 else "")
         + f"{micros // many} x {rows} rows of {seq_len}"
@@ -373,25 +367,6 @@ def pipeline_slowdown(mesh: MeshPlan, dims: Dims, micros: int) -> float:
     head = vocab_params(dims) / active_layer_params(dims)
     slowest = pp * max(*layers, last + head) / (dims.layers + head)
     return slowest * (micros + pp - 1) / micros
-
-
-def offload_seconds(
-    request: Request, decl: Decl, mesh: MeshPlan, dims: Dims, *, trained: bool
-) -> tuple[float, float]:
-    """Return the seconds that offload adds to a microbatch and to an update. Microbatch: weights
-    move to the GPU for each pass, gradients back. Update: the CPU reads and writes weights and
-    moments.
-    """
-    if not value(decl, "memory.offload"):
-        return 0.0, 0.0
-    held = num_params(dims) / (mesh.world // mesh.degrees["dp_replicate"])
-    if not trained:
-        return itemsize(request.program, decl) * held / PCIE, 0.0
-    precision, kind = (str(value(decl, f"optimizer.{name}")) for name in ("precision", "kind"))
-    weight, _, gradient = PRECISIONS[precision]
-    moments = moment_bytes(kind, precision, momentum=momentum(decl), params=1, matrices=0)
-    update = (2 * (weight + moments) + gradient) * held * mesh.procs / HOST_BANDWIDTH
-    return (2 * weight + gradient) * held / PCIE, update
 
 
 def _sync(request: Request, schedule: SchedulePlan, node: Node) -> Stage:

@@ -22,8 +22,8 @@ from forgedsl.ir.program import (
     rewards_of,
 )
 from forgedsl.mistakes.suggest import did_you_mean, nearest
-from forgedsl.plan.meshes import number
 from forgedsl.plan.model_dims import read_model
+from forgedsl.sizes.meshes import number
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 from forgedsl.syntax.walk import walk

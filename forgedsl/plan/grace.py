@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 from forgedsl.ir.graph import Graph
-from forgedsl.plan.optimizers import checkpoint_of
 from forgedsl.plan.plan import Plan
+from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
 from forgedsl.types.flow import Role
 
@@ -47,4 +47,5 @@ def _checkpoint_bytes(plan: Plan, service: str) -> int:
     dims = plan.request.dims[service]
     if dims is None:
         return 0
-    return checkpoint_of(plan.request.program.services[service], dims)
+    decl = plan.request.program.services[service]
+    return kind_of(decl.ctor).checkpoint_bytes(decl, dims)

@@ -10,11 +10,11 @@ import os
 import re
 from typing import Any
 
-from forgedsl.hir.context import GPU_GIB, Host, gpu_bytes, under
 from forgedsl.ir.program import Program
 from forgedsl.launchers import registry
 from forgedsl.launchers.base import Launcher
 from forgedsl.records import fields, replace
+from forgedsl.sizes.hosts import GPU_GIB, Host, gpu_bytes, under
 
 __all__ = ["Host", "described_host", "gpu_mask", "host_text", "resolve_host"]
 

@@ -12,29 +12,11 @@ from collections.abc import Iterator
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.ir.program import Decl
-from forgedsl.plan.capacity import (
-    TIGHT,
-    MemoryPlan,
-    RankMemory,
-    Request,
-    Store,
-    rank_of,
-    starved_engines,
-)
+from forgedsl.plan.capacity import TIGHT, MemoryPlan, Store, starved
 from forgedsl.plan.checks import written_at
-from forgedsl.plan.memory import (
-    GIB,
-    MAX_RUNNING,
-    Item,
-    Phase,
-    TrainerShape,
-    kv_per_token,
-    offloaded,
-    vllm_fixed,
-    vllm_pool,
-)
-from forgedsl.plan.meshes import number, setting_label
-from forgedsl.records import replace
+from forgedsl.services.registry import kind_of
+from forgedsl.sizes.memory import GIB, Item, Phase, Pool, RankMemory, Request
+from forgedsl.sizes.meshes import setting_label
 from forgedsl.source import Span
 
 LONG = 16
@@ -46,9 +28,9 @@ def check_memory(request: Request, plan: MemoryPlan) -> list[Diagnostic]:
     found = [_store(request, plan, store) for store in plan.stores if store.share >= TIGHT]
     names = [rank.service for rank in plan.ranks]
     crowded = {name for store in plan.stores if store.share > 1 for name in store.services}
-    for rank in starved_engines(plan.ranks, names):
-        if rank.service not in crowded:
-            found.append(_no_pool(request, rank))
+    for rank in starved(plan.ranks, names):
+        if rank.service not in crowded and rank.pool is not None:
+            found.append(_no_pool(request, rank, rank.pool))
     return found
 
 
@@ -103,11 +85,15 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
 def _shorter(plan: MemoryPlan, store: Store, name: str) -> str:
     """A length of rows that fits, where one row alone is too long and takes most of a memory."""
     rank = plan.rank(name)
-    shape = None if rank is None else rank.trainer
-    if shape is None or plan.fitting_rows(name) != 0 or store.parts[name] < 0.5 * store.bytes:
+    if (
+        rank is None
+        or not rank.rows
+        or plan.fitting_rows(name) != 0
+        or store.parts[name] < 0.5 * store.bytes
+    ):
         return ""
     length = plan.fitting_seq_len(name)
-    if not 0 < length <= shape.seq_len // LONG:
+    if not 0 < length <= plan.request.rows[name][1] // LONG:
         return ""
     return f"`{name}.batch.seq_len = {length}` fits, with `batch.rows = 1`"
 
@@ -122,7 +108,7 @@ def _fewer(store: Store, setting: str, count: int, size: int) -> str:
 
 def _span(decl: Decl, *, rows: bool = False) -> Span:
     """The setting that is to blame: the microbatch where a smaller one fits, or the claim."""
-    for key in (*(("batch.rows", "batch.tokens") if rows else ()), "engine.gpu_memory"):
+    for key in (*(("batch.rows", "batch.tokens") if rows else ()), kind_of(decl.ctor).claim):
         if key in decl.settings:
             for label in setting_label(decl, key):
                 return label.span
@@ -158,19 +144,20 @@ def _largest(phase: Phase) -> list[Item]:
 
 def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) -> Iterator[str]:
     """Changes that were tried and fit."""
-    smaller = tuple(_engine_remedy(plan, store)) if store.kind == "gpu" else ()
+    smaller = tuple(_engine_remedy(request, plan, store)) if store.kind == "gpu" else ()
     yield from smaller
     for name in store.services if not smaller else ():
         rank = plan.rank(name)
         rows = plan.fitting_rows(name) or 0
-        if rank is None or rank.trainer is None:
+        if rank is None or not rank.rows:
             continue
-        if 0 < rows < rank.trainer.rows:
+        if 0 < rows < rank.rows:
             yield f"`{name}.batch.rows = {rows}` fits"
-        elif rank.trainer.trained and store.kind == "gpu":
-            room = TIGHT * store.capacity - (store.bytes - store.parts[name])
-            host = plan.stores[-1].capacity - plan.stores[-1].bytes
-            yield from _titan_remedy(request, name, rank.trainer, room, host)
+        elif rank.trained and store.kind == "gpu":
+            available = TIGHT * store.capacity - (store.bytes - store.parts[name])
+            host = round(TIGHT * (plan.stores[-1].capacity - plan.stores[-1].bytes))
+            kind = kind_of(request.program.services[name].ctor)
+            yield from kind.remedies(request, request.mesh(name), available, host)
     if store.kind == "gpu" and len(store.services) > 1:
         yield "without `colocate` each has GPUs of its own"
     if store.kind == "host":
@@ -181,68 +168,34 @@ def _remedies(request: Request, plan: MemoryPlan, store: Store, largest: str) ->
             yield f"use a smaller model in `{largest}`, or a host with more memory"
 
 
-def _titan_remedy(
-    request: Request, name: str, shape: TrainerShape, room: float, host: int
-) -> Iterator[str]:
-    """Checkpointing, then the memory of the host, then more ranks, each alone and with one row;
-    `room` is what a rank may take, `host` what is left there."""
-    mesh = request.mesh(name)
-    if shape.checkpointing != "full":
-        full = replace(shape, checkpointing="full")
-        for rows in (shape.rows, 1):
-            if rank_of(mesh, replace(full, rows=rows)).peak <= room:
-                more = "" if rows == shape.rows else f" with `{name}.batch.rows = 1`"
-                yield f"`{name}.memory.activation_checkpoint = full`{more} fits"
-                return
-    one = "" if shape.rows == 1 else f" and `{name}.batch.rows = 1`"
-    away = replace(shape, offload=True, checkpointing="full", rows=1)
-    fits = rank_of(mesh, away).peak <= room and mesh.procs * offloaded(away) <= TIGHT * host
-    if fits and not shape.offload:
-        yield f"`{name}.memory.offload = true` with full activation checkpointing{one} fits"
-    for factor in (2, 4, 8, 16, 32, 64):
-        degrees = {**shape.degrees, "dp_shard": factor * shape.degrees["dp_shard"]}
-        wide = replace(shape, degrees=degrees, checkpointing="full", rows=1)
-        if rank_of(mesh, wide).peak <= room:
-            yield (
-                f"{factor * mesh.world} processes (`{name}.parallel.dp_shard = "
-                f"{degrees['dp_shard']}`) with full activation checkpointing{one} fit"
-            )
-            return
-    yield "shard it over more GPUs, with tensor parallelism too"
-
-
-def _engine_remedy(plan: MemoryPlan, store: Store) -> Iterator[str]:
+def _engine_remedy(request: Request, plan: MemoryPlan, store: Store) -> Iterator[str]:
     """A smaller claim for a colocated engine, if its weights and one sequence still fit."""
     for name in store.services:
         rank = plan.rank(name)
-        shape = None if rank is None else rank.engine
-        if shape is None:
+        pool = None if rank is None else rank.pool
+        if pool is None:
             continue
-        room = TIGHT * store.capacity - (store.bytes - shape.claim)
-        needed = sum(item.bytes for item in vllm_fixed(shape))
-        needed += shape.context * kv_per_token(shape)
-        if needed <= room < shape.claim:
-            part = int(100 * room / store.capacity) / 100
-            yield f"`{name}.engine.gpu_memory = {part:g}` fits"
+        available = TIGHT * store.capacity - (store.bytes - pool.claim)
+        needed = sum(item.bytes for item in pool.taken) + pool.context * pool.per_token
+        if needed <= available < pool.claim:
+            part = int(100 * available / store.capacity) / 100
+            yield f"`{name}.{kind_of(request.mesh(name).kind).claim} = {part:g}` fits"
 
 
-def _no_pool(request: Request, rank: RankMemory) -> Diagnostic:
-    shape = rank.engine
-    assert shape is not None
-    decl = request.program.services[rank.service]
-    pool, per_token = vllm_pool(shape), kv_per_token(shape)
-    needs = shape.context * per_token
+def _no_pool(request: Request, rank: RankMemory, pool: Pool) -> Diagnostic:
+    decl, device = request.program.services[rank.service], request.mesh(rank.service).device
+    needs = pool.context * pool.per_token
     where = f"{rank.fraction:g} of the GPU" if rank.fraction is not None else "the pool of a CPU"
-    notes = [f"{i.bytes / GIB:8.1f} GiB  {i.name}: {i.formula}" for i in vllm_fixed(shape)]
-    if shape.device == "gpu":
-        notes.insert(0, f"{shape.claim / GIB:8.1f} GiB  {where}, of which are taken:")
-    more = "" if shape.device == "cpu" else f"a larger `{rank.service}.parallel.tp`, or "
+    notes = [f"{i.bytes / GIB:8.1f} GiB  {i.name}: {i.formula}" for i in pool.taken]
+    if device == "gpu":
+        notes.insert(0, f"{pool.claim / GIB:8.1f} GiB  {where}, of which are taken:")
+    more = "" if device == "cpu" else f"a larger `{rank.service}.parallel.tp`, or "
     return Diagnostic(
         code="P205",
         name="memory",
         severity=Severity.ERROR,
-        message=f"`{rank.service}` has {_gib(max(0, pool))} for keys and values, one sequence of "
-        f"{shape.context} tokens needs {_gib(needs)}",
+        message=f"`{rank.service}` has {_gib(max(0, pool.bytes))} for keys and values, "
+        f"one sequence of {pool.context} tokens needs {_gib(needs)}",
         span=_span(decl),
         notes=tuple(notes),
         help=f"{more}a shorter `context` of the model",
@@ -256,13 +209,12 @@ def check_pools(
     found = []
     for name, most in wanted.items():
         rank, decl = plan.rank(name), request.program.services[name]
-        shape = None if rank is None else rank.engine
-        if shape is None or not longest[name]:
+        pool = None if rank is None else rank.pool
+        if pool is None or not longest[name]:
             continue
-        mesh = request.mesh(name)
-        tokens = vllm_pool(shape) // kv_per_token(shape)
-        sequences = mesh.replicas * (tokens // longest[name])
-        running = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING)) * mesh.replicas
+        mesh, kind = request.mesh(name), kind_of(decl.ctor)
+        sequences = mesh.replicas * (pool.tokens // longest[name])
+        running = kind.sampling(request.program, decl).most * mesh.replicas
         if sequences >= min(most, running):
             continue
         found.append(
@@ -274,11 +226,11 @@ def check_pools(
                 "once: two of each group in flight",
                 span=_span(decl),
                 notes=(
-                    f"pool {_gib(vllm_pool(shape))} per rank = {tokens:,} tokens, "
+                    f"pool {_gib(pool.bytes)} per rank = {pool.tokens:,} tokens, "
                     f"{longest[name]:,} tokens a sequence, {mesh.replicas} replicas",
                 ),
                 help=f"more `{name}.replicas`, a larger `{name}.parallel.tp` or "
-                f"`{name}.engine.gpu_memory`, or a smaller `sampling.max_tokens`",
+                f"`{name}.{kind.claim}`, or a smaller `sampling.max_tokens`",
             )
         )
     return found

@@ -13,101 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from math import prod
 
 from forgedsl.diagnostics import Diagnostic, Label, Reporter, counted, error
-from forgedsl.ir.graph import Node
-from forgedsl.ir.program import Decl, Value
-from forgedsl.plan.devices import linked
-from forgedsl.plan.host import Host
+from forgedsl.ir.program import Decl
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
-from forgedsl.settings import AUTO, Auto, Derived
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.meshes import Degrees, MeshPlan, Place, is_default, number, setting_label, value
 from forgedsl.source import Span
-from forgedsl.transports import Spot, choose, row
 
 CHOSEN = ("procs", "replicas", "parallel.tp", "parallel.cp", "batch.rows",
           "memory.activation_checkpoint")  # fmt: skip
 """settings of services that the plan chooses where they are `auto`, as it does `colocate`"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One host of one replica: the host's index and the GPUs its processes use there."""
-
-    replica: int
-    host: int
-    gpus: tuple[int, ...]
-
-
-class Degrees(dict[str, int]):
-    """Parallel degrees by name; 1 for those that a kind does not have."""
-
-    def __missing__(self, name: str) -> int:
-        return 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeshPlan:
-    """Processes of one service; `gpus` is per process, `procs` per host."""
-
-    service: str
-    kind: str
-    name: str
-    hosts: int
-    procs: int
-    gpus: int
-    cpus: int | None
-    device: str
-    replicas: int
-    degrees: Mapping[str, int]
-    places: tuple[Place, ...] = ()
-
-    @property
-    def world(self) -> int:
-        """Processes of one replica."""
-        return self.hosts * self.procs
-
-    @property
-    def total_procs(self) -> int:
-        return self.world * self.replicas
-
-    @property
-    def total_gpus(self) -> int:
-        return self.total_procs * self.gpus
-
-    @property
-    def text(self) -> str:
-        """Sizes for people, e.g. "2 replicas x 2 procs x 1 gpu"."""
-        parts = [f"{self.replicas} replicas"] if self.replicas > 1 else []
-        parts += [f"{self.hosts} hosts"] if self.hosts > 1 else []
-        parts.append(f"{self.procs} proc{'s' if self.procs > 1 else ''}")
-        parts += [f"{self.gpus} gpu{'s' if self.gpus > 1 else ''}"] if self.gpus else []
-        return " x ".join(parts)
-
-
-def spots(mesh: MeshPlan) -> tuple[Spot, ...]:
-    """Return the place of each replica; host 0 if nothing was placed."""
-    stages = mesh.degrees.get("pp", 1)
-    placed = [
-        Spot(host=p.host, gpus=p.gpus, procs=mesh.procs, hosts=mesh.hosts, stages=stages)
-        for p in mesh.places
-    ]
-    return tuple(placed) or (Spot(host=0, gpus=(), procs=mesh.procs),) * mesh.replicas
-
-
-def transport_of(host: Host, meshes: Sequence[MeshPlan], sync: Node) -> str:
-    """Return the transport of a weight sync: the written one, else the fastest that works here."""
-    written = str(sync.settings.get("transport", "auto"))
-    by_name = {mesh.service: mesh for mesh in meshes}
-    sender, receivers = by_name[sync.target], by_name[str(sync.settings["target"])]
-    if written != "auto":
-        return written
-    return choose(spots(sender)[0], spots(receivers), linked=linked(host.gpu))
-
-
-def copies_of(meshes: Sequence[MeshPlan], sync: Node, name: str) -> int:
-    """Return how many copies of the weights leave the host of the trainer through host memory."""
-    by_name = {mesh.service: mesh for mesh in meshes}
-    ends = spots(by_name[sync.target])[0], spots(by_name[str(sync.settings["target"])])
-    return way.copies(*ends) if (way := row(name)).far and not way.gpus else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,30 +32,6 @@ class Advice:
 
     host_name: str
     fits: Callable[[tuple[str, ...]], str]
-
-
-def value(decl: Decl, key: str, auto: object = None) -> object:
-    """A setting, with `auto` where the program leaves it to the plan, or its kind has none such."""
-    found = decl.settings[key].value if key in decl.settings else AUTO
-    return auto if isinstance(found, Auto | Derived) else found
-
-
-def number(decl: Decl, key: str, auto: int) -> int:
-    """An integer setting, with `auto` as above."""
-    found = value(decl, key)
-    return found if isinstance(found, int) else auto
-
-
-def setting_label(decl: Decl, key: str) -> tuple[Label, ...]:
-    """The place a setting was written, if it was."""
-    origin = decl.settings[key].origin
-    if origin.span is None or origin.layer == "default":
-        return ()
-    return (Label(text=f"`{key}` is set here", span=origin.span),)
-
-
-def is_default(setting: Value) -> bool:
-    return setting.origin.layer == "default"
 
 
 def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:

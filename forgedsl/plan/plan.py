@@ -16,16 +16,14 @@ from forgedsl.families.base import Dims
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import checks
-from forgedsl.plan.capacity import MemoryPlan, Request, plan_memory
+from forgedsl.plan.capacity import MemoryPlan, plan_memory
 from forgedsl.plan.cost import Cost, check_bottleneck, plan_cost
 from forgedsl.plan.environments import check_environments, check_tools, played
-from forgedsl.plan.host import Host, launcher_of, resolve_host
+from forgedsl.plan.host import launcher_of, resolve_host
 from forgedsl.plan.liveness import check_liveness
-from forgedsl.plan.memory import GIB
 from forgedsl.plan.memory_checks import check_memory, check_pools
-from forgedsl.plan.meshes import CHOSEN, Advice, MeshPlan, number, place, plan_mesh, value
+from forgedsl.plan.meshes import CHOSEN, Advice, place, plan_mesh
 from forgedsl.plan.model_dims import check_family, dims_of
-from forgedsl.plan.optimizers import check_optimizer
 from forgedsl.plan.queues import capacities, slots_of
 from forgedsl.plan.schedule import SchedulePlan, plan_schedule
 from forgedsl.plan.sizes import held_bytes, lengths
@@ -33,6 +31,9 @@ from forgedsl.plan.support import check_support
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import Auto
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.memory import GIB, Request
+from forgedsl.sizes.meshes import MeshPlan, number, value
 from forgedsl.types.flow import Role
 
 MICROBATCH_TOKENS = 16_384
@@ -252,7 +253,7 @@ def _checks(
             found += checks.check_batch(decl) + checks.check_adapters(decl)
             dtype = str(value(decl, "dtype") or model.settings["dtype"].value)
             found += checks.check_kept(decl, mesh, dtype)
-            found += check_optimizer(decl) if name == graph.trainer else []
+            found += kind_of(decl.ctor).check(decl, trained=name == graph.trainer)
         if name in request.rows and not uneven:
             found += checks.check_sequence_shard(decl, mesh, request.rows[name][1])
     return found

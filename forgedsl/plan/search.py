@@ -21,15 +21,17 @@ from forgedsl.diagnostics import Reporter
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.ir.program import Decl, Program, Ref, model_of
 from forgedsl.plan import capacity, checks, cost, meshes
-from forgedsl.plan.capacity import RankMemory, Request, Store
+from forgedsl.plan.capacity import Store
 from forgedsl.plan.cost import Cost
-from forgedsl.plan.devices import linked
-from forgedsl.plan.meshes import CHOSEN, MeshPlan, number
+from forgedsl.plan.meshes import CHOSEN
 from forgedsl.plan.schedule import SchedulePlan
 from forgedsl.plan.sizes import data_ranks, step_tokens
 from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto
+from forgedsl.sizes.devices import linked
+from forgedsl.sizes.memory import RankMemory, Request
+from forgedsl.sizes.meshes import MeshPlan, is_default, number
 from forgedsl.transports import TRANSPORTS, offered
 from forgedsl.types.flow import WORKS, Role
 
@@ -146,7 +148,7 @@ def chosen(space: Space, program: Program) -> dict[str, str]:
         f"{name}.{key}": str(decl.settings[key].value)
         for name, decl in program.services.items()
         for key in CHOSEN
-        if (name, key) in space.free and not meshes.is_default(decl.settings[key])
+        if (name, key) in space.free and not is_default(decl.settings[key])
     }
     if space.colocate:
         shared = program.singletons[COLOCATE].settings["value"].value
@@ -267,8 +269,7 @@ class _Search:
         one = 1 if (decl.name, ROWS) in self.space.free else rows[0]
         mode = MODES[0] if (decl.name, CHECKPOINT) in self.space.free else ""
         request = self._alone(self._with(decl, mode), mesh, one)
-        peak = capacity.rank_of(mesh, capacity.titan_shape(request, mesh)).peak
-        return peak <= ROOMY * self.base.host.gpu_memory
+        return _peak(request, mesh) <= ROOMY * self.base.host.gpu_memory
 
     def _values(self, decl: Decl, key: str, most: int) -> list[int]:
         return counts(most) if (decl.name, key) in self.space.free else [number(decl, key, 1)]
@@ -306,7 +307,7 @@ class _Search:
             for mode in modes for size in sizes
         ):  # fmt: skip
             request = self._alone(self._with(decl, option[1]), mesh, option[2])
-            peak = capacity.rank_of(mesh, capacity.titan_shape(request, mesh)).peak
+            peak = _peak(request, mesh)
             if peak < least:
                 found, least = [*found, option], peak
         return tuple(found)
@@ -449,6 +450,12 @@ class _Search:
                          colocate=pool, request=request, stores=held, cost=whole)  # fmt: skip
 
 
+def _peak(request: Request, mesh: MeshPlan) -> int:
+    """Bytes of a rank alone, at its fullest; 0 if its kind does not say."""
+    rank = kind_of(mesh.kind).rank(request, mesh, {})
+    return 0 if rank is None else rank.peak
+
+
 def _rounded(seconds: float) -> float:
     """Sums of the same times in another order are the same."""
     return float(f"{seconds:.9g}")
@@ -463,4 +470,4 @@ def _fit(held: Sequence[Store], ranks: Sequence[RankMemory]) -> bool:
         store.share <= (capacity.TIGHT if estimated.intersection(store.services) else 1.0)
         for store in held
     )
-    return tight and not capacity.starved_engines(ranks, [rank.service for rank in ranks])
+    return tight and not capacity.starved(ranks, [rank.service for rank in ranks])

@@ -8,9 +8,9 @@ from __future__ import annotations
 from forgedsl.ir.graph import Graph, Node
 from forgedsl.operations.base import Role
 from forgedsl.operations.registry import operation
-from forgedsl.plan.capacity import Request
 from forgedsl.plan.environments import environment_of, longest_text
-from forgedsl.plan.meshes import MeshPlan, number
+from forgedsl.sizes.memory import Request
+from forgedsl.sizes.meshes import MeshPlan, number
 
 
 def data_ranks(mesh: MeshPlan) -> int:

@@ -7,16 +7,16 @@ WITHOUT_CUDA    GPUs of `cluster`
 from __future__ import annotations
 
 from forgedsl.diagnostics import Diagnostic, error
-from forgedsl.hir.context import gpu_bytes
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl
 from forgedsl.operations.registry import operations
-from forgedsl.plan.capacity import Request
 from forgedsl.plan.checks import written_at
 from forgedsl.plan.host import WITH_CUDA, has_no_cuda
-from forgedsl.plan.meshes import MeshPlan
 from forgedsl.schema import SERVICES
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.hosts import gpu_bytes
+from forgedsl.sizes.memory import Request
+from forgedsl.sizes.meshes import MeshPlan
 
 
 def check_support(request: Request, graph: Graph) -> list[Diagnostic]:

@@ -16,18 +16,17 @@ from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Program
 from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import calibration_text
-from forgedsl.plan.capacity import TIGHT, RankMemory, Store
+from forgedsl.plan.capacity import TIGHT, Store
 from forgedsl.plan.cost import DEAD_RATES, Stage, by_service, plan_cost, time_text
 from forgedsl.plan.host import host_text
 from forgedsl.plan.liveness import credit_loops, exits
-from forgedsl.plan.memory import GIB, PHASES
-from forgedsl.plan.meshes import MeshPlan
-from forgedsl.plan.params import stage_layers
 from forgedsl.plan.plan import Plan
 from forgedsl.plan.schedule import looser
 from forgedsl.plan.sizes import PlannedSizes
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.memory import GIB, PHASES, RankMemory
+from forgedsl.sizes.meshes import MeshPlan
 from forgedsl.types.flow import Role
 
 WIDTH = 100
@@ -156,10 +155,7 @@ def _memory(plan: Plan) -> Iterator[str]:
 
 
 def _rank(plan: Plan, rank: RankMemory) -> Iterator[str]:
-    notes = []
-    if (model := rank.trainer) is not None and (pp := model.degrees["pp"]) > 1:
-        layers = " + ".join(map(str, stage_layers(model.dims, pp)))
-        notes.append(f"layers {layers}, of stage {model.stage + 1}")
+    notes = [rank.note] if rank.note else []
     if rank.fraction is not None:
         notes.append(f"takes {rank.fraction:g} of its GPU")
     rows = plan.memory.fitting_rows(rank.service)

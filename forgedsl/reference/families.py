@@ -2,8 +2,9 @@
 
 from forgedsl.families.base import Dims, Family
 from forgedsl.families.registry import FAMILIES
-from forgedsl.plan.memory import count_text
-from forgedsl.plan.params import (
+from forgedsl.reference.markdown import GENERATED, code, join, table
+from forgedsl.sizes.memory import count_text
+from forgedsl.sizes.params import (
     active_params,
     forward_flops,
     kv_bytes,
@@ -11,7 +12,6 @@ from forgedsl.plan.params import (
     parts_of_layer,
     vocab_params,
 )
-from forgedsl.reference.markdown import GENERATED, code, join, table
 
 INTRODUCTION = """\
 `arch = auto` finds the family by `model_type` of the source's config.json, or by the model's name

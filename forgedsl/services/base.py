@@ -1,12 +1,19 @@
 """What a kind of service is to the compiler: passes ask it, it knows no pass.
 
-To add one: docs/design/services.md.
+A kind is a folder: `facts` (settings and capabilities), `job` (its class in a job), `lowering`
+(settings and plan -> that class), `memory` and `cost`. The facts import the rest when it is asked
+for: `forgec lint` needs the facts alone. To add one: docs/design/services.md.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.families.base import Dims
+from forgedsl.ir.program import Decl, Program
 from forgedsl.records import dataclass, replace
 from forgedsl.settings import (
     AUTO,
@@ -25,6 +32,12 @@ from forgedsl.settings import (
     Type,
     word,
 )
+from forgedsl.sizes.memory import MAX_RUNNING, RankMemory, Request, itemsize
+from forgedsl.sizes.meshes import MeshPlan
+from forgedsl.sizes.params import PRECISIONS, num_params
+
+if TYPE_CHECKING:
+    from forgedsl.job.parts import Service
 
 NUM: Impact = "numerics"
 PLACE: Impact = "placement"
@@ -102,8 +115,52 @@ class Capability(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Placed:
+    """A declared service with its place in the plan, for its class in a job."""
+
+    decl: Decl
+    mesh: MeshPlan
+    dtype: str
+    rank: RankMemory | None
+    rows: int = 0
+    """of a microbatch, of what trains or measures"""
+    seq_len: int = 0
+    stepped: bool
+    """the flow updates its weights"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingCost:
+    """What the time of a sampler depends on, beside its model and device."""
+
+    shares_prompts: bool = False
+    """completions of a prompt read its keys and values once"""
+    most: int = MAX_RUNNING
+    """completions decoded at once"""
+    kv_itemsize: int
+    """bytes of a number among its keys and values"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingCost:
+    """What the time of a trained or frozen model depends on, beside its model and device."""
+
+    passes: float = 1.0
+    """forward passes that the work on a microbatch is worth"""
+    fetched: float = 0.0
+    """seconds that each microbatch waits for weights from the host's memory"""
+    updated: float = 0.0
+    """seconds that the host takes for an update"""
+
+
+TRAINED_PASSES = 3.0
+"""forward passes that a forward and backward pass are worth"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceKind:
-    """One kind: `service NAME : KIND(model) { ... }`.
+    """One kind: `service NAME : KIND(model) { ... }`. A kind with a class in a job is a subclass
+    that overrides `job` and `lowered`.
 
     schema    its settings, and what of them this version does not carry out (`support`)
     can       what it does for a flow: which statements it has, and what passes expect of it
@@ -130,6 +187,8 @@ class ServiceKind:
     remote: bool = False
     in_python: bool = False
     """generated programs have a method of its name"""
+    claim: str = ""
+    """setting with the part of a GPU that it claims"""
     cpu_heads: tuple[int, ...] = ()
     """sizes of attention heads that it can do on a CPU; any where there are none"""
     experts_on_one: bool = False
@@ -151,3 +210,52 @@ class ServiceKind:
     def replicated(self) -> bool:
         """Whether it has replicas, each of which answers alone."""
         return self.schema.setting("replicas") is not None
+
+    # ---- mistakes
+
+    def check(self, decl: Decl, *, trained: bool) -> list[Diagnostic]:
+        """Report settings that do not go together."""
+        return []
+
+    # ---- in a job
+
+    def job(self) -> type[Service]:
+        """Return its class in a job."""
+        raise NotImplementedError(f"{self.name}: a kind that is not remote has a class in a job")
+
+    def lowered(self, placed: Placed) -> Service:
+        """Return one service of a job."""
+        raise NotImplementedError(f"{self.name}: a kind that is not remote is lowered")
+
+    # ---- memory
+
+    def rank(
+        self, request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]
+    ) -> RankMemory | None:
+        """Return the memory of one rank, in each phase of a step; None counts its process alone.
+        `others` are the ranks of the kinds before it that are known."""
+        return None
+
+    def remedies(
+        self, request: Request, mesh: MeshPlan, available: float, host: int
+    ) -> Iterator[str]:
+        """Changes with which a rank fits the `available` bytes of its GPU, where `host` bytes of
+        the host's memory are free; each was tried."""
+        yield from ()
+
+    # ---- cost
+
+    def sampling(self, program: Program, decl: Decl) -> SamplingCost:
+        """What sampling with it costs."""
+        return SamplingCost(kv_itemsize=itemsize(program, decl))
+
+    def training(
+        self, request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool
+    ) -> TrainingCost:
+        """What a microbatch and an update cost, of what is trained or frozen."""
+        return TrainingCost(passes=TRAINED_PASSES if trained else 1.0)
+
+    def checkpoint_bytes(self, decl: Decl, dims: Dims) -> int:
+        """Bytes of a checkpoint: weights and moments."""
+        weight, moments, _ = PRECISIONS["f32"]
+        return (weight + moments) * num_params(dims)

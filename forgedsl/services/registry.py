@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from forgedsl import extensions
-from forgedsl.services import openai, titan, vllm
 from forgedsl.services.base import ServiceKind
+from forgedsl.services.openai import facts as openai
+from forgedsl.services.titan import facts as titan
+from forgedsl.services.vllm import facts as vllm
 from forgedsl.settings import Kind, Live
 
 KINDS: tuple[ServiceKind, ...] = (titan.KIND, vllm.KIND, openai.KIND)

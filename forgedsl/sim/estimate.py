@@ -17,22 +17,19 @@ from typing import TYPE_CHECKING
 
 from forgedsl.lower.job import Job
 from forgedsl.plan.calibration import factor
-from forgedsl.plan.capacity import itemsize, kv_itemsize
 from forgedsl.plan.cost import (
-    RECOMPUTE,
-    offload_seconds,
     rates_of,
     recomputes_kv_cache,
     reduce_seconds,
     sync_seconds,
 )
-from forgedsl.plan.memory import MAX_RUNNING
-from forgedsl.plan.meshes import number, transport_of, value
-from forgedsl.plan.optimizers import checkpoint_of
-from forgedsl.plan.params import forward_flops, kv_bytes, num_params
 from forgedsl.plan.sizes import data_ranks, lengths
+from forgedsl.services.registry import kind_of
 from forgedsl.sim.latency import Data, Engine, Filter, Latencies, Play, Reward, Titan
 from forgedsl.sim.values import Dist, constant
+from forgedsl.sizes.memory import itemsize
+from forgedsl.sizes.meshes import transport_of
+from forgedsl.sizes.params import forward_flops, kv_bytes, num_params
 from forgedsl.types.flow import Role
 
 if TYPE_CHECKING:
@@ -142,9 +139,10 @@ def _engine(plan: Plan, graph: Graph, name: str, prompt: float, tokens: Dist) ->
     siblings = max(
         (int(n.settings["n"]) for n in graph.having(Role.SAMPLES) if n.target == name), default=1
     )
-    shared = siblings if value(decl, "engine.prefix_caching") else 1
-    cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=kv_itemsize(request.program, decl))
-    width = min(MAX_RUNNING, number(decl, "engine.max_running", MAX_RUNNING))
+    engine = kind_of(decl.ctor).sampling(request.program, decl)
+    shared = siblings if engine.shares_prompts else 1
+    cache = context * kv_bytes(dims, tp=1, pp=1, itemsize=engine.kv_itemsize)
+    width = engine.most
     if (pool := _pool(plan, name)) is not None:
         width = max(1, min(width, int(pool // (cache / mesh.world))))
     times = factor(request.host, mesh.device, "sample")
@@ -188,8 +186,7 @@ class UnknownModelError(Exception):
 def _pool(plan: Plan, name: str) -> int | None:
     """Bytes of the KV pool of one rank, if it has one."""
     rank = plan.memory.rank(name)
-    phases = rank.phases if rank is not None else ()
-    return next((i.bytes for p in phases for i in p.items if i.name == "KV pool"), None)
+    return None if rank is None or rank.pool is None else max(0, rank.pool.bytes)
 
 
 def titans(job: Job, graph: Graph, plan: Plan) -> dict[str, Titan]:
@@ -209,19 +206,20 @@ def _titan(plan: Plan, graph: Graph, name: str, *, trained: bool) -> Titan:
     rates = rates_of(request, mesh)
     token = forward_flops(dims, seq_len) / (rates.train * mesh.world)
     each = rows * seq_len * data_ranks(mesh)
-    passes = RECOMPUTE[str(value(decl, "memory.activation_checkpoint", "none"))] if trained else 1.0
+    kind = kind_of(decl.ctor)
+    work = kind.training(request, mesh, dims, trained=trained)
+    passes = work.passes
     epochs, many = graph.updates
     reduce = reduce_seconds(mesh, dims, rows * seq_len, itemsize(request.program, decl))
     token += (rates.launch + (reduce if not trained else reduce * (passes - 1) / passes)) / each
-    fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
-    token += fetched / each / passes
+    token += work.fetched / each / passes
     synced = [node for node in graph.syncs if node.target == name]
     step, logprobs = (factor(request.host, mesh.device, op) for op in ("step", "logprobs"))
     return Titan(
-        step=step * epochs * many * (rates.launch * passes + updated) if trained else 0.0,
+        step=step * epochs * many * (rates.launch * passes + work.updated) if trained else 0.0,
         token=step * epochs * passes * token if trained else 0.0,
         logprobs=logprobs * rates.launch,
         logprobs_token=logprobs * token,
         publish=PUBLISH * max((transfer(plan, node) for node in synced), default=0.0),
-        save=checkpoint_of(decl, dims) / DISK / mesh.world if trained else 0.0,
+        save=kind.checkpoint_bytes(decl, dims) / DISK / mesh.world if trained else 0.0,
     )

@@ -17,11 +17,11 @@ from forgedsl.lower.build import Lowered
 from forgedsl.operations.registry import operation
 from forgedsl.plan.calibration import device_kind, run_name
 from forgedsl.plan.cost import plan_cost
-from forgedsl.plan.meshes import transport_of
 from forgedsl.records import replace
 from forgedsl.runs.data import RunData
 from forgedsl.sim.calibrate import FIRST, CalibrationError, after_start, learnable
 from forgedsl.sim.fit import union
+from forgedsl.sizes.meshes import transport_of
 from forgedsl.types.flow import Role
 
 ESTIMATE = "estimate.json"

@@ -47,3 +47,8 @@ class Role(StrEnum):
 
 WORKS = frozenset({Role.SAMPLES, Role.MEASURES, Role.UPDATES, Role.TRANSFERS})
 """roles of the nodes whose work is a model's: what a step costs is the sum over them"""
+
+
+def place(what: str, index: int) -> str:
+    """`batch`, `batch_2`, ...: the arguments of a step, and `loss`, `loss_2`, ... its losses."""
+    return what if index == 0 else f"{what}_{index + 1}"

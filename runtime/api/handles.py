@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from forgedsl.lower import job as spec
-from forgedsl.schema.flow import place
+from forgedsl.types.flow import place
 
 
 class Nodes(Protocol):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from forgedsl.lower import parts
-from forgedsl.lower import services as lowering
-from forgedsl.plan.meshes import value
+from forgedsl.ir.program import model_of
+from forgedsl.job import parts
+from forgedsl.services import lowering
 from forgedsl.services.base import (
     BATCH,
     COMMON,
@@ -14,10 +14,12 @@ from forgedsl.services.base import (
     PLACE,
     TEMPERATURE,
     Capability,
+    Placed,
     ServiceKind,
     row,
 )
 from forgedsl.settings import COUNT, POSITIVE, Kind
+from forgedsl.sizes.meshes import value
 
 SCHEMA = Kind(
     name="service",
@@ -36,23 +38,26 @@ class TableService(parts.Trainer):
     kind: Literal["table"] = "table"
 
 
-def lower(decl: Any, mesh: Any, plan: Any, dtype: Any, *, stepped: bool) -> TableService:
-    return TableService(
-        model=lowering.model_of(decl), mesh=lowering.lower_mesh(mesh), dtype=dtype,
-        optimizer=parts.Optimizer(lr=value(decl, "optimizer.lr")) if stepped else None,
-        batch=parts.BatchShape(
-            seq_len=plan.rows[decl.name].seq_len, rows=plan.rows[decl.name].rows
-        ),
-    )  # fmt: skip
+class Table(ServiceKind):
+    def job(self) -> type[TableService]:
+        return TableService
+
+    def lowered(self, placed: Placed) -> TableService:
+        lr = value(placed.decl, "optimizer.lr")
+        return TableService(
+            model=model_of(placed.decl),
+            mesh=lowering.lower_mesh(placed.mesh),
+            dtype=placed.dtype,
+            optimizer=parts.Optimizer(lr=lr) if placed.stepped else None,
+            batch=parts.BatchShape(seq_len=placed.seq_len, rows=placed.rows),
+        )
 
 
 KINDS = (
-    ServiceKind(
+    Table(
         name="table",
         schema=SCHEMA,
         can=frozenset({Capability.TRAINS, Capability.MEASURES}),
         learning=("optimizer.", "batch."),
     ),
 )
-SERVICES = (TableService,)
-LOWERED = (("table", lower),)

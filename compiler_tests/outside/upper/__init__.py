@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from forgedsl.lower import parts
-from forgedsl.lower import services as lowering
-from forgedsl.services.base import COMMON, PLACE, SAMPLING, Capability, ServiceKind, row
+from forgedsl.ir.program import model_of
+from forgedsl.job import parts
+from forgedsl.services import lowering
+from forgedsl.services.base import COMMON, PLACE, SAMPLING, Capability, Placed, ServiceKind, row
 from forgedsl.settings import COUNT, Kind
 
 SCHEMA = Kind(
@@ -20,15 +21,21 @@ class UpperService(parts.Sampler):
     kind: Literal["upper"] = "upper"
 
 
-def lower(decl: Any, mesh: Any, plan: Any, dtype: Any, *, stepped: bool) -> UpperService:
-    return UpperService(
-        model=lowering.model_of(decl), mesh=lowering.lower_mesh(mesh), dtype=dtype,
-        sampling=lowering.lower_sampling(decl),
-    )  # fmt: skip
+class Upper(ServiceKind):
+    def job(self) -> type[UpperService]:
+        return UpperService
+
+    def lowered(self, placed: Placed) -> UpperService:
+        return UpperService(
+            model=model_of(placed.decl),
+            mesh=lowering.lower_mesh(placed.mesh),
+            dtype=placed.dtype,
+            sampling=lowering.lower_sampling(placed.decl),
+        )
 
 
 KINDS = (
-    ServiceKind(
+    Upper(
         name="upper",
         schema=SCHEMA,
         can=frozenset({Capability.SAMPLES}),
@@ -36,5 +43,3 @@ KINDS = (
         measure="sampling.",
     ),
 )
-SERVICES = (UpperService,)
-LOWERED = (("upper", lower),)

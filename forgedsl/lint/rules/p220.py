@@ -16,10 +16,10 @@ from forgedsl.diagnostics import counted
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View, place
 from forgedsl.plan.capacity import TIGHT, plan_memory
-from forgedsl.plan.meshes import MeshPlan
 from forgedsl.plan.plan import Plan
 from forgedsl.records import replace
 from forgedsl.services.registry import kind_of
+from forgedsl.sizes.meshes import MeshPlan
 
 finding = rule(__doc__, "W")
 

@@ -24,7 +24,6 @@ from torch import Tensor, nn
 
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
-from forgedsl.plan.params import stage_layers
 from forgedsl.runtime.context_parallel import Context
 from forgedsl.runtime.services.titan.upstream import lora, value_head
 from forgedsl.runtime.services.titan.upstream.arch import (
@@ -38,6 +37,7 @@ from forgedsl.runtime.services.titan.upstream.attention import Stretches
 from forgedsl.runtime.services.titan.upstream.checkpoints import spoilt
 from forgedsl.runtime.services.titan.upstream.context import share_rows
 from forgedsl.runtime.services.titan.upstream.draws import WholeDraws
+from forgedsl.sizes.params import stage_layers
 from forgedsl.syntax import cache
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}

@@ -11,27 +11,38 @@ An allocator does not give back what it freed; that is an item of its own in the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import lcm
+from collections.abc import Iterator, Mapping
 
 from forgedsl.families.base import Dims
-from forgedsl.plan.optimizers import moment_bytes
-from forgedsl.plan.params import (
-    kv_bytes,
+from forgedsl.records import dataclass, replace
+from forgedsl.services.titan.optimizers import momentum
+from forgedsl.sizes.memory import (
+    Item,
+    Phase,
+    RankMemory,
+    Request,
+    count_text,
+    item_of,
+    itemsize,
+    kept_item,
+    phase_of,
+)
+from forgedsl.sizes.meshes import MeshPlan, number, transport_of, value
+from forgedsl.sizes.optimizers import moment_bytes
+from forgedsl.sizes.params import (
+    PRECISIONS,
+    adapter_params,
     kv_width,
     largest_unit,
     layer_matrices,
     num_params,
     query_width,
+    repeated,
     stage_layers,
     stage_params,
     vocab_params,
 )
-from forgedsl.records import dataclass, replace
-from forgedsl.services.titan import PRECISIONS
-
-PHASES = ("rollout", "sync", "train")
-GIB = 2**30
+from forgedsl.transports import ON_GPUS
 
 HEAD_ELEMENTS = {"cpu": 1 << 22, "gpu": 1 << 29}
 """logits of one chunk of the loss head; those of runtime/losses/head.py"""
@@ -41,35 +52,6 @@ KEPT = {"cpu": 0.7, "gpu": 1.0}
 SPLIT = {"cpu": 0.5, "gpu": 0.0}
 """more of the working set of a frozen model that stays: calls for its log-probs differ in size, so
 that what one freed does not fit the next (measured: 0.0 to 1.2)"""
-CPU_POOL = 1 * GIB
-"""KV pool of an engine on a CPU; that of runtime/services/vllm/upstream/engine.py"""
-BATCHED_TOKENS = 8192
-"""tokens of one engine step"""
-GRAPHS = 1.5 * GIB
-MAX_RUNNING = 256
-PROCESS = {"reward": 0.2 * GIB, "controller": 0.5 * GIB, "environment": 0.15 * GIB}
-"""resident memory of processes that hold no model (measured); of services see their kinds"""
-TOKENIZER = 700
-"""bytes of an entry of a vocabulary in a process that makes tokens (measured)"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """One line of the table; `formula` has its numbers."""
-
-    name: str
-    bytes: int
-    formula: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Phase:
-    name: str
-    items: tuple[Item, ...]
-
-    @property
-    def bytes(self) -> int:
-        return sum(item.bytes for item in self.items)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,29 +115,6 @@ class TrainerShape:
         return stage_layers(self.dims, self.degrees["pp"])[self.stage]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineShape:
-    """The facts that the memory of a vLLM rank depends on. `claim`: bytes it may take on a GPU."""
-
-    dims: Dims
-    device: str
-    degrees: Mapping[str, int]
-    itemsize: int
-    kv_itemsize: int
-    context: int
-    graphs: bool
-    synced: bool
-    claim: int
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """Return the memory that a rank holds in each phase of a step."""
-        return vllm_phases(self)
-
-
-# ---- torchtitan
-
-
 def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     """Bytes per token that one layer keeps for its backward, rows of the rotation included.
 
@@ -179,14 +138,6 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     return total / shape.degrees["tp"] + 4 * shape.dims.head_dim
 
 
-def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
-    """Return how many copies of each key head context parallelism makes to deal heads to its
-    ranks.
-    """
-    heads = max(1, dims.kv_heads // degrees["tp"])
-    return lcm(heads, degrees["cp"]) // heads
-
-
 def head_rows(shape: TrainerShape) -> int:
     """Rows of the vocabulary that are computed at once."""
     chunk = max(HEAD_MIN_ROWS, HEAD_ELEMENTS[shape.device] // shape.dims.vocab)
@@ -202,7 +153,7 @@ def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
     if times > 1:
         batches = f"{times} microbatches x "
     items = [
-        _item(
+        item_of(
             "activations" if mode == "none" else f"activations ({mode})",
             kept,
             f"{batches}{tokens:,} tokens x {shape.layers} layers x {per_layer:,.0f} B",
@@ -211,11 +162,11 @@ def activation_items(shape: TrainerShape) -> tuple[Item, ...]:
     if mode != "none":
         whole = layer_bytes(shape, "none")
         items.append(
-            _item("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
+            item_of("recomputed layer", tokens * whole, f"{tokens:,} tokens x {whole:,.0f} B")
         )
     if shape.device == "cpu":  # GPUs attend by stretches
         mask = shape.rows * shape.seq_len**2
-        items.append(_item("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
+        items.append(item_of("attention mask", mask, f"{shape.rows} rows x {shape.seq_len}^2"))
     return (*items, _head_item(shape)) if shape.is_last else tuple(items)
 
 
@@ -228,7 +179,7 @@ def _head_item(shape: TrainerShape) -> Item:
     # ranks that share rows deal out whole sequences, where a loss looks at these
     hidden = 2 * max(shape.tokens, shape.seq_len) * dims.hidden * shape.itemsize
     formula = f"{rows:,} x {vocab:,} logits at once, d weight"
-    return _item("loss head", chunk + weight + hidden, formula)
+    return item_of("loss head", chunk + weight + hidden, formula)
 
 
 def titan_phases(shape: TrainerShape) -> tuple[Phase, ...]:
@@ -245,23 +196,23 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
         size = 2 * shape.published * total / ranks
         formula = f"2 buffers x {shape.published} x {count_text(total)}"
         formula += f" / {ranks}" * (ranks > 1) + ", shared memory" * (shape.device == "cpu")
-        resident.append(_item("published weights", size, formula))
+        resident.append(item_of("published weights", size, formula))
     working = [*([] if shape.offload else [gradients]), _gathered(shape)]
     if shape.device == "cpu" and shape.precision == "bf16_moments":
         size = 2 * next(item.bytes for item in kept if "moments" in item.name)
-        working.append(_item("moments f32", size, "Adam steps in f32 there"))
+        working.append(item_of("moments f32", size, "Adam steps in f32 there"))
     working += activation_items(shape)
     freed = KEPT[shape.device] * sum(item.bytes for item in working)
     unit = vocab_params(shape.dims)
     copy = shape.published * unit if shape.shard > 1 else 0
     formula = f"{shape.published} x {count_text(unit)} of the largest tensor"
-    sync = [_item("gathered tensor", copy, formula)]
+    sync = [item_of("gathered tensor", copy, formula)]
     if shape.adapters is not None and shape.published:
         sync.append(replace(kept[0], name=kept[0].name.replace("weights", "merged weights")))
     return (
-        _phase("rollout", resident, [_kept(freed, shape.device)]),
-        _phase("sync", resident, sync, [_kept(freed - copy, shape.device)]),
-        _phase("train", resident, working),
+        phase_of("rollout", resident, [kept_item(freed, shape.device)]),
+        phase_of("sync", resident, sync, [kept_item(freed - copy, shape.device)]),
+        phase_of("train", resident, working),
     )
 
 
@@ -274,7 +225,7 @@ def state_items(shape: TrainerShape) -> list[Item]:
 
     def item(name: str, size: int, count: int) -> Item:
         share = f" / {shape.shard}" if shape.shard > 1 else ""
-        return _item(name, size * count / shape.shard, f"{size} x {count_text(count)}{share}")
+        return item_of(name, size * count / shape.shard, f"{size} x {count_text(count)}{share}")
 
     adapters = [item(f"adapters {dtype}", weight, learnt)] if shape.adapters is not None else []
     return [
@@ -296,7 +247,7 @@ def _moments(shape: TrainerShape, learnt: int) -> list[Item]:
     name = {"muon": "momentum, AdamW moments", "sgd": "momentum"}.get(shape.optimizer)
     each = f"{size / learnt:.3g} x {count_text(learnt)}"
     share = f" / {shape.shard}" if shape.shard > 1 else ""
-    return [_item(f"{name or 'AdamW moments'} {dtype}", size / shape.shard, each + share)]
+    return [item_of(f"{name or 'AdamW moments'} {dtype}", size / shape.shard, each + share)]
 
 
 def offloaded(shape: TrainerShape) -> int:
@@ -312,7 +263,7 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     total = shape.params
     of = f"{count_text(total)}" + (f" / {shape.shard}" if shape.shard > 1 else "")
     size = 0 if shape.offload else shape.itemsize * total / shape.shard
-    resident = [_item("weights", size, f"{shape.itemsize} x {of}")]
+    resident = [item_of("weights", size, f"{shape.itemsize} x {of}")]
     whole = layer_bytes(shape, "none")
     formula = f"{shape.tokens:,} tokens x {whole:,.0f} B"
     rows = head_rows(shape)
@@ -320,18 +271,18 @@ def _frozen_phases(shape: TrainerShape) -> tuple[Phase, ...]:
     copied = 4 * vocab_params(shape.dims) if shape.itemsize < 4 and shape.device == "cpu" else 0
     working = [
         _gathered(shape),
-        _item("forward of a layer", shape.tokens * whole, formula),
+        item_of("forward of a layer", shape.tokens * whole, formula),
     ]
     if shape.is_last:
         formula = f"12 x {rows:,} x {vocab:,} logits"
-        working.append(_item("log-prob head", 12 * rows * vocab + copied, formula))
+        working.append(item_of("log-prob head", 12 * rows * vocab + copied, formula))
     size = sum(item.bytes for item in working)
     split = SPLIT[shape.device] * size
-    kept = [_kept((1.0 if split else KEPT[shape.device]) * size + split, shape.device)]
+    kept = [kept_item((1.0 if split else KEPT[shape.device]) * size + split, shape.device)]
     return (
-        _phase("rollout", resident, working, [_kept(split, shape.device)]),
-        _phase("sync", resident, kept),
-        _phase("train", resident, kept),
+        phase_of("rollout", resident, working, [kept_item(split, shape.device)]),
+        phase_of("sync", resident, kept),
+        phase_of("train", resident, kept),
     )
 
 
@@ -340,92 +291,94 @@ def _gathered(shape: TrainerShape) -> Item:
     stage stay whole until its last microbatch, the gradients in f32."""
     if shape.degrees["pp"] > 1:
         size, count = shape.itemsize + 4 * shape.trained, shape.params // shape.degrees["tp"]
-        return _item("gathered by FSDP", size * count, f"{size} x {count_text(count)}, a stage")
+        return item_of("gathered by FSDP", size * count, f"{size} x {count_text(count)}, a stage")
     unit = largest_unit(shape.dims) // shape.degrees["tp"]
     count = 3 if shape.trained else 2
     formula = f"{count} x {shape.itemsize} x {count_text(unit)} of the largest unit"
     on_the_way = 8 * unit / shape.shard if shape.offload else 0
-    return _item("gathered by FSDP", count * shape.itemsize * unit + on_the_way, formula)
+    return item_of("gathered by FSDP", count * shape.itemsize * unit + on_the_way, formula)
 
 
-# ---- vLLM
+def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
+    """The shape of one rank of a torchtitan service, in a pipeline of the fullest stage."""
+    decl = request.program.services[mesh.service]
+    dims = request.dims[mesh.service]
+    assert dims is not None
+    rows, seq_len = request.rows[mesh.service]
+    trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
+    targets = [request.program.services[name] for name in sorted(request.synced)]
+    shape = TrainerShape(
+        dims=dims, device=mesh.device, degrees=mesh.degrees,
+        itemsize=itemsize(request.program, decl), trained=trained,
+        checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
+        seq_len=seq_len, rows=rows, precision=str(value(decl, "optimizer.precision")),
+        offload=bool(value(decl, "memory.offload")),
+        optimizer=str(value(decl, "optimizer.kind", "adamw")), momentum=momentum(decl),
+        adapters=adapter_params(dims, rank) if trained and rank else None,
+        published=itemsize(request.program, targets[0]) if trained and targets else 0,
+        on_gpus=publishes_on_gpus(request, mesh),
+    )  # fmt: skip
+    stages = [replace(shape, stage=stage) for stage in range(mesh.degrees["pp"])]
+    return max(stages, key=lambda each: peak(each))
 
 
-def vllm_phases(shape: EngineShape) -> tuple[Phase, ...]:
-    """The three phases of a rank; the KV pool is what its claim leaves."""
-    fixed = vllm_fixed(shape)
-    pool, per_token = vllm_pool(shape), kv_per_token(shape)
-    what = f"{pool // per_token:,} tokens x {per_token:,} B"
-    resident = [*fixed, _item("KV pool", pool, what)]
-    total = num_params(shape.dims)
-    weights = fixed[0].bytes
-    sync: list[Item] = []
-    idle: list[Item] = []
-    if shape.synced and shape.device == "cpu":
-        idle = [_item("reloaded copy", weights, "one more copy, kept by the allocator")]
-        sync = [_item("mapped weights", shape.itemsize * total, "read from shared memory")]
-    elif shape.synced:
-        unit = shape.itemsize * vocab_params(shape.dims)
-        sync = [_item("reload staging", unit, "the largest tensor")]
-    return (
-        _phase("rollout", resident, idle),
-        _phase("sync", resident, idle, sync),
-        _phase("train", resident, idle),
+def publishes_on_gpus(request: Request, mesh: MeshPlan) -> bool:
+    """True if the weights that a trainer publishes stay on its GPUs."""
+    return mesh.device == "gpu" and any(
+        transport_of(request.host, request.meshes, sync) in ON_GPUS
+        for sync in request.syncs
+        if sync.target == mesh.service
     )
 
 
-def vllm_fixed(shape: EngineShape) -> tuple[Item, ...]:
-    """Return the memory of a vLLM rank besides its KV cache."""
-    dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
-    total = num_params(dims)
-    of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
-    tokens = max(BATCHED_TOKENS, shape.context) if shape.device == "cpu" else BATCHED_TOKENS
-    width = (dims.hidden + 3 * dims.ffn) // shape.degrees["tp"]
-    logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
-    items = [
-        _item("weights", shape.itemsize * total / split, f"{shape.itemsize} x {of}"),
-        _item(
-            "workspace",
-            shape.itemsize * tokens * width + logits,
-            f"{tokens:,} tokens x (h + 3 ffn), {MAX_RUNNING} x V",
-        ),
-    ]
-    if shape.graphs:
-        items.append(_item("CUDA graphs", GRAPHS, "recorded decode steps"))
-    return tuple(items)
+def rank(request: Request, mesh: MeshPlan) -> RankMemory:
+    """Return the memory of one rank; in a pipeline, of one of the fullest stage."""
+    shape = shape_of(request, mesh)
+    in_host = mesh.device == "gpu" and not shape.on_gpus
+    note = ""
+    if (pp := shape.degrees["pp"]) > 1:
+        layers = " + ".join(map(str, stage_layers(shape.dims, pp)))
+        note = f"layers {layers}, of stage {shape.stage + 1}"
+    return RankMemory(
+        service=mesh.service,
+        ranks=mesh.total_procs,
+        phases=shape.phases,
+        rows=shape.rows,
+        trained=shape.trained,
+        on_host=offloaded(shape),
+        published=2 * shape.published * num_params(shape.dims) if in_host else 0,
+        note=note,
+    )
 
 
-def kv_per_token(shape: EngineShape) -> int:
-    """Bytes of one token in the pool of one rank."""
-    d = shape.degrees
-    return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.kv_itemsize)
+def peak(shape: TrainerShape) -> int:
+    """Bytes of a rank in its fullest phase."""
+    return max(phase.bytes for phase in shape.phases)
 
 
-def vllm_pool(shape: EngineShape) -> int:
-    """Bytes of the KV pool; not positive if the claim does not even hold the rest."""
-    if shape.device == "cpu":
-        return CPU_POOL
-    return shape.claim - sum(item.bytes for item in vllm_fixed(shape))
-
-
-# ---- parts
-
-
-def _phase(name: str, *groups: list[Item]) -> Phase:
-    return Phase(name=name, items=tuple(item for group in groups for item in group if item.bytes))
-
-
-def _item(name: str, size: float, formula: str) -> Item:
-    return Item(name=name, bytes=round(size), formula=formula)
-
-
-def _kept(size: float, device: str) -> Item:
-    what = {"cpu": "freed by the step, kept by malloc", "gpu": "freed, kept by PyTorch's allocator"}
-    return _item("kept by the allocator", max(0.0, size), what[device])
-
-
-def count_text(parameters: float) -> str:
-    """A number of parameters for people, e.g. "1.72 B"."""
-    if parameters >= 1e9:
-        return f"{parameters / 1e9:.2f} B"
-    return f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
+def remedies(request: Request, mesh: MeshPlan, available: float, host: int) -> Iterator[str]:
+    """Checkpointing, then the memory of the host, then more ranks, each alone and with one row;
+    `available` is what a rank may take, `host` what is left there."""
+    name, shape = mesh.service, shape_of(request, mesh)
+    if shape.checkpointing != "full":
+        full = replace(shape, checkpointing="full")
+        for rows in (shape.rows, 1):
+            if peak(replace(full, rows=rows)) <= available:
+                more = "" if rows == shape.rows else f" with `{name}.batch.rows = 1`"
+                yield f"`{name}.memory.activation_checkpoint = full`{more} fits"
+                return
+    one = "" if shape.rows == 1 else f" and `{name}.batch.rows = 1`"
+    away = replace(shape, offload=True, checkpointing="full", rows=1)
+    fits = peak(away) <= available and mesh.procs * offloaded(away) <= host
+    if fits and not shape.offload:
+        yield f"`{name}.memory.offload = true` with full activation checkpointing{one} fits"
+    for factor in (2, 4, 8, 16, 32, 64):
+        degrees = {**shape.degrees, "dp_shard": factor * shape.degrees["dp_shard"]}
+        wide = replace(shape, degrees=degrees, checkpointing="full", rows=1)
+        if peak(wide) <= available:
+            yield (
+                f"{factor * mesh.world} processes (`{name}.parallel.dp_shard = "
+                f"{degrees['dp_shard']}`) with full activation checkpointing{one} fit"
+            )
+            return
+    yield "shard it over more GPUs, with tensor parallelism too"

@@ -1,15 +1,14 @@
-"""What a job is made of before its flow: sources, models, datasets, services.
+"""What a job is made of before its flow: sources, models, datasets, and what kinds of services
+share.
 
 `forgedsl.lower.job` re-exports everything here; import it from there.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SerializeAsAny
-
-from forgedsl import extensions
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Spec(BaseModel):
@@ -189,7 +188,7 @@ class TitanParallel(Spec):
 
 
 class Service(Spec):
-    """Any service; `kind` says by which class of `SERVICES` it is read."""
+    """Any service; `kind` names the kind whose class it is."""
 
     kind: str
     model: str
@@ -241,16 +240,6 @@ class Trainer(Service):
         return self.batch.rows * ranks * (self.batch.accumulate or 1)
 
 
-class TitanService(Trainer):
-    """A torchtitan model."""
-
-    kind: Literal["titan"] = "titan"
-    activation_checkpoint: Literal["none", "selective", "full"] = "none"
-    offload: bool = False
-    """weights, gradients and moments are in the host's memory"""
-    compile: bool = False
-
-
 class Sampling(Spec):
     temperature: float = 1.0
     top_p: float = 1.0
@@ -283,41 +272,6 @@ class Sampler(Service):
     def precision(self) -> str:
         """The dtype that bounds how exact its log-probs are."""
         return self.dtype
-
-
-class VllmService(Sampler):
-    kind: Literal["vllm"] = "vllm"
-    gpu_memory: float | None = None
-    """fraction of the device; None: auto"""
-    prefix_caching: bool = True
-    cuda_graphs: bool = True
-    max_running: int | None = None
-    kv_dtype: Literal["auto", "fp8"] = "auto"
-    extra: dict[str, Any] = {}
-
-    @property
-    def precision(self) -> str:
-        return "bf16" if self.kv_dtype == "fp8" else self.dtype
-
-
-SERVICES: tuple[type[Service], ...] = (TitanService, VllmService)
-
-
-def service_of(value: Any) -> Service:
-    """The service that a mapping describes, by its `kind`. Raises ValueError."""
-    if isinstance(value, Service):
-        return value
-    services: tuple[type[Service], ...] = (*SERVICES, *extensions.added("SERVICES", Service))
-    for found in services:
-        if found.model_fields["kind"].default == value.get("kind"):
-            return found.model_validate(value)
-    raise ValueError(f"no service is of the kind {value.get('kind')}")
-
-
-if TYPE_CHECKING:
-    AnyService = Service
-else:
-    AnyService = Annotated[SerializeAsAny[Service], BeforeValidator(service_of)]
 
 
 MixtureSource.model_rebuild()

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Diagnostic
+from forgedsl.families.base import Dims
+from forgedsl.ir.program import Decl
 from forgedsl.records import replace
 from forgedsl.services.base import (
     BATCH,
@@ -12,24 +18,24 @@ from forgedsl.services.base import (
     PLACE,
     TEMPERATURE,
     Capability,
+    Placed,
     ServiceKind,
+    TrainingCost,
     row,
 )
+from forgedsl.services.titan.optimizers import READS, check_optimizer, checkpoint_of
 from forgedsl.settings import AUTO, BOOL, COUNT, NATURAL, POSITIVE, SOME, Kind, Limit, Type, word
+from forgedsl.sizes.memory import RankMemory, Request
+from forgedsl.sizes.meshes import MeshPlan
+from forgedsl.sizes.params import PRECISIONS
 from forgedsl.types.flow import Role
+
+if TYPE_CHECKING:
+    from forgedsl.job.parts import Service
 
 _RECOMPUTED = replace(word("none", "selective", "full"), auto=True)
 _BETA = Type(base="float", minimum=0.0, below=1.0)
-PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
-"""bytes of weight, moments and gradient of a trained parameter, by `optimizer.precision`"""
 
-READS = {
-    "adamw": ("betas", "eps"),
-    "adam": ("betas", "eps"),
-    "muon": ("betas", "eps", "momentum", "nesterov", "ns_steps", "adjust_lr"),
-    "sgd": ("momentum", "nesterov"),
-}
-"""settings that only some kinds of optimizer read, by `optimizer.kind`"""
 
 SCHEMA = Kind(
     name="service",
@@ -100,7 +106,47 @@ SCHEMA = Kind(
     ),
 )  # fmt: skip
 
-KIND = ServiceKind(
+
+class Titan(ServiceKind):
+    def job(self) -> type[Service]:
+        from forgedsl.services.titan.job import TitanService
+
+        return TitanService
+
+    def lowered(self, placed: Placed) -> Service:
+        from forgedsl.services.titan.lowering import lowered
+
+        return lowered(placed)
+
+    def rank(
+        self, request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]
+    ) -> RankMemory:
+        from forgedsl.services.titan import memory
+
+        return memory.rank(request, mesh)
+
+    def remedies(
+        self, request: Request, mesh: MeshPlan, available: float, host: int
+    ) -> Iterator[str]:
+        from forgedsl.services.titan import memory
+
+        return memory.remedies(request, mesh, available, host)
+
+    def training(
+        self, request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool
+    ) -> TrainingCost:
+        from forgedsl.services.titan import cost
+
+        return cost.training(request, mesh, dims, trained=trained)
+
+    def checkpoint_bytes(self, decl: Decl, dims: Dims) -> int:
+        return checkpoint_of(decl, dims)
+
+    def check(self, decl: Decl, *, trained: bool) -> list[Diagnostic]:
+        return check_optimizer(decl) if trained else []
+
+
+KIND = Titan(
     name="titan",
     in_python=True,
     schema=SCHEMA,

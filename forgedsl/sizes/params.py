@@ -5,9 +5,14 @@ Dims -> numbers, exact for the decoders of `families`
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from math import lcm
+
 from forgedsl.families.base import Dims
 
 ITEMSIZE = {"f32": 4, "bf16": 2, "f16": 2}
+PRECISIONS = {"f32": (4, 8, 4), "bf16_moments": (4, 4, 4), "bf16": (2, 4, 2)}
+"""bytes of weight, moments and gradient of a trained parameter, by `optimizer.precision`"""
 
 
 def query_width(dims: Dims) -> int:
@@ -109,3 +114,11 @@ def forward_flops(dims: Dims, context: int) -> float:
     """FLOPs of one token forward: 2 per weight of a product, and attention over half `context`."""
     weights = dims.layers * active_layer_params(dims) + vocab_params(dims)
     return 2.0 * weights + 2.0 * dims.layers * query_width(dims) * context
+
+
+def repeated(dims: Dims, degrees: Mapping[str, int]) -> int:
+    """Return how many copies of each key head context parallelism makes to deal heads to its
+    ranks.
+    """
+    heads = max(1, dims.kv_heads // degrees["tp"])
+    return lcm(heads, degrees["cp"]) // heads

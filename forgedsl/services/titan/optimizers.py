@@ -1,4 +1,4 @@
-"""Optimizers in the plan: what they keep of a weight, and settings that they do not read.
+"""Optimizers of a torchtitan model: what they keep, and settings that they do not read.
 
 settings, parameters -> bytes of moments;  settings -> F113
 """
@@ -8,10 +8,17 @@ from __future__ import annotations
 from forgedsl.diagnostics import Diagnostic, error
 from forgedsl.families.base import Dims
 from forgedsl.ir.program import Decl
-from forgedsl.plan.meshes import is_default, number, setting_label, value
-from forgedsl.plan.params import adapter_params, layer_matrices, num_params
-from forgedsl.services.titan import PRECISIONS, READS
+from forgedsl.sizes.meshes import is_default, number, setting_label, value
+from forgedsl.sizes.optimizers import checkpoint_bytes
+from forgedsl.sizes.params import adapter_params
 
+READS = {
+    "adamw": ("betas", "eps"),
+    "adam": ("betas", "eps"),
+    "muon": ("betas", "eps", "momentum", "nesterov", "ns_steps", "adjust_lr"),
+    "sgd": ("momentum", "nesterov"),
+}
+"""settings that only some kinds of optimizer read, by `optimizer.kind`"""
 MOMENTUM = {"muon": 0.95}
 """by kind, where it is auto; 0 for others"""
 
@@ -27,27 +34,6 @@ def nesterov(decl: Decl) -> bool:
     """True if the optimizer looks one step of momentum ahead."""
     found = value(decl, "optimizer.nesterov")
     return found if isinstance(found, bool) else value(decl, "optimizer.kind") == "muon"
-
-
-def moment_bytes(kind: str, precision: str, *, momentum: float, params: int, matrices: int) -> int:
-    """Bytes of what an optimizer keeps of `params` weights besides them, `matrices` of which are in
-    matrices of the layers."""
-    one = PRECISIONS[precision][1] // 2
-    if kind == "sgd":
-        return one * params if momentum else 0
-    return one * (2 * params - (matrices if kind == "muon" else 0))
-
-
-def checkpoint_bytes(
-    dims: Dims, kind: str, precision: str, *, momentum: float, adapters: int
-) -> int:
-    """Bytes of weights and moments as a trainer keeps them, `adapters` of which are learned, or all
-    where there are none."""
-    params = num_params(dims)
-    matrices = adapters or dims.layers * layer_matrices(dims)
-    moments = moment_bytes(kind, precision, momentum=momentum, params=adapters or params,
-                           matrices=matrices)  # fmt: skip
-    return PRECISIONS[precision][0] * (params + adapters) + moments
 
 
 def checkpoint_of(decl: Decl, dims: Dims) -> int:

@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from forgedsl.ir.program import Decl, Program
 from forgedsl.records import replace
-from forgedsl.services.base import COMMON, GIB, NUM, PLACE, SAMPLING, Capability, ServiceKind, row
+from forgedsl.services.base import (
+    COMMON,
+    GIB,
+    NUM,
+    PLACE,
+    SAMPLING,
+    Capability,
+    Placed,
+    SamplingCost,
+    ServiceKind,
+    row,
+)
 from forgedsl.settings import AUTO, BOOL, COUNT, PART, Derived, Kind, Limit, word
+from forgedsl.sizes.memory import RankMemory, Request
+from forgedsl.sizes.meshes import MeshPlan
+
+if TYPE_CHECKING:
+    from forgedsl.job.parts import Service
 
 ENGINE_ARGUMENTS = (
     ("model", "the model of the service does"),
@@ -66,8 +86,34 @@ SCHEMA = Kind(
     ),
 )  # fmt: skip
 
-KIND = ServiceKind(
+
+class Vllm(ServiceKind):
+    def job(self) -> type[Service]:
+        from forgedsl.services.vllm.job import VllmService
+
+        return VllmService
+
+    def lowered(self, placed: Placed) -> Service:
+        from forgedsl.services.vllm.lowering import lowered
+
+        return lowered(placed)
+
+    def rank(
+        self, request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]
+    ) -> RankMemory:
+        from forgedsl.services.vllm import memory
+
+        return memory.rank(request, mesh, others)
+
+    def sampling(self, program: Program, decl: Decl) -> SamplingCost:
+        from forgedsl.services.vllm import cost
+
+        return cost.sampling(program, decl)
+
+
+KIND = Vllm(
     name="vllm",
+    claim="engine.gpu_memory",
     in_python=True,
     schema=SCHEMA,
     can=frozenset({Capability.SAMPLES, Capability.JUDGES}),

@@ -1,0 +1,1 @@
+"""Parts of a job that kinds of services are made of."""

@@ -1,0 +1,40 @@
+"""What kinds of services share in lowering: meshes and sampling of a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.ir.program import Decl
+from forgedsl.job.parts import Mesh, Place, Sampling
+from forgedsl.sizes.meshes import MeshPlan, value
+
+
+def lower_mesh(mesh: MeshPlan) -> Mesh:
+    return Mesh(
+        name=mesh.name,
+        hosts=mesh.hosts,
+        procs=mesh.procs,
+        gpus=mesh.gpus,
+        cpus=mesh.cpus,
+        device="gpu" if mesh.device == "gpu" else "cpu",
+        replicas=mesh.replicas,
+        places=tuple(
+            Place(replica=p.replica, host=p.host, gpus=p.gpus)
+            for p in mesh.places
+            if any(place.gpus or place.host for place in mesh.places)
+        ),
+    )
+
+
+def lower_sampling(decl: Decl) -> Sampling:
+    """`sampling { ... }` of a generator."""
+    names = Sampling.model_fields
+    given = {name: plain(decl, f"sampling.{name}") for name in names}
+    given["stop"] = tuple(given["stop"] or ())
+    given["max_tokens"] = given["max_tokens"] or 1  # what judges only samples nothing
+    return Sampling(**given)
+
+
+def plain(decl: Decl, key: str) -> Any:
+    """A setting as the job has it: None where the runtime derives it."""
+    return value(decl, key)

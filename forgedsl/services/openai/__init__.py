@@ -1,0 +1,1 @@
+"""Kind `openai`: a model behind an endpoint, which judges."""

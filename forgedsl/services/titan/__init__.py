@@ -1,0 +1,1 @@
+"""Kind `titan`: a torchtitan model, trained or frozen."""

@@ -1,0 +1,47 @@
+"""Settings and plan of a torchtitan model -> its class in a job."""
+
+from __future__ import annotations
+
+from forgedsl.ir.program import Decl, model_of
+from forgedsl.job.parts import BatchShape, Lora, Optimizer, TitanParallel
+from forgedsl.services.base import Placed
+from forgedsl.services.lowering import lower_mesh, plain
+from forgedsl.services.titan.job import TitanService
+from forgedsl.services.titan.optimizers import momentum, nesterov
+from forgedsl.sizes.meshes import number, value
+
+
+def lowered(placed: Placed) -> TitanService:
+    """Return a torchtitan model of a job."""
+    decl, mesh = placed.decl, placed.mesh
+    accumulate = value(decl, "batch.accumulate")
+    return TitanService(
+        model=model_of(decl),
+        mesh=lower_mesh(mesh),
+        dtype=placed.dtype,  # type: ignore[arg-type]  # the schema admits only these words
+        temperature=plain(decl, "temperature"),
+        parallel=TitanParallel(**mesh.degrees, ep=number(decl, "parallel.ep", 1)),
+        optimizer=_optimizer(decl) if placed.stepped else None,
+        lora=_lora(decl) if placed.stepped else None,
+        value_head=decl.head,
+        batch=BatchShape(
+            seq_len=placed.seq_len,
+            rows=placed.rows,
+            pack=plain(decl, "batch.pack"),
+            accumulate=accumulate if isinstance(accumulate, int) else None,
+        ),
+        activation_checkpoint=plain(decl, "memory.activation_checkpoint"),
+        offload=plain(decl, "memory.offload"),
+        compile=bool(value(decl, "compile", mesh.device == "gpu")),
+    )
+
+
+def _lora(decl: Decl) -> Lora | None:
+    rank = number(decl, "lora.rank", 0)
+    return None if not rank else Lora(rank=rank, alpha=plain(decl, "lora.alpha"))
+
+
+def _optimizer(decl: Decl) -> Optimizer:
+    names = Optimizer.model_fields
+    given = {name: plain(decl, f"optimizer.{name}") for name in names}
+    return Optimizer(**given | {"momentum": momentum(decl), "nesterov": nesterov(decl)})

@@ -1,0 +1,1 @@
+"""Kind `vllm`: an engine that samples."""

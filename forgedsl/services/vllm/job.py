@@ -1,0 +1,24 @@
+"""An engine in a job."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from forgedsl.job.parts import Sampler
+
+
+class VllmService(Sampler):
+    kind: Literal["vllm"] = "vllm"
+    gpu_memory: float | None = None
+    """fraction of the device; None: auto"""
+    prefix_caching: bool = True
+    cuda_graphs: bool = True
+    max_running: int | None = None
+    kv_dtype: Literal["auto", "fp8"] = "auto"
+    extra: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.kv_dtype == "fp8" else self.dtype

@@ -1,0 +1,46 @@
+"""Settings and plan of an engine -> its class in a job."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from forgedsl.ir.program import model_of
+from forgedsl.job.parts import VllmParallel
+from forgedsl.services.base import Placed
+from forgedsl.services.lowering import lower_mesh, lower_sampling, plain
+from forgedsl.services.vllm.job import VllmService
+from forgedsl.sizes.meshes import value
+
+
+def lowered(placed: Placed) -> VllmService:
+    """Return an engine of a job."""
+    decl, mesh = placed.decl, placed.mesh
+    prefix = "engine.extra."
+    extra: dict[str, Any] = {}
+    for key in (key for key in decl.settings if key.startswith(prefix)):
+        *blocks, name = key.removeprefix(prefix).split(".")
+        place = extra
+        for block in blocks:
+            place = place.setdefault(block, {})
+        place[name] = decl.settings[key].value
+    return VllmService(
+        model=model_of(decl),
+        mesh=lower_mesh(mesh),
+        dtype=placed.dtype,  # type: ignore[arg-type]  # the schema admits only these words
+        parallel=VllmParallel(**mesh.degrees),
+        sampling=lower_sampling(decl),
+        route=plain(decl, "route"),
+        gpu_memory=_gpu_memory(placed),
+        prefix_caching=plain(decl, "engine.prefix_caching"),
+        cuda_graphs=mesh.device == "gpu" and plain(decl, "engine.cuda_graphs"),
+        max_running=plain(decl, "engine.max_running"),
+        kv_dtype=plain(decl, "engine.kv_dtype"),
+        extra=extra,
+    )
+
+
+def _gpu_memory(placed: Placed) -> Any:
+    """The part of its GPU that an engine takes: as planned, None on a CPU."""
+    if placed.rank is not None:
+        return placed.rank.fraction
+    return value(placed.decl, "engine.gpu_memory") if placed.mesh.device == "gpu" else None

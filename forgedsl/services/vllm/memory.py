@@ -1,0 +1,172 @@
+"""Memory of a rank of a vLLM engine: weights, workspace, KV pool.
+
+settings -> shape of a rank -> items per phase, and the pool of keys and values
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import floor
+
+from forgedsl.families.base import Dims
+from forgedsl.ir.program import Decl, Program
+from forgedsl.records import dataclass
+from forgedsl.sizes.memory import (
+    GIB,
+    MAX_RUNNING,
+    Item,
+    Phase,
+    Pool,
+    RankMemory,
+    Request,
+    count_text,
+    item_of,
+    itemsize,
+    phase_of,
+    sharing,
+)
+from forgedsl.sizes.meshes import MeshPlan, value
+from forgedsl.sizes.params import kv_bytes, num_params, vocab_params
+
+ALONE = 0.9
+"""part of a GPU that an engine takes where it is alone and nothing is set"""
+SHARED = 0.85
+"""part of a GPU that an engine fills together with those it shares it with, where nothing is set"""
+CPU_POOL = 1 * GIB
+"""KV pool of an engine on a CPU; that of runtime/services/vllm/upstream/engine.py"""
+BATCHED_TOKENS = 8192
+"""tokens of one engine step"""
+GRAPHS = 1.5 * GIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineShape:
+    """The facts that the memory of a vLLM rank depends on. `claim`: bytes it may take on a GPU."""
+
+    dims: Dims
+    device: str
+    degrees: Mapping[str, int]
+    itemsize: int
+    kv_itemsize: int
+    context: int
+    graphs: bool
+    synced: bool
+    claim: int
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """Return the memory that a rank holds in each phase of a step."""
+        return phases(self)
+
+
+def phases(shape: EngineShape) -> tuple[Phase, ...]:
+    """The three phases of a rank; the KV pool is what its claim leaves."""
+    taken = fixed(shape)
+    size, per_token = pool(shape), kv_per_token(shape)
+    what = f"{size // per_token:,} tokens x {per_token:,} B"
+    resident = [*taken, item_of("KV pool", size, what)]
+    total = num_params(shape.dims)
+    weights = taken[0].bytes
+    sync: list[Item] = []
+    idle: list[Item] = []
+    if shape.synced and shape.device == "cpu":
+        idle = [item_of("reloaded copy", weights, "one more copy, kept by the allocator")]
+        sync = [item_of("mapped weights", shape.itemsize * total, "read from shared memory")]
+    elif shape.synced:
+        unit = shape.itemsize * vocab_params(shape.dims)
+        sync = [item_of("reload staging", unit, "the largest tensor")]
+    return (
+        phase_of("rollout", resident, idle),
+        phase_of("sync", resident, idle, sync),
+        phase_of("train", resident, idle),
+    )
+
+
+def fixed(shape: EngineShape) -> tuple[Item, ...]:
+    """Return the memory of a vLLM rank besides its KV cache."""
+    dims, split = shape.dims, shape.degrees["tp"] * shape.degrees["pp"]
+    total = num_params(dims)
+    of = f"{count_text(total)}" + (f" / {split}" if split > 1 else "")
+    tokens = max(BATCHED_TOKENS, shape.context) if shape.device == "cpu" else BATCHED_TOKENS
+    width = (dims.hidden + 3 * dims.ffn) // shape.degrees["tp"]
+    logits = 8 * MAX_RUNNING * dims.vocab // shape.degrees["tp"]
+    items = [
+        item_of("weights", shape.itemsize * total / split, f"{shape.itemsize} x {of}"),
+        item_of(
+            "workspace",
+            shape.itemsize * tokens * width + logits,
+            f"{tokens:,} tokens x (h + 3 ffn), {MAX_RUNNING} x V",
+        ),
+    ]
+    if shape.graphs:
+        items.append(item_of("CUDA graphs", GRAPHS, "recorded decode steps"))
+    return tuple(items)
+
+
+def kv_per_token(shape: EngineShape) -> int:
+    """Bytes of one token in the pool of one rank."""
+    d = shape.degrees
+    return kv_bytes(shape.dims, tp=d["tp"], pp=d["pp"], itemsize=shape.kv_itemsize)
+
+
+def pool(shape: EngineShape) -> int:
+    """Bytes of the KV pool; not positive if the claim does not even hold the rest."""
+    if shape.device == "cpu":
+        return CPU_POOL
+    return shape.claim - sum(item.bytes for item in fixed(shape))
+
+
+def shape_of(request: Request, mesh: MeshPlan, fraction: float) -> EngineShape:
+    """The shape of one rank of an engine that claims `fraction` of its GPU."""
+    decl = request.program.services[mesh.service]
+    dims = request.dims[mesh.service]
+    assert dims is not None
+    return EngineShape(
+        dims=dims, device=mesh.device, degrees=mesh.degrees,
+        itemsize=itemsize(request.program, decl),
+        kv_itemsize=kv_itemsize(request.program, decl),
+        context=request.contexts[mesh.service] or 0,
+        graphs=mesh.device == "gpu" and bool(value(decl, "engine.cuda_graphs")),
+        synced=mesh.service in request.synced, claim=floor(fraction * request.host.gpu_memory),
+    )  # fmt: skip
+
+
+def kv_itemsize(program: Program, decl: Decl) -> int:
+    """Bytes of a number among the keys and values of an engine."""
+    rounded = value(decl, "engine.kv_dtype", "auto") == "fp8"
+    return 1 if rounded else itemsize(program, decl)
+
+
+def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> float:
+    """The part of a GPU for an engine: as set, else 0.9 alone, else what others leave of 0.85."""
+    given = value(request.program.services[mesh.service], "engine.gpu_memory")
+    if isinstance(given, float | int):
+        return float(given)
+    others = sharing(request, mesh.service)
+    if not others or not request.host.gpu_memory:
+        return ALONE
+    kinds = {decl.name: decl.ctor for decl in request.program.services.values()}
+    engines = 1 + sum(kinds[name] == kinds[mesh.service] for name in others)
+    dims = request.dims[mesh.service]
+    assert dims is not None
+    reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
+    known = [ranks[name] for name in others if name in ranks]  # engines claim what these leave
+    taken = sum(rank.peak for rank in known if rank.pool is None)
+    left = (SHARED * request.host.gpu_memory - taken) / engines - reload
+    return max(0.05, floor(100 * left / request.host.gpu_memory) / 100)
+
+
+def rank(request: Request, mesh: MeshPlan, others: Mapping[str, RankMemory]) -> RankMemory:
+    """Return the memory of one rank, with its pool."""
+    fraction = claim(request, mesh, others)
+    shape = shape_of(request, mesh, fraction)
+    return RankMemory(
+        service=mesh.service,
+        ranks=mesh.total_procs,
+        phases=shape.phases,
+        fraction=fraction if mesh.device == "gpu" else None,
+        pool=Pool(
+            bytes=pool(shape), per_token=kv_per_token(shape), context=shape.context,
+            claim=shape.claim, taken=fixed(shape),
+        ),
+    )  # fmt: skip

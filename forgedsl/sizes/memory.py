@@ -1,0 +1,155 @@
+"""Memory of the ranks of services: items, phases, pools, and what estimates start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from forgedsl.families.base import Dims
+from forgedsl.ir.graph import Node
+from forgedsl.ir.program import Decl, Program
+from forgedsl.records import dataclass, field
+from forgedsl.sizes.hosts import Host
+from forgedsl.sizes.meshes import MeshPlan, value
+from forgedsl.sizes.params import ITEMSIZE
+
+PHASES = ("rollout", "sync", "train")
+GIB = 2**30
+MAX_RUNNING = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One line of the table; `formula` has its numbers."""
+
+    name: str
+    bytes: int
+    formula: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phase:
+    name: str
+    items: tuple[Item, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """Keys and values of one rank of an engine. `bytes` is not positive if the claim does not even
+    hold what else is `taken`."""
+
+    bytes: int
+    per_token: int
+    context: int
+    claim: int
+    """bytes of its GPU that the rank may take"""
+    taken: tuple[Item, ...]
+    """what else lies within the claim"""
+
+    @property
+    def tokens(self) -> int:
+        return self.bytes // self.per_token
+
+    @property
+    def is_starved(self) -> bool:
+        """True if it does not hold one sequence of the context."""
+        return self.bytes < max(1, self.context) * self.per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankMemory:
+    """One rank of a service. `fraction` is the part of a GPU that an engine claims."""
+
+    service: str
+    ranks: int
+    phases: tuple[Phase, ...]
+    fraction: float | None = None
+    pool: Pool | None = None
+    """of what samples"""
+    rows: int = 0
+    """of a microbatch"""
+    trained: bool = False
+    on_host: int = 0
+    """bytes of its state that are offloaded to the host's memory"""
+    published: int = 0
+    """bytes in the host's memory of the weights that are made ready for samplers"""
+    note: str = ""
+    """what the plan says beside it"""
+
+    def bytes(self, phase: str) -> int:
+        return next(p.bytes for p in self.phases if p.name == phase)
+
+    @property
+    def peak(self) -> int:
+        return max(phase.bytes for phase in self.phases)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Facts about each service that the memory estimate starts from."""
+
+    program: Program
+    meshes: tuple[MeshPlan, ...]
+    host: Host
+    dims: Mapping[str, Dims | None]
+    """by service"""
+    contexts: Mapping[str, int | None]
+    """by service"""
+    rows: Mapping[str, tuple[int, int]]
+    """(rows, seq_len) by titan service"""
+    trainer: str
+    syncs: tuple[Node, ...]
+    held: Mapping[str, int] = field(default_factory=dict)
+    """bytes of each buffer of samples"""
+    played: tuple[str, ...] = ()
+    """the environments in use"""
+
+    @property
+    def synced(self) -> frozenset[str]:
+        """The services that take weights."""
+        return frozenset(str(sync.settings["target"]) for sync in self.syncs)
+
+    def mesh(self, service: str) -> MeshPlan:
+        return next(mesh for mesh in self.meshes if mesh.service == service)
+
+
+def itemsize(program: Program, decl: Decl) -> int:
+    """Bytes of a number in the dtype of a service."""
+    argument = decl.ctor_args[0]
+    model = program.models[argument.name]
+    return ITEMSIZE[str(value(decl, "dtype") or model.settings["dtype"].value)]
+
+
+def phase_of(name: str, *groups: list[Item]) -> Phase:
+    return Phase(name=name, items=tuple(item for group in groups for item in group if item.bytes))
+
+
+def item_of(name: str, size: float, formula: str) -> Item:
+    return Item(name=name, bytes=round(size), formula=formula)
+
+
+def kept_item(size: float, device: str) -> Item:
+    what = {"cpu": "freed by the step, kept by malloc", "gpu": "freed, kept by PyTorch's allocator"}
+    return item_of("kept by the allocator", max(0.0, size), what[device])
+
+
+def count_text(parameters: float) -> str:
+    """A number of parameters for people, e.g. "1.72 B"."""
+    if parameters >= 1e9:
+        return f"{parameters / 1e9:.2f} B"
+    return f"{parameters / 1e6:.1f} M" if parameters >= 1e6 else f"{parameters / 1e3:.0f} k"
+
+
+def sharing(request: Request, service: str) -> tuple[str, ...]:
+    """Other services with a rank on a GPU of `service`."""
+    mine = {(p.host, gpu) for p in request.mesh(service).places for gpu in p.gpus}
+    return tuple(
+        mesh.service
+        for mesh in request.meshes
+        if mesh.service != service
+        and mine & {(p.host, gpu) for p in mesh.places for gpu in p.gpus}
+        and request.dims[mesh.service] is not None
+    )
