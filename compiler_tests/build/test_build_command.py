@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.build.artifacts import EMITS
 from forgedsl.cli.app import app

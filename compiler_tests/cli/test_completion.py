@@ -31,11 +31,8 @@ def test_commands(offered) -> None:
     assert offered("forgec re") == ["replay", "report"]
 
 
-def test_options_of_a_command_of_argparse(offered) -> None:
+def test_options_of_a_command(offered) -> None:
     assert offered("forgec lint --set") == ["--set", "--set-file"]
-
-
-def test_options_of_a_command_of_typer(offered) -> None:
     assert offered("forgec run --re") == ["--resume", "--record-batches"]
 
 
@@ -96,7 +93,7 @@ def test_a_broken_file_offers_nothing_and_says_nothing(monkeypatch, tmp_path: Pa
 def asked(shell: str, line: str, **more: str) -> subprocess.CompletedProcess[str]:
     """What the script of zsh or fish runs."""
     environment = {
-        **os.environ, "_FORGEC_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_ARGS": line, **more,
+        **os.environ, "_FORGEC_COMPLETE": f"complete_{shell}", "_FORGEC_ARGUMENTS": line, **more,
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-m", "forgedsl.cli.main"],
@@ -111,12 +108,12 @@ def test_zsh_gets_help_beside_the_values() -> None:
 
 
 def test_fish_asks_first_whether_there_is_anything() -> None:
-    line, action = "forgec fmt pipel", "_TYPER_COMPLETE_FISH_ACTION"
+    line, action = "forgec fmt pipel", "_FORGEC_FISH"
     assert asked("fish", line, **{action: "is-args"}).returncode == 1
 
 
 SCRIPT = """
-source <(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION=1 forgec --show-completion bash)
+source <(forgec --show-completion bash)
 COMP_WORDS=(forgec run grpo_math.forge --profile gpu) COMP_CWORD=4
 _forgec_completion forgec
 printf '%s\\n' "${COMPREPLY[@]}"

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli import data_checks, host
 from forgedsl.cli.app import app

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli import host as here
 from forgedsl.cli.app import app

@@ -220,12 +220,12 @@ def test_nothing_heavy_is_imported(args):
 
 
 def test_a_bug_of_ours_exits_70_and_says_it_is_one(monkeypatch, capsys, tmp_path):
-    from forgedsl.cli import app, main
+    from forgedsl.cli import main
 
-    def crash():
+    def crash(_):
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(app, "app", crash)
+    monkeypatch.setattr(main, "app", crash)
     monkeypatch.setattr("sys.argv", ["forgec", "graph"])
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     with pytest.raises(SystemExit) as caught:

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.runs.follow import follow, last_start

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.cli.commands import COMMANDS
@@ -159,9 +159,9 @@ def test_a_diff_of_a_file_with_itself_shows_what_overrides_change(forgec) -> Non
         (("explain", "x.forge", "trainer"), "the file comes second: `forgec explain trainer x."),
         (("explain", "L405", "x.forge"), "`L405` is a code and the same everywhere; leave out x."),
         (("explain", "grpo", "eps=0.1"), "--set eps=0.1 changes a file, and none is named"),
-        (("plan",), "missing argument 'FILE'; see `forgec plan --help`"),
-        (("plan", "x.forge", "--format", "jsn"), "invalid value for '--format': 'jsn' is not one"),
-        (("sim", "x.forge", "--steps", "x"), "invalid value for '--steps': "),
+        (("plan",), "FILE is missing; see `forgec plan --help`"),
+        (("plan", "x.forge", "--format", "jsn"), "--format is one of text, json, not `jsn`; see"),
+        (("sim", "x.forge", "--steps", "x"), "--steps is a whole number, not `x`; see"),
         (("run", "none.json"), "cannot read none.json: no such file or directory"),
         (("lint",), "name a FILE or a folder, or --stdin; see `forgec lint --help`"),
         (("fmt", "--chek", "x.forge"), "no option `--chek`; did you mean `--check`?"),

@@ -63,6 +63,6 @@ def test_light_commands_stay_light(words: tuple[str, ...]) -> None:
 
 
 def test_lint_needs_no_job_and_no_terminal_library() -> None:
-    """The job's models need pydantic (which typer loads by itself), progress needs rich."""
+    """The job's models need pydantic (which takes as long as a check), progress needs rich."""
     modules = loaded_by("lint", str(ROOT / "pipelines/grpo_math.forge"), whole=True)
     assert modules & {"forgedsl.lower.job", "rich.console", "dataclasses", "shutil"} == set()

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from forge_commands import CliRunner
 from forge_texts import GRPO, SFT, changed, lower_of, plan_of, text_at
-from typer.testing import CliRunner
 
 from forgedsl.api import load_text
 from forgedsl.cli.app import app

@@ -6,8 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from forge_commands import CliRunner
 from forge_texts import loaded
-from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.lower.build import lower

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 

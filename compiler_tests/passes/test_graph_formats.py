@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.cli.graph import Format, View, drawing_of

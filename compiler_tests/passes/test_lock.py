@@ -1,8 +1,8 @@
 """The lock: what is in it, what counts as drift, and `forgec run --locked`."""
 
 import pytest
+from forge_commands import CliRunner
 from forge_texts import GRPO, changed, lower_of
-from typer.testing import CliRunner
 
 from forgedsl.cli import run
 from forgedsl.cli.app import app

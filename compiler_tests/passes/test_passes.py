@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.errors import InternalError

@@ -4,8 +4,8 @@ import json
 import subprocess
 
 import pytest
+from forge_commands import CliRunner
 from forge_texts import GRPO, changed
-from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.cli.overrides import SideError

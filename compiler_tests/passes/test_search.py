@@ -4,10 +4,10 @@ import json
 from itertools import combinations, product
 
 import pytest
+from forge_commands import CliRunner
 from forge_texts import GRPO, SFT, changed, loaded, plan_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.diagnostics import Reporter

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.runtime.sim.clock import Deadlock, run

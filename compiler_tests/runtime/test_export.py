@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.errors import LaunchError

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from forge_commands import CliRunner
 
 from forgedsl.cli.app import app
 from forgedsl.lower.job import read_job

@@ -9,12 +9,12 @@ What was written is listed on stdout.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:
@@ -22,22 +22,40 @@ if TYPE_CHECKING:
     from forgedsl.passes.state import State
 
 
+def parser() -> Parser:
+    parser = Parser("build", command.__doc__, "FILE -o DIR")
+    passes.add_file(parser)
+    parser.add_argument(
+        "-o", "--out", type=Path, required=True, metavar="DIR", help="where files go"
+    )
+    parser.add_argument(
+        "--emit", action="append", metavar="NAME[,NAME]", help="what to write; repeatable"
+    )
+    passes.add_profile(parser)
+    parser.add_overrides()
+    passes.add_host(parser)
+    passes.add_passes(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    out: Annotated[Path, typer.Option("-o", "--out", metavar="DIR", help="where files go")],
-    emit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME[,NAME]", help="what to write; repeatable")
-    ] = None,
-    profile: passes.Profile = "auto",
-    set_: passes.Overrides = None,
-    set_file: passes.SetFiles = None,
-    host: passes.OnHost = "here",
-    print_after: passes.PrintAfter = None,
-    timings: passes.Timings = False,
+    file: Path,
+    out: Path,
+    emit: list[str] | None,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    host: str,
+    print_after: list[str] | None,
+    timings: bool,
 ) -> None:
     """Write what FILE compiles to.
 
-    \b
     NAME is one of these, by default graph,plan,job,python,math
       tokens, ast, hir     the text, its tree, names and values
       graph, plan          nodes and edges; places, memory and queues (plan.json runs)
@@ -45,7 +63,7 @@ def command(
       torch, triton, math  the losses and their gradients
       sbatch, k8s          the same plan for Slurm and Kubernetes
       all                  all of them
-    \b
+
     Examples:
       forgec build pipelines/grpo_math.forge -o out --profile cpu
       forgec build pipelines/grpo_math.forge -o out --emit python,sbatch --profile cluster
@@ -65,7 +83,7 @@ def command(
     )  # fmt: skip
     print_planned(planned.loaded, profile, where)
     if planned.lowered is None or planned.state is None:
-        raise typer.Exit(planned.code)
+        raise SystemExit(planned.code)
     _write(out, planned.state, [emit.name for emit in emits])
 
 
@@ -82,7 +100,7 @@ def _chosen(given: list[str] | None) -> list[Emit]:
         if word not in known:
             hint = did_you_mean(nearest(word, known)) or f"there are {', '.join(known)}, and all"
             print(f"forgec build: nothing is called `{word}`; {hint}", file=sys.stderr)
-            raise typer.Exit(2)
+            raise SystemExit(2)
     return [emit for emit in EMITS if emit.name in words]
 
 

@@ -11,23 +11,29 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 
-def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="another calibration file")
-    ] = None,
-) -> None:
+def parser() -> Parser:
+    parser = Parser("calibrate", command.__doc__, "RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("-o", "--out", type=Path, metavar="PATH", help="another calibration file")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(run: Path, out: Path | None) -> None:
     """Let plans and their alternatives estimate by what RUN took, on its kind of device.
 
-    \b
     Examples:
       forgec calibrate runs/grpo_math-20261120-120000
       forgec calibrate runs/last -o h200.json && FORGE_CALIBRATION=h200.json forgec plan x.forge
@@ -44,7 +50,7 @@ def command(
         old = read_calibration(path) or {}
     except (CalibrationError, ValueError) as error:
         print(f"forgec calibrate: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
     known = {part: {**old.get(part, {}), **new} for part, new in found.known.items()}
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

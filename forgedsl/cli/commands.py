@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# name, module with a function `command` (or `main`, if PLAIN), one line of help
+# name, module with `parser() -> Parser` and `main(arguments) -> exit code`, one line of help
 COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("init", "forgedsl.cli.init", "write a small working project"),
     ("lint", "forgedsl.cli.lint", "check .forge files"),
@@ -23,5 +23,3 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("export", "forgedsl.cli.export", "write the weights of a run in Hugging Face format"),
     ("doc", "forgedsl.cli.doc", "write reference documentation of a file or the library"),
 )
-PLAIN = ("lint", "fmt", "explain")
-"""Commands with a function `main(arguments) -> exit code`."""

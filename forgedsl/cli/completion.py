@@ -2,9 +2,8 @@
 
     words of the line  ->  Candidate(value, help), ...  ->  lines for bash, zsh or fish
 
-Typer installs the scripts (`forgec --install-completion`), which call `forgec` with the line in
-the environment; the answer is worked out here, for commands of Typer and of argparse alike. Where
-there is nothing to offer, the shell completes file names.
+The scripts of shells.py call `forgec` with the line in the environment,
+the answer is worked out here. Where there is nothing to offer, the shell completes file names.
 
     --profile <TAB>            profiles of the file
     --set trainer.<TAB>        settings with the values in force
@@ -40,7 +39,7 @@ def main(environment: Mapping[str, str]) -> int:
     shell = environment[VARIABLE].rpartition("_")[2]
     words, at = _line(shell, environment)
     found = [c for c in candidates(words, at) if c.value.startswith(_typed(words, at))]
-    if shell == "fish" and environment.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
+    if shell == "fish" and environment.get("_FORGEC_FISH") == "is-args":
         return 0 if found else 1
     print(_answer(shell, found))
     return 0
@@ -51,7 +50,7 @@ def _line(shell: str, environment: Mapping[str, str]) -> tuple[list[str], int]:
     if shell == "bash":
         words = environment["COMP_WORDS"].split("\n")
         return words[1:], int(environment["COMP_CWORD"]) - 1
-    text = environment.get("_TYPER_COMPLETE_ARGS", "")
+    text = environment.get("_FORGEC_ARGUMENTS", "")
     words = text.split()[1:] + ([""] if text.endswith(" ") else [])
     return words, len(words) - 1
 

@@ -9,13 +9,12 @@ side cannot be read or has errors.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from forgedsl.cli.passes import Overrides, SetFiles
+from forgedsl.cli.parser import Parser
 
 if TYPE_CHECKING:
     from forgedsl.cli.planning import Side
@@ -33,24 +32,38 @@ class Impact(StrEnum):
     COSMETIC = "cosmetic"
 
 
+def parser() -> Parser:
+    parser = Parser("diff", command.__doc__, "A B", num_words=2)
+    parser.add_argument("old", metavar="A", help="a file, run, job or git:REV[:PATH]")
+    parser.add_argument("new", metavar="B", help="what A is compared with")
+    parser.add_argument(
+        "--profile", metavar="NAME",
+        help="a profile for .forge files; that of the other side's run",
+    )  # fmt: skip
+    parser.add_overrides()
+    parser.add_choice("fail-on", Impact, None, help="exit 1 on such changes, or stricter ones")
+    parser.add_choice("format", Format, Format.TEXT, help="what to print")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
 def command(
-    old: Annotated[str, typer.Argument(metavar="A", help="a file, run, job or git:REV[:PATH]")],
-    new: Annotated[str, typer.Argument(metavar="B", help="what A is compared with")],
-    profile: Annotated[
-        str | None, typer.Option(help="a profile for .forge files; that of the other side's run")
-    ] = None,
-    set_: Overrides = None,
-    set_file: SetFiles = None,
-    fail_on: Annotated[
-        Impact | None, typer.Option("--fail-on", help="exit 1 on such changes, or stricter ones")
-    ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
+    old: str,
+    new: str,
+    profile: str | None,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    fail_on: Impact | None,
+    format_: Format,
 ) -> None:
     """Say what differs between A and B, and what each difference can change.
 
     Overrides apply to files and revisions; with one file named twice to B alone.
 
-    \b
     Examples:
       forgec diff git:main pipelines/grpo_math.forge --fail-on numerics
       forgec diff runs/grpo_math-20261120-120000 pipelines/grpo_math.forge
@@ -64,7 +77,7 @@ def command(
         first, second = _sides(old, new, profile, tuple(set_ or ()), tuple(set_file or ()))
     except SideError as error:
         print(f"forgec diff: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
     changes = compare(first.job, second.job)
     if format_ is Format.JSON:
         import json
@@ -77,7 +90,7 @@ def command(
 
         sys.stdout.write(render(changes, title=f"{first.label} -> {second.label}"))
     strict = CLASSES[: CLASSES.index(fail_on) + 1] if fail_on is not None else ()
-    raise typer.Exit(1 if any(change.impact in strict for change in changes) else 0)
+    raise SystemExit(1 if any(change.impact in strict for change in changes) else 0)
 
 
 def _sides(

@@ -13,12 +13,11 @@ picture; neither needs a network. Exit 0; 1 if the file has errors; 2 if nothing
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 
@@ -27,23 +26,26 @@ class Format(StrEnum):
     HTML = "html"
 
 
-def command(
-    what: Annotated[
-        str, typer.Argument(metavar="WHAT", help="a .forge file, std/rl, a name in it, a reference")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "-o", "--out", metavar="PATH", help="a folder, or a file NAME.md or NAME.html"
-        ),
-    ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="how it is written")] = (
-        Format.MARKDOWN
-    ),
-) -> None:
+def parser() -> Parser:
+    parser = Parser("doc", command.__doc__, "WHAT")
+    parser.add_argument(
+        "what", metavar="WHAT", help="a .forge file, std/rl, a name in it, a reference"
+    )
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PATH", help="a folder, or a file NAME.md or NAME.html"
+    )
+    parser.add_choice("format", Format, Format.MARKDOWN, help="how it is written")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(what: str, out: Path | None, format_: Format) -> None:
     """Write reference documentation from the comments of a file, or of the compiler itself.
 
-    \b
     Examples:
       forgec doc pipelines/grpo_math.forge > grpo_math.md
       forgec doc pipelines/grpo_math.forge -o docs --format html
@@ -53,7 +55,7 @@ def command(
     """
     found = _file(Path(what)) if what.endswith(".forge") else _known(what)
     if isinstance(found, int):
-        raise typer.Exit(found)
+        raise SystemExit(found)
     name, text, drawing = found
     is_file = out is not None and out.suffix in (".md", ".html") and not out.is_dir()
     if format_ is Format.HTML or (is_file and out is not None and out.suffix == ".html"):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli.overrides import SET_HELP, UsageError, refuse
-from forgedsl.cli.parser import Parser
+from forgedsl.cli.parser import Parser, with_examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 VALUES = "name the file for its values and losses: `forgec explain PATH FILE`"
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     about = "Explain a code (L405), a value (trainer.procs FILE), or a loss (grpo)."
-    parser = Parser("explain", about, __doc__, num_words=2)
+    parser = Parser("explain", with_examples(about, __doc__), "CODE|PATH|LOSS [FILE]", num_words=2)
     add = parser.add_argument
     add("what", metavar="CODE|PATH|LOSS", help="what to explain")
     add("file", nargs="?", type=Path, metavar="FILE", help="a .forge file, for its values")
@@ -44,7 +44,7 @@ def _parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
-    options = _parser().parse(arguments)
+    options = parser().parse(arguments)
     what = options.what
     is_code = re.fullmatch(r"[A-Za-z]\d{2,5}", what) is not None
     try:

@@ -4,37 +4,42 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from forgedsl.cli.overrides import UsageError
+from forgedsl.cli.parser import Parser, whole
 from forgedsl.errors import REFUSED, CannotWriteError, LaunchError
 
 
-def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder, finished or stopped")],
-    step: Annotated[int | None, typer.Option(help="of which checkpoint; else the newest")] = None,
-    best: Annotated[
-        str | None,
-        typer.Option(metavar="EVAL", help="of the checkpoint with the best value of an eval"),
-    ] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER|hf(name)", help="where to; else RUN/exports/step-N"),
-    ] = None,
-) -> None:
+def parser() -> Parser:
+    parser = Parser("export", command.__doc__, "RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder, finished or stopped")
+    parser.add_argument(
+        "--step", type=whole, metavar="N", help="of which checkpoint; else the newest"
+    )
+    parser.add_argument(
+        "--best", metavar="EVAL", help="of the checkpoint with the best value of an eval"
+    )
+    parser.add_argument("--to", metavar="FOLDER|hf(name)", help="where to; else RUN/exports/step-N")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(run: Path, step: int | None, best: str | None, to: str | None) -> None:
     """Write weights, config and tokenizer of a run in Hugging Face format.
 
-    \b
+    `transformers` and vLLM load the folder. A repository that is made on the hub is private.
+
     Examples:
       forgec export runs/grpo_math-20261120-120000
       forgec export runs/grpo_math-20261120-120000 --step 100 --to models/after_100
       forgec export runs/grpo_math-20261120-120000 --best held_out
       forgec export runs/grpo_math-20261120-120000 --to "hf(me/grpo-math)"
-
-    `transformers` and vLLM load the folder. A repository that is made on the hub is private.
     """
     try:
         found = chosen(run, step, best)
@@ -46,7 +51,7 @@ def command(
             raise UsageError(f"{target} is not empty; name a new folder with --to")
     except UsageError as error:
         print(f"forgec export: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
     _write(run, found, target, name[1] if name else None)
 
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.parser import Parser, expand
+from forgedsl.cli.parser import Parser, expand, with_examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,9 @@ UNREADABLE = "S016"
 STDIN = "<stdin>"
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     about = "Write .forge files in their canonical form."
-    parser = Parser("fmt", about, __doc__, num_words=None)
+    parser = Parser("fmt", with_examples(about, __doc__), "FILE ...", num_words=None)
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
     parser.add_argument("--check", action="store_true", help="name files that would change")
     parser.add_argument("--diff", action="store_true", help="show what would change")
@@ -39,10 +39,10 @@ def _parser() -> Parser:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
-    parser = _parser()
-    options = parser.parse(arguments)
+    mine = parser()
+    options = mine.parse(arguments)
     if bool(options.files) == options.stdin:
-        parser.error("name files, or --stdin" if not options.files else "files, or --stdin")
+        mine.error("name files, or --stdin" if not options.files else "files, or --stdin")
     if options.stdin:
         return _stdin(options.check, options.diff)
     paths = expand(options.files, "fmt")

@@ -15,13 +15,13 @@ declares, else this host, or the one that `--host` describes.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from forgedsl.cli.passes import OnHost, Overrides, Profile, SetFiles
+from forgedsl.cli import passes
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:
@@ -49,19 +49,35 @@ class View(StrEnum):
     PASSES = "passes"
 
 
+def parser() -> Parser:
+    parser = Parser("graph", command.__doc__, "FILE")
+    passes.add_file(parser)
+    parser.add_choice("view", View, View.DATAFLOW, help="what to show")
+    parser.add_choice("format", Format, Format.TEXT, help="how to show it")
+    parser.add_argument("-o", "--out", type=Path, metavar="PATH", help="write it to a file")
+    passes.add_profile(parser)
+    parser.add_overrides()
+    passes.add_host(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    view: Annotated[View, typer.Option(help="what to show")] = View.DATAFLOW,
-    format_: Annotated[Format, typer.Option("--format", help="how to show it")] = Format.TEXT,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="write it to a file")] = None,
-    profile: Profile = "auto",
-    set_: Overrides = None,
-    set_file: SetFiles = None,
-    host: OnHost = "here",
+    file: Path,
+    view: View,
+    format_: Format,
+    out: Path | None,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    host: str,
 ) -> None:
     """Draw FILE: its dataflow, its meshes, its schedule, or the passes that compiled it.
 
-    \b
     Examples:
       forgec graph pipelines/grpo_math.forge
       forgec graph pipelines/grpo_math.forge --format html -o graph.html --profile cluster
@@ -75,7 +91,7 @@ def command(
         host=host_of(host, "graph"),
     )  # fmt: skip
     if isinstance(drawing, int):
-        raise typer.Exit(drawing)
+        raise SystemExit(drawing)
     text = drawing.render(view, format_)
     if out is None:
         sys.stdout.write(text)

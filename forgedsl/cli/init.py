@@ -11,27 +11,32 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 
-def command(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="where to put it; it may not exist yet")
-    ] = Path("."),
-    template: Annotated[
-        str | None, typer.Option(metavar="NAME", help="grpo, sft, dapo, distill or dpo")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="overwrite files that are there")] = False,
-) -> None:
+def parser() -> Parser:
+    parser = Parser("init", command.__doc__, "[FOLDER]")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("."), metavar="FOLDER",
+        help="where to put it; it may not exist yet",
+    )  # fmt: skip
+    parser.add_argument("--template", metavar="NAME", help="grpo, sft, dapo, distill or dpo")
+    parser.add_argument("--force", action="store_true", help="overwrite files that are there")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(folder: Path, template: str | None, force: bool) -> None:
     """Write a small working project. On a terminal it asks for the template, elsewhere it is grpo.
 
-    \b
     Examples:
       forgec init sums
       forgec init sums --template dapo
@@ -73,7 +78,8 @@ def _ask() -> str:
     for number, name in enumerate(names, 1):
         print(f"  {number}  {name:8} {TEMPLATES[name].about}", file=sys.stderr)
     while True:
-        answer = typer.prompt("template", default=names[0], err=True).strip()
+        print(f"template [{names[0]}]: ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline().strip() or names[0]
         if answer in names:
             return str(answer)
         if answer.isdecimal() and 1 <= int(answer) <= len(names):
@@ -107,4 +113,4 @@ def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> 
 
 def _refuse(why: str) -> None:
     print(f"forgec init: {why}", file=sys.stderr)
-    raise typer.Exit(2)
+    raise SystemExit(2)

@@ -9,9 +9,6 @@
 Findings are the result of the command and go to stdout in every format. Exit 0 without errors
 (warnings allowed), 1 with errors or with a non-empty `--diff`, 2 if a file cannot be read, a folder
 holds none, or the command line or configuration is wrong.
-
-The options are parsed by argparse: Typer's own conversion of arguments loads pydantic, which takes
-as long as the whole check.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from forgedsl.cli.overrides import SET_HELP
-from forgedsl.cli.parser import Parser, expand
+from forgedsl.cli.parser import Parser, expand, with_examples
 from forgedsl.diagnostics import counted
 from forgedsl.report import FORMATS
 
@@ -40,9 +37,9 @@ UNREADABLE = "S016"
 STDIN = "<stdin>"
 
 
-def _parser() -> Parser:
+def parser() -> Parser:
     about = "Check .forge files, as written and under each of their profiles."
-    parser = Parser("lint", about, __doc__, num_words=None)
+    parser = Parser("lint", with_examples(about, __doc__), "FILE ...", num_words=None)
     add = parser.add_argument
     add("files", nargs="*", type=Path, metavar="FILE", help="a file or a folder")
     add("--stdin", action="store_true", help="check standard input, as if it stood in FILE")
@@ -95,12 +92,12 @@ def _print_failure(arguments: Sequence[str], error: BaseException, why: str = ""
 
 
 def _main(arguments: Sequence[str]) -> int:
-    parser = _parser()
-    options = parser.parse(arguments)
+    mine = parser()
+    options = mine.parse(arguments)
     if options.stdin and (len(options.files) > 1 or options.fix or options.diff):
-        parser.error("--stdin checks one text, and there is no file to fix")
+        mine.error("--stdin checks one text, and there is no file to fix")
     if not options.stdin and not options.files:
-        parser.error("name a FILE or a folder, or --stdin")
+        mine.error("name a FILE or a folder, or --stdin")
     gc.disable()  # the process ends soon and makes no cycles; scans of the tree would cost a tenth
     from forgedsl.lint.config import ConfigError
 

@@ -10,34 +10,49 @@ Exit codes: 0; 1 with --check if something drifted or the file has errors; 2 bad
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from forgedsl.cli import passes
 from forgedsl.cli.overrides import UsageError
-from forgedsl.cli.passes import Overrides, PrintAfter, Profile, SetFiles, Timings, checked_passes
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
 
 
+def parser() -> Parser:
+    parser = Parser("lock", command.__doc__, "FILE")
+    passes.add_file(parser)
+    passes.add_profile(parser)
+    parser.add_overrides()
+    parser.add_argument("-o", "--out", type=Path, metavar="PATH", help="where the lock goes")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing, exit 1 if something drifted"
+    )
+    passes.add_passes(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: Profile = "auto",
-    set_: Overrides = None,
-    set_file: SetFiles = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="where the lock goes")] = None,
-    check: Annotated[
-        bool, typer.Option("--check", help="write nothing, exit 1 if something drifted")
-    ] = False,
-    print_after: PrintAfter = None,
-    timings: Timings = False,
+    file: Path,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    out: Path | None,
+    check: bool,
+    print_after: list[str] | None,
+    timings: bool,
 ) -> None:
     """Write down revisions, hashes and versions that a run of FILE depends on.
 
-    \b
     Examples:
       forgec lock pipelines/grpo_math.forge --profile cluster
       forgec lock pipelines/grpo_math.forge --profile cluster --check
@@ -48,10 +63,10 @@ def command(
 
     lowered = compile_file(
         file, profile=profile, overrides=tuple(set_ or ()), timings=timings,
-        set_files=tuple(set_file or ()), print_after=checked_passes("lock", print_after),
+        set_files=tuple(set_file or ()), print_after=passes.checked_passes("lock", print_after),
     )  # fmt: skip
     if isinstance(lowered, int):
-        raise typer.Exit(lowered)
+        raise SystemExit(lowered)
     target = out or file.with_suffix(".lock")
     if not check:
         with writing(target):
@@ -62,7 +77,7 @@ def command(
         hold(lowered.job, target)
     except UsageError as error:
         print(f"forgec lock: {error}", file=sys.stderr)
-        raise typer.Exit(1) from error
+        raise SystemExit(1) from error
     print(f"{target}: nothing drifted")
 
 

@@ -1,9 +1,6 @@
 """`forgec`: the command line. Commands (commands.py) are imported when they are called, so that
 `forgec --help` and `forgec lint` load neither torch nor pydantic or rich.
 
-Commands that an editor calls all the time (PLAIN) parse their options themselves, with argparse:
-they start without Typer, which takes as long to load as a file takes to check.
-
 Exit codes: 0 ok; 1 diagnostics at error level; 2 bad usage or I/O; 3 plan differs; 4 the
 environment cannot satisfy the plan; 5 run failed; 6 stopped by a guard; 70 internal error;
 130 interrupted.
@@ -13,13 +10,12 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import os
 import signal
 import sys
 from collections.abc import Callable
 
-from forgedsl.cli.commands import COMMANDS, PLAIN
+from forgedsl.cli.app import app
 
 EXIT_FAILED = 5
 MONARCH = "forgedsl.runtime.upstream.monarch"
@@ -62,12 +58,7 @@ def _call() -> None:
     if sys.argv[1:2] in (["help"], ["version"]):  # as other tools have them
         word, rest = sys.argv[1], sys.argv[2:]
         sys.argv[1:] = [*rest[:1], f"--{word}"] if word == "help" else ["--version"]
-    if len(sys.argv) > 1 and sys.argv[1] in PLAIN:
-        module = next(m for name, m, _ in COMMANDS if name == sys.argv[1])
-        sys.exit(importlib.import_module(module).main(sys.argv[2:]))
-    from forgedsl.cli.app import app
-
-    app(prog_name="forgec")
+    sys.exit(app(sys.argv[1:]))
 
 
 def _flush() -> None:

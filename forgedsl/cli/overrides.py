@@ -3,7 +3,7 @@
     --set a.b=v   a.b=v   --a.b v   --a.b=v   --name v        -> --set=a.b=v, in the order given
     --profil cpu, two files, --trainer.procs without a value  -> UsageError
 
-The parsers (Typer's, and argparse of lint and explain) then know `--set` alone. A name without a
+The parsers then know `--set` alone. A name without a
 dot that is spelt nearly like an option is taken for that option, unless the file declares it.
 Nothing heavy is imported: `forgec lint` goes through here.
 """

@@ -1,20 +1,21 @@
-"""The argparse parser of a PLAIN command: help with examples, overrides, misuse in one line.
+"""The parser of a command: help with examples, overrides, misuse in one line.
 
-description, module docstring (its indented lines are the examples) -> Parser
-Parser.parse(arguments) -> Namespace; `--help` exits with 0, misuse with 2
+docstring of the command -> Parser      text, then lines under `Examples:`
+Parser.parse(arguments) -> Namespace    `--help` exits with 0, misuse with 2
 """
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from forgedsl.cli.overrides import Syntax, UsageError, refuse, with_sets
+from forgedsl.cli.overrides import SET_HELP, Syntax, UsageError, refuse, with_sets
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -25,22 +26,58 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
             columns = int(os.environ.get("COLUMNS") or os.get_terminal_size().columns)
         except (OSError, ValueError):
             columns = 80
-        super().__init__(prog, width=max(columns, 11) - 2)
+        super().__init__(prog, width=max(columns, 11) - 2, max_help_position=32)
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        """Say the default, where there is one to say."""
+        silent = action.default in (None, False, "", argparse.SUPPRESS) or not action.help
+        return action.help if silent else f"{action.help} [default: %(default)s]"
 
 
 class Parser(argparse.ArgumentParser):
-    """Parser of `forgec NAME`; `num_words` is how many files or names it takes, None for any."""
+    """Parser of `forgec NAME`; `words` is how its files or names are written, `num_words` how many
+    there are, None for any."""
 
-    def __init__(self, name: str, about: str, doc: str | None, *, num_words: int | None) -> None:
+    def __init__(
+        self, name: str, doc: str | None, words: str = "FILE", *, num_words: int | None = 1
+    ) -> None:
         self.command, self.num_words = name, num_words
-        examples = re.findall(r"^(    .*)$", doc or "", re.M)
+        about, _, examples = inspect.cleandoc(doc or "").partition("\nExamples:\n")
         super().__init__(
             prog=f"forgec {name}",
-            description=about,
-            epilog="\n".join(["examples:", *examples]),
+            usage=f"forgec {name} [OPTIONS] {words}".rstrip(),
+            description=about.strip(),
+            epilog=f"examples:\n{examples}",
             formatter_class=_Formatter,
             allow_abbrev=False,
+            add_help=False,
         )
+        self._positionals.title = "arguments"
+        self.add_argument("-h", "--help", action="help", help="print this text")
+
+    def add_overrides(self) -> None:
+        """`--set` and `--set-file`."""
+        self.add_argument("--set", dest="set_", action="append", metavar="a.b=v", help=SET_HELP)
+        self.add_argument(
+            "--set-file", action="append", type=Path, metavar="FILE",
+            help="overrides from TOML, YAML or JSON, before --set",
+        )  # fmt: skip
+
+    def add_choice(self, name: str, kind: type[Any], default: Any, *, help: str) -> None:
+        """An option whose values are those of an enumeration."""
+        words = [word.value for word in kind]
+
+        def chosen(text: str) -> Any:
+            if text not in words:
+                raise argparse.ArgumentTypeError(f"is one of {', '.join(words)}, not `{text}`")
+            return kind(text)
+
+        chosen.words = tuple(words)  # type: ignore[attr-defined]  # for options.py
+        dest = f"{name}_" if name == "format" else name.replace("-", "_")
+        self.add_argument(
+            f"--{name}", dest=dest, type=chosen, default=default, metavar=" | ".join(words),
+            help=help,
+        )  # fmt: skip
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options, with overrides in every way they are written."""
@@ -50,12 +87,18 @@ class Parser(argparse.ArgumentParser):
         syntax = Syntax(command=self.command, options=options, num_words=self.num_words)
         return self.parse_args(with_sets(arguments, syntax))
 
+    def run(self, command: Callable[..., int | None], arguments: Sequence[str]) -> int:
+        """Call the function of a command with its options; the result is its exit code."""
+        return command(**vars(self.parse(arguments))) or 0
+
     def _print_message(self, message: str, file: Any = None) -> None:
         """argparse would not tell of an output that cannot be written."""
         (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
-        refuse(self.command, UsageError(f"{message}; see `forgec {self.command} --help`"))
+        said = re.sub(r"^argument (?:-\w/)?(\S+): ", r"\1 ", message)
+        said = re.sub(r"^the following arguments are required: (.*)", r"\1 is missing", said)
+        refuse(self.command, UsageError(f"{said}; see `forgec {self.command} --help`"))
 
 
 def expand(paths: Sequence[Path], command: str) -> list[Path]:
@@ -67,3 +110,28 @@ def expand(paths: Sequence[Path], command: str) -> list[Path]:
             refuse(command, UsageError(f"no .forge file in {path}"))
         found += files
     return found
+
+
+def with_examples(about: str, doc: str | None) -> str:
+    """Help of a command whose module's docstring has the examples: its indented lines."""
+    lines = re.findall(r"^    (.*)$", inspect.cleandoc(doc or ""), re.M)
+    return "\n".join([about, "", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def whole(text: str) -> int:
+    """A whole number, for `type` of an option."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"is a whole number, not `{text}`") from None
+
+
+def at_least(least: int) -> Callable[[str], int]:
+    """A whole number from `least` on, for `type` of an option."""
+
+    def number(text: str) -> int:
+        if (found := whole(text)) < least:
+            raise argparse.ArgumentTypeError(f"is at least {least}, not `{text}`")
+        return found
+
+    return number

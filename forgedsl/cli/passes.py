@@ -5,44 +5,45 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from forgedsl.cli.parser import Parser
 
-from forgedsl.cli.overrides import SET_HELP
 
-Overrides = Annotated[list[str] | None, typer.Option("--set", metavar="a.b=v", help=SET_HELP)]
-SetFiles = Annotated[
-    list[Path] | None,
-    typer.Option(
-        "--set-file", metavar="FILE", help="overrides from TOML, YAML or JSON, before --set"
-    ),
-]
-OnHost = Annotated[
-    str,
-    typer.Option("--host", metavar="HOST", help="plan for: here, cpu, 8xH200, 2x8xH100 (2 hosts)"),
-]
-PrintAfter = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--print-after",
-        metavar="PASS",
+def add_file(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="a .forge file")
+
+
+def add_profile(parser: Parser) -> None:
+    parser.add_argument(
+        "--profile", default="auto", metavar="NAME", help="a profile of the file; none: as written"
+    )
+
+
+def add_host(parser: Parser) -> None:
+    parser.add_argument(
+        "--host", default="here", metavar="HOST",
+        help="plan for: here, cpu, 8xH200, 2x8xH100 (2 hosts)",
+    )  # fmt: skip
+
+
+def add_passes(parser: Parser) -> None:
+    """`--print-after` and `--timings`."""
+    parser.add_argument(
+        "--print-after", action="append", metavar="PASS",
         help="print what a pass made to stderr; FORGE_LOG=PASS does so in any command",
-    ),
-]
-Profile = Annotated[
-    str, typer.Option(metavar="NAME", help="a profile of the file; none: as written")
-]
-Assume = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--assume", metavar="NAME.FIELD=VALUE", help="a latency, length or share that is simulated"
-    ),
-]
-Inject = Annotated[
-    list[str] | None, typer.Option("--inject", metavar="FAULT", help="a fault that is simulated")
-]
-Timings = Annotated[bool, typer.Option("--timings", help="print how long each pass took")]
+    )  # fmt: skip
+    parser.add_argument("--timings", action="store_true", help="print how long each pass took")
+
+
+def add_faults(parser: Parser) -> None:
+    """`--assume` and `--inject`."""
+    parser.add_argument(
+        "--assume", action="append", metavar="NAME.FIELD=VALUE",
+        help="a latency, length or share that is simulated",
+    )  # fmt: skip
+    parser.add_argument(
+        "--inject", action="append", metavar="FAULT", help="a fault that is simulated"
+    )
 
 
 def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]:
@@ -60,5 +61,5 @@ def checked_passes(command: str, given: Sequence[str] | None) -> tuple[str, ...]
             known = ", ".join(names())
             said = f"no pass is called `{name}`; " + (hint or f"there are {known}")
             print(f"forgec {command}: --print-after: {said}", file=sys.stderr)
-            raise typer.Exit(2)
+            raise SystemExit(2)
     return tuple(given or ())

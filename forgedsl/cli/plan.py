@@ -11,13 +11,13 @@ Exit codes: 0, 1 errors in the file, 2 bad usage, 3 with --detailed-exitcode if 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 if TYPE_CHECKING:
@@ -35,36 +35,49 @@ class Format(StrEnum):
     JSON = "json"
 
 
-Out = Annotated[Path | None, typer.Option("-o", "--out", help="write plan.json, for `forgec run`")]
-Against = Annotated[
-    str | None, typer.Option(metavar="RUN|FILE", help="also say what differs from this")
-]
-Alternatives = Annotated[
-    bool,
-    typer.Option("--alternatives", help="the best placements on the host, instead of the page"),
-]
-DetailedExitcode = Annotated[
-    bool, typer.Option("--detailed-exitcode", help="exit 3 if it differs from --against")
-]
+def parser() -> Parser:
+    parser = Parser("plan", command.__doc__, "FILE")
+    passes.add_file(parser)
+    passes.add_profile(parser)
+    parser.add_overrides()
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="PATH", help="write plan.json, for `forgec run`"
+    )
+    parser.add_choice("format", Format, Format.TEXT, help="what to print")
+    parser.add_argument("--against", metavar="RUN|FILE", help="also say what differs from this")
+    parser.add_argument(
+        "--detailed-exitcode", action="store_true", help="exit 3 if it differs from --against"
+    )
+    passes.add_host(parser)
+    parser.add_argument(
+        "--alternatives", action="store_true",
+        help="the best placements on the host, instead of the page",
+    )  # fmt: skip
+    passes.add_passes(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
 
 
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: passes.Profile = "auto",
-    set_: passes.Overrides = None,
-    set_file: passes.SetFiles = None,
-    out: Out = None,
-    format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
-    against: Against = None,
-    detailed_exitcode: DetailedExitcode = False,
-    host: passes.OnHost = "here",
-    alternatives: Alternatives = False,
-    print_after: passes.PrintAfter = None,
-    timings: passes.Timings = False,
+    file: Path,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    out: Path | None,
+    format_: Format,
+    against: str | None,
+    detailed_exitcode: bool,
+    host: str,
+    alternatives: bool,
+    print_after: list[str] | None,
+    timings: bool,
 ) -> None:
     """Show meshes, memory, queues, policy age, liveness and cost of FILE, and run nothing.
 
-    \b
     Examples:
       forgec plan pipelines/grpo_math.forge
       forgec plan pipelines/grpo_math.forge --profile cluster
@@ -75,7 +88,7 @@ def command(
     """
     if detailed_exitcode and against is None:
         print("forgec plan: --detailed-exitcode needs --against RUN|FILE", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     from forgedsl.cli.compiling import print_planned
     from forgedsl.cli.host import host_of
     from forgedsl.cli.planning import plan_file
@@ -97,7 +110,7 @@ def command(
         sys.stdout.write(_json(planned, changes, others))
     else:
         sys.stdout.write(_text(planned, against, changes, others))
-    raise typer.Exit(DIFFERS if changes and detailed_exitcode else planned.code)
+    raise SystemExit(DIFFERS if changes and detailed_exitcode else planned.code)
 
 
 def _alternatives(planned: Planned, host: Host) -> Found | None:
@@ -136,7 +149,7 @@ def _changes(
         )  # fmt: skip
     except SideError as error:
         print(f"forgec plan: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
     return compare(side.job, lowered.job)
 
 

@@ -1,16 +1,13 @@
 """Pages of docs/reference, that of the commands included: docs/reference/cli.md has every command
 with its arguments and options, from the parsers themselves.
-
-`forgedsl.cli.options` reads argparse parsers and signatures alike; examples come from docstrings.
 """
 
 import importlib
 import inspect
-import re
 from typing import Any
 
 from forgedsl import reference as pages
-from forgedsl.cli.commands import COMMANDS, PLAIN
+from forgedsl.cli.commands import COMMANDS
 from forgedsl.cli.options import options_of
 from forgedsl.reference.markdown import GENERATED, block, code, join, table
 
@@ -55,7 +52,7 @@ def page() -> str:
 
 def _command(name: str, module: Any) -> str:
     options = options_of(name)
-    text, examples = _help(module, name)
+    text, examples = _help(module)
     usage = " ".join([f"forgec {name}", "[OPTIONS]", *(o.shown for o in options if not o.names)])
     rows = [(code(o.shown), code(o.default), o.help) for o in options]
     return join([
@@ -65,11 +62,9 @@ def _command(name: str, module: Any) -> str:
     ])  # fmt: skip
 
 
-def _help(module: Any, name: str) -> tuple[str, str]:
-    """Text and examples: of a docstring after `\\b`, or the indented lines of the module's."""
-    if name in PLAIN:
-        indented: list[str] = re.findall(r"^    (.*)$", inspect.getdoc(module) or "", re.M)
-        return module._parser().description, "\n".join(indented)
-    text, _, examples = (inspect.getdoc(module.command) or "").partition("\b")
-    lines = examples.strip().removeprefix("Examples:").removeprefix("Example:")
-    return text.strip(), inspect.cleandoc(lines)
+def _help(module: Any) -> tuple[str, str]:
+    """Text and examples of a command's help."""
+    parser = module.parser()
+    paragraphs = (parser.description or "").split("\n\n")
+    text = "\n\n".join(block(each) if "\n  " in each else each for each in paragraphs)
+    return text, inspect.cleandoc(parser.epilog.removeprefix("examples:\n"))

@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-import typer
+from forgedsl.cli.parser import Parser, whole
 
 DEVICES: dict[str, Literal["cpu", "gpu"]] = {"cpu": "cpu", "gpu": "gpu"}
 
 
-def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")],
-    step: Annotated[int, typer.Option(help="which recorded step")] = 1,
-    procs: Annotated[int | None, typer.Option(help="ranks of the trainer")] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="cpu|gpu", help="where it runs, as in the run if not said")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="where the weights go")] = None,
-) -> None:
+def parser() -> Parser:
+    parser = Parser("replay", command.__doc__, "RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--step", type=whole, default=1, metavar="N", help="which recorded step")
+    parser.add_argument("--procs", type=whole, metavar="N", help="ranks of the trainer")
+    parser.add_argument(
+        "--device", metavar="cpu|gpu", help="where it runs, as in the run if not said"
+    )
+    parser.add_argument("--out", type=Path, metavar="PATH", help="where the weights go")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(run: Path, step: int, procs: int | None, device: str | None, out: Path | None) -> None:
     """Repeat a recorded step and print what it returned then and now, as JSON.
 
     A run keeps the batch of its first step; `forgec run --record-batches N` keeps N.
 
-    \b
     Examples:
       forgec replay runs/grpo_math-20261120-120000
       forgec replay runs/grpo_math-20261120-120000 --procs 2
@@ -35,7 +44,7 @@ def command(
 
     if not (run / "job.json").is_file():
         print(f"forgec replay: {no_run(run)}", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     from forgedsl.diagnostics import counted
     from forgedsl.errors import LaunchError, RunError
     from forgedsl.runtime.replay import replay
@@ -43,7 +52,7 @@ def command(
 
     if device not in (None, *DEVICES):
         print(f"forgec replay: --device is cpu or gpu, not {device}", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     chosen = DEVICES[device] if device else None
     where = f"-{device}" if device else ""
     target = out or run / "replays" / f"step-{step}-procs-{procs or 'same'}{where}"
@@ -54,5 +63,5 @@ def command(
             found = replay(run, step, procs=procs, out=target, device=chosen)
     except (LaunchError, RunError) as error:
         print(f"forgec replay: {error}", file=sys.stderr)
-        raise typer.Exit(4 if isinstance(error, LaunchError) else 5) from error
+        raise SystemExit(4 if isinstance(error, LaunchError) else 5) from error
     print(json.dumps(found | {"weights": str(target / "weights")}, indent=1, ensure_ascii=False))

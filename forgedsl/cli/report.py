@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
+from forgedsl.cli.parser import Parser
 from forgedsl.errors import writing
 
 
-def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]) -> None:
+def parser() -> Parser:
+    parser = Parser("report", command.__doc__, "RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(run: Path) -> None:
     """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl.
 
     The run may be done, killed, or still going.
 
-    \b
     Examples:
       forgec report runs/grpo_math-20261120-120000
     """
@@ -24,10 +33,10 @@ def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
 
     if not (run / "job.json").is_file():
         print(f"forgec report: {no_run(run)}", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     if not (run / "events.jsonl").is_file():
         print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     from forgedsl.runs import write_report
     from forgedsl.runs.data import load_run
 
@@ -41,5 +50,5 @@ def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
             path = write_report(run, data)
     except OSError as error:
         print(f"forgec report: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
     print(path)

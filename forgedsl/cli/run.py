@@ -11,14 +11,14 @@ Exit codes: 0 done, 1 errors in the file, 2 bad usage, 4 the environment cannot 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
 from forgedsl.cli.inputs import check_inputs, copy_inputs, inputs_beside
 from forgedsl.cli.overrides import UsageError
+from forgedsl.cli.parser import Parser, at_least, whole
 from forgedsl.cli.run_lock import claim
 from forgedsl.cli.running import Prepared, Request, launch, new_run_dir, write_run_dir
 from forgedsl.errors import writing
@@ -28,56 +28,79 @@ if TYPE_CHECKING:
     from forgedsl.cli.resuming import Difference
     from forgedsl.lower.job import Job
 
-File = Annotated[
-    Path | None, typer.Argument(metavar="FILE", help="a .forge file, a plan.json or a job.json")
-]
-Resume = Annotated[Path | None, typer.Option(metavar="RUN", help="continue the run in this folder")]
-Allow = Annotated[
-    str,
-    typer.Option(
-        "--allow",
-        metavar="CLASS",
+
+def parser() -> Parser:
+    parser = Parser("run", command.__doc__, "[FILE]")
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="a .forge file, a plan.json or a job.json",
+    )
+    passes.add_profile(parser)
+    parser.add_overrides()
+    parser.add_argument("--seed", type=whole, metavar="N", help="the same as --set run.seed=N")
+    parser.add_argument("--run-dir", type=Path, metavar="PATH", help="where the run is kept")
+    parser.add_argument(
+        "--resume", type=Path, metavar="RUN", help="continue the run in this folder"
+    )
+    parser.add_argument(
+        "--allow", default="", metavar="CLASS",
         help="resume with another optimizer (numerics), data (data), or ranks (placement)",
-    ),
-]
-Locked = Annotated[
-    bool, typer.Option("--locked", help="refuse to run if anything drifted from the lock")
-]
-RecordBatches = Annotated[
-    int, typer.Option(metavar="N", min=0, help="keep the first N batches for forgec replay")
-]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="check everything up to the launch, and start nothing")
-]
-Stub = Annotated[
-    bool, typer.Option("--stub", help="a rehearsal: real meshes, services that only take time")
-]
+    )  # fmt: skip
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="check everything up to the launch, and start nothing",
+    )
+    parser.add_argument("--quiet", action="store_true", help="no progress")
+    parser.add_argument(
+        "--locked", action="store_true", help="refuse to run if anything drifted from the lock"
+    )
+    parser.add_argument("--lock", type=Path, metavar="LOCK", help="another lock")
+    parser.add_argument(
+        "--record-batches", type=at_least(0), default=1, metavar="N",
+        help="keep the first N batches for forgec replay",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stub", action="store_true",
+        help="a rehearsal: real meshes, services that only take time",
+    )  # fmt: skip
+    passes.add_faults(parser)
+    passes.add_host(parser)
+    passes.add_passes(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
 
 
 def command(
-    file: File = None,
-    profile: passes.Profile = "auto",
-    set_: passes.Overrides = None,
-    set_file: passes.SetFiles = None,
-    seed: Annotated[int | None, typer.Option(help="the same as --set run.seed=N")] = None,
-    run_dir: Annotated[Path | None, typer.Option(help="where the run is kept")] = None,
-    resume: Resume = None,
-    allow: Allow = "",
-    dry_run: DryRun = False,
-    quiet: Annotated[bool, typer.Option("--quiet", help="no progress")] = False,
-    locked: Locked = False,
-    lock: Annotated[Path | None, typer.Option(metavar="LOCK", help="another lock")] = None,
-    record_batches: RecordBatches = 1,
-    stub: Stub = False,
-    assume: passes.Assume = None,
-    inject: passes.Inject = None,
-    host: passes.OnHost = "here",
-    print_after: passes.PrintAfter = None,
-    timings: passes.Timings = False,
+    file: Path | None,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    seed: int | None,
+    run_dir: Path | None,
+    resume: Path | None,
+    allow: str,
+    dry_run: bool,
+    quiet: bool,
+    locked: bool,
+    lock: Path | None,
+    record_batches: int,
+    stub: bool,
+    assume: list[str] | None,
+    inject: list[str] | None,
+    host: str,
+    print_after: list[str] | None,
+    timings: bool,
 ) -> None:
     """Train FILE, run a plan or a job as it is, continue a run, or rehearse one.
 
-    \b
     Examples:
       forgec run pipelines/grpo_math.forge --dry-run
       forgec run pipelines/grpo_math.forge --seed 3 schedule.steps=100 --trainer.procs 2
@@ -98,10 +121,10 @@ def command(
             print_after=passes.checked_passes("run", print_after), timings=timings,
             allow=allowed(allow, resume),
         )  # fmt: skip
-        raise typer.Exit(execute(request))
+        raise SystemExit(execute(request))
     except UsageError as error:
         print(f"forgec run: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
 
 
 def allowed(given: str, resume: Path | None) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from forgedsl.cli.parser import Parser
 
 COLUMNS = ("run", "state", "steps", "reward", "best eval", "began")
 MOST = 4
@@ -17,25 +18,36 @@ LEFT_OUT = ("compiler", "content_hash", "summary", "origins", "program", "topolo
             "schedule.steps", "losses", "logging", "checkpoint")  # fmt: skip
 
 
-def command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="what holds runs")] = Path(
-        "runs"
-    ),
-    format_: Annotated[str, typer.Option("--format", help="text or json")] = "text",
-) -> None:
+def parser() -> Parser:
+    parser = Parser("runs", command.__doc__, "[FOLDER]")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("runs"), metavar="FOLDER",
+        help="what holds runs",
+    )  # fmt: skip
+    parser.add_argument(
+        "--format", dest="format_", default="text", metavar="text | json", help="how it is written"
+    )
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(folder: Path, format_: str) -> None:
     """List the runs of a folder, the newest last.
 
-    \b
     Examples:
       forgec runs
       forgec runs /shared/runs --format json
     """
     if format_ not in ("text", "json"):
         print(f"forgec runs: --format knows text and json, not `{format_}`", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     if not folder.is_dir():
         print(f"forgec runs: there is no folder {folder}", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     paths = [path.parent for path in folder.glob("*/job.json")]
     found = sorted(
         (row_of(path) for path in paths), key=lambda row: (row["began"] or "", row["run"])

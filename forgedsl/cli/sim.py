@@ -10,13 +10,13 @@ Nothing is launched. The hosts are those of the file's `cluster`, else this host
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from forgedsl.cli import passes
+from forgedsl.cli.parser import Parser, at_least, whole
 
 if TYPE_CHECKING:
     from forgedsl.lower.job import Job
@@ -32,26 +32,49 @@ class Format(StrEnum):
     JSON = "json"
 
 
+def parser() -> Parser:
+    parser = Parser("sim", command.__doc__, "FILE")
+    passes.add_file(parser)
+    passes.add_profile(parser)
+    parser.add_overrides()
+    parser.add_argument(
+        "--steps", type=at_least(1), default=STEPS, metavar="N", help="optimizer steps to simulate"
+    )
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help="of lengths, latencies and failures"
+    )
+    passes.add_faults(parser)
+    parser.add_argument(
+        "--calibrate", type=Path, metavar="RUN", help="take the latencies from this run"
+    )
+    passes.add_host(parser)
+    parser.add_choice("format", Format, Format.TEXT, help="what to print")
+    passes.add_passes(parser)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
 def command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="a .forge file")],
-    profile: passes.Profile = "auto",
-    set_: passes.Overrides = None,
-    set_file: passes.SetFiles = None,
-    steps: Annotated[int, typer.Option(min=1, help="optimizer steps to simulate")] = STEPS,
-    seed: Annotated[int, typer.Option(help="of lengths, latencies and failures")] = 0,
-    assume: passes.Assume = None,
-    inject: passes.Inject = None,
-    calibrate: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="take the latencies from this run")
-    ] = None,
-    host: passes.OnHost = "here",
-    format_: Annotated[Format, typer.Option("--format", help="what to print")] = Format.TEXT,
-    print_after: passes.PrintAfter = None,
-    timings: passes.Timings = False,
+    file: Path,
+    profile: str,
+    set_: list[str] | None,
+    set_file: list[Path] | None,
+    steps: int,
+    seed: int,
+    assume: list[str] | None,
+    inject: list[str] | None,
+    calibrate: Path | None,
+    host: str,
+    format_: Format,
+    print_after: list[str] | None,
+    timings: bool,
 ) -> None:
     """Predict step time, idle time, policy ages and the effect of faults, by simulation.
 
-    \b
     Examples:
       forgec sim pipelines/grpo_math.forge --profile cluster
       forgec sim pipelines/grpo_math.forge --host 16xH200 generator.replicas=4 --steps 50
@@ -72,14 +95,14 @@ def command(
     )  # fmt: skip
     print_planned(planned.loaded, profile, where)
     if planned.lowered is None:
-        raise typer.Exit(planned.code)
+        raise SystemExit(planned.code)
     lowered = planned.lowered
     try:
         latencies = model_of(lowered, assume or [], calibrate)
         faults = faults_of(lowered.job, inject or [])
     except ModelError as error:
         print(f"forgec sim: {error}", file=sys.stderr)
-        raise typer.Exit(2) from error
+        raise SystemExit(2) from error
     on = host_text(lowered.plan.host)
     sys.stdout.write(_simulated(lowered.job, latencies, faults, steps, seed, format_, on))
 

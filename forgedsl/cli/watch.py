@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from forgedsl.cli.parser import Parser
 
 
-def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folder")]) -> None:
+def parser() -> Parser:
+    parser = Parser("watch", command.__doc__, "RUN")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    return parser().run(command, arguments)
+
+
+def command(run: Path) -> None:
     """Show a run as `forgec run` shows it, from its folder alone, until it ends.
 
     Ctrl-C ends only the watching. The exit code is the run's; 5 where it was killed.
 
-    \b
     Examples:
       forgec watch runs/grpo_math-20261120-120000
     """
     if not (run / "job.json").is_file():
         print(f"forgec watch: {run} is no run folder: it has no job.json", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     from forgedsl.lower.job import read_job
     from forgedsl.runs.data import is_running
     from forgedsl.runs.follow import follow, last_start
@@ -32,11 +42,11 @@ def command(run: Annotated[Path, typer.Argument(metavar="RUN", help="a run folde
     try:
         code = follow(path, reader.on_event, lambda: not is_running(run), since=last_start(path))
     except KeyboardInterrupt:
-        raise typer.Exit(0) from None
+        raise SystemExit(0) from None
     finally:
         reader.close()
     if not path.is_file():
         print(f"{run} was not run yet", file=sys.stderr)
-        raise typer.Exit(2)
+        raise SystemExit(2)
     print(summary(run, 5 if code is None else code))
-    raise typer.Exit(5 if code is None else code)
+    raise SystemExit(5 if code is None else code)
