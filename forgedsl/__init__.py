@@ -6,7 +6,13 @@ torch on first use.
 
 from __future__ import annotations
 
+import os
+
 from forgedsl.version import VERSION as __version__
+
+if not os.path.isdir(os.path.join(os.path.dirname(__file__), "runtime")):
+    # a checkout without links, as on Windows: runtime, grammar and pipelines lie beside this folder
+    __path__.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 __all__ = ["__version__", "compile_loss"]
 

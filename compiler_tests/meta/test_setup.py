@@ -1,5 +1,6 @@
 """Lock files and set-up: exact pins, what is left out, what an interrupted install needs."""
 
+import os
 import re
 import subprocess
 import sys
@@ -104,3 +105,29 @@ def test_one_importable_tree(name: str) -> None:
     """Checked out as links, so that tools see one package and a wheel holds each file once."""
     link = ROOT / "forgedsl" / name
     assert (link.is_symlink(), link.resolve()) == (True, ROOT / name)
+
+
+def test_a_checkout_without_links_imports(tmp_path: Path) -> None:
+    """Git makes files of links on Windows, which hold where they lead."""
+    git = ["git", "-c", "core.symlinks=false"]
+    subprocess.run([*git, "clone", "-q", "--shared", str(ROOT), str(tmp_path / "tree")], check=True)
+    tree = tmp_path / "tree"
+    (tree / "forgedsl/__init__.py").write_bytes((ROOT / "forgedsl/__init__.py").read_bytes())
+    assert not (tree / "forgedsl/runtime").is_dir()
+    for program in (
+        "import forgedsl.runtime.data_types, forgedsl.pipelines; print(forgedsl.__path__[1:])",
+        "from forgedsl.cli import start; start()",
+    ):
+        done = subprocess.run(
+            [sys.executable, "-S", "-c", program, "lint",
+             "pipelines/grpo_math.forge"],
+            cwd=tree, capture_output=True, text=True, timeout=60, check=False,
+            env={"PYTHONPATH": f"{tree}:{os.pathsep.join(packages())}", "PATH": os.defpath},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert str(ROOT / "forgedsl") not in done.stdout
+
+
+def packages() -> list[str]:
+    """Where installed packages are, without this tree."""
+    return [path for path in sys.path if "site-packages" in path]
