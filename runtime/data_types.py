@@ -172,6 +172,8 @@ class Batch:
     """the step makes epochs x minibatches updates; the seed shuffles the groups; see updates.py"""
     ages: list[int] = field(default_factory=list)
     """policy version of the trainer minus version_min, per rollout"""
+    sample_ages: list[int | None] = field(default_factory=list)
+    """the same for each of `samples`; None of one that was not sampled"""
     rewards: list[float] = field(default_factory=list)
     examples: list[dict[str, Any]] = field(default_factory=list)
     """a few completions for people: prompt, response, target, score, version"""
@@ -195,5 +197,7 @@ class StepResult:
     kernel: str
     """which loss implementation ran, e.g. "torch/linear" """
     skipped: bool = False
+    gaps: dict[str, float] = field(default_factory=dict)
+    """distance of the sampler's log-probs from those of the trainer before the step, by age"""
     left: bool = False
     """the step was cancelled on request, before it changed the weights"""

@@ -5,6 +5,7 @@
     RewardGuard               a reward that fails too often (GuardError)
     NonFiniteGuard            a loss or gradient that is not a number (GuardError, or a skip)
     AgeGuard                  drops stale groups; checks the age bound that the plan proved
+    GapGuard                  trainer and sampler drift apart at equal weights (GuardError)
     StillGuard                updates after which no published weight differs (GuardError)
 
 Starvation is guarded where the trainer waits, in `controller/group_source.py`.
@@ -144,6 +145,57 @@ class AgeGuard:
                 remedy="raise `schedule.max_policy_age` or set `on_stale = drop`",
             )
         return True
+
+
+class GapGuard:
+    """Watches the gap between the log-probs of trainer and sampler at age 0, where both have the
+    same weights. The first step says how large it is for these kernels and dtypes."""
+
+    GROWN, MOST = 8.0, 64.0
+    """times the first gap at which the run is warned, and stopped"""
+    LEAST = {"f32": 1e-4, "bf16": 1e-2, "f16": 2e-3}  # noqa: RUF012
+    """gaps below which growth says nothing: 8 times these are told"""
+
+    def __init__(self, dtype: str) -> None:
+        self._least = self.LEAST.get(dtype, self.LEAST["bf16"])
+        self._first: float | None = None
+        self._warned = False
+
+    def check(self, node: Node, gap: float | None, *, proved: bool) -> str:
+        """Return a warning, or "". `proved` says that the newest weights of the sampler are those
+        published, bit for bit.
+
+        Raises:
+            GuardError: the gap has grown so much that the ratios of the loss mean nothing.
+        """
+        if gap is None or not math.isfinite(gap):
+            return ""
+        if self._first is None:
+            self._first = max(gap, self._least)
+            return ""
+        grown = gap / self._first
+        if grown < self.GROWN:
+            self._warned = False
+            return ""
+        side = (
+            "the sampler's weights are those published, bit for bit, so kernels or settings of "
+            "trainer and sampler differ"
+            if proved
+            else "the sampler's newest weights were not proved, so they or its kernels differ"
+        )
+        what = (
+            f"log-probs of {node.target} and of the sampler differ by {gap:.2g} on average at "
+            f"equal weights, {grown:.0f} times as much as at first; {side}"
+        )
+        if grown >= self.MOST:
+            raise GuardError(
+                what,
+                origin=node.origin,
+                remedy="a ratio of the loss no longer compares two policies; use one dtype for "
+                "both sides, or a loss that corrects for the sampler",
+            )
+        told, self._warned = self._warned, True
+        return "" if told else what
 
 
 class StillGuard:

@@ -316,7 +316,10 @@ async def _control(this: Run, fleet: Any, data: Any, interrupt: Interrupt) -> Ou
         grace = this.job.checkpoint.grace_s
         interrupt.act = lambda noticed: controller.interrupt(grace if noticed else None)
         gc.freeze()  # what is loaded stays: no need to look through it at every collection
-        finished = await controller.run()
+        try:
+            finished = await controller.run()
+        finally:
+            controller.proofs.write(this.run_dir)
         if finished.ended == "interrupted":
             return Outcome(code=interrupt.code(), status="interrupted")
         await _export(this, endpoints)

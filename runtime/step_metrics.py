@@ -185,6 +185,7 @@ def step_record(result: StepResult) -> Record:
         "skipped": result.skipped,
         "kernel": result.kernel,
         **reports,
+        **result.gaps,
     }
 
 

@@ -46,6 +46,8 @@ WAITING = 0.25
 STEPS = 200
 """steps, the last ones, that say what is waited for"""
 EVALS = "evals"
+AT_ONCE = "gap/age_0"
+"""metric: distance of log-probs of trainer and sampler at equal weights"""
 
 
 DOUBTS = ("skipped", "gradient", "failed", "lost", "evals")
@@ -112,6 +114,7 @@ def verdict(data: RunData) -> tuple[Finding, ...]:
         _length,
         _entropy,
         _speed,
+        _proofs,
     )
     first, *rest = (finding for make in makers for finding in make(data))
     doubts = [f.label for f in rest if f.style == "bad" and f.label in DOUBTS]
@@ -467,3 +470,28 @@ def waits(spans: dict[str, tuple[Span, ...]], starts: tuple[float, ...] = ()) ->
         last = time
     whole = sum(b - a for a, b in gaps)
     return {name: t / whole for name, t in sorted(found.items(), key=lambda i: -i[1]) if t}
+
+
+# ---- what the run has proved of itself
+
+
+def _proofs(data: RunData) -> Iterator[Finding]:
+    """Publications whose bits were compared, and the gap of trainer and sampler at equal
+    weights."""
+    moved = [
+        span
+        for spans in data.spans.values()
+        for span in spans
+        if span.fields.get("transport") and span.fields.get("bytes")
+    ]
+    proved = [span for span in moved if span.fields.get("proved")]
+    parts = []
+    if proved:
+        some = "all" if len(proved) == len(moved) else f"{len(proved)} of"
+        count = counted(len(moved), "publication")
+        parts.append(f"{some} {count} arrived bit for bit ({proved[-1].fields['proved']} tensors)")
+    if gaps := [row[AT_ONCE] for row in data.rows if row.get(AT_ONCE) is not None]:
+        text = f"log-probs of trainer and sampler are {number(max(gaps))} apart at most"
+        parts.append(f"{text} at age 0 (mean of a step, of {counted(len(gaps), 'step')})")
+    if parts:
+        yield Finding(label="proofs", style="note", text="; ".join(parts))

@@ -56,6 +56,7 @@ def assemble(
                         _add(flow, out, unit, stream, known.get(stream.edge, {}))
         samples.append(out.batch.samples)
     out.batch.samples = samples[0]
+    out.batch.sample_ages = out.batch.sample_ages[: len(samples[0])]
     drawn = flow.recalls
     roots = {source.node.name for source in drawn}
     out.batch.beside = [
@@ -88,6 +89,7 @@ def _add(
             _set(sample, given.argument, value, flow.edges[given.edge].node)
         out.batch.samples.append(sample)
         out.batch.members.append(unit.group)
+        out.batch.sample_ages.append(ages.get(sibling))
         if sibling in ages:
             out.batch.ages.append(ages[sibling])
         if sibling in primary:

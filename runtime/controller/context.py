@@ -10,6 +10,7 @@ from forgedsl.runtime.endpoints import Endpoints
 from forgedsl.runtime.events import EventLog
 from forgedsl.runtime.flow import Flow
 from forgedsl.runtime.guards import FailureGuard
+from forgedsl.runtime.proofs.watch import Proofs
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
@@ -41,6 +42,7 @@ class Context:
     state: ControllerState
     versions: Versions
     failures: FailureGuard
+    proofs: Proofs
     changed_data: bool = False
     """the data differ from those of the checkpoint, and the user allowed that"""
     meter: Meter

@@ -55,6 +55,7 @@ from forgedsl.runtime.guards import (
     deadline,
 )
 from forgedsl.runtime.operations.registry import unit_of
+from forgedsl.runtime.proofs.watch import Proofs
 from forgedsl.runtime.state import ControllerState
 from forgedsl.runtime.step_metrics import (
     Meter,
@@ -91,6 +92,11 @@ class Outcome:
 
 class StepLeft(Exception):
     """A step was abandoned; the weights are those before it."""
+
+
+def _failures(job: Job) -> int:
+    """Return how many failures in a row end a run."""
+    return max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits)
 
 
 class _Stop(Exception):
@@ -137,8 +143,8 @@ class Controller:
         self._saving = Saving(endpoints, events, flow.steps[0], self._state.step if state else None)
         self._context = context = Context(
             job=job, flow=flow, endpoints=endpoints, events=events, state=self._state,
-            versions=self._versions, changed_data=changed_data, meter=Meter(self._now),
-            failures=FailureGuard(max(MIN_FAILURES_IN_A_ROW, 2 * job.schedule.credits)),
+            versions=self._versions, changed_data=changed_data, proofs=Proofs(job),
+            meter=Meter(self._now), failures=FailureGuard(_failures(job)),
         )  # fmt: skip
         self._meter = context.meter
         self._finite = NonFiniteGuard()
@@ -164,6 +170,11 @@ class Controller:
         self._stepping = False
         self._ended: Literal["steps", "data", "interrupted"] | None = None
         self._began = self._now()
+
+    @property
+    def proofs(self) -> Proofs:
+        """Evidence that the run has gathered so far."""
+        return self._context.proofs
 
     def interrupt(self, seconds: float | None = None) -> None:
         """Stop soon: draw nothing more, write a checkpoint, return from `run`. With `seconds`, the
@@ -317,6 +328,8 @@ class Controller:
             )
         self._finite.check(node, result, step, self._job.services[service].on_nan)
         self._versions.trained[service] = result.version
+        if warned := self._context.proofs.stepped(node, result):
+            self._events.emit("warning", service=service, text=warned)
         return result
 
     def _record(self, batches: dict[str, Assembled], results: dict[str, StepResult]) -> Record:

@@ -19,8 +19,6 @@ from forgedsl.runtime.controller.evals import Evals
 from forgedsl.runtime.controller.firing import demand
 from forgedsl.runtime.controller.group_source import Intake
 from forgedsl.runtime.controller.records import Records
-from forgedsl.runtime.endpoints import SyncResult
-from forgedsl.runtime.guards import StillGuard
 
 
 class Lanes:
@@ -38,7 +36,6 @@ class Lanes:
         self._records = records
         self._tasks = tasks
         self._evals = Evals(context)
-        self._still = StillGuard()
         evals = context.job.evals.values()
         self._measured = {spec.service for spec in evals if spec.loss is None}
 
@@ -127,7 +124,8 @@ class Lanes:
             end.update({"changed": result.changed} if result.changed is not None else {})
         context.versions.served[sync.to or ""] = version
         context.meter.synced(sync.to or "", result)
-        self._look_for_change(sync, result)
+        if warned := context.proofs.synced(sync, result):
+            context.events.emit("warning", service=sync.to, text=warned)
         context.meter.life += 1
         for intake in self._intakes:
             intake.pulled(sync, step)
@@ -157,12 +155,3 @@ class Lanes:
             context.state.first.setdefault(name, (step, result.value))
         if record is not None:
             self._records.result(record, result)
-
-    def _look_for_change(self, sync: Node, result: SyncResult) -> None:
-        """Warn of an update that has changed nothing that the sampler sees, and stop if that goes
-        on."""
-        sampler = self._context.job.samplers.get(sync.to or "")
-        if sampler is None:
-            return
-        if warned := self._still.check(sync, result, sampler.precision):
-            self._context.events.emit("warning", service=sync.to, text=warned)

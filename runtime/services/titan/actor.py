@@ -32,6 +32,7 @@ from forgedsl.runtime.data_types import Batch, Sample, StepResult
 from forgedsl.runtime.losses import LossFunction, token_logprobs
 from forgedsl.runtime.losses.logprobs import whole_tiles
 from forgedsl.runtime.packing import Microbatch, pack
+from forgedsl.runtime.proofs import gaps
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
 from forgedsl.runtime.services.titan.upstream.attention import Stretches
@@ -354,12 +355,14 @@ class TitanTrainer(TitanActor):
         assert opt is not None
         results: list[StepResult] = []
         stopped = False
+        compared = gaps.chosen(batch)
+        found = gaps.gaps(compared, self._logprobs([sample for sample, _ in compared]))
         for samples in parts(batch):
             results.append(self._update([(loss_name, samples), *batch.beside], opt))
             if stopped := results[-1].skipped and opt.on_nan == "stop":
                 break
         self.version += any(not result.skipped for result in results)
-        return replace(summary(results, batch, stopped=stopped), version=self.version)
+        return replace(summary(results, batch, stopped=stopped), version=self.version, gaps=found)
 
     def _update(
         self, terms: Sequence[tuple[str, Sequence[Sample]]], opt: spec.Optimizer

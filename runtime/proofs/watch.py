@@ -1,0 +1,109 @@
+"""Watches what a run proves of itself, and stops it where a proof fails.
+
+    syncs, steps --Proofs--> warnings, GuardError; at the end of the run the lines of proofs.jsonl
+
+A fault of a publication itself is found by the client of the sampler, which refuses the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from forgedsl.lower.job import Job, Node
+from forgedsl.runtime.data_types import StepResult
+from forgedsl.runtime.endpoints import SyncResult
+from forgedsl.runtime.guards import GapGuard, StillGuard
+
+FILE = "proofs.jsonl"
+AT_ONCE = "gap/age_0"
+
+
+class Proofs:
+    """Evidence of one run. Reads the job for dtypes, and for whether log-probs of trainer and
+    sampler are of one distribution."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._still = StillGuard()
+        self._gap = GapGuard(_dtype(job))
+        self._alike = _alike(job)
+        self._bits: dict[str, bool] = {}
+        """by sampler: True if its newest weights are proved"""
+        self._syncs = self._proved = self._tensors = 0
+        self._changed: list[float] = []
+        self._placeless: set[str] = set()
+        self._steps = self._tokens_at_once = 0
+        self._largest: float | None = None
+
+    def synced(self, sync: Node, result: SyncResult) -> str:
+        """Take in a weight sync; return a warning, or "".
+
+        Raises:
+            GuardError: updates change nothing that the sampler sees.
+        """
+        self._syncs += 1
+        self._bits[sync.to or ""] = result.proved > 0
+        self._proved += result.proved > 0
+        self._tensors = max(self._tensors, result.proved)
+        self._placeless |= {*result.unproved}
+        if result.changed is not None:
+            self._changed.append(result.changed)
+        sampler = self._job.samplers.get(sync.to or "")
+        return "" if sampler is None else self._still.check(sync, result, sampler.precision)
+
+    def stepped(self, step: Node, result: StepResult) -> str:
+        """Take in an optimizer step; return a warning, or "".
+
+        Raises:
+            GuardError: trainer and sampler have drifted apart at equal weights.
+        """
+        gap = result.gaps.get(AT_ONCE)
+        if gap is not None:
+            self._steps += 1
+            self._largest = max(gap, self._largest or 0.0)
+        if not self._alike:
+            return ""
+        return self._gap.check(step, gap, proved=all(self._bits.values()))
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return one record for each proof that the run has made."""
+        found: list[dict[str, Any]] = []
+        if self._syncs:
+            found.append({
+                "proof": "publications", "syncs": self._syncs, "proved": self._proved,
+                "tensors": self._tensors, "unproved_tensors": sorted(self._placeless),
+                "least_changed": min(self._changed, default=None),
+            })  # fmt: skip
+        if self._steps:
+            found.append({
+                "proof": "gap", "steps": self._steps, "largest_mean": self._largest,
+                "guarded": self._alike,
+            })  # fmt: skip
+        return found
+
+    def write(self, folder: Path) -> None:
+        """Append the records to proofs.jsonl."""
+        with (folder / FILE).open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in self.lines())
+
+
+def _dtype(job: Job) -> str:
+    """Return the coarsest dtype of the samplers."""
+    found = {sampler.precision for sampler in job.samplers.values()}
+    return next((dtype for dtype in ("bf16", "f16") if dtype in found), "f32")
+
+
+def _alike(job: Job) -> bool:
+    """True if every sampler draws from the distribution whose log-probs its trainer computes: same
+    temperature, whole vocabulary."""
+    temperatures = {each.temperature for each in job.trainers.values() if each.trained}
+    settings = [sampler.sampling for sampler in job.samplers.values()]
+    return all(
+        {each.temperature} == temperatures
+        and each.top_p == 1.0
+        and not each.top_k
+        and not each.min_p
+        for each in settings
+    )
