@@ -38,6 +38,7 @@ from forgedsl.runtime.kept import kept
 from forgedsl.runtime.service_backend import Backing, Run
 from forgedsl.runtime.temporary_files import Scratch, remove_dead
 from forgedsl.runtime.tracebacks import described
+from forgedsl.runtime.usage import Usage
 
 EXIT_OK, EXIT_LAUNCH, EXIT_FAILED, EXIT_GUARD = 0, 4, 5, 6
 
@@ -286,11 +287,18 @@ async def _execute(this: Run, interrupt: Interrupt) -> Outcome:
         kind = kind_of(this.job.services[this.job.stepped])
         check_checkpoint(this.run_dir, this.resume, kind.spoilt)
     this.events.emit("phase", text="starting services", services=list(this.job.services))
+    gpus = any(service.mesh.device == "gpu" for service in this.job.services.values())
+    usage = Usage(this.events, gpus=gpus) if this.backing.loads_models else None
     fleet = this.backing.spawn(this)
     starting = False
     try:
         data = await this.backing.prepare(this, fleet)
-        return await _control(this, fleet, data, interrupt)
+        watching = None if usage is None else asyncio.create_task(usage.watch(), name="usage")
+        try:
+            return await _control(this, fleet, data, interrupt)
+        finally:
+            if watching is not None:
+                watching.cancel()
     except asyncio.CancelledError:
         starting = True  # nobody listens yet, and nothing is to be kept: they are killed
         raise

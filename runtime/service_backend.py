@@ -23,6 +23,9 @@ from forgedsl.types.flow import Role
 class Backing(Protocol):
     """Backend of the services: models and engines, or the latencies of a rehearsal."""
 
+    loads_models: bool
+    """False in a rehearsal, whose processes hold nothing"""
+
     def spawn(self, this: Run) -> Any:
         """Start all meshes; return their fleet."""
 

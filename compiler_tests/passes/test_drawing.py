@@ -207,17 +207,57 @@ addEventListener("error", (e) => { document.title = "RESULT" + JSON.stringify(
 """
 
 
+PHONE = """
+<script>
+const out = {};
+addEventListener("load", () => {
+  const box = canvas.getBoundingClientRect(), map = $("map").getBoundingClientRect();
+  const sight = () => +$("seen").getAttribute("x") + $("seen").getAttribute("width") / 2;
+  const g = panel(current), s = state[current];
+  const at = (type, id, x, y, on) => on.dispatchEvent(new PointerEvent(type,
+    {bubbles: true, pointerId: id, clientX: x, clientY: y, buttons: 1}));
+  out.cut = g.dataset.width * s.k > box.width;
+  out.map = map.width > 100 && map.right <= innerWidth && map.bottom <= box.bottom;
+  const before = sight();
+  $("map").setPointerCapture = () => {};
+  at("pointerdown", 7, map.left + map.width * 0.8, map.top + map.height / 2, $("map"));
+  at("pointerup", 7, map.left + map.width * 0.8, map.top + map.height / 2, $("map"));
+  out.gone = Math.abs(sight() / g.dataset.width - 0.8) < 0.1 && sight() > before;
+  const k = s.k;
+  at("pointerdown", 1, 100, 300, canvas); at("pointerdown", 2, 200, 300, canvas);
+  at("pointermove", 2, 300, 300, canvas);
+  out.pinched = Math.abs(state[current].k / k - 2) < 0.01;
+  at("pointerup", 1, 100, 300, canvas); at("pointerup", 2, 300, 300, canvas);
+  state[current] = {x: 0, y: 0, k: box.width / g.dataset.width * 0.9}; draw();
+  out.whole = $("map").hasAttribute("hidden");
+  document.title = "RESULT" + JSON.stringify(out) + "END";
+});
+addEventListener("error", (e) => { document.title = "RESULT" + JSON.stringify(
+  {error: e.message}) + "END"; });
+</script>
+"""
+
+
 @pytest.fixture(scope="module")
 def probed(big, tmp_path_factory):
     """What the page of the big pipeline does when it is used."""
+    return tried(big, tmp_path_factory, PROBE, "1600,900")
+
+
+@pytest.fixture(scope="module")
+def on_phone(big, tmp_path_factory):
+    return tried(big, tmp_path_factory, PHONE, "390,844")
+
+
+def tried(big, tmp_path_factory, probe, size):
     if CHROMIUM is None:
         pytest.skip("no chromium on this machine")
     folder = tmp_path_factory.mktemp("page")
     page = folder / "graph.html"
-    page.write_text(big.render(View.DATAFLOW, Format.HTML).replace("</body>", f"{PROBE}</body>"))
+    page.write_text(big.render(View.DATAFLOW, Format.HTML).replace("</body>", f"{probe}</body>"))
     done = subprocess.run(
         [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/p",
-         "--window-size=1600,900", "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
+         f"--window-size={size}", "--virtual-time-budget=3000", "--dump-dom", page.as_uri()],
         capture_output=True,
         text=True,
         timeout=120,
@@ -226,6 +266,11 @@ def probed(big, tmp_path_factory):
     found = json.loads(re.search("RESULT(.*?)END", done.stdout, re.DOTALL)[1].replace("&gt;", ">"))
     assert "error" not in found, found
     return found
+
+
+@pytest.mark.parametrize("what", ["cut", "map", "gone", "pinched", "whole"])
+def test_a_phone_shows_where_the_rest_is(on_phone, what):
+    assert on_phone[what]
 
 
 def test_real_letters_do_not_overlap(probed):

@@ -5,6 +5,7 @@ import json
 import re
 import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from synthetic import make_events, make_job
 from forgedsl.cli.main import main
 from forgedsl.lower import job as spec
 from forgedsl.records import replace
-from forgedsl.runs import write_report
+from forgedsl.runs import usage, write_report
 from forgedsl.runs.charts import Series, chart, thin, ticks, trend
 from forgedsl.runs.checkpoints import no_run
 from forgedsl.runs.data import load_run, overlap
@@ -221,7 +222,7 @@ def test_the_timeline_shows_steps_of_one_session(continued: Path) -> None:
 
 def test_svgs_are_xml(page: str) -> None:
     drawings = re.findall(r"<svg.*?</svg>", page, re.S)
-    assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 13
+    assert [ET.fromstring(svg).tag for svg in drawings] == ["svg"] * 16  # three also logarithmic
 
 
 def test_text_of_a_completion_cannot_become_markup(tmp_path: Path) -> None:
@@ -308,6 +309,76 @@ def test_report_charts_how_fast_weights_come(tmp_path: Path) -> None:
     page = write_report(tmp_path).read_text()
     assert "sync generator" in re.findall(r"<h3>(.*?)</h3>", page)
     assert "new weights, MB a second" in page
+
+
+def sampled(folder: Path, *, steps: int) -> Path:
+    """A run with usage events: memory that grows, one GPU."""
+    folder.mkdir(exist_ok=True)
+    run_folder(folder, make_job(steps=steps), steps=steps)
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    ends = [event["time"] for event in events if event["kind"] == "step.end"]
+    with (folder / "events.jsonl").open("a") as file:
+        for i, time in enumerate((ends[0], ends[0] - 1e-3, ends[-1])):
+            gpus = [{"index": 1, "memory": (10 + i) * 2**30, "load": 0.25 * (i + 1)}]
+            event = {"time": time, "kind": "usage", "memory": {"trainer": (i + 1) * 2**30}}
+            file.write(json.dumps(event | {"gpus": gpus}) + "\n")
+    return folder
+
+
+def test_memory_and_gpus_are_charted_over_the_steps(tmp_path: Path) -> None:
+    data = load_run(sampled(tmp_path, steps=30))
+    assert usage.memory(data) == {"trainer": ((1.0, 2.0), (30.0, 3.0))}
+    assert usage.gpu_memory(data) == {"GPU 1": ((1.0, 11.0), (30.0, 12.0))}
+    assert usage.gpu_load(data) == {"GPU 1": ((1.0, 0.375), (30.0, 0.75))}
+    titles = re.findall(r"<h3>(.*?)</h3>", write_report(tmp_path).read_text())
+    assert {"Memory", "GPU memory", "GPU load"} <= set(titles)
+
+
+def reported(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr("sys.argv", ["forgec", "report", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code or 0
+
+
+def test_two_runs_lie_over_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warm, cold = (sampled(tmp_path / n, steps=s) for n, s in (("warm", 60), ("cold", 40)))
+    alone = write_report(warm).read_text()
+    assert reported(monkeypatch, str(warm), "--beside", str(cold)) == 0
+    page = (warm / "report-beside-cold.html").read_text()
+    assert (warm / "report.html").read_text() == alone
+    assert page.count('class="line c1 other"') > 5 > alone.count(' other"') == 0
+    assert re.findall(r'data-name="reward, cold (.*?)"', page)
+    assert re.search(
+        r"<td>schedule</td><td><code>.*steps 60.*</code></td><td><code>.*steps 40", page
+    )
+
+
+def test_a_run_beside_that_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = sampled(tmp_path / "run", steps=5)
+    assert reported(monkeypatch, str(run), "--beside", str(tmp_path / "no")) == 2
+    assert "forgec report: " in capsys.readouterr().err
+
+
+def test_values_far_apart_have_a_logarithmic_axis_too() -> None:
+    far = Series(name="grad_norm", points=tuple((float(x), 10.0 ** (x % 4 - 1)) for x in range(9)))
+    drawn = chart("Gradient norm", [far])
+    assert re.findall(r'class="ax" x="\d+" y="([\d.]+)">([^<]*)<', drawn.log) == [
+        (y, label) for y, label in zip(equal(drawn.log), ("0.1", "1", "10", "100"), strict=True)
+    ]
+    for flat in ((1.0, 2.0), (0.0, 50.0), (-1.0, 100.0)):
+        points = tuple((float(x), y) for x, y in enumerate(flat))
+        assert chart("x", [Series(name="x", points=points)]).log == ""
+
+
+def equal(svg: str) -> list[str]:
+    """The heights of the labels of a y axis, which must be equally far apart."""
+    found = re.findall(r'class="ax" x="\d+" y="([\d.]+)"', svg)
+    gaps = [float(a) - float(b) for a, b in pairwise(found)]
+    assert max(gaps) - min(gaps) < 0.21, gaps
+    return found
 
 
 def test_report_without_rewards_leads_with_the_loss(tmp_path: Path) -> None:

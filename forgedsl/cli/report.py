@@ -13,6 +13,9 @@ from forgedsl.errors import writing
 def parser() -> Parser:
     parser = Parser("report", command.__doc__, "RUN")
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument(
+        "--beside", type=Path, metavar="RUN", help="a second run, drawn into the same charts"
+    )
     return parser
 
 
@@ -21,22 +24,19 @@ def main(arguments: Sequence[str]) -> int:
     return parser().run(command, arguments)
 
 
-def command(run: Path) -> None:
+def command(run: Path, beside: Path | None = None) -> None:
     """Write RUN/report.html from job.json, metrics.jsonl, events.jsonl and samples.jsonl.
 
-    The run may be done, killed, or still going.
+    The run may be done, killed, or still going. With --beside the page is another file, which has
+    the curves of both runs and the settings in which they differ.
 
     Examples:
       forgec report runs/grpo_math-20261120-120000
+      forgec report runs/warm --beside runs/cold      # writes runs/warm/report-beside-cold.html
     """
-    from forgedsl.runs.checkpoints import no_run
-
-    if not (run / "job.json").is_file():
-        print(f"forgec report: {no_run(run)}", file=sys.stderr)
-        raise SystemExit(2)
-    if not (run / "events.jsonl").is_file():
-        print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
-        raise SystemExit(2)
+    for folder in (run, beside):
+        if folder is not None:
+            _check(folder)
     from forgedsl.runs import write_report
     from forgedsl.runs.data import load_run
 
@@ -47,8 +47,20 @@ def command(run: Path) -> None:
         print(f"note: left out, since they are no JSON: {lines}{more}", file=sys.stderr)
     try:
         with writing(run / "report.html"):
-            path = write_report(run, data)
+            path = write_report(run, data, beside)
     except OSError as error:
         print(f"forgec report: cannot write {error.filename}: {error.strerror}", file=sys.stderr)
         raise SystemExit(2) from error
     print(path)
+
+
+def _check(run: Path) -> None:
+    """Say why this is no run with something to report, and exit."""
+    from forgedsl.runs.checkpoints import no_run
+
+    if not (run / "job.json").is_file():
+        print(f"forgec report: {no_run(run)}", file=sys.stderr)
+        raise SystemExit(2)
+    if not (run / "events.jsonl").is_file():
+        print(f"forgec report: {run} holds a job that was not run yet", file=sys.stderr)
+        raise SystemExit(2)

@@ -16,15 +16,20 @@ if TYPE_CHECKING:
     from forgedsl.runs.data import RunData
 
 
-def write_report(run_dir: Path, data: RunData | None = None) -> Path:
+def write_report(run_dir: Path, data: RunData | None = None, beside: Path | None = None) -> Path:
     """Write `report.html` into the run folder and return its path; `data` if it is read already.
+    With a second run `beside`, whose curves are drawn too, it is `report-beside-NAME.html`.
 
     Example:
         write_report(Path("runs/grpo_math-20261120-101500"))
     """
+    from forgedsl.records import replace
     from forgedsl.runs.data import load_run
     from forgedsl.runs.page import render
 
-    path = run_dir / "report.html"
-    path.write_text(render(data or load_run(run_dir)), encoding="utf-8")
+    data, path = data or load_run(run_dir), run_dir / "report.html"
+    if beside is not None:
+        data = replace(data, beside=load_run(beside))
+        path = run_dir / f"report-beside-{beside.resolve().name}.html"
+    path.write_text(render(data), encoding="utf-8")
     return path

@@ -33,19 +33,28 @@ class Series:
     dots: bool = False
     exact: bool = False
     """no trend is drawn: a mean over neighbours would mean nothing"""
+    other: str = ""
+    """the run it is of, where that is not the run of the page; drawn dashed"""
 
     @property
     def label(self) -> str:
-        return self.name.rpartition("/")[2]
+        name = self.name.rpartition("/")[2]
+        return f"{name}, {self.other}" if self.other else name
+
+    @property
+    def style(self) -> str:
+        return f"{self.color} other" if self.other else self.color
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawn chart: markup, and what its hover needs."""
+    """A drawn chart: markup, and what its hover needs. `log` is drawn with a logarithmic y axis,
+    where the values are positive and far apart."""
 
     title: str
     note: str
     svg: str
+    log: str
     hover: dict[str, object]
 
 
@@ -110,10 +119,13 @@ def bounds(
 
 
 class Frame:
-    """Maps data to pixels."""
+    """Maps data to pixels. With `log`, `ys` are logarithms to base 10."""
 
-    def __init__(self, width: int, height: int, xs: tuple[float, float], ys: tuple[float, float]):
-        self.width, self.height, self.xs, self.ys = width, height, xs, ys
+    def __init__(
+        self, width: int, height: int, xs: tuple[float, float], ys: tuple[float, float],
+        *, log: bool = False,
+    ):  # fmt: skip
+        self.width, self.height, self.xs, self.ys, self.log = width, height, xs, ys, log
 
     def x(self, value: float) -> float:
         span = self.xs[1] - self.xs[0] or 1.0
@@ -121,6 +133,7 @@ class Frame:
 
     def y(self, value: float) -> float:
         span = self.ys[1] - self.ys[0]
+        value = math.log10(value) if self.log else value
         return TOP + (self.ys[1] - value) / span * (self.height - TOP - BOTTOM)
 
     def path(self, points: Sequence[Point]) -> str:
@@ -134,7 +147,8 @@ def axes(frame: Frame, unit: str) -> list[str]:
         f'<text class="unit" x="2" y="10">{escape(unit)}</text>',
         f'<text class="unit" text-anchor="end" x="{end}" y="{frame.height + 6}">step</text>',
     ]
-    for value in ticks(*frame.ys, 5 if frame.height > 200 else 4):
+    number_of_ticks = 5 if frame.height > 200 else 4
+    for value in log_ticks(*frame.ys) if frame.log else ticks(*frame.ys, number_of_ticks):
         y = frame.y(value)
         parts.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{frame.width - RIGHT}"/>')
         parts.append(
@@ -147,8 +161,19 @@ def axes(frame: Frame, unit: str) -> list[str]:
     return parts
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within 10**low and 10**high; twice and five times of them if they are few."""
+    step = max(1, math.ceil((high - low) / 6))
+    powers = range(math.floor(low), math.ceil(high) + 1, step)
+    parts = (1, 2, 5) if high - low < 2.5 else (1,)
+    found = [m * 10.0**power for power in powers for m in parts]
+    return [value for value in found if low <= math.log10(value) <= high]
+
+
 def axis_number(value: float) -> str:
     """Short and without rounding noise: 0.25, 12k, 1e-05."""
+    if abs(value) >= 1e7:
+        return f"{value:.0e}".replace("e+0", "e")
     if abs(value) >= 10_000:
         return f"{value / 1000:g}k"
     return f"{value:.6g}"
@@ -163,7 +188,7 @@ def ending(series: Series) -> float:
 def draw(series: Series, frame: Frame) -> list[str]:
     """The marks of one series."""
     if series.dots or len(series.points) == 1:
-        line = f'<path class="line {series.color}" d="{frame.path(series.points)}"/>'
+        line = f'<path class="line {series.style}" d="{frame.path(series.points)}"/>'
         return [line] + [
             f'<circle class="{series.color}" cx="{frame.x(x):.1f}" cy="{frame.y(y):.1f}" r="3.5"/>'
             for x, y in series.points
@@ -174,12 +199,34 @@ def draw(series: Series, frame: Frame) -> list[str]:
         low = [(x, y - s) for (x, y), s in zip(series.points, series.spread, strict=True)]
         area = frame.path(high) + "L" + frame.path(low[::-1])[1:] + "Z"
         parts.append(f'<path class="band {series.color}" d="{area}"/>')
-    if len(series.points) > 40 and not series.exact:
-        parts.append(f'<path class="raw {series.color}" d="{frame.path(series.points)}"/>')
-        parts.append(f'<path class="line {series.color}" d="{frame.path(trend(series.points))}"/>')
-    else:
-        parts.append(f'<path class="line {series.color}" d="{frame.path(series.points)}"/>')
+    points: Sequence[Point] = series.points
+    if len(points) > 40 and not series.exact:
+        if not series.other:
+            parts.append(f'<path class="raw {series.color}" d="{frame.path(points)}"/>')
+        points = trend(points)
+    parts.append(f'<path class="line {series.style}" d="{frame.path(points)}"/>')
     return parts
+
+
+STEEP = 10.0
+"""values so many times as large as others are worth a logarithmic axis"""
+
+
+def is_steep(series: Sequence[Series]) -> bool:
+    """True if all values are positive, and the largest is many times the smallest."""
+    values = [y for one in series for _, y in one.points]
+    return min(values) > 0 and max(values) >= STEEP * min(values)
+
+
+def picture(frame: Frame, series: Sequence[Series], unit: str, label: str) -> str:
+    """The markup of one chart."""
+    marks = [mark for one in series for mark in draw(one, frame)]
+    return (
+        f'<svg viewBox="0 0 {frame.width} {frame.height + 10}" role="img" '
+        f'aria-label="{escape(label)}">'
+        + "".join(axes(frame, unit) + marks)
+        + f'<path class="cursor" d="M0 {TOP}V{frame.height - BOTTOM}"/></svg>'
+    )
 
 
 def chart(
@@ -197,24 +244,26 @@ def chart(
     width, height = size
     thinned, whole = [thin(one) for one in series], series
     xs = [x for one in thinned for x, _ in one.points]
-    frame = Frame(width, height, (min(xs), max(xs)), bounds(thinned, floor, ceil))
-    marks = [mark for one in thinned for mark in draw(one, frame)]
+    ends = min(xs), max(xs)
+    frame = Frame(width, height, ends, bounds(thinned, floor, ceil))
     label = f"{title}: " + ", ".join(
-        f"{s.name} from {number(s.points[0][1])} to {number(s.points[-1][1])}" for s in thinned
+        f"{s.label} from {number(s.points[0][1])} to {number(s.points[-1][1])}" for s in thinned
     )
-    svg = (
-        f'<svg viewBox="0 0 {width} {height + 10}" role="img" aria-label="{label}">'
-        + "".join(axes(frame, unit or title) + marks)
-        + f'<path class="cursor" d="M0 {TOP}V{height - BOTTOM}"/></svg>'
-    )
+    svg, log = picture(frame, thinned, unit or title, label), ""
+    if is_steep(thinned):
+        lows = [math.log10(y) for one in thinned for _, y in one.points]
+        pad = 0.05 * (max(lows) - min(lows))
+        bare = [replace(one, spread=()) for one in thinned]
+        frame_log = Frame(width, height, ends, (min(lows) - pad, max(lows) + pad), log=True)
+        log = picture(frame_log, bare, unit or title, f"{label}, logarithmic")
     hover = {
         "x0": frame.xs[0], "x1": frame.xs[1], "left": LEFT, "right": width - RIGHT, "width": width,
         "series": [
             {
-                "name": s.label, "color": s.color, "last": number(ending(one)),
+                "name": s.label, "color": s.style, "last": number(ending(one)),
                 "points": [[x, number(y)] for x, y in s.points],
             }
             for s, one in zip(thinned, whole, strict=True)
         ],
     }  # fmt: skip
-    return Chart(title=title, note=note, svg=svg, hover=hover)
+    return Chart(title=title, note=note, svg=svg, log=log, hover=hover)

@@ -69,6 +69,10 @@ class RunData:
     """service.lost and restarted events"""
     rehearsal: bool = False
     """services only took time; no number of this run is about a model"""
+    usage: tuple[Row, ...] = ()
+    """usage events: memory of processes, memory and load of GPUs, every some seconds"""
+    beside: RunData | None = None
+    """a second run, whose curves are drawn too"""
 
 
 def jsonl(path: Path, spoilt: list[str]) -> Iterator[Row]:
@@ -115,6 +119,7 @@ def load_run(folder: Path) -> RunData:
         processes=tuple(e for e in events if e["kind"] == "process.start"),
         ready=tuple(e for e in events if e["kind"] == "service.ready"),
         restarts=tuple(e for e in events if e["kind"] in ("service.lost", "restarted")),
+        usage=tuple(e for e in events if e["kind"] == "usage"),
         messages=tuple(e for e in events if e["kind"] in ("warning", "failure")),
         drops=dict(Counter(e["reason"] for e in events if e["kind"] == "group.dropped")),
         lost=dict(Counter(event["reason"] for event in lost)),

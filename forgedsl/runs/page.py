@@ -13,6 +13,8 @@ from importlib import resources
 from typing import Any
 
 from forgedsl.diagnostics import counted
+from forgedsl.records import replace
+from forgedsl.runs import usage
 from forgedsl.runs.charts import TALL, WIDE, Chart, Series, chart
 from forgedsl.runs.data import RunData, overlap
 from forgedsl.runs.syncs import RATE, receivers
@@ -60,10 +62,23 @@ UNITS = {
 
 
 def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
+    """The curves of fields; where a second run lies beside, its curves in the same colours."""
     found = [(field, points(data, field)) for field in fields]
-    return [
+    mine = [
         Series(name=field, points=pts, color=f"c{i + 1}", exact=field == "age_max")
         for i, (field, pts) in enumerate((f, p) for f, p in found if p)
+    ]
+    return mine + beside(data, mine)
+
+
+def beside(data: RunData, mine: list[Series]) -> list[Series]:
+    """The same curves of the run that lies beside."""
+    if data.beside is None:
+        return []
+    return [
+        replace(one, points=pts, spread=(), other=data.beside.folder)
+        for one in mine
+        if (pts := points(data.beside, one.name))
     ]
 
 
@@ -82,8 +97,10 @@ def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
         for i, (name, pts) in enumerate(evals(data).items())
         if not is_loss(data, name)
     ]
+    if data.beside is not None and (pts := points(data.beside, "reward_mean")):
+        marks.append(Series(name="reward", points=pts, other=data.beside.folder))
     note = "mean over the step's completions, band: one standard deviation"
-    if marks:
+    if any(mark.dots for mark in marks):
         note += "; dots: held-out evals"
     return chart("Reward", [main, *marks], size=size, note=note, floor=0.0, ceil=1.0)
 
@@ -91,12 +108,7 @@ def hero(data: RunData, size: tuple[int, int]) -> Chart | None:
 def grid(data: RunData) -> list[Chart]:
     """The smaller charts: evals and rewards, what every run has, the reports of its loss."""
     made = [
-        chart(
-            name,
-            [Series(name=name, points=pts, color="c2", dots=True)],
-            note="held-out eval",
-            unit="value",
-        )
+        chart(name, eval_series(data, name, pts), note="held-out eval", unit="value")
         for name, pts in evals(data).items()
     ]
     made += each(data, "reward/", "mean over its answers", "reward")
@@ -132,11 +144,39 @@ def grid(data: RunData) -> list[Chart]:
         pts = tuple((x, y / 1e6) for x, y in points(data, RATE + name))
         one, note = Series(name=RATE + name, points=pts), "new weights, MB a second"
         made.append(chart(f"sync {name}", [one], note=note, floor=0.0, unit="MB/s"))
+    made += usage_charts(data)
     return (
         made
         + each(data, "reward_s/", "longest call of a step, seconds", "time of", "seconds")
         + each(data, "loss/", "report of the loss")
     )
+
+
+def eval_series(data: RunData, name: str, pts: tuple[tuple[float, float], ...]) -> list[Series]:
+    """An eval, and that of the run beside."""
+    found = [Series(name=name, points=pts, color="c2", dots=True)]
+    theirs = evals(data.beside).get(name) if data.beside is not None else None
+    if data.beside is not None and theirs:
+        found.append(replace(found[0], points=theirs, other=data.beside.folder))
+    return found
+
+
+def usage_charts(data: RunData) -> list[Chart]:
+    """Memory of each service's processes, memory and load of each GPU, over the steps."""
+    rows = (
+        ("Memory", "of the processes of each service on the first host, GiB", "GiB", usage.memory),
+        ("GPU memory", "of the first host, GiB", "GiB", usage.gpu_memory),
+        ("GPU load", "part of the time in which a kernel ran", "part", usage.gpu_load),
+    )
+    found = []
+    for title, note, unit, read in rows:
+        curves = [
+            Series(name=name, points=pts, color=f"c{i % 6 + 1}", exact=True)
+            for i, (name, pts) in enumerate(read(data).items())
+        ]
+        if curves:
+            found.append(chart(title, curves, note=note, floor=0.0, unit=unit))
+    return found
 
 
 def each(data: RunData, prefix: str, note: str, lead: str = "", unit: str = "") -> list[Chart]:
@@ -268,6 +308,15 @@ def settings(data: RunData) -> list[tuple[str, str, bool]]:
     return flat
 
 
+def differing(data: RunData) -> list[tuple[str, str, str]]:
+    """(path, value here, value there) of the settings in which the run beside differs."""
+    if data.beside is None:
+        return []
+    here, there = ({p: v for p, v, _ in settings(run)} for run in (data, data.beside))
+    paths = [path for path in {**here, **there} if here.get(path) != there.get(path)]
+    return [(path, here.get(path, "-"), there.get(path, "-")) for path in paths]
+
+
 def model_text(model: Any) -> str:
     """`local(models/tiny_math), f32, context 256`."""
     more = [f"context {model.context}"] if model.context else []
@@ -321,6 +370,9 @@ def render(data: RunData) -> str:
         tiles=tiles(data),
         heroes=heroes,
         charts=small,
+        logs=any(drawn.log for drawn in (*heroes, *small)),
+        beside=data.beside.folder if data.beside is not None else "",
+        differing=differing(data),
         hover=[drawn.hover for drawn in (*heroes, *small)],
         topology=topology_svg(data.job) if data.job.nodes else "",
         timeline=timeline(data),

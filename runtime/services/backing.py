@@ -34,6 +34,8 @@ async def _tell_sandbox(this: Run) -> None:
 class Real:
     """Backend of a real run; implements `service_backend.Backing`."""
 
+    loads_models = True
+
     def spawn(self, this: Run) -> Fleet:
         check_supported(this.job)
         check_room(this.job, this.job_dir, this.scratch.temp, this.run_dir)

@@ -19,6 +19,8 @@ class Rehearsed:
     """Backend of a rehearsal; implements `service_backend.Backing`. It needs no GPU, model or data,
     and starts only hosts on this machine."""
 
+    loads_models = False
+
     def __init__(self, rehearsal: Rehearsal) -> None:
         self.rehearsal = rehearsal
 
