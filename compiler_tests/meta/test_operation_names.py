@@ -7,6 +7,11 @@ name, and spans of a log that are asked for by name.
 from __future__ import annotations
 
 import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +103,43 @@ def _table(items: list[ast.expr]) -> list[str]:
     """A table that has two of them or more."""
     found = [word for item in items for word in _constants(item) if isinstance(item, ast.Constant)]
     return found if len(found) > 1 else []
+
+
+def test_replay_is_taken_out_in_four_files(tmp_path: Path) -> None:
+    """Without the units of `put` and `recall`, and without their names in two registries, the rest
+    lints, plans, builds the same job and simulates; a flow that replays is refused."""
+    for name in ("forgedsl", "runtime", "grammar", "pipelines"):
+        shutil.copytree(
+            ROOT / name,
+            tmp_path / name,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
+    for side in ("forgedsl", "runtime"):
+        folder = tmp_path / side / "operations"
+        (folder / "recall.py").unlink()
+        registry = folder / "registry.py"
+        text = registry.read_text(encoding="utf-8")
+        text = re.sub(r"\*recall\.OPERATIONS,|(?<=, )recall, |^    recall,\n", "", text, flags=re.M)
+        registry.write_text(text, encoding="utf-8")
+        assert "recall" not in text
+    mine, theirs = (forgec(tree, "build", "pipelines/grpo_math.forge", "--profile", "cpu",
+                           "--emit", "job,python", "-o", str(tmp_path / f"out{i}"))
+                    for i, tree in enumerate((tmp_path, ROOT)))  # fmt: skip
+    assert (mine.returncode, theirs.returncode) == (0, 0), mine.stderr
+    for name in ("job.json", "main.py"):
+        assert (tmp_path / "out0" / name).read_text() == (tmp_path / "out1" / name).read_text()
+    simulated = forgec(
+        tmp_path, "sim", "pipelines/grpo_math.forge", "--profile", "cpu", "--steps", "3"
+    )
+    assert simulated.returncode == 0, simulated.stderr
+    refused = forgec(tmp_path, "lint", "pipelines/replay_math.forge")
+    assert (refused.returncode, "buffer" in refused.stdout) == (1, True)
+
+
+def forgec(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`forgec` of a tree, in that tree."""
+    return subprocess.run(
+        [sys.executable, "-m", "forgedsl.cli.main", *words], cwd=tree, capture_output=True,
+        text=True, timeout=120, check=False, env={**os.environ, "PYTHONPATH": str(tree)},
+    )  # fmt: skip

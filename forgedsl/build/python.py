@@ -20,7 +20,7 @@ from forgedsl.build.code import Call, Raw, documented, given, statement
 from forgedsl.emit.python import COLUMNS
 from forgedsl.lower import job as spec
 from forgedsl.lower.job import Job
-from forgedsl.operations.registry import operation
+from forgedsl.operations.registry import declarations, operation
 from forgedsl.services.registry import kind_of
 from forgedsl.types.flow import Role
 
@@ -86,7 +86,10 @@ class _Main:
             ("Services: each is a mesh of processes", self.services()),
             ("Rewards", self.scores()),
             ("Environments: what is played in", self.environments()),
-            ("Buffers: what is learned from again", self.buffers()),
+            *(
+                (each.program, self.declared(kind, each.section))
+                for kind, each in declarations().items()
+            ),
             ("Losses: generated and differentiated, in losses/", self.losses()),
             ("The flow: every call is a node, every name an edge", self.nodes()),
             ("Schedule and what goes with it", self.rest()),
@@ -248,10 +251,11 @@ class _Main:
             ]  # fmt: skip
             yield statement(f"{self.variable('env', name)} = ", Call("program.environment", args))
 
-    def buffers(self) -> Iterator[str]:
-        for name, kept in self.job.buffers.items():
+    def declared(self, kind: str, section: str) -> Iterator[str]:
+        """What operations had declared."""
+        for name, kept in getattr(self.job, section).items():
             args = [(None, name), *self.fields(kept), *self.at(name)]
-            yield statement(f"{self.variable('buffer', name)} = ", Call("program.buffer", args))
+            yield statement(f"{self.variable(kind, name)} = ", Call(f"program.{kind}", args))
 
     def losses(self) -> Iterator[str]:
         for name, loss in self.job.losses.items():

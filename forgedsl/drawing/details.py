@@ -51,8 +51,9 @@ def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: 
     if kind is EdgeKind.WEIGHTS:
         return (("weights", ends), ("policy age", f"at most {age.age_bound}: {age.formula}"))
     if kind is EdgeKind.REPLAY:
-        held = plan.request.program.buffers[graph.node(names[target]).target].settings
-        return (("replay", ends), ("holds", f"at most {held['groups'].value} groups"))
+        node = graph.node(names[target])
+        more = operation(node.op).edge_details(node, plan.request.program)
+        return (("replay", ends), *more)
     edge = next(e for e in graph.edges if (e.source, e.target) == (source, target))
     found = [("edge", ends), ("type", edge.type)]
     found.append(("queue", f"holds at most {plan.capacities[names[source]]}"))

@@ -269,7 +269,7 @@ def passes_of(program: Program, graph: Graph, plan: Plan, *, lines: int) -> tupl
     """The passes that a program went through."""
     decls = [
         *program.models.values(), *program.datasets.values(), *program.services.values(),
-        *program.rubrics.values(), *program.buffers.values(), *program.evals.values(),
+        *program.rubrics.values(), *program.for_operations, *program.evals.values(),
         *program.singletons.values(),
         *([program.schedule] if program.schedule is not None else []),
     ]  # fmt: skip

@@ -6,13 +6,23 @@ each layer made of one setting, parameter, or of all settings of a declaration
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from forgedsl import api
 from forgedsl.hir.evaluate import show
-from forgedsl.ir.program import Constructor, Deferred, FlowStep, Origin, Program, Ref, Value
+from forgedsl.ir.program import (
+    Constructor,
+    Decl,
+    Deferred,
+    FlowStep,
+    Origin,
+    Program,
+    Ref,
+    RewardDecl,
+    Value,
+)
 from forgedsl.mistakes.other_tools import habit
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass
@@ -162,7 +172,10 @@ def _text(value: Any, base: str = "") -> str:
 
 def _settings(program: Program) -> dict[str, Any]:
     """Settings of every declaration that has some."""
-    groups = (program.models, program.datasets, program.services, program.rewards, program.buffers)
+    groups: tuple[Mapping[str, Decl | RewardDecl], ...] = (
+        program.models, program.datasets, program.services, program.rewards,
+        *program.declared.values(),
+    )  # fmt: skip
     found: dict[str, Any] = {n: d.settings for group in groups for n, d in group.items()}
     found |= {n: d.settings for n, d in (*program.rubrics.items(), *program.evals.items())}
     found |= {n: d.settings for n, d in program.environments.items()}
@@ -196,7 +209,8 @@ def _kind(program: Program, head: str) -> Kind | None:
     if head in program.services:
         return SERVICES[program.services[head].ctor or ""]
     for group in (
-        program.models, program.datasets, program.rubrics, program.evals, program.buffers
+        program.models, program.datasets, program.rubrics, program.evals,
+        *program.declared.values(),
     ):  # fmt: skip
         if head in group:
             return KINDS[group[head].kind]

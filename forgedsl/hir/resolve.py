@@ -22,6 +22,7 @@ from forgedsl.hir.overlay import Override
 from forgedsl.hir.resolver import Resolver
 from forgedsl.hir.rewards import resolve_rewards
 from forgedsl.ir.program import Decl, EnvironmentDecl, FlowStep, Function, Program, RewardDecl
+from forgedsl.operations.registry import declarations
 from forgedsl.sizes.hosts import Host
 from forgedsl.syntax import ast
 
@@ -113,7 +114,7 @@ def _assembled(
         services=of("service"),
         rewards=rewards,
         environments=environments,
-        buffers=of("buffer"),
+        declared={kind: of(kind) for kind in declarations()},
         rubrics=of("rubric"),
         functions=functions,
         flow=flow,

@@ -291,7 +291,7 @@ class Program:
     services: Mapping[str, Decl]
     rewards: Mapping[str, RewardDecl]
     environments: Mapping[str, EnvironmentDecl]
-    buffers: Mapping[str, Decl]
+    declared: Mapping[str, Mapping[str, Decl]]  # for operations, by kind: `buffer`
     rubrics: Mapping[str, Decl]  # settings["score"].value is a Deferred over reward names
     functions: Mapping[str, Function]  # losses, advantages, filters, fns used, by flow name
     flow: tuple[FlowStep, ...]
@@ -301,6 +301,11 @@ class Program:
     spans: Mapping[str, Span]  # declaration name -> where it stands
     scope: Scope
     used: frozenset[str] = frozenset()  # names of declarations that something reads
+
+    @property
+    def for_operations(self) -> tuple[Decl, ...]:
+        """What is declared for operations, such as buffers."""
+        return tuple(decl for group in self.declared.values() for decl in group.values())
 
 
 def terms_of(settings: Mapping[str, S], inputs: Sequence[R]) -> tuple[tuple[S, tuple[R, ...]], ...]:

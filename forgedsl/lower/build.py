@@ -105,7 +105,7 @@ def _job(
         rewards=functions.lower_rewards(program, graph, files),
         rubrics=functions.lower_rubrics(program, graph),
         environments=functions.lower_environments(program, graph, files),
-        buffers=flow.lower_buffers(program, graph),
+        **flow.lower_declared(program, graph),
         losses=functions.lower_losses(program, graph, reporter, texts),
         program=_program_text(program, reporter, texts),
         nodes=flow.lower_nodes(program, graph, planned, place),

@@ -19,6 +19,7 @@ from typing import Any
 
 from forgedsl.lower.formula import meanings
 from forgedsl.lower.job import Job
+from forgedsl.operations.registry import declarations
 from forgedsl.records import dataclass
 from forgedsl.schema import KINDS, SERVICES
 from forgedsl.types.flow import Role
@@ -84,7 +85,7 @@ def _plain(old: Job, new: Job) -> Iterator[Change]:
         ("rewards", "numerics", "reward"),
         ("rubrics", "numerics", "rubric"),
         ("environments", "numerics", "environment"),
-        ("buffers", "numerics", "buffer"),
+        *((each.section, "numerics", kind) for kind, each in declarations().items()),
         ("evals", "observability", "eval"),
     ):
         before, after = getattr(old, section), getattr(new, section)

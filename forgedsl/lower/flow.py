@@ -19,7 +19,6 @@ from forgedsl.services.lowering import lower_sampling
 from forgedsl.settings import Auto
 from forgedsl.sizes.meshes import number, transport_of
 from forgedsl.source import Span
-from forgedsl.types.flow import Role
 
 SLOWEST_TOKENS_PER_S = 5.0
 """a completion that decodes slower than this has failed"""
@@ -99,13 +98,15 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
     return CALL_TIMEOUT + 2 * float(min(found))
 
 
-def lower_buffers(program: Program, graph: Graph) -> dict[str, job.Buffer]:
-    """What the flow draws from again."""
-    drawn = (program.buffers[node.target] for node in graph.having(Role.RECALLS))
-    return {
-        decl.name: job.Buffer(**{key: value.value for key, value in decl.settings.items()})
-        for decl in drawn
-    }
+def lower_declared(program: Program, graph: Graph) -> dict[str, Any]:
+    """What operations had declared and the flow uses, by section of the job and name."""
+    found: dict[str, Any] = {}
+    for node in graph.nodes:
+        if (declares := operation(node.op).declares) is not None:
+            settings = program.declared[declares.kind.name][node.target].settings
+            section = found.setdefault(declares.section, {})
+            section[node.target] = {key: value.value for key, value in settings.items()}
+    return found
 
 
 def lower_schedule(plan: Plan) -> job.Schedule:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from forgedsl.diagnostics import counted
 from forgedsl.records import dataclass, replace
+from forgedsl.settings import Kind
 from forgedsl.types.flow import Level, Role, Stream
 
 __all__ = [
@@ -82,8 +83,8 @@ class Sizes(Protocol):
     def held(self, store: str) -> int:
         """Bytes that are kept in a store, at most."""
 
-    def stored(self, recall: Node) -> Node:
-        """The node that fills what `recall` draws from."""
+    def stored(self, drawn: Node) -> Node:
+        """The node that fills what `drawn` draws from."""
 
 
 class Lowering(Protocol):
@@ -114,6 +115,24 @@ def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
     return f"{counted(sizes.groups(node), 'group')}, G = {each}{tokens}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declaration:
+    """What an operation needs to be declared: `buffer good { ... }`.
+
+    shown    an example, for the reference
+    heading  of the declarations in the page of a file; `program` is that in a generated program
+    section  of a job that has them
+    fewer    the setting that makes one smaller
+    """
+
+    kind: Kind
+    shown: str
+    heading: str
+    program: str
+    section: str
+    fewer: str
+
+
 class Operation:
     """One operation. `name` is its name in a job."""
 
@@ -130,6 +149,8 @@ class Operation:
     """how that method is called, if not as the operation"""
 
     forms: Sequence[Form] = ()
+    declares: Declaration | None = None
+    """what its statements are called on, if it has a kind of declaration of its own"""
 
     extra: frozenset[str] = frozenset()
     """fields of its node in a job which `lower.job.Node` does not have"""
@@ -267,6 +288,10 @@ class Operation:
     def held_bytes(self, node: Node, sizes: Sizes) -> int:
         """Return an upper bound of the bytes that the node keeps on the controller's host."""
         return 0
+
+    def edge_details(self, node: Node, program: Program) -> tuple[tuple[str, str], ...]:
+        """Return what a drawing says of an edge from `links` that ends here, beside its ends."""
+        return ()
 
     def plan_lines(self, node: Node, sizes: Sizes) -> Iterator[str]:
         """Yield the lines of the plan page about this node, under `replay`."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from forgedsl.diagnostics import Diagnostic, Label, counted, error
 from forgedsl.ir.graph import Edge, EdgeKind
 from forgedsl.operations.base import (
+    Declaration,
     Level,
     Lowering,
     Operation,
@@ -22,12 +23,31 @@ from forgedsl.operations.base import (
 )
 from forgedsl.operations.statements import Form, Statement, Statements
 from forgedsl.records import replace
+from forgedsl.settings import COUNT, REQUIRED, Kind, Setting
 from forgedsl.syntax import ast
 
 if TYPE_CHECKING:
     from forgedsl.ir.graph import Input, Node
     from forgedsl.ir.program import FlowStep, Program
 
+BUFFER = Declaration(
+    kind=Kind(
+        name="buffer",
+        doc="groups that were trained on, for later steps to learn from again",
+        settings=(
+            Setting(name="groups", type=COUNT, default=REQUIRED, impact="numerics",
+                    doc="the most that it holds; the oldest leaves first"),
+            Setting(name="max_age", type=COUNT, default=REQUIRED, impact="numerics",
+                    doc="oldest policy version that a drawn group may hold, in steps; older ones "
+                    "leave"),
+        ),
+    ),
+    shown="buffer good { groups = 256, max_age = 16 }",
+    heading="Buffers",
+    program="Buffers: what is learned from again",
+    section="buffers",
+    fewer="groups",
+)  # fmt: skip
 KEPT = (Stream.SCORE, Stream.VALUE, Stream.LOGPROB, Stream.MASK)
 """what a buffer keeps beside rollouts"""
 TOKEN_BYTES, FIELD_BYTES = 9, 4
@@ -42,6 +62,7 @@ TAKEN = ("behavior", "response", *OWN)
 
 class Put(Operation):
     name = "put"
+    declares = BUFFER
     forms = (
         Form(
             owner="buffer",
@@ -126,6 +147,7 @@ class Put(Operation):
 
 class Recall(Operation):
     name = "recall"
+    declares = BUFFER
     roles = frozenset({Role.RECALLS})
     stream = Stream.ROLLOUT
     owner = "buffer"
@@ -198,7 +220,7 @@ class Recall(Operation):
     ) -> Iterator[Diagnostic]:
         """A draw that never gets what it asks for, by the size of its buffer or by what comes in
         before it is too old."""
-        decl, count = program.buffers[node.target], int(node.settings["count"])
+        decl, count = program.declared["buffer"][node.target], int(node.settings["count"])
         groups, age = (decl.settings[key].value for key in ("groups", "max_age"))
         if not (isinstance(groups, int) and isinstance(age, int)):
             return
@@ -226,7 +248,7 @@ class Recall(Operation):
         self, program: Program, node: Node, age_bound: int, formula: str
     ) -> Iterator[Diagnostic]:
         """A group is one step older than it was trained on when it can first be drawn."""
-        decl, least = program.buffers[node.target], age_bound + 1
+        decl, least = program.declared["buffer"][node.target], age_bound + 1
         most = decl.settings["max_age"]
         if most.value < least:
             yield error(
@@ -252,14 +274,18 @@ class Recall(Operation):
     def held_bytes(self, node: Node, sizes: Sizes) -> int:
         put = sizes.stored(node)
         kept = [sizes.node(i.edge).stream for i in put.inputs if i.attribute is None]
-        settings = sizes.program.buffers[node.target].settings
+        settings = sizes.program.declared["buffer"][node.target].settings
         young = (int(settings["max_age"].value) + 1) * sizes.groups(sizes.node(put.inputs[0].edge))
         groups = min(int(settings["groups"].value), young)
         tokens = self.trained_tokens(node, sizes) // int(node.settings["count"])
         return groups * tokens * (TOKEN_BYTES + FIELD_BYTES * kept.count(Stream.LOGPROB))
 
+    def edge_details(self, node: Node, program: Program) -> tuple[tuple[str, str], ...]:
+        held = program.declared["buffer"][node.target].settings
+        return (("holds", f"at most {held['groups'].value} groups"),)
+
     def plan_lines(self, node: Node, sizes: Sizes) -> Iterator[str]:
-        settings = sizes.program.buffers[node.target].settings
+        settings = sizes.program.declared["buffer"][node.target].settings
         yield (
             f"{node.target}: {node.settings['count']} groups a step "
             f"({self.sequences(node, sizes):,} completions, "
@@ -276,7 +302,7 @@ class Recall(Operation):
         return f"{node.target}.draw({node.settings['count']})"
 
     def note_text(self, node: Node, sizes: Sizes) -> str:
-        held = sizes.program.buffers[node.target].settings
+        held = sizes.program.declared["buffer"][node.target].settings
         most = f"of {held['groups'].value}, age <= {held['max_age'].value}"
         return f"{counted(sizes.groups(node), 'group')} a step, {most}"
 
@@ -284,7 +310,8 @@ class Recall(Operation):
         return counted(node.settings["count"], "group")
 
     def age_text(self, node: Node, program: Program) -> str:
-        return f"1 to {program.buffers[node.target].settings['max_age'].value} steps"
+        held = program.declared["buffer"][node.target].settings
+        return f"1 to {held['max_age'].value} steps"
 
     def fields(self, node: Node, to: Lowering) -> dict[str, Any]:
         return {"count": node.settings["count"]}

@@ -19,7 +19,7 @@ from forgedsl.operations import (
     step,
     sync,
 )
-from forgedsl.operations.base import Operation
+from forgedsl.operations.base import Declaration, Operation
 from forgedsl.operations.statements import Form
 from forgedsl.services import registry as services
 from forgedsl.settings import Live
@@ -70,10 +70,16 @@ def written(owner: str, method: str = "") -> tuple[Operation, Form] | None:
     return next((found for found in forms(owner) if found[1].method == method), None)
 
 
+def declarations() -> dict[str, Declaration]:
+    """What operations of this tree need to be declared, by the kind of declaration."""
+    found = (each.declares for each in OPERATIONS)
+    return {each.kind.name: each for each in found if each is not None}
+
+
 METHODS: Live[tuple[str, ...]] = Live(
     lambda: {
         owner: tuple(form.method for _, form in forms(owner))
-        for owner in ("dataset", "buffer", *(kind.name for kind in services.kinds()))
+        for owner in ("dataset", *declarations(), *(kind.name for kind in services.kinds()))
     }
 )
 """by owner, the methods that statements call"""

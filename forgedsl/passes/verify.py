@@ -65,7 +65,7 @@ def _decls(state: State) -> list[Any]:
         *program.datasets.values(),
         *program.services.values(),
         *program.rubrics.values(),
-        *program.buffers.values(),
+        *program.for_operations,
         *program.evals.values(),
         *program.singletons.values(),
     ]

@@ -8,10 +8,11 @@ with it was computed and fits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from forgedsl.diagnostics import Diagnostic, Label, Severity
-from forgedsl.ir.program import Decl
+from forgedsl.ir.program import Decl, EnvironmentDecl
+from forgedsl.operations.registry import declarations
 from forgedsl.plan.capacity import TIGHT, MemoryPlan, Store, starved
 from forgedsl.plan.checks import written_at
 from forgedsl.services.registry import kind_of
@@ -55,9 +56,11 @@ def _store(request: Request, plan: MemoryPlan, store: Store) -> Diagnostic:
         span = written_at(decl, "batch.seq_len")
         remedies = (shorter,)
     most = max(store.parts, key=lambda name: store.parts[name])
-    for key, decls in (
-        ("groups", request.program.buffers), ("procs", request.program.environments),
-    ):  # fmt: skip
+    program = request.program
+    owned = [(each.fewer, program.declared[kind]) for kind, each in declarations().items()]
+    more: list[tuple[str, Mapping[str, Decl | EnvironmentDecl]]]
+    more = [*owned, ("procs", program.environments)]
+    for key, decls in more:
         if most in decls:
             setting = decls[most].settings[key]
             span = setting.origin.span or decls[most].name_span

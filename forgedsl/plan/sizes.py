@@ -67,8 +67,8 @@ class PlannedSizes:
     def held(self, store: str) -> int:
         return self.request.held[store]
 
-    def stored(self, recall: Node) -> Node:
-        return next(n for n in self.graph.having(Role.STORES) if n.target == recall.target)
+    def stored(self, drawn: Node) -> Node:
+        return next(n for n in self.graph.having(Role.STORES) if n.target == drawn.target)
 
 
 def step_tokens(request: Request, graph: Graph) -> int:

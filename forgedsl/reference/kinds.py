@@ -4,7 +4,7 @@ Names and settings come from forgedsl/schema; the shapes and the kinds without s
 here, and a test holds them against the schema.
 """
 
-from forgedsl.operations.registry import METHODS, forms, operations
+from forgedsl.operations.registry import METHODS, declarations, forms, operations
 from forgedsl.operations.statements import Form
 from forgedsl.reference.markdown import GENERATED, block, code, join, table
 from forgedsl.reference.settings import settings_table
@@ -47,7 +47,7 @@ SHAPES = {
     'reward style = judge.score(prompt = "{prompt} {response} Grade, 1 to 5:", scale = [1, 5])',
     "rubric": "rubric grade { score = 0.9 * correct + 0.1 * short, on_truncated = 0.0 }",
     "environment": "environment shop = desk.Desk(rows = 40) { procs = 2, tool_timeout = 5s }",
-    "buffer": "buffer good { groups = 256, max_age = 16 }",
+    **{kind: each.shown for kind, each in declarations().items()},
     "schedule": "schedule sync { steps = 100 }\nschedule async { steps = 100, max_policy_age = 1 }",
     "eval": "eval held_out { dataset = sums, score = correct, every = 50 }",
     "checkpoint": "checkpoint { every = 100, keep = 3 }",

@@ -16,6 +16,7 @@ from forgedsl.format.notes import Notes
 from forgedsl.ir.program import Function
 from forgedsl.losses.infer import infer
 from forgedsl.losses.render_math import render
+from forgedsl.operations.registry import declarations
 from forgedsl.records import dataclass, field
 from forgedsl.reference.markdown import block, code, join, table
 from forgedsl.schema.kinds import KINDS, SERVICES, SINGLETONS
@@ -31,7 +32,7 @@ TITLES = {
     "reward": "Rewards",
     "rubric": "Rubrics",
     "environment": "Environments",
-    "buffer": "Buffers",
+    **{kind: each.heading for kind, each in declarations().items()},
     "advantage": "Advantages",
     "filter": "Filters",
     "fn": "Functions",

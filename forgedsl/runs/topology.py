@@ -99,7 +99,7 @@ def words(node: Node, shade: dict[str, str]) -> tuple[str, str]:
     target = node.target.removeprefix("advantage_").removeprefix("filter_")
     unit = operation(node.op)
     method = unit.method or unit.name
-    owned = node.target in shade or unit.owner == "buffer"
+    owned = node.target in shade or unit.declares is not None
     title = f"{target}.{method}" if owned else target or method
     size = f"{node.count} per step" if node.count else f"{node.n} each" if node.n else node.loss
     note = f"{node.name} \u00b7 {size}" if size else node.name
@@ -157,9 +157,8 @@ def topology_svg(job: Job) -> str:
          f"sync {s.target} \u2192 {s.to}, every {s.every}")
         for s in syncs
     ]  # fmt: skip
-    ways += [
-        (Role.STORES, name, Role.RECALLS, name, f"{name}: in later steps") for name in job.buffers
-    ]
+    stored = [node.target for node in job.nodes if Role.RECALLS in node.roles]
+    ways += [(Role.STORES, name, Role.RECALLS, name, f"{name}: in later steps") for name in stored]
     for i, (ends, source, begins, target, label) in enumerate(ways):
         ups = [p for node, p in boxes if ends in node.roles and node.target == source]
         downs = [p for node, p in boxes if begins in node.roles and node.target == target]

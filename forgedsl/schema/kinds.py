@@ -10,6 +10,7 @@ from typing import Any
 
 from forgedsl import transports
 from forgedsl.launchers.registry import SIGNATURES
+from forgedsl.operations.registry import declarations
 from forgedsl.records import replace
 from forgedsl.schema import constructors as c
 from forgedsl.services.registry import SCHEMAS
@@ -177,15 +178,6 @@ ENVIRONMENT = Kind(
          "score of a trajectory whose environment failed twice"),
     ),
 )  # fmt: skip
-BUFFER = Kind(
-    name="buffer",
-    doc="groups that were trained on, for later steps to learn from again",
-    settings=rows(
-        ("groups", COUNT, REQUIRED, NUM, "the most that it holds; the oldest leaves first"),
-        ("max_age", COUNT, REQUIRED, NUM,
-         "oldest policy version that a drawn group may hold, in steps; older ones leave"),
-    ),
-)  # fmt: skip
 SCHEDULE = Kind(
     name="schedule",
     singleton=True,
@@ -296,8 +288,8 @@ SERVICES = SCHEMAS
 KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
-        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, ENVIRONMENT, BUFFER,
-        SCHEDULE, EVAL, CHECKPOINT, LOGGING,
+        RUN, CLUSTER, LAUNCHER, COLOCATE, MODEL, DATASET, REWARD, RUBRIC, ENVIRONMENT,
+        *(each.kind for each in declarations().values()), SCHEDULE, EVAL, CHECKPOINT, LOGGING,
     )
 }  # fmt: skip
 SINGLETONS = tuple(kind.name for kind in KINDS.values() if kind.singleton)

@@ -44,7 +44,7 @@ def analyse(job: Job) -> Flow:
         tuple(node for node in job.nodes if role in node.roles)
         for role in (Role.PACKS, Role.UPDATES, Role.TRANSFERS)
     )
-    drawn = [node for node in job.nodes if unit_of(node.op).fires == "recall"]
+    drawn = [node for node in job.nodes if unit_of(node.op).fires == "stored"]
     return Flow(
         edges=edges,
         sources=_sources(job, edges, syncs),

@@ -22,9 +22,9 @@ from forgedsl.runtime.guards import FailureGuard
 from forgedsl.runtime.step_metrics import Meter
 from forgedsl.runtime.versions import Versions
 
-Fires = Literal["completion", "group", "source", "recall", "store", "end"]
-"""what a node fires for; a source begins groups, a recall draws stored groups, an end has no output
-edge"""
+Fires = Literal["completion", "group", "source", "stored", "store", "end"]
+"""what a node fires for; a source begins groups, `stored` draws groups of earlier steps, an end has
+no output edge"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -193,7 +193,7 @@ class Put(Operation):
 
 class Recall(Operation):
     name = "recall"
-    fires = "recall"
+    fires = "stored"
 
     def edge(self, node: Node, read: Sequence[Edge], job: Job, edges: Mapping[str, Edge]) -> Edge:
         """Return facts about the output: as wide as the groups in the buffer, known at batch

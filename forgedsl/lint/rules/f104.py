@@ -32,7 +32,7 @@ def check(view: View) -> Findings:
         "reward": program.rewards,
         "rubric": program.rubrics,
         "environment": program.environments,
-        "buffer": program.buffers,
+        **program.declared,
         "function": program.functions,
         "import": [n for n, found in program.scope.names.items() if isinstance(found, Scope)],
     }
