@@ -196,6 +196,8 @@ class StepResult:
     """`entropy` and every `report` of the loss"""
     kernel: str
     """which loss implementation ran, e.g. "torch/linear" """
+    experts_load: float | None = None
+    """tokens of the busiest expert over those of the mean; None if the model has none"""
     skipped: bool = False
     gaps: dict[str, float] = field(default_factory=dict)
     """distance of the sampler's log-probs from those of the trainer before the step, by age"""

@@ -175,6 +175,7 @@ def replay_record(ages: Sequence[int], fresh: int) -> Record:
 def step_record(result: StepResult) -> Record:
     """Return the metrics of a step result; `entropy` is a field of its own."""
     reports = {f"loss/{k}": v for k, v in sorted(result.metrics.items()) if k != "entropy"}
+    load = result.experts_load
     return {
         "policy_version": result.version,
         "loss": result.loss,
@@ -184,6 +185,7 @@ def step_record(result: StepResult) -> Record:
         "tokens": result.tokens,
         "skipped": result.skipped,
         "kernel": result.kernel,
+        **({} if load is None else {"experts_load": load}),
         **reports,
         **result.gaps,
     }

@@ -42,6 +42,7 @@ def summary(results: Sequence[StepResult], batch: Batch, *, stopped: bool = Fals
     made = [result for result in results if not result.skipped]
     shown = results[-1:] if stopped or not made else made
     metrics = {name: _mean(r.metrics[name] for r in shown) for name in shown[0].metrics}
+    loads = [r.experts_load for r in shown if r.experts_load is not None]
     last = {name + LAST: value for name, value in shown[-1].metrics.items()}
     return replace(
         shown[-1],
@@ -50,6 +51,7 @@ def summary(results: Sequence[StepResult], batch: Batch, *, stopped: bool = Fals
         grad_norm=_mean(result.grad_norm for result in shown),
         tokens=sum(result.tokens for result in results) // batch.epochs,
         metrics=metrics | last,
+        experts_load=_mean(loads) if loads else None,
         skipped=len(made) < len(results),
     )
 

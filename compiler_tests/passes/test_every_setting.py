@@ -72,6 +72,11 @@ ASKED = changed(
     ("filter mixed", 'service remote : openai("m") { url = "http://a/v1" }\nfilter mixed'),
     ("= rl.math_equal(tolerance = 1e-6)", '= remote.score(prompt = "{response} 1 to 5:")'),
 )
+MIXTURE = changed(
+    EVALUATED,
+    ('hf("Qwen/Qwen3-1.7B")', 'hf("Qwen/Qwen3-30B-A3B")'),
+    ('qwen3("1.7B")', 'qwen3_moe("30B-A3B", layers = 2)'),
+)
 MUON = changed(EVALUATED, ("procs = 4,", "procs = 4, optimizer.kind = muon,"))
 OLDER = changed(EVALUATED, ("max_policy_age = 1", "max_policy_age = 4"))
 SLURM = ["cluster.hosts=2", 'launcher=slurm("gpu")']
@@ -144,7 +149,7 @@ CHANGES: dict[str, dict[str, object]] = {
         "temperature": "0.5", "compile": "false",
         "parallel.dp_shard": ["trainer.procs=2", "trainer.parallel.dp_shard=2"],
         "parallel.dp_replicate": "2", "parallel.tp": "2", "parallel.cp": "2",
-        "parallel.pp": "2",
+        "parallel.pp": "2", "parallel.ep": (MIXTURE, "2"),
         "optimizer.kind": "adam", "optimizer.lr": "1e-4", "optimizer.betas": "[0.8, 0.9]",
         "optimizer.eps": "1e-6", "optimizer.weight_decay": "0.2", "optimizer.warmup": "5",
         "optimizer.decay": "linear", "optimizer.max_norm": "2.0", "optimizer.on_nan": "skip",

@@ -26,10 +26,13 @@ PUBLISHED = {"hidden": 4096, "heads": 32, "kv_heads": 8, "head_dim": 128, "ffn":
 ROWS, SEQ_LEN = 2, 128
 
 
-@pytest.fixture(scope="module")
-def counted():
+MIXTURE = {"hidden": 512, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 96, "vocab": 64,
+           "experts": 8, "active": 3}  # fmt: skip
+
+
+def counts(dims):
     pytest.importorskip("torchtitan")
-    request = {"dims": {**DIMS, "rope_theta": 1e4}, "rows": ROWS, "seq_len": SEQ_LEN}
+    request = {"dims": {**dims, "rope_theta": 1e4}, "rows": ROWS, "seq_len": SEQ_LEN}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).parent / "count_activations.py"), json.dumps(request)],
         capture_output=True,
@@ -42,14 +45,37 @@ def counted():
     return json.loads(done.stdout.split("RESULT")[1])
 
 
+@pytest.fixture(scope="module")
+def counted():
+    return counts(DIMS)
+
+
+@pytest.fixture(scope="module")
+def counted_with_experts():
+    return counts(MIXTURE)
+
+
 @pytest.mark.cover
 @pytest.mark.parametrize("mode", ["none", "selective", "full"])
 @pytest.mark.parametrize(
     ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]
 )
 def test_what_a_layer_keeps(counted, mode, dtype, itemsize, cp):
+    keeps(DIMS, counted, mode, dtype, itemsize, cp)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("mode", ["none", "selective", "full"])
+@pytest.mark.parametrize(
+    ("dtype", "itemsize", "cp"), [("f32", 4, 1), ("bf16", 2, 1), ("shared", 4, 2)]
+)
+def test_what_a_layer_of_experts_keeps(counted_with_experts, mode, dtype, itemsize, cp):
+    keeps(MIXTURE, counted_with_experts, mode, dtype, itemsize, cp)
+
+
+def keeps(dims, counted, mode, dtype, itemsize, cp):
     shape = TrainerShape(
-        dims=Dims(layers=2, context=SEQ_LEN, tied=True, qk_norm=True, **DIMS),
+        dims=Dims(layers=2, context=SEQ_LEN, tied=True, qk_norm=True, **dims),
         device="cpu",
         degrees={**dict.fromkeys(KIND.degrees, 1), "cp": cp},
         itemsize=itemsize,

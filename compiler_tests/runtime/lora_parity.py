@@ -73,7 +73,7 @@ def main() -> None:
         losses = learn(built, parts)
         moved = [n for n, p in weights(built).items() if not p.equal(base[n])]
         logits = tiny.logits(built)
-        state = {k: titan.whole(v, torch.float32).clone() for k, v in built.hf_state().items()}
+        state = {k: v.clone() for k, v in built.exported(torch.float32)}
         save_file(state, place / "model.safetensors", metadata={"format": "pt"})
         size = sum(p.numel() for p in built.model.parameters() if p.requires_grad)
         found[family] = {"start": start, "losses": [losses[0], losses[-1]], "moved": moved,

@@ -43,6 +43,24 @@ def told(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+def arrived(folder: Path) -> list[int]:
+    """The versions of the weights that reached the generator."""
+    return [event["version"] for event in told(folder, "events") if event["kind"] == "sync.end"]
+
+
+@pytest.mark.full
+@pytest.mark.timeout(420)
+def test_ranks_share_the_experts_of_a_whole_run(tmp_path: Path) -> None:
+    """A trainer of two ranks and its reference: rewards, steps, syncs, a checkpoint, an export."""
+    shared = ("procs=2", "parallel.ep=2")
+    rows = run(tmp_path, "schedule.steps=3", "prompts=8", 'checkpoint.export=hf("export")',
+               *(f"trainer.{each}" for each in shared))  # fmt: skip
+    assert [row["step"] for row in rows] == [1, 2, 3]
+    assert all(1.0 < row["experts_load"] < 8 / 3 for row in rows)
+    assert all(0 < row["grad_norm"] < 100 for row in rows)
+    assert arrived(tmp_path) == [0, 1, 2, 3]
+
+
 @pytest.mark.full
 @pytest.mark.timeout(420)
 def test_an_engine_has_the_weights_of_each_sync(tmp_path: Path) -> None:
@@ -50,7 +68,4 @@ def test_an_engine_has_the_weights_of_each_sync(tmp_path: Path) -> None:
     they differ: a run that goes on is the proof."""
     rows = run(tmp_path, "schedule.steps=2", "prompts=8")
     assert [row["step"] for row in rows] == [1, 2]
-    arrived = [
-        event["version"] for event in told(tmp_path, "events") if event["kind"] == "sync.end"
-    ]
-    assert arrived == [0, 1, 2]
+    assert arrived(tmp_path) == [0, 1, 2]

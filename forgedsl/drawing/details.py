@@ -68,7 +68,7 @@ def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: 
 def group_details(mesh: MeshPlan, plan: Plan) -> Details:
     """Of a mesh."""
     found = [("service", f"{mesh.kind} {mesh.service}"), ("mesh", mesh.text)]
-    degrees = ", ".join(f"{name} {d}" for name, d in mesh.degrees.items() if d > 1)
+    degrees = ", ".join(f"{name} {d}" for name, d in mesh.split.items())
     if degrees:
         found.append(("parallel", degrees))
     hosts = sorted({place.host for place in mesh.places})

@@ -139,7 +139,7 @@ def _node_lines(graph: Graph, plan: Plan) -> list[str]:
 def _mesh_lines(plan: Plan) -> list[str]:
     rows = []
     for mesh in plan.meshes:
-        degrees = ", ".join(f"{name} {d}" for name, d in mesh.degrees.items() if d > 1)
+        degrees = ", ".join(f"{name} {d}" for name, d in mesh.split.items())
         hosts = sorted({place.host for place in mesh.places})
         span = f"{hosts[0]}-{hosts[-1]}" if len(hosts) > 1 else f"{hosts[0]}" if hosts else ""
         where = f"hosts {span}" if len(hosts) > 1 else f"host {span}" if hosts else ""

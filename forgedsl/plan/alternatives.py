@@ -72,7 +72,7 @@ def alternatives(
 
 def _shape(plan: Plan) -> object:
     """Return a key that is equal for two plans with the same placement."""
-    meshes = [(m.service, m.hosts, m.procs, m.replicas, dict(m.degrees)) for m in plan.meshes]
+    meshes = [(m.service, m.hosts, m.procs, m.replicas, m.ep, dict(m.degrees)) for m in plan.meshes]
     shared = sorted(plan.colocate) if len(plan.colocate) > 1 else []
     return meshes, shared, dict(plan.rows), _checkpointing(plan)
 
@@ -149,7 +149,7 @@ def _lines(name: str, plan: Plan, mark: str) -> Iterator[str]:
     yield f"{name:<5}{time_text(plan.cost.step_seconds)} a step on {count}{shared}{mark}"
     rows = []
     for mesh in plan.meshes:
-        degrees = ", ".join(f"{key} {d}" for key, d in mesh.degrees.items() if d > 1)
+        degrees = ", ".join(f"{key} {d}" for key, d in mesh.split.items())
         store = next((s for s in plan.memory.stores if mesh.service in s.services), None)
         full = f"{store.bytes / GIB:.1f} of {store.capacity / GIB:.0f} GiB" if store else ""
         busy = f"{100 * plan.cost.busy(mesh.service):.0f} % busy"

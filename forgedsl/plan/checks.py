@@ -19,6 +19,7 @@ from forgedsl.losses.infer import infer
 from forgedsl.losses.tree import VALUE, Tree
 from forgedsl.plan.cost import engine_judges, judge_tokens, most_siblings
 from forgedsl.plan.environments import longest_text
+from forgedsl.plan.experts import check_experts
 from forgedsl.plan.host import launcher_of
 from forgedsl.records import replace
 from forgedsl.schema import builtins
@@ -26,18 +27,11 @@ from forgedsl.services.registry import kind_of
 from forgedsl.sizes.devices import linked
 from forgedsl.sizes.hosts import Host
 from forgedsl.sizes.memory import Request
-from forgedsl.sizes.meshes import MeshPlan, number, setting_label, spots, value
-from forgedsl.source import Span
+from forgedsl.sizes.meshes import MeshPlan, number, setting_label, spots, value, written_at
 from forgedsl.transports import TRANSPORTS, Spot, choose
 from forgedsl.types.flow import Role
 
 PARTS = {"heads": "heads", "kv_heads": "kv heads", "vocab": "vocabulary entries"}
-
-
-def written_at(decl: Decl, key: str) -> Span:
-    """Return the span of a setting, or of its declaration's name if it is not written."""
-    labels = setting_label(decl, key)
-    return labels[0].span if labels else decl.name_span
 
 
 def check_divisibility(
@@ -74,7 +68,7 @@ def check_divisibility(
                 help=f"`parallel.pp = {dims.layers}` at most: each stage has a layer",
             )
         )
-    return found + _check_experts(decl, mesh, dims, model)
+    return found + check_experts(decl, mesh, dims, model)
 
 
 def _check_context(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
@@ -95,22 +89,6 @@ def _check_context(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[
             help=f"cp = {', '.join(map(str, fitting))} do",
         )
     ]
-
-
-def _check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
-    found: list[Diagnostic] = []
-    if dims.experts and kind_of(mesh.kind).experts_on_one and mesh.world > 1:
-        found.append(
-            error(
-                "P204",
-                "divisibility",
-                f"{mesh.world} ranks for the experts of model `{model.name}`; in this version a "
-                "model with experts is on one",
-                written_at(decl, "procs"),
-                help="`procs = 1`, or a dense model",
-            )
-        )
-    return found
 
 
 def check_batch(decl: Decl) -> list[Diagnostic]:

@@ -14,10 +14,9 @@ from forgedsl.diagnostics import Diagnostic, Label, Severity
 from forgedsl.ir.program import Decl, EnvironmentDecl
 from forgedsl.operations.registry import declarations
 from forgedsl.plan.capacity import TIGHT, MemoryPlan, Store, starved
-from forgedsl.plan.checks import written_at
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.memory import GIB, Item, Phase, Pool, RankMemory, Request
-from forgedsl.sizes.meshes import setting_label
+from forgedsl.sizes.meshes import setting_label, written_at
 from forgedsl.source import Span
 
 LONG = 16

@@ -20,7 +20,7 @@ from forgedsl.sizes.hosts import Host
 from forgedsl.sizes.meshes import Degrees, MeshPlan, Place, is_default, number, setting_label, value
 from forgedsl.source import Span
 
-CHOSEN = ("procs", "replicas", "parallel.tp", "parallel.cp", "batch.rows",
+CHOSEN = ("procs", "replicas", "parallel.tp", "parallel.cp", "parallel.ep", "batch.rows",
           "memory.activation_checkpoint")  # fmt: skip
 """settings of services that the plan chooses where they are `auto`, as it does `colocate`"""
 
@@ -60,6 +60,7 @@ def plan_mesh(decl: Decl, reporter: Reporter) -> MeshPlan:
         device=device,
         replicas=number(decl, "replicas", 1) if kind.replicated else 1,
         degrees=Degrees(degrees),
+        ep=number(decl, f"parallel.{kind.within}", 1) if kind.within else 1,
     )
 
 

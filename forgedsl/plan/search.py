@@ -30,12 +30,13 @@ from forgedsl.records import dataclass, replace
 from forgedsl.services.registry import kind_of
 from forgedsl.settings import AUTO, Auto
 from forgedsl.sizes.devices import linked
+from forgedsl.sizes.experts import fitting
 from forgedsl.sizes.memory import RankMemory, Request
 from forgedsl.sizes.meshes import MeshPlan, is_default, number
 from forgedsl.transports import TRANSPORTS, offered
 from forgedsl.types.flow import WORKS, Role
 
-SIZES = ("procs", "replicas", "parallel.tp", "parallel.cp", "parallel.dp_shard")
+SIZES = ("procs", "replicas", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.dp_shard")
 ROWS, CHECKPOINT, CLAIM = "batch.rows", "memory.activation_checkpoint", "engine.gpu_memory"
 COLOCATE = "colocate"
 MODES = ("none", "selective", "full")
@@ -238,15 +239,19 @@ class _Search:
         procs = self._values(decl, "procs", most) if kind.spread else [0]
         replicas = self._values(decl, "replicas", most * host.hosts)
         degrees = (self._values(decl, f"parallel.{d}", most) for d in ("cp", "tp"))
-        roomy: set[tuple[int, int]] = set()
+        roomy: set[tuple[int, int, int]] = set()
+        combined: list[dict[str, int]] = []
         for cp, tp, n, count in product(*degrees, procs, replicas):
-            if (tp, n) in roomy:
-                continue
             values = {"parallel.tp": tp, "parallel.cp": cp, "procs": n, "replicas": count}
             if kind.spread:
                 values[f"parallel.{kind.spread}"] = max(1, n * old.hosts // (tp * cp * others))
             else:
                 values["procs"] = max(1, tp * others // old.hosts)
+            combined += [{**values, "parallel.ep": ep} for ep in self._shares(decl, values)]
+        for values in combined:
+            tp, n, ep = (values[key] for key in ("parallel.tp", "procs", "parallel.ep"))
+            if (tp, n, ep) in roomy:
+                continue
             free = {k: v for k, v in values.items() if (name, k) in self.space.free}
             new = changed(decl, free | ({CLAIM: AUTO} if (name, CLAIM) in self.space.free else {}))
             problems = Reporter()
@@ -255,9 +260,18 @@ class _Search:
             wide = mesh.gpus and max(mesh.procs, mesh.degrees["tp"]) > host.gpus
             if not (problems.has_errors or uneven or wide or self._is_other_batch(mesh)):
                 if self._is_roomy(new, mesh):
-                    roomy.add((tp, n))
+                    roomy.add((tp, n, ep))
                 yield Layout(decl=new, mesh=mesh, gpus=mesh.total_gpus, procs=mesh.total_procs,
                              sizes=self._options(new, mesh))  # fmt: skip
+
+    def _shares(self, decl: Decl, values: Mapping[str, int]) -> list[int]:
+        """The numbers of ranks that may share the experts of a service that is spread so; of equal
+        times the most ranks, which gather least."""
+        dims = self.base.dims[decl.name]
+        if (decl.name, "parallel.ep") not in self.space.free or dims is None or not dims.experts:
+            return [number(decl, "parallel.ep", 1)]
+        degrees = ("parallel.dp_shard", "parallel.cp", "parallel.tp")
+        return fitting(dims, prod(values.get(key, 1) for key in degrees))[::-1] or [1]
 
     def _is_roomy(self, decl: Decl, mesh: MeshPlan) -> bool:
         """True if the microbatch fits a GPU without recomputing activations. Sharding it would

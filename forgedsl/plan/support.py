@@ -10,13 +10,12 @@ from forgedsl.diagnostics import Diagnostic, error
 from forgedsl.ir.graph import Graph
 from forgedsl.ir.program import Decl
 from forgedsl.operations.registry import operations
-from forgedsl.plan.checks import written_at
 from forgedsl.plan.host import WITH_CUDA, has_no_cuda
 from forgedsl.schema import SERVICES
 from forgedsl.services.registry import kind_of
 from forgedsl.sizes.hosts import gpu_bytes
 from forgedsl.sizes.memory import Request
-from forgedsl.sizes.meshes import MeshPlan
+from forgedsl.sizes.meshes import MeshPlan, written_at
 
 
 def check_support(request: Request, graph: Graph) -> list[Diagnostic]:

@@ -94,7 +94,7 @@ def _hosts(mesh: MeshPlan) -> str:
 
 
 def _degrees(mesh: MeshPlan) -> str:
-    return ", ".join(f"{name} {d}" for name, d in mesh.degrees.items() if d > 1)
+    return ", ".join(f"{name} {d}" for name, d in mesh.split.items())
 
 
 def _letter(plan: Plan, mesh: MeshPlan) -> str:

@@ -148,7 +148,7 @@ class TrainingCost:
     passes: float = 1.0
     """forward passes that the work on a microbatch is worth"""
     fetched: float = 0.0
-    """seconds that each microbatch waits for weights from the host's memory"""
+    """seconds that each microbatch waits for weights from the host's memory, or for experts"""
     updated: float = 0.0
     """seconds that the host takes for an update"""
 
@@ -191,8 +191,8 @@ class ServiceKind:
     """setting with the part of a GPU that it claims"""
     cpu_heads: tuple[int, ...] = ()
     """sizes of attention heads that it can do on a CPU; any where there are none"""
-    experts_on_one: bool = False
-    """a model with experts computes in one process"""
+    within: str = ""
+    """a degree that has no processes of its own: it divides the others among them"""
 
     @property
     def samples(self) -> bool:

@@ -11,6 +11,7 @@ from forgedsl.records import dataclass
 from forgedsl.settings import AUTO, Auto, Derived
 from forgedsl.sizes.devices import linked
 from forgedsl.sizes.hosts import Host
+from forgedsl.source import Span
 from forgedsl.transports import Spot, choose, row
 
 
@@ -44,7 +45,19 @@ class MeshPlan:
     device: str
     replicas: int
     degrees: Mapping[str, int]
+    ep: int = 1
+    """ranks that share experts, among those that share weights"""
     places: tuple[Place, ...] = ()
+
+    @property
+    def shard(self) -> int:
+        """Ranks that share one copy of the weights of a trainer."""
+        return self.degrees["dp_shard"] * self.degrees["cp"] * self.degrees["tp"]
+
+    @property
+    def split(self) -> dict[str, int]:
+        """Degrees above 1 by name, for people; `ep` among them."""
+        return {n: d for n, d in {**self.degrees, "ep": self.ep}.items() if d > 1}
 
     @property
     def world(self) -> int:
@@ -114,6 +127,12 @@ def setting_label(decl: Decl, key: str) -> tuple[Label, ...]:
     if origin.span is None or origin.layer == "default":
         return ()
     return (Label(text=f"`{key}` is set here", span=origin.span),)
+
+
+def written_at(decl: Decl, key: str) -> Span:
+    """Return the span of a setting, or of its declaration's name if it is not written."""
+    labels = setting_label(decl, key)
+    return labels[0].span if labels else decl.name_span
 
 
 def is_default(setting: Value) -> bool:

@@ -1,4 +1,4 @@
-"""What the time of a torchtitan model depends on: recomputation and offload."""
+"""What the time of a torchtitan model depends on: recomputation, offload, experts elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from forgedsl.ir.program import Decl
 from forgedsl.services.base import TrainingCost
 from forgedsl.services.titan.optimizers import momentum
 from forgedsl.sizes.devices import HOST_BANDWIDTH, PCIE
+from forgedsl.sizes.experts import expert_seconds
 from forgedsl.sizes.memory import Request, itemsize
 from forgedsl.sizes.meshes import MeshPlan, value
 from forgedsl.sizes.optimizers import moment_bytes
@@ -20,9 +21,11 @@ def training(request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool) -> 
     decl = request.program.services[mesh.service]
     fetched, updated = offload_seconds(request, decl, mesh, dims, trained=trained)
     mode = str(value(decl, "memory.activation_checkpoint", "none"))
-    return TrainingCost(
-        passes=RECOMPUTE[mode] if trained else 1.0, fetched=fetched, updated=updated
-    )
+    passes = RECOMPUTE[mode] if trained else 1.0
+    rows, seq_len = request.rows[mesh.service]
+    tokens, size = rows * seq_len // mesh.degrees["cp"], itemsize(request.program, decl)
+    fetched += expert_seconds(mesh, dims, tokens, size, passes)
+    return TrainingCost(passes=passes, fetched=fetched, updated=updated)
 
 
 def offload_seconds(

@@ -47,7 +47,6 @@ SCHEMA = Kind(
               instead="`parallel.dp_shard` spreads the weights of each stage over ranks"),
         Limit(setting="memory.offload", most=0, beside="parallel.pp",
               instead="more stages: each keeps the weights and moments of its layers alone"),
-        Limit(setting="parallel.ep", instead="a model with experts computes in one process"),
         Limit(setting="parallel.tp", head=True,
               instead="`parallel.dp_shard` spreads the weights over ranks"),
         Limit(setting="batch.accumulate", role=Role.SUPERVISED,
@@ -66,7 +65,9 @@ SCHEMA = Kind(
              "context parallel: so many ranks share each row, in attention its heads"),
         row("parallel.pp", COUNT, 1, PLACE,
              "pipeline parallel: each process has some of the layers"),
-        row("parallel.ep", COUNT, 1, PLACE, "expert parallel"),
+        row("parallel.ep", replace(COUNT, auto=True), 1, PLACE,
+             "expert parallel: so many of the ranks that share weights (dp_shard x cp x tp) share "
+             "experts, and tokens travel to them"),
         row("optimizer.kind", word(*READS), "adamw", NUM,
              "optimizer; muon steps the matrices of the layers, and adamw beside it the rest"),
         row("optimizer.lr", replace(POSITIVE, usual=(1e-10, 0.1)), 1e-6, NUM, "learning rate"),
@@ -155,6 +156,6 @@ KIND = Titan(
     spread="dp_shard",
     even=("heads", "kv_heads", "vocab"),
     process=round(0.7 * GIB),
-    experts_on_one=True,
+    within="ep",
     learning=("optimizer.", "lora.", "batch.accumulate", "memory.activation_checkpoint"),
 )

@@ -20,7 +20,7 @@ def lowered(placed: Placed) -> TitanService:
         mesh=lower_mesh(mesh),
         dtype=placed.dtype,  # type: ignore[arg-type]  # the schema admits only these words
         temperature=plain(decl, "temperature"),
-        parallel=TitanParallel(**mesh.degrees, ep=number(decl, "parallel.ep", 1)),
+        parallel=TitanParallel(**mesh.degrees, ep=mesh.ep),
         optimizer=_optimizer(decl) if placed.stepped else None,
         lora=_lora(decl) if placed.stepped else None,
         value_head=decl.head,

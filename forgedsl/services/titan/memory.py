@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from forgedsl.families.base import Dims
 from forgedsl.records import dataclass, replace
 from forgedsl.services.titan.optimizers import momentum
+from forgedsl.sizes.experts import expert_params, gathered, largest_tensor, mlp_bytes
 from forgedsl.sizes.memory import (
     Item,
     Phase,
@@ -33,7 +34,6 @@ from forgedsl.sizes.params import (
     PRECISIONS,
     adapter_params,
     kv_width,
-    largest_unit,
     layer_matrices,
     num_params,
     query_width,
@@ -70,6 +70,8 @@ class TrainerShape:
     offload: bool = False
     adapters: int | None = None
     """parameters that are trained instead of the weights"""
+    ep: int = 1
+    """ranks that share experts"""
     optimizer: str = "adamw"
     momentum: float = 0.0
     published: int
@@ -126,9 +128,11 @@ def layer_bytes(shape: TrainerShape, checkpointing: str) -> float:
     if checkpointing == "full":
         total = b * h
     elif checkpointing == "selective":
-        total = b * (2 * h + q + 2 * kv + f)
+        routed = (b + 8) * shape.dims.active - b * h  # experts are computed again
+        total = b * (2 * h + q + 2 * kv) + (routed if shape.dims.experts else b * f)
     else:
-        total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv + 4 * f)
+        total = 4 * (4 * h + 2 * q + 2 * kv) + b * (2 * h + 2 * q + 2 * kv)
+        total += mlp_bytes(shape.dims, b)
         if shape.device == "cpu":  # SDPA keeps the mask as numbers, a row of it per token
             total += b * shape.seq_len * cp
     if cp > 1:  # what was exchanged is kept beside what was sent
@@ -203,7 +207,7 @@ def _trainer_phases(shape: TrainerShape) -> tuple[Phase, ...]:
         working.append(item_of("moments f32", size, "Adam steps in f32 there"))
     working += activation_items(shape)
     freed = KEPT[shape.device] * sum(item.bytes for item in working)
-    unit = vocab_params(shape.dims)
+    unit = largest_tensor(shape.dims)
     copy = shape.published * unit if shape.shard > 1 else 0
     formula = f"{shape.published} x {count_text(unit)} of the largest tensor"
     sync = [item_of("gathered tensor", copy, formula)]
@@ -290,9 +294,12 @@ def _gathered(shape: TrainerShape) -> Item:
     """FSDP gathers the next unit while one is in use, and holds the gradient of one; those of a
     stage stay whole until its last microbatch, the gradients in f32."""
     if shape.degrees["pp"] > 1:
-        size, count = shape.itemsize + 4 * shape.trained, shape.params // shape.degrees["tp"]
+        size, away = shape.itemsize + 4 * shape.trained, expert_params(shape.dims)
+        away = shape.layers * (away - away // shape.ep)
+        count = (shape.params - away) // shape.degrees["tp"]
         return item_of("gathered by FSDP", size * count, f"{size} x {count_text(count)}, a stage")
-    unit = largest_unit(shape.dims) // shape.degrees["tp"]
+    whole = max(gathered(shape.dims, shape.ep), vocab_params(shape.dims))
+    unit = whole // shape.degrees["tp"]
     count = 3 if shape.trained else 2
     formula = f"{count} x {shape.itemsize} x {count_text(unit)} of the largest unit"
     on_the_way = 8 * unit / shape.shard if shape.offload else 0
@@ -308,7 +315,7 @@ def shape_of(request: Request, mesh: MeshPlan) -> TrainerShape:
     trained, rank = mesh.service == request.trainer, number(decl, "lora.rank", 0)
     targets = [request.program.services[name] for name in sorted(request.synced)]
     shape = TrainerShape(
-        dims=dims, device=mesh.device, degrees=mesh.degrees,
+        dims=dims, device=mesh.device, degrees=mesh.degrees, ep=mesh.ep,
         itemsize=itemsize(request.program, decl), trained=trained,
         checkpointing=str(value(decl, "memory.activation_checkpoint")) if trained else "none",
         seq_len=seq_len, rows=rows, precision=str(value(decl, "optimizer.precision")),

@@ -11,6 +11,7 @@ from math import floor
 from forgedsl.families.base import Dims
 from forgedsl.ir.program import Decl, Program
 from forgedsl.records import dataclass
+from forgedsl.sizes.experts import largest_tensor
 from forgedsl.sizes.memory import (
     GIB,
     MAX_RUNNING,
@@ -26,7 +27,7 @@ from forgedsl.sizes.memory import (
     sharing,
 )
 from forgedsl.sizes.meshes import MeshPlan, value
-from forgedsl.sizes.params import kv_bytes, num_params, vocab_params
+from forgedsl.sizes.params import kv_bytes, num_params
 
 ALONE = 0.9
 """part of a GPU that an engine takes where it is alone and nothing is set"""
@@ -73,7 +74,7 @@ def phases(shape: EngineShape) -> tuple[Phase, ...]:
         idle = [item_of("reloaded copy", weights, "one more copy, kept by the allocator")]
         sync = [item_of("mapped weights", shape.itemsize * total, "read from shared memory")]
     elif shape.synced:
-        unit = shape.itemsize * vocab_params(shape.dims)
+        unit = shape.itemsize * largest_tensor(shape.dims)
         sync = [item_of("reload staging", unit, "the largest tensor")]
     return (
         phase_of("rollout", resident, idle),
@@ -149,7 +150,8 @@ def claim(request: Request, mesh: MeshPlan, ranks: Mapping[str, RankMemory]) -> 
     engines = 1 + sum(kinds[name] == kinds[mesh.service] for name in others)
     dims = request.dims[mesh.service]
     assert dims is not None
-    reload = itemsize(request.program, request.program.services[mesh.service]) * vocab_params(dims)
+    size = itemsize(request.program, request.program.services[mesh.service])
+    reload = size * largest_tensor(dims)
     known = [ranks[name] for name in others if name in ranks]  # engines claim what these leave
     taken = sum(rank.peak for rank in known if rank.pool is None)
     left = (SHARED * request.host.gpu_memory - taken) / engines - reload

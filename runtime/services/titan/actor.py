@@ -36,6 +36,7 @@ from forgedsl.runtime.proofs import gaps
 from forgedsl.runtime.services.titan.upstream import model as titan
 from forgedsl.runtime.services.titan.upstream import optimizers, value_head
 from forgedsl.runtime.services.titan.upstream.attention import Stretches
+from forgedsl.runtime.services.titan.upstream.experts import Load
 from forgedsl.runtime.services.titan.upstream.saving import Saver
 from forgedsl.runtime.transports.base import Manifest, Probe, Ranks, Sender
 from forgedsl.runtime.transports.registry import transport
@@ -298,6 +299,7 @@ class TitanTrainer(TitanActor):
         dtype = titan.PUBLISHED[self._generator_dtype()]
         ranks = Ranks(rank=self.rank, world=self.world, together=self._together,
                       stages=self.service.parallel.pp)  # fmt: skip
+        self.load = Load(self.titan.model, self.titan.config, self.titan.device)
         self.sender = Sender(transport(self._transport()), run_key, dtype, titan.whole, ranks)
         self.titan.model.train()
         return {
@@ -371,6 +373,7 @@ class TitanTrainer(TitanActor):
         normalized over its own samples; their gradients add up."""
         sums = {"loss": torch.zeros(()), COUNT: torch.zeros(())}
         kernel = ""
+        self.load.begin()
         for index, (name, samples) in enumerate(terms):
             found, micros, kernel = self._passed(self.losses[name], samples)
             sums[COUNT] += sum(micro.num_tokens for micro in micros)
@@ -395,6 +398,7 @@ class TitanTrainer(TitanActor):
         return StepResult(
             version=self.version, loss=total_loss, grad_norm=grad_norm, lr=learning_rate,
             tokens=total_tokens, metrics=reduced, kernel=kernel, skipped=not finite,
+            experts_load=self.load.uneven(),
         )  # fmt: skip
 
     def _passed(
@@ -497,8 +501,7 @@ class TitanTrainer(TitanActor):
         kind = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}[dtype]
         state: dict[str, Tensor] = {}
         first = self.rank % (self.world // self.service.parallel.pp) == 0
-        for name, value in self.titan.hf_state().items():
-            gathered = titan.whole(value, kind)
+        for name, gathered in self.titan.exported(kind):
             if first:
                 state[name] = gathered.contiguous().cpu()
         head = {name: titan.whole(value, kind).cpu()

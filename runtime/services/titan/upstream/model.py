@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -25,7 +26,7 @@ from torch import Tensor, nn
 from forgedsl.errors import LaunchError
 from forgedsl.lower import job as spec
 from forgedsl.runtime.context_parallel import Context
-from forgedsl.runtime.services.titan.upstream import lora, value_head
+from forgedsl.runtime.services.titan.upstream import experts, lora, value_head
 from forgedsl.runtime.services.titan.upstream.arch import (
     HeadFn,
     adapt_config,
@@ -121,22 +122,33 @@ class TitanModel:
         found: Tensor = value(hidden)
         return found
 
-    def hf_state(self) -> dict[str, Tensor]:
-        """Return this rank's shards of the weights under Hugging Face names. They are not copied,
-        except weights into which adapters are merged."""
+    def hf_state(self) -> dict[str, Any]:
+        """Return this rank's shards of the weights under Hugging Face names, those of the experts
+        of a layer together. They are not copied, except weights into which adapters are merged."""
         weights = lora.merged(dict(self.model.state_dict()), self.lora)
-        state: dict[str, Tensor] = self.adapter.to_hf(weights)
-        return state
+        grouped, others = experts.apart(weights)
+        state: dict[str, Any] = self.adapter.to_hf(others)
+        return state | experts.stacked(grouped, self.adapter)
+
+    def exported(self, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+        """Yield all weights whole, under the names that they have in files (a collective)."""
+        for name, value in self.hf_state().items():
+            for part, found in experts.split(name, whole(value, dtype)):
+                shares = found.untyped_storage().nbytes() != found.nbytes  # a file takes no parts
+                yield part, found.clone() if shares else found
 
 
-def whole(value: Tensor, dtype: torch.dtype) -> Tensor:
+def whole(value: Any, dtype: torch.dtype) -> Tensor:
     """Gather one tensor of `hf_state` from all ranks (a collective) as `dtype`. Shards are cast
     first, so that ranks send no more bytes than needed; a single rank has the whole tensor."""
+    if isinstance(value, experts.Stacked):
+        parts = [whole(part, dtype) for part in value.parts]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
     # The import takes half a second, and the controller does not need it.
     from torch.distributed.tensor import DTensor
 
-    value = value.detach()
-    cast = value.to(dtype) if value.is_floating_point() else value
+    part: Tensor = value.detach()
+    cast = part.to(dtype) if part.is_floating_point() else part
     if not isinstance(cast, DTensor):
         return cast
     if cast.device_mesh.size() == 1:
@@ -372,7 +384,7 @@ def checkpoint_weights(
 def clip_grad_norm(titan: TitanModel, max_norm: float, parts: SimpleNamespace) -> Tensor:
     """Clip gradients to `max_norm` over all ranks; return the norm before clipping."""
     weights = list(titan.model.parameters())
-    clip = parts.dist_utils.clip_grad_norm_
+    clip = partial(parts.dist_utils.clip_grad_norm_, ep_enabled=titan.parallel_dims.ep_enabled)
     if titan.pipeline is None:
         norm: Tensor = clip(weights, max_norm, foreach=True)
         return norm

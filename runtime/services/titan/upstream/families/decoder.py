@@ -133,4 +133,18 @@ def classes() -> SimpleNamespace:
                     f"layers.{{}}.attention.qkv_linear.w{letter}.bias"
                 )
 
+        def _caculate_indices_from_placements(
+            self, dim: int, dim_size: int, dtensor_placements: Any, device_mesh: Any
+        ) -> tuple[int, int]:
+            """Return which experts this rank has; torchtitan does not expect replicas of them."""
+            names = zip(device_mesh.mesh_dim_names, dtensor_placements, strict=True)
+            split = [(name, each) for name, each in names if not each.is_replicate()]
+            if not split:
+                return 0, dim_size
+            meshes, placements = zip(*split, strict=True)
+            found: tuple[int, int] = super()._caculate_indices_from_placements(
+                dim, dim_size, placements, device_mesh[meshes]
+            )
+            return found
+
     return SimpleNamespace(rope=HalvesRoPE, adapter=Adapter)

@@ -1,0 +1,88 @@
+"""Experts over ranks in the plan: what divides, what is counted, what `auto` chooses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forge_texts import GRPO, changed, lower_of
+
+from forgedsl.families import registry
+from forgedsl.services.titan.facts import KIND
+from forgedsl.services.titan.memory import TrainerShape
+from forgedsl.sizes.experts import exchanged, fitting, gathered, mlp_bytes
+from forgedsl.sizes.params import vocab_params
+
+HERE = Path(__file__).parent
+DIMS = registry.family("qwen3_moe").sizes["30B-A3B"]
+ROOMY = ("cluster.hosts=1", "cluster.gpus=16", 'cluster.gpu="H200"', "cluster.gpu_memory=141GiB")
+MIXTURE = changed(GRPO, ('hf("Qwen/Qwen3-1.7B")', 'hf("Qwen/Qwen3-30B-A3B")'),
+                  ('qwen3("1.7B")', 'qwen3_moe("30B-A3B")'))  # fmt: skip
+
+
+def errors(text: str, *settings: str) -> list[tuple[str, str, str]]:
+    found = lower_of(text, *ROOMY, *settings, folder=HERE)[1]
+    return [(d.code, d.message, d.help) for d in found if d.code in ("P204", "F113")]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message", "remedy"),
+    [
+        (["trainer.parallel.ep=3"], "ep = 3 does not divide the 4 ranks of `trainer` that share "
+         "weights (dp_shard x cp x tp)", "ep = 1, 2, 4 do"),
+        (["trainer.procs=3"], "3 ranks of `trainer` (dp_shard x cp x tp) cannot share the 128 "
+         "experts of model `policy` evenly", "so many ranks as divide 128; `parallel.dp_replicate` "
+         "takes the others"),
+        (["trainer.parallel.ep=4"], None, None),
+        (["trainer.parallel.dp_replicate=2", "trainer.parallel.ep=2"], None, None),
+    ],
+)  # fmt: skip
+def test_ranks_get_as_many_experts_each(settings: list[str], message: Any, remedy: Any) -> None:
+    expected = [("P204", message, remedy)] if message else []
+    assert errors(MIXTURE, *settings) == expected
+
+
+def test_a_dense_model_has_no_experts_to_share() -> None:
+    found = errors(GRPO, "trainer.parallel.ep=2")
+    assert found == [("F113", "`parallel.ep = 2` has no effect: model `policy` has no experts",
+                      "remove it")]  # fmt: skip
+
+
+def test_numbers_of_ranks_that_fit() -> None:
+    assert fitting(DIMS, 8) == [1, 2, 4, 8]
+    assert fitting(DIMS, 6) == []
+    assert fitting(replace(DIMS, experts=4), 8) == [1, 2, 4]  # the width of experts is cut too
+
+
+def test_bytes_of_a_published_mixture() -> None:
+    each = 4 * 768 * 2 + 2048 * 6 + 28
+    assert mlp_bytes(DIMS, 2) == 8 * each + 128 * 2
+    assert exchanged(DIMS, 4096, 4, 2) == 4 * 4096 * 8 * 2048 * 2 * 3 // 4
+    layer, experts = gathered(DIMS, 1), 3 * 2048 * 768 * 128
+    assert gathered(DIMS, 8) == layer - experts + experts // 8
+
+
+def test_a_rank_gathers_its_own_experts() -> None:
+    shapes = [
+        TrainerShape(
+            dims=DIMS, device="gpu", degrees={**dict.fromkeys(KIND.degrees, 1), "dp_shard": 8},
+            itemsize=2, trained=True, checkpointing="full", seq_len=4096, rows=1, ep=ep,
+            published=0,
+        )
+        for ep in (1, 8)
+    ]  # fmt: skip
+    one, eight = ({i.name: i.bytes for i in shape.phases[-1].items} for shape in shapes)
+    assert one["gathered by FSDP"] == 3 * 2 * gathered(DIMS, 1)
+    assert eight["gathered by FSDP"] == 3 * 2 * max(gathered(DIMS, 8), vocab_params(DIMS))
+    assert one["weights f32"] == eight["weights f32"]
+
+
+def test_auto_chooses_and_the_job_has_it() -> None:
+    large = ("trainer.procs=8", "trainer.batch.rows=1", "trainer.memory.activation_checkpoint=full",
+             "trainer.parallel.ep=auto", "reference.device=cpu")  # fmt: skip
+    found, diagnostics = lower_of(MIXTURE, *ROOMY, *large, folder=HERE)
+    assert found is not None, [d.message for d in diagnostics]
+    assert found.job.chosen == {"trainer.parallel.ep": "8"}
+    assert found.job.trainers["trainer"].parallel.ep == 8

@@ -1,0 +1,43 @@
+"""P204 and F113 of models with experts: what ranks cannot share evenly, or do not have."""
+
+from __future__ import annotations
+
+from forgedsl.diagnostics import Diagnostic, Label, error
+from forgedsl.families.base import Dims
+from forgedsl.ir.program import Decl
+from forgedsl.sizes.experts import divides, fitting
+from forgedsl.sizes.meshes import MeshPlan, written_at
+
+
+def check_experts(decl: Decl, mesh: MeshPlan, dims: Dims, model: Decl) -> list[Diagnostic]:
+    """P204: experts that ranks cannot share evenly. F113: none to share."""
+    shard, related = mesh.shard, (Label(text="the model", span=model.name_span),)
+    if not dims.experts:
+        return [] if mesh.ep == 1 else [
+            error("F113", "bad-value", f"`parallel.ep = {mesh.ep}` has no effect: model "
+                  f"`{model.name}` has no experts", written_at(decl, "parallel.ep"),
+                  related=related, help="remove it")
+        ]  # fmt: skip
+    if "dp_shard" not in mesh.degrees:  # an engine spreads them itself
+        return []
+    if shard % mesh.ep:
+        return [
+            error("P204", "divisibility", f"ep = {mesh.ep} does not divide the {shard} ranks of "
+                  f"`{decl.name}` that share weights (dp_shard x cp x tp)",
+                  written_at(decl, "parallel.ep"), related=related,
+                  help=_fit(dims, shard) or "`parallel.ep = 1`")
+        ]  # fmt: skip
+    if divides(dims, shard, mesh.ep):
+        return []
+    return [
+        error("P204", "divisibility", f"{shard} ranks of `{decl.name}` (dp_shard x cp x tp) cannot "
+              f"share the {dims.experts} experts of model `{model.name}` evenly",
+              written_at(decl, "parallel.ep"), related=related,
+              help=_fit(dims, shard) or f"so many ranks as divide {dims.experts}; "
+              "`parallel.dp_replicate` takes the others")
+    ]  # fmt: skip
+
+
+def _fit(dims: Dims, shard: int) -> str:
+    found = fitting(dims, shard)
+    return f"ep = {', '.join(map(str, found))} do" if found else ""

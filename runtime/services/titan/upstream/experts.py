@@ -1,0 +1,113 @@
+"""Experts that lie on several ranks: whole tensors for generators and exports, and their load.
+
+    w1, w3, w2 of a layer's experts --names--> experts.gate_up_proj, experts.down_proj
+                                    --split--> experts.0.gate_proj, experts.0.up_proj, ...
+
+torchtitan keeps the experts of a layer in three tensors, whose first dimension may be spread over
+ranks; its own adapter names only the experts of this rank. Generators take a layer's experts as two
+tensors, which are few to send. Files have one tensor per expert and projection.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+GROUPED = ".inner_experts."
+"""part of torchtitan's names of weights of all experts of a layer"""
+FUSED = ("gate_up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Weights of all experts of a layer that are one tensor elsewhere, joined along the second
+    dimension. Each lies on its ranks until it is gathered."""
+
+    parts: tuple[Tensor, ...]
+    dtype: torch.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        first = self.parts[0].shape
+        return (first[0], sum(part.shape[1] for part in self.parts), *first[2:])
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+
+def apart(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the weights of experts, and all others."""
+    experts = {name: value for name, value in state.items() if GROUPED in name}
+    return experts, {name: value for name, value in state.items() if name not in experts}
+
+
+def stacked(experts: Mapping[str, Tensor], adapter: Any) -> dict[str, Stacked]:
+    """Return weights of experts under the names that generators take them by."""
+    names = {own: hf for hf, own in adapter.from_hf_map.items() if own and GROUPED in own}
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, value in experts.items():
+        layer = re.findall(r"\d+", name)[0]
+        prefix, projection = names[name.replace(f".{layer}.", ".{}.", 1)].split(".{}.")[-2:]
+        place = f"model.layers.{layer}.{prefix}"
+        found.setdefault(place, {})[projection.removesuffix("_proj.weight")] = value
+    whole: dict[str, Stacked] = {}
+    for place, each in found.items():
+        dtype = each["gate"].dtype
+        whole[f"{place}.{FUSED[0]}"] = Stacked((each["gate"], each["up"]), dtype)
+        whole[f"{place}.{FUSED[1]}"] = Stacked((each["down"],), dtype)
+    return whole
+
+
+def split(name: str, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Yield a gathered tensor under the names that it has in files."""
+    place, _, last = name.rpartition(".")
+    if last not in FUSED:
+        yield name, whole
+        return
+    names = ("gate_proj", "up_proj") if last == FUSED[0] else ("down_proj",)
+    for index, expert in enumerate(whole):
+        for projection, part in zip(names, expert.chunk(len(names)), strict=True):
+            yield f"{place}.{index}.{projection}.weight", part
+
+
+class Load:
+    """Counts the tokens that the experts of a model get in an update, over all ranks."""
+
+    def __init__(self, model: nn.Module, config: Any, device: torch.device) -> None:
+        here: Any = model.layers
+        self._by_layer = {
+            int(name): layer.moe
+            for name, layer in here.items()
+            if getattr(layer, "moe", None) is not None
+        }
+        sizes = [c.moe.num_experts for c in config.layers if getattr(c, "moe", None) is not None]
+        self._shape = (len(config.layers), max(sizes, default=0))
+        self._device = device
+
+    def begin(self) -> None:
+        """Forget the tokens before this update."""
+        for experts in self._by_layer.values():
+            experts.tokens_per_expert_E.zero_()
+
+    def uneven(self) -> float | None:
+        """Return the tokens of the busiest expert of a layer over those of the mean, averaged over
+        layers (a collective, of all ranks); None if no layer has experts."""
+        if not self._shape[1]:
+            return None
+        table = torch.zeros(self._shape, device=self._device)  # stages have other layers
+        for layer, experts in self._by_layer.items():
+            table[layer] = _local(experts.tokens_per_expert_E)
+        torch.distributed.all_reduce(table)
+        used = table[table.sum(1) > 0]
+        return float((used.amax(1) / used.mean(1)).mean())
+
+
+def _local(value: Tensor) -> Tensor:
+    own: Any = value
+    found: Tensor = own.to_local() if hasattr(value, "to_local") else value
+    return found
