@@ -28,7 +28,7 @@ from forgedsl.runtime.endpoints import Score, SyncResult
 from forgedsl.runtime.losses import LossFunction
 from forgedsl.runtime.modules import load_module
 from forgedsl.runtime.rewards.worker import Recipe, load
-from forgedsl.runtime.services.endpoints import trimmed
+from forgedsl.runtime.services.endpoints import step_shape, trimmed
 from forgedsl.runtime.updates import parts, summary
 
 V = 67
@@ -52,6 +52,20 @@ class Letters:
 
     def prompt_tokens(self, prompt: Any) -> list[int]:
         return tokens_of(self.prompt_text(prompt))
+
+    def conversation(self, messages: Any, learn: str) -> tuple[list[int], list[bool]]:
+        """Tokens of a chat, and which of them carry loss."""
+        tokens: list[int] = []
+        mask: list[bool] = []
+        answers = [i for i, m in enumerate(messages) if m["role"] == "assistant"]
+        learned = {"all": [*range(len(messages))], "last_turn": answers[-1:]}.get(learn, answers)
+        for index, message in enumerate(messages):
+            head, body = tokens_of(f"[{message['role']}]"), tokens_of(message["content"] + "|")
+            tokens += head + body
+            mask += [learn == "all"] * len(head)
+            mask += [index in learned] * len(body)
+        mask[0] = False  # nothing is before the first token
+        return tokens, mask
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(48 + token % 10) for token in tokens)
@@ -186,6 +200,14 @@ class Rehearsed(FakeEndpoints):
 
     async def seek(self, node: spec.Node, cursor: int) -> None:
         self.readers[node.target].seek(cursor)
+
+    async def batches(self, node: spec.Node) -> Batch | None:
+        reader = self.readers[node.target]
+        if reader.ended:
+            return None
+        shape, rows = step_shape(self.job)
+        samples = reader.next_batch(rows, shape.seq_len, pack=shape.pack)
+        return Batch(samples=samples, cursor=reader.cursor)
 
     async def sample(self, node: spec.Node, prompt: Any, sibling: int, seed: int) -> Rollout:
         service = self.job.services[node.target]

@@ -97,6 +97,52 @@ class Longer:
 ROWS = "".join(
     f'{{"question": "{a}+{a % 7}", "answer": "so #### {a + a % 7}"}}\n' for a in range(40)
 )
+SUPERVISED = """\
+forge 1
+import "std/rl" as rl
+
+param smooth : float = 0.1
+
+model policy { source = local("forgedsl:models/tiny_math"), dtype = f32, context = 256 }
+
+dataset demos {
+  source = jsonl("sums.jsonl")
+  chat   = chat("add", row.question, row.answer)
+}
+
+service trainer : titan(policy) {
+  device    = cpu
+  optimizer { lr = 1e-2, warmup = 1, weight_decay = 0.1 }
+  batch     { seq_len = 64, rows = 3, accumulate = 2 }
+}
+
+loss nll(logprob: diff [B, T] f32, entropy: diff [B, T] f32, mask: [B, T] bool) {
+  minimize token_mean(-logprob, mask) - smooth * token_mean(entropy, mask)
+  report nll = token_mean(-logprob, mask)
+}
+
+flow train {
+  batch = demos.batches()
+  trainer.step(batch, loss = nll)
+}
+
+schedule sync { steps = 3 }
+"""
+SUPERVISED_EDITS = [
+    ('chat("add", row.question, row.answer)', 'chat("sum", row.question, row.answer)'),
+    ('row.question, row.answer)', 'row.answer, row.question)'),
+    ("chat   = ", "learn = all, chat = "),
+    ('jsonl("sums.jsonl")', 'jsonl("more.jsonl")'),
+    ("chat   = ", "shuffle = seed(3), chat = "),
+    ("token_mean(-logprob, mask) -", "seq_mean(-logprob, mask) -"),
+    ("- smooth *", "+ smooth *"),
+    ("loss = nll)", "loss = rl.sft)"),
+    ("accumulate = 2", "accumulate = 3"),
+    ("seq_len = 64", "seq_len = 32"),
+    ("weight_decay = 0.1 }", "weight_decay = 0.0 }"),
+    ("service trainer : titan(policy) {", "service trainer : titan(policy) {\n  lora.rank = 2"),
+    ("optimizer {", "optimizer { kind = adam,"),
+]  # fmt: skip
 EDITS = [
     ("= mine.isbool", "= mine.opposite"),
     ("= mine.isbool", "= mine.Longer(by = 0.5)"),
@@ -211,6 +257,87 @@ def moved(base: tuple[Any, Any], folder: Path, text: str, *sets: str) -> bool | 
     said = [change.impact for change in compare(job, other)]
     assert not differs or "numerics" in said, said
     return differs
+
+
+@pytest.fixture(scope="module")
+def supervised(folder: Path) -> tuple[Any, Any]:
+    job = job_of(SUPERVISED, folder)
+    records = rehearse(job, folder)
+    assert len(records) == STEPS
+    assert records == rehearse(job, folder), "the same job gives the same steps"
+    return job, records
+
+
+@pytest.mark.parametrize(("old", "new"), SUPERVISED_EDITS, ids=[new for _, new in SUPERVISED_EDITS])
+def test_a_supervised_edit_that_moves_something(
+    supervised: tuple[Any, Any], folder: Path, old: str, new: str
+) -> None:
+    assert moved(supervised, folder, changed(SUPERVISED, (old, new)))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [("forge 1\n", "forge 1\n# a comment\n"), ("demos", "shown"), ("report nll", "report x")],
+)
+def test_a_supervised_edit_that_moves_nothing(
+    supervised: tuple[Any, Any], folder: Path, edit: tuple[str, str]
+) -> None:
+    assert moved(supervised, folder, changed(SUPERVISED, edit)) is False
+
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+GUESS = (PIPELINES / "guess_math.forge").read_text("utf-8")
+GUESS = GUESS.replace('local("', 'local("forgedsl:').replace('jsonl("', 'jsonl("forgedsl:')
+JUDGED = GUESS.replace(
+    "reward early(r: Rollout) -> f32 = clamp(r.rewards.early, 0.0, 1.0)",
+    """service judge : openai("small") { url = "http://localhost:9/v1" }
+reward early = judge.score(prompt = "Grade {response} from 1 to 5", scale = [1, 5]) {
+  effects = [net], timeout = 9s, retries = 0
+}""",
+)
+PLAYED_EDITS = [
+    (GUESS, ("sums.Guess(guesses = guesses)", "sums.Guess(guesses = guesses, hint = false)")),
+    (GUESS, ("guesses : int = 3", "guesses : int = 2")),
+    (GUESS, ("max_observation = 9", "max_observation = 5")),
+    (GUESS, ("env = game, n = group, max_turns = guesses", "env = game, n = group, max_turns = 2")),
+    (GUESS, ("tool_timeout = 5s", "tool_timeout = 5s, deadline = 9s")),
+    (GUESS, ("on_error = 0.0\n", "on_error = drop\n")),
+    (GUESS, ("r.rewards.early", "r.rewards.solved")),
+    (GUESS, ("n = group", "n = 4")),
+    (JUDGED, ("Grade {response} from", "Judge {response} from")),
+    (JUDGED, ("scale = [1, 5]", "scale = [0, 5]")),
+    (JUDGED, ('openai("small")', 'openai("large")')),
+    (JUDGED, ("localhost:9", "localhost:8")),
+    (JUDGED, ("retries = 0", "retries = 0, on_error = 0.5")),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the environment of guess_math.forge."""
+    found = tmp_path_factory.mktemp("played")
+    (found / "environments").mkdir()
+    text = (PIPELINES / "environments/sums.py").read_text("utf-8")
+    (found / "environments/sums.py").write_text(text)
+    return found
+
+
+@pytest.mark.parametrize(("text", "edit"), PLAYED_EDITS, ids=[e[1][1] for e in PLAYED_EDITS])
+def test_an_edit_of_an_environment_or_a_judge_is_numerics(
+    beside: Path, text: str, edit: tuple[str, str]
+) -> None:
+    """No environment is rehearsed: these edits are known to change what is trained on."""
+    job, other = job_of(text, beside), job_of(changed(text, edit), beside)
+    if other is None:
+        pytest.fail("no legal program has it")
+    assert "numerics" in [change.impact for change in compare(job, other)]
+
+
+def test_another_text_of_an_environment_is_numerics(beside: Path) -> None:
+    job, path = job_of(GUESS, beside), beside / "environments/sums.py"
+    path.write_text(path.read_text("utf-8") + "\n\nLIMIT = 3\n")
+    found = compare(job, job_of(GUESS, beside))
+    assert [change.impact for change in found] == ["numerics"]
 
 
 EVERY = 1 if os.environ.get("FORGE_DEEP") == "1" else 9
