@@ -34,7 +34,6 @@ HEAD = (
 
 REFUSED = [
     # (page, the words, overrides, edits, code, words of the help)
-    ("README.md", "`ep`", ("trainer.parallel.ep=2",), (), "P216", "computes in one process"),
     ("README.md", "`pp` and `dp` of a generator", ("generator.parallel.pp=2",), (), "P216",
      "`parallel.tp` splits"),
     ("README.md", "`pp` and `dp` of a generator", ("generator.parallel.dp=2",), (), "P216",
@@ -57,8 +56,6 @@ REFUSED = [
      (("reward correct", "reward kl(r: Rollout) -> f32 = r.logprob\nreward correct"),), "F101", ""),
     ("from-torchforge.md", "`pipeline_parallel_size` | `parallel.tp`; the other is not there",
      ("generator.parallel.pp=2",), (), "P216", "`parallel.tp` splits"),
-    ("from-torchforge.md", "`parallel.tp`, `parallel.pp`, `parallel.cp`; the last is not there",
-     ("trainer.parallel.ep=2",), (), "P216", "computes in one process"),
 ]  # fmt: skip
 """a setting, and the diagnostic that refuses it, with its remedy"""
 HELD = [
