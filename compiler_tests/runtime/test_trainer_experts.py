@@ -16,8 +16,8 @@ from conftest import job_of, titan
 from safetensors.torch import load_file
 from test_trainer_ranks import EPS, recorded_batch, recorded_loss, same_step, trainer_of, two_steps
 
+from forgedsl.job.parts import Arch
 from forgedsl.lower import job as spec
-from forgedsl.lower.parts import Arch
 
 DIMS = {
     "layers": 2, "hidden": 64, "heads": 4, "kv_heads": 2, "head_dim": 32, "ffn": 32, "vocab": 64,
