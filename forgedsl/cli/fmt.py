@@ -55,6 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 def _file(path: Path, check: bool, diff: bool) -> tuple[int, bool]:
     """Exit code for one file, and whether its text is not canonical."""
     from forgedsl.diagnostics import Reporter
+    from forgedsl.format.canonical import canonical
     from forgedsl.syntax import read_source
 
     reporter = Reporter()
@@ -79,34 +80,13 @@ def _file(path: Path, check: bool, diff: bool) -> tuple[int, bool]:
     return (1 if check or diff else 0), True
 
 
-def canonical(source: SourceFile, reporter: Reporter) -> str | None:
-    """The canonical text, or None after syntax errors."""
-    from forgedsl.diagnostics import Reporter as Errors
-    from forgedsl.errors import InternalError
-    from forgedsl.format import format_source
-    from forgedsl.format.same import same_meaning
-    from forgedsl.source import SourceFile as Source
-    from forgedsl.syntax import parse
-
-    file = parse(source, reporter)
-    if reporter.has_errors:
-        return None
-    text = format_source(source, file)
-    if text == source.text:
-        return text
-    problems = Errors()
-    again = parse(Source(source.name, text), problems)
-    if problems.has_errors or not same_meaning(file, again):
-        raise InternalError(f"formatting would change the meaning of {source.name}")
-    return text
-
-
 def _is_written(path: Path, text: str) -> bool:
     return path.read_bytes() == text.encode("utf-8")
 
 
 def _stdin(check: bool, diff: bool) -> int:
     from forgedsl.diagnostics import Reporter
+    from forgedsl.format.canonical import canonical
     from forgedsl.syntax import decode
 
     reporter = Reporter()

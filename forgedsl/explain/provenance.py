@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forgedsl import api
+from forgedsl.hir.context import ERROR
 from forgedsl.hir.evaluate import show
 from forgedsl.ir.program import (
     Constructor,
@@ -105,6 +106,19 @@ def explain(name: str, states: list[Layer]) -> str | None:
         text = f"  {row.layer:{widths[0]}}  {row.value:{widths[1]}}  {row.place}".rstrip()
         lines.append(text + mark)
     return "\n".join(lines) + "\n"
+
+
+def in_force(name: str, state: Layer) -> Row | None:
+    """The value of a path in one state, and where it was given; None if there is none."""
+    head, setting = _split(name, state.program)
+    key = setting or "value"
+    value = _value(state.program, head, key)
+    if value is None or value.value is ERROR:
+        return None
+    schema = _schema(state.program, head, key)
+    shown = _shown(value, schema, state)
+    who = value.origin.detail or value.origin.layer
+    return Row(layer=who, value=shown, place=_place(value.origin, state))
 
 
 def _split(name: str, program: Program) -> tuple[str, str]:

@@ -7,6 +7,7 @@ a module is in `hir.imports`; of one that holds functions only, in `hir.instanti
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 from forgedsl.diagnostics import Reporter
@@ -15,7 +16,7 @@ from forgedsl.hir.functions import Checked
 from forgedsl.mistakes.suggest import did_you_mean, nearest
 from forgedsl.records import dataclass, field
 from forgedsl.source import SourceFile
-from forgedsl.syntax import ast, cache, parse, read_source
+from forgedsl.syntax import ast, cache, decode, parse, read_source
 from forgedsl.version import VERSION
 
 
@@ -43,6 +44,8 @@ class Loader:
     sources: dict[str, SourceFile] = field(default_factory=dict)
     modules: dict[str, Module] = field(default_factory=dict)
     checked: Checked = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """by real path, what an editor holds in place of the file"""
 
     def load(self, decl: ast.ImportForge, folder: Path | None, ctx: Context) -> Module | None:
         """The module an import names, or None after a diagnostic."""
@@ -64,7 +67,8 @@ class Loader:
         return found
 
     def _read(self, decl: ast.ImportForge, path: Path, ctx: Context) -> Module | None:
-        if not path.is_file():
+        held = self.texts.get(str(path.resolve()))
+        if held is None and not path.is_file():
             message = f"there is no module `{decl.target}`"
             beside = sorted(found.stem for found in path.parent.glob("*.forge"))
             help_text = did_you_mean(nearest(path.stem, beside)) or f"looked for {path}"
@@ -73,7 +77,10 @@ class Loader:
                 help_text = f"Python is imported by `{shown}`"
             ctx.error("F115", message, decl.target_span, help=help_text)
             return None
-        source = read_source(path, str(path), self.reporter)
+        if held is None:
+            source = read_source(path, str(path), self.reporter)
+        else:
+            source = decode(held.encode("utf-8", "surrogatepass"), str(path), self.reporter)
         if source is None:
             return None
         self.sources[source.name] = source
@@ -118,6 +125,12 @@ def _std_folder() -> Path:
     import forgedsl.pipelines
 
     return Path(forgedsl.pipelines.__path__[0], "std")
+
+
+def standard_path(name: str) -> Path:
+    """Where a module of the standard library ("std/rl", "forgedsl:std/rl.forge") can be read."""
+    stem = name.removeprefix("forgedsl:").removeprefix("std/").removesuffix(".forge")
+    return _std_folder() / f"{stem}.forge"
 
 
 def standard_modules() -> tuple[str, ...]:

@@ -99,9 +99,10 @@ def lint_source(
     deep: Deep | None = None,
     on_disk: bool = False,
     host: Host | None = None,
+    texts: Mapping[str, str] | None = None,
 ) -> Linted:
     """Check a text whose imports are found in `folder`; `on_disk`: it stands there, with its data
-    beside it."""
+    beside it. `texts` are what an editor holds in place of files, by real path."""
     reporter = Reporter()
     sources = {source.name: source}
     file = parse(source, reporter)
@@ -115,7 +116,7 @@ def lint_source(
 
     def loader(view: str) -> Loader:
         views[view] = Reporter()
-        return Loader(views[view], sources, modules, checked)
+        return Loader(views[view], sources, modules, checked, texts or {})
 
     def look(view: str) -> None:
         program = _resolved(file, source.name, folder, layered, loader(view), view, host)

@@ -68,6 +68,12 @@ def _fields(tree: Tree) -> list[str]:
     return lines
 
 
+def facts_text(tree: Tree, node: int) -> str:
+    """Axes, dtype and interval of one value of a function: `[B, T] f32 in [0, 1]`."""
+    analysis = Analysis(tree.values, [value for _, value in tree.outputs])
+    return _facts(tree.values[node], analysis, node)
+
+
 def _facts(value: Value, analysis: Analysis, node: int) -> str:
     axes = str(value.type)
     if value.type.dtype == "bool":

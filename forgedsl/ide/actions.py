@@ -1,0 +1,78 @@
+"""What can be done about findings: their fixes, all safe fixes at once, "allow with a reason".
+
+Edits refer to the text as it is; an unsafe fix, which may change what the program computes, says so
+in its title and is never part of "all".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from forgedsl.diagnostics import Diagnostic, Edit
+from forgedsl.ide.workspace import Document
+from forgedsl.lint.engine import lint_source
+from forgedsl.lint.fixes import settle
+from forgedsl.lint.suppress import SUPPRESSIBLE
+from forgedsl.diagnostics import Severity
+from forgedsl.records import dataclass
+from forgedsl.source import SourceFile, Span
+
+REASON = "why it is right here"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """A change that is offered. `kind` is fix, all or allow; `finding` is what it remedies."""
+
+    title: str
+    kind: str
+    edits: tuple[Edit, ...]
+    finding: Diagnostic | None = None
+    safe: bool = True
+
+
+def actions(document: Document, start: int, end: int) -> list[Action]:
+    """What is offered for the findings that touch a range of the text."""
+    found = []
+    for finding in document.findings:
+        span = finding.span
+        if span.file == document.name and span.start <= end and start <= span.end:
+            found += _of_finding(document, finding)
+    return found
+
+
+def _of_finding(document: Document, finding: Diagnostic) -> Iterator[Action]:
+    fix = finding.fix
+    if fix is not None and all(edit.span.file == document.name for edit in fix.edits):
+        changes = "" if fix.safe else " (changes what is computed)"
+        title = f"{finding.code}: {fix.message}{changes}"
+        yield Action(title=title, kind="fix", edits=fix.edits, finding=finding, safe=fix.safe)
+    if finding.severity is not Severity.ERROR or finding.code in SUPPRESSIBLE:
+        yield Action(
+            title=f"Allow {finding.code} with a reason",
+            kind="allow",
+            edits=(allowed(document.source, finding),),
+            finding=finding,
+        )
+
+
+def allowed(source: SourceFile, finding: Diagnostic) -> Edit:
+    """The comment that allows a finding, on a line of its own above, with a reason to write."""
+    line, _ = source.position(finding.span.start)
+    begin = source.line_starts[line - 1]
+    text = source.line(line)
+    indent = text[: len(text) - len(text.lstrip())]
+    comment = f"{indent}# forge: allow[{finding.code}] {REASON}\n"
+    return Edit(text=comment, span=Span(source.name, begin, begin))
+
+
+def fix_all(document: Document) -> str | None:
+    """The text after all safe fixes; None where nothing can be fixed."""
+
+    def check(source: SourceFile) -> tuple[Diagnostic, ...]:
+        texts = {**document.workspace.texts, str(document.path.resolve()): source.text}
+        found = lint_source(source, document.folder, on_disk=True, texts=texts)
+        return found.diagnostics
+
+    fixed = settle(document.source, check, unsafe=False)
+    return fixed.text if fixed.count else None

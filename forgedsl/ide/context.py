@@ -1,0 +1,127 @@
+"""Where the cursor stands, by the tokens left of it alone: the rest of the text may be anything.
+
+    text, offset  ->  Context: open brackets with their headers, words of the statement, the word that
+                      is being written
+
+`service s : titan(m) { optimizer { lr = 1e-` is the blocks `service s : titan ()` and `optimizer`, and
+the statement `lr =`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from forgedsl.records import dataclass
+
+_TOKEN = re.compile(
+    r'"""(?:[^"\\]|\\.|"(?!""))*"""|"""[\s\S]*|r"[^"\n]*"|"(?:[^"\\\n]|\\.)*"?|#[^\n]*'
+    r"|[A-Za-z_]\w*|[0-9][\w.]*|\n|->|\.\.|[{}()\[\],=:.]|\S",
+    re.S,
+)
+_WORD = re.compile(r"[A-Za-z_0-9]\w*\Z|[A-Za-z_0-9][\w.]*\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """A bracket that is open, and the words before it."""
+
+    bracket: str
+    head: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """`words` are those of the statement or argument before the cursor, without the one that is
+    being written there, `prefix`, which begins at `start`. `inside` is what the cursor is in:
+    "code", "string" or "comment"."""
+
+    stack: tuple[Open, ...]
+    words: tuple[str, ...]
+    prefix: str
+    start: int
+    inside: str = "code"
+    literal: str = ""
+    """the string or comment, as far as it is written"""
+
+    @property
+    def blocks(self) -> tuple[tuple[str, ...], ...]:
+        """The headers of the blocks around, outer ones first."""
+        return tuple(opened.head for opened in self.stack if opened.bracket == "{")
+
+    @property
+    def is_value(self) -> bool:
+        """Whether a value is written: behind `=`, or in parentheses."""
+        return "=" in self.words or (bool(self.stack) and self.stack[-1].bracket != "{")
+
+    @property
+    def call(self) -> tuple[str, ...]:
+        """The name of the call whose arguments are written, with its dots; () outside of one."""
+        if not self.stack or self.stack[-1].bracket != "(":
+            return ()
+        return trailing_path(self.stack[-1].head)
+
+
+def context(text: str, offset: int) -> Context:
+    """The context of an offset."""
+    stack: list[tuple[str, list[str]]] = []
+    words: list[str] = []
+    last = ""
+    for match in _TOKEN.finditer(text, 0, offset):
+        token = last = match[0]
+        if token[0] == "#" or token[0] == '"' and match.end() == offset and _is_open(token):
+            if match.end() == offset:
+                inside = "comment" if token[0] == "#" else "string"
+                return _made(stack, words, "", offset, inside, token)
+            continue
+        if token in "{([":
+            stack.append((token, words))
+            words = []
+        elif token in "})]":
+            if stack:
+                words = [] if token == "}" else [*stack.pop()[1], "()"]
+                if token == "}" and stack:
+                    stack.pop()
+        elif token in "\n,":
+            if not stack or stack[-1][0] == "{" or token == ",":
+                words = [] if stack or token == "\n" else words
+        else:
+            words.append(token)
+    prefix = ""
+    if last and (last[0].isalnum() or last[0] == "_") and text[:offset].endswith(last):
+        prefix = words.pop()
+    return _made(stack, words, prefix, offset - len(prefix), "code", "")
+
+
+def _is_open(token: str) -> bool:
+    """Whether a string has no end yet."""
+    if token.startswith('"""'):
+        return len(token) < 6 or not token.endswith('"""')
+    return len(token) < 2 or not token.endswith('"')
+
+
+def _made(
+    stack: list[tuple[str, list[str]]],
+    words: list[str],
+    prefix: str,
+    start: int,
+    inside: str,
+    literal: str,
+) -> Context:
+    opened = tuple(Open(bracket=bracket, head=tuple(head)) for bracket, head in stack)
+    return Context(
+        stack=opened, words=tuple(words), prefix=prefix, start=start, inside=inside, literal=literal
+    )
+
+
+def trailing_path(words: tuple[str, ...]) -> tuple[str, ...]:
+    """The dotted name at the end of some words: `x = rl . k3` is (rl, k3)."""
+    found: list[str] = []
+    for word in reversed(words):
+        if word == ".":
+            continue
+        if not (word[0].isalpha() or word[0] == "_"):
+            break
+        if found and words[len(words) - 2 * len(found)] != ".":
+            break
+        found.insert(0, word)
+    return tuple(found)
