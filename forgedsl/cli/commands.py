@@ -10,6 +10,7 @@ COMMANDS: tuple[tuple[str, str, str], ...] = (
     ("build", "forgedsl.cli.build", "write what a file compiles to: program, kernels, manifests"),
     ("diff", "forgedsl.cli.diff", "say what differs between two files, runs or revisions"),
     ("fmt", "forgedsl.cli.fmt", "write .forge files in their canonical form"),
+    ("lsp", "forgedsl.cli.lsp", "start the language server for editors"),
     ("lock", "forgedsl.cli.lock", "write down what a run depends on, for run --locked"),
     ("explain", "forgedsl.cli.explain", "explain a code, a value of a file, or a loss"),
     ("graph", "forgedsl.cli.graph", "print the dataflow graph of a .forge file"),

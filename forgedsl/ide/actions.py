@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from forgedsl.diagnostics import Diagnostic, Edit
+from forgedsl.diagnostics import Diagnostic, Edit, Severity
 from forgedsl.ide.workspace import Document
 from forgedsl.lint.engine import lint_source
 from forgedsl.lint.fixes import settle
 from forgedsl.lint.suppress import SUPPRESSIBLE
-from forgedsl.diagnostics import Severity
 from forgedsl.records import dataclass
 from forgedsl.source import SourceFile, Span
 
@@ -22,18 +21,18 @@ REASON = "why it is right here"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """A change that is offered. `kind` is fix, all or allow; `finding` is what it remedies."""
+    """A change that is offered. `kind` is fix or allow; `finding` is what it remedies."""
 
     title: str
     kind: str
     edits: tuple[Edit, ...]
-    finding: Diagnostic | None = None
+    finding: Diagnostic
     safe: bool = True
 
 
 def actions(document: Document, start: int, end: int) -> list[Action]:
     """What is offered for the findings that touch a range of the text."""
-    found = []
+    found: list[Action] = []
     for finding in document.findings:
         span = finding.span
         if span.file == document.name and span.start <= end and start <= span.end:
@@ -68,6 +67,8 @@ def allowed(source: SourceFile, finding: Diagnostic) -> Edit:
 
 def fix_all(document: Document) -> str | None:
     """The text after all safe fixes; None where nothing can be fixed."""
+    if not any(finding.fix and finding.fix.safe for finding in document.findings):
+        return None
 
     def check(source: SourceFile) -> tuple[Diagnostic, ...]:
         texts = {**document.workspace.texts, str(document.path.resolve()): source.text}

@@ -1,7 +1,8 @@
 """The meaning of names, for highlighting: what a grammar of words cannot know.
 
-Words, strings and numbers have their colours from grammar/forge.tmLanguage.json; here are the names:
-parameters, locals, declarations, modules, settings, columns, methods, functions of the language.
+Words, strings and numbers have their colours from grammar/forge.tmLanguage.json; here are the
+names: parameters, locals, declarations, modules, settings, columns, methods, functions of the
+language.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Where the cursor stands, by the tokens left of it alone: the rest of the text may be anything.
 
-    text, offset  ->  Context: open brackets with their headers, words of the statement, the word that
-                      is being written
+    text, offset  ->  Context: open brackets with their headers, words of the statement, the word
+                      that is being written
 
-`service s : titan(m) { optimizer { lr = 1e-` is the blocks `service s : titan ()` and `optimizer`, and
-the statement `lr =`.
+`service s : titan(m) { optimizer { lr = 1e-` is the blocks `service s : titan ()` and `optimizer`,
+and the statement `lr =`.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def context(text: str, offset: int) -> Context:
     last = ""
     for match in _TOKEN.finditer(text, 0, offset):
         token = last = match[0]
-        if token[0] == "#" or token[0] == '"' and match.end() == offset and _is_open(token):
+        if token[0] == "#" or (token[0] == '"' and match.end() == offset and _is_open(token)):
             if match.end() == offset:
                 inside = "comment" if token[0] == "#" else "string"
                 return _made(stack, words, "", offset, inside, token)

@@ -1,7 +1,7 @@
 """What the compiler has worked out, shown between the text: hints in lines, a lens above the flow.
 
-    values that the plan chose where `auto` is written or nothing is; axes and dtypes of locals;
-    title, rates, step time, memory and policy age of the file as written
+values that the plan chose where `auto` is written or nothing is; axes and dtypes of locals;
+title, rates, step time, memory and policy age of the file as written
 """
 
 from __future__ import annotations
@@ -94,7 +94,11 @@ def lenses(document: Document) -> list[Lens]:
     """The plan of the file as written in two lines above its flow."""
     planned = document.planned
     place = next(
-        (d.kind_span for d in document.tree.decls if isinstance(d, ast.BlockDecl) and d.kind == "flow"),
+        (
+            d.kind_span
+            for d in document.tree.decls
+            if isinstance(d, ast.BlockDecl) and d.kind == "flow"
+        ),
         None,
     )
     if planned is None or place is None:
@@ -130,9 +134,5 @@ def graph_page(document: Document, view: str = "dataflow", format_: str = "html"
     if planned is None:
         return None
     program, graph, plan = planned
-    drawing = Drawing(
-        program=program, graph=graph, plan=plan, sources=document.state().sources
-    )
+    drawing = Drawing(program=program, graph=graph, plan=plan, sources=document.state().sources)
     return drawing.render(view, format_)
-
-

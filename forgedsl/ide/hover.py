@@ -1,9 +1,9 @@
 """What stands at a place, as Markdown.
 
-    a setting      value in force, where it comes from, its type, what another value changes
-    a loss         signature, formula, gradient; a local of it: axes, dtype, interval
-    a declaration  what it says, and the settings that are written
-    other words    their meaning, as `forgec explain WORD` says it
+a setting      value in force, where it comes from, its type, what another value changes
+a loss         signature, formula, gradient; a local of it: axes, dtype, interval
+a declaration  what it says, and the settings that are written
+other words    their meaning, as `forgec explain WORD` says it
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Hover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A setting where it is written: `owner` is the declaration, `profile` where it stands in one."""
+    """A setting where it is written. `owner` is the declaration, `profile` the one around."""
 
     owner: str
     path: str
@@ -247,10 +247,10 @@ def _of_definition(document: Document, definition: Definition, use: Use | None) 
             span = definition.span if use is None else use.span
             facts = _facts(document, definition, span)
             says = _field(definition)
-            kind = "a parameter" if definition.kind == "field" else "a local name"
+            what = "a parameter" if definition.kind == "field" else "a local name"
             head = f"{definition.name} : {facts}" if facts else definition.name
             parts = parts if definition.kind == "field" and not facts else [_code(head)]
-            return "\n\n".join([*parts, says or kind])
+            return "\n\n".join([*parts, says or what])
         case "stream":
             return "\n\n".join([*_stream(document, definition), "A stream of the flow."])
     kind = names.kind_of(document, definition.name)
@@ -363,7 +363,8 @@ def _of_member(document: Document, use: Use) -> str:
     found = None if program is None else program.scope.lookup((use.alias, use.member))
     if isinstance(found, Function):
         signature = next(
-            (n.detail for n in names.members(document, use.alias) if n.name == use.member), use.member
+            (n.detail for n in names.members(document, use.alias) if n.name == use.member),
+            use.member,
         )
         return "\n\n".join([_code(signature), found.doc, *_formula(found)])
     for name in names.members(document, use.alias):
@@ -377,7 +378,9 @@ def _of_module(document: Document, alias: str) -> str:
     kinds: dict[str, list[str]] = {}
     for name in names.members(document, alias):
         kinds.setdefault(name.kind, []).append(name.name)
-    lines = [f"*{kind}*: {', '.join(f'`{each}`' for each in found)}" for kind, found in kinds.items()]
+    lines = [
+        f"*{kind}*: {', '.join(f'`{each}`' for each in found)}" for kind, found in kinds.items()
+    ]
     return "\n\n".join([_code(names.signature(decl)), *lines])
 
 

@@ -124,7 +124,9 @@ def settings_under(kind: Kind, prefix: str) -> Iterator[Name]:
         if rest:
             yield Name(name=first, kind="block", detail="a block of settings")
         else:
-            yield Name(name=first, kind="setting", detail=setting.type.text, doc=setting_doc(setting))
+            yield Name(
+                name=first, kind="setting", detail=setting.type.text, doc=setting_doc(setting)
+            )
     for opened in kind.open:
         first = opened[len(prefix) :].partition(".")[0] if opened.startswith(prefix) else ""
         if first and first not in seen:

@@ -77,8 +77,9 @@ def _items(block: ast.Block) -> Iterator[Symbol]:
                 yield Symbol(name=item.name, kind="setting", detail="", span=item.span,
                              name_span=span)  # fmt: skip
             case ast.Nested():
+                inner = tuple(_items(item.block))
                 yield Symbol(name=item.name, kind="block", detail=item.label or "", span=item.span,
-                             name_span=item.name_span, children=tuple(_items(item.block)))  # fmt: skip
+                             name_span=item.name_span, children=inner)  # fmt: skip
             case ast.Report():
                 yield Symbol(name=item.name, kind="report", detail="report", span=item.span,
                              name_span=item.name_span)  # fmt: skip

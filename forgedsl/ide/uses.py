@@ -2,9 +2,9 @@
 
     Document -> Uses: definitions, and the places that name them
 
-A file has one namespace; functions and the flow have local names, which are bound once and in order.
-`m.NAME` names what another file declares. Settings, columns and methods are no names: other tables
-say what they are.
+A file has one namespace; functions and the flow have local names, which are bound once and in
+order. `m.NAME` names what another file declares. Settings, columns and methods are no names: other
+tables say what they are.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from forgedsl.hir.collect import alias_of
 from forgedsl.hir.modules import standard_path
 from forgedsl.hir.table import part_span
 from forgedsl.ide.workspace import Document, real_path
+from forgedsl.operations.draw import GIVEN
 from forgedsl.records import dataclass, fields
 from forgedsl.schema import builtins
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 
 PROTOCOL = frozenset({"loss", "advantage", "filter"})
-"""kinds of functions whose tensors are given by name: the trainer, the rollout, the flow know them"""
+"""kinds of functions whose tensors the trainer, the rollout or the flow gives by name"""
 _AS = re.compile(r"[ \t]*(?:\([^()]*\))?[ \t]*as[ \t]+([A-Za-z_]\w*)")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
@@ -99,6 +100,7 @@ class _Walk:
         self.text = document.text
         self.found = found
         self.scope: dict[str, Definition] = {}
+        self.fields: dict[Span, Definition] = {}
 
     # ---- what is noted
 
@@ -125,6 +127,10 @@ class _Walk:
     def file(self, file: ast.File) -> None:
         for decl in file.decls:
             self._enter(decl)
+            if isinstance(decl, ast.FnDecl):
+                for field in decl.fields:
+                    made = self.define(field.name, field.name_span, "field", field, of=decl.kind)
+                    self.fields[field.name_span] = made
         for decl in file.decls:
             self.scope = {}
             self.visit(decl)
@@ -189,14 +195,11 @@ class _Walk:
 
     def _keyword(self, arg: ast.Arg, function: ast.FnDecl) -> None:
         """`clip(x, low = 0.1)`: the name of a parameter of a function of the file."""
-        for use in self.found.uses:
-            made = use.definition
-            if made and made.kind == "field" and made.node in function.fields:
-                if made.name == arg.name and made.span == use.span:
-                    end = arg.span.start + len(made.name)
-                    span = self._span(arg.span.start, end)
-                    self.found.uses.append(Use(span=span, definition=made))
-                    return
+        for field in function.fields:
+            made = self.fields.get(field.name_span)
+            if made is not None and field.name == arg.name:
+                span = self._span(arg.span.start, arg.span.start + len(made.name))
+                self.found.uses.append(Use(span=span, definition=made))
 
     @node.register(ast.NamedType)
     @node.register(ast.GenericType)
@@ -222,8 +225,7 @@ class _Walk:
         inner: dict[str, Definition] = {}
         for field in node.fields:
             self.visit((field.type, field.default))
-            made = self.define(field.name, field.name_span, "field", field, of=node.kind)
-            inner[field.name] = made
+            inner[field.name] = self.fields[field.name_span]
         self.visit(node.result)
         self.scope = inner
         if isinstance(node.body, ast.Block):
@@ -430,23 +432,31 @@ def renamable(document: Document, offset: int) -> Span:
         raise RenameError(f"`{definition.name}` is declared in Python: rename it there")
     if home.path.resolve() == real_path(f"forgedsl:std/{home.path.name}").resolve():
         raise RenameError(f"`{definition.name}` is of the standard library")
-    if definition.kind == "field" and definition.of in PROTOCOL:
-        if not isinstance(definition.node.type, ast.NamedType):
-            raise RenameError(
-                f"`{definition.name}` is a name of the protocol: the trainer, the rollout or the "
-                f"flow gives the tensors of a {definition.of} by name"
-            )
-    if definition.kind == "import" and _AS.match(document.text, definition.node.target_span.end) is None:
+    if _is_protocol(definition):
+        raise RenameError(
+            f"`{definition.name}` is a name of the protocol: the trainer, the rollout or the flow "
+            f"gives what a {definition.of} takes by this name"
+        )
+    if (
+        definition.kind == "import"
+        and _AS.match(document.text, definition.node.target_span.end) is None
+    ):
         raise RenameError("this import has no name of its own: write `as NAME`")
     return use.span
+
+
+def _is_protocol(definition: Definition) -> bool:
+    """Whether something outside of the text gives a value by this name."""
+    if definition.kind != "field":
+        return False
+    if definition.of == "fn":  # which may be the weight of a draw
+        return definition.name in GIVEN
+    return definition.of in PROTOCOL and not isinstance(definition.node.type, ast.NamedType)
 
 
 def rename(document: Document, offset: int, new: str) -> list[Place]:
     """The places to be changed. Raises RenameError if the name cannot be changed to this one."""
     renamable(document, offset)
-    target = target_at(document, offset)
-    assert target is not None
-    home, definition = target
     if _NAME.fullmatch(new) is None:
         raise RenameError(f"`{new}` is no name")
     if new in builtins.RESERVED:

@@ -142,9 +142,7 @@ class Document:
         """The program under a profile, as far as it can be made."""
         if profile not in self._states:
             reporter = Reporter()
-            loader = Loader(
-                reporter, {self.name: self.source}, texts=self.workspace.texts
-            )
+            loader = Loader(reporter, {self.name: self.source}, texts=self.workspace.texts)
             program = resolve(
                 self.tree,
                 name=self.name,

@@ -1,0 +1,261 @@
+"""A scripted editor over stdin and stdout does everything on each pipeline that ships."""
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pygls")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from lsprotocol import types as lsp
+from pygls.exceptions import JsonRpcException
+from session import SECONDS, Editor, applied
+
+from forgedsl.lint.engine import lint_file
+
+ROOT = Path(__file__).parents[2] / "pipelines"
+PIPELINES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.forge"))
+QUICK = ("grpo_math.forge", "desk.forge", "dpo_math.forge")
+
+
+def run(work):
+    """Run a scripted session within the time that it may take."""
+    return asyncio.run(asyncio.wait_for(work, 10 * SECONDS))
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.full) for n in PIPELINES]
+)
+def test_a_session_does_everything(name):
+    run(whole_session(ROOT / name))
+
+
+async def whole_session(path):
+    async with Editor(path.parent) as editor:
+        uri = editor.open(path)
+        found = await editor.findings(uri)
+        assert [d.code for d in found] == [d.code for d in lint_file(path).diagnostics]
+        await pictures(editor, uri)
+        await structure(editor, uri)
+        await names(editor, uri)
+        await settings(editor, uri)
+        await formatting(editor, uri)
+        await repairs(editor, uri)
+        assert editor.messages == []
+
+
+async def pictures(editor, uri):
+    """Lens, hints and graph of what has a flow."""
+    has_flow = re.search(r"^flow ", editor.texts[uri], re.M) is not None
+    document = lsp.TextDocumentIdentifier(uri=uri)
+    params = lsp.CodeLensParams(text_document=document)
+    lenses = await editor.client.text_document_code_lens_async(params)
+    assert [lens.command.command for lens in lenses] == ["forge.graph", "forge.plan"] * has_flow
+    if has_flow:
+        assert "step at most" in lenses[1].command.title
+        line = lenses[0].range.start.line
+        assert editor.texts[uri].split("\n")[line].startswith("flow ")
+    for command, begins in (("forge.graph", "<!doctype html>"), ("forge.plan", "")):
+        params = lsp.ExecuteCommandParams(command=command, arguments=[uri])
+        page = await editor.client.workspace_execute_command_async(params)
+        assert (page is not None) == has_flow
+        assert page is None or page.lower().startswith(begins)
+    params = lsp.InlayHintParams(text_document=document, range=editor.whole(uri))
+    hints = await editor.client.text_document_inlay_hint_async(params)
+    bound = re.search(r"^loss [^{]*\{\n +\w+ +=", editor.texts[uri], re.M)
+    if bound is not None:
+        assert any(re.search(r": (diff )?\[.*\] f32", hint.label) for hint in hints)
+
+
+async def structure(editor, uri):
+    """Symbols, folding, colours."""
+    document = lsp.TextDocumentIdentifier(uri=uri)
+    text = editor.texts[uri]
+    params = lsp.DocumentSymbolParams(text_document=document)
+    symbols = await editor.client.text_document_document_symbol_async(params)
+    declared = re.findall(r"^(?:model|dataset|service|loss|reward|param|fn) +(\w+)", text, re.M)
+    assert {*declared} <= {symbol.name for symbol in symbols}
+    params = lsp.FoldingRangeParams(text_document=document)
+    folds = await editor.client.text_document_folding_range_async(params)
+    assert len(folds) >= text.count("{\n")
+    params = lsp.SemanticTokensParams(text_document=document)
+    tokens = await editor.client.text_document_semantic_tokens_full_async(params)
+    assert len(tokens.data) % 5 == 0
+    assert len(tokens.data) // 5 > text.count("\n")
+
+
+async def names(editor, uri):
+    """Definition, references and rename of each kind of name; hover says what it is."""
+    text = editor.texts[uri]
+    for kind in ("param", "service", "model", "dataset", "loss", "fn"):
+        found = re.search(rf"^{kind} +(\w+)", text, re.M)
+        if found is None:
+            continue
+        at = editor.at(uri, found[0], found.start(1) - found.start())
+        hover = await editor.client.text_document_hover_async(lsp.HoverParams(**at))
+        assert kind in hover.contents.value.split("\n")[1]
+        if kind == "loss" and "import python" not in text:
+            assert "gradient" in hover.contents.value
+        context = lsp.ReferenceContext(include_declaration=True)
+        places = await editor.client.text_document_references_async(
+            lsp.ReferenceParams(context=context, **at)
+        )
+        inside = [place for place in places if place.uri == uri]
+        for place in inside:
+            identifier = lsp.TextDocumentIdentifier(uri=uri)
+            params = lsp.DefinitionParams(text_document=identifier, position=place.range.start)
+            (home,) = await editor.client.text_document_definition_async(params)
+            assert home.range.start == at["position"]
+        if "/std/" in uri:
+            await refused(editor, at)
+            continue
+        before = [d.code for d in await editor.findings(uri)]
+        params = lsp.RenameParams(new_name=f"{found[1]}_renamed", **at)
+        changes = (await editor.client.text_document_rename_async(params)).changes
+        assert len(changes[uri]) == len(inside)
+        editor.change(uri, applied(text, changes[uri]))
+        assert [d.code for d in await editor.findings(uri)] == before
+        editor.change(uri, text)
+    field = re.search(r"^loss \w+\(\s*(logprob)", text, re.M)
+    if field is not None:
+        await refused(editor, editor.at(uri, field[0], field.start(1) - field.start()))
+
+
+async def refused(editor, at):
+    with pytest.raises(JsonRpcException, match="by this name|standard library"):
+        await editor.client.text_document_rename_async(lsp.RenameParams(new_name="other", **at))
+
+
+async def settings(editor, uri):
+    """A setting: hover has its value and origin, completion offers its name and its values."""
+    text = editor.texts[uri]
+    found = re.search(r"^ +(dtype|device|source) += ", text, re.M) or re.search(
+        r"[{,] (dtype|device|source) += ", text
+    )
+    if found is None:
+        return
+    start = found.start(1) - found.start()
+    hover = await editor.client.text_document_hover_async(
+        lsp.HoverParams(**editor.at(uri, found[0], start))
+    )
+    assert "as written" in hover.contents.value
+    assert "Another value changes" in hover.contents.value
+    at = editor.at(uri, found[0], start + 1)
+    offset = found.start(1) + 1
+    editor.change(uri, text[:offset] + text[text.index("\n", offset) :])
+    offered = await editor.client.text_document_completion_async(lsp.CompletionParams(**at))
+    assert found[1] in {item.label for item in offered.items}
+    editor.change(uri, text)
+    at = editor.at(uri, found[0], len(found[0]))
+    offered = await editor.client.text_document_completion_async(lsp.CompletionParams(**at))
+    expected = {"dtype": "bf16", "device": "cpu", "source": "hf"}[found[1]]
+    assert expected in {item.label for item in offered.items}
+
+
+async def formatting(editor, uri):
+    """A text with other spaces comes back as it was."""
+    text = editor.texts[uri]
+    options = lsp.FormattingOptions(tab_size=2, insert_spaces=True)
+    document = lsp.TextDocumentIdentifier(uri=uri)
+    params = lsp.DocumentFormattingParams(text_document=document, options=options)
+    assert await editor.client.text_document_formatting_async(params) == ()
+    editor.change(uri, re.sub(r"^(\w+) (\w+)", r"\1    \2", text, flags=re.M))
+    edits = await editor.client.text_document_formatting_async(params)
+    assert applied(editor.texts[uri], edits) == text
+    editor.change(uri, text)
+
+
+async def repairs(editor, uri):
+    """A fix of a mistake, all safe fixes, and "allow with a reason"."""
+    text = editor.texts[uri]
+    await offered(editor, uri, f"{text}\n// slip\n", "S001", text)
+    editor.change(uri, f"{text}\n## not read anywhere\nparam idle : int = 1\n")
+    (finding,) = [d for d in await editor.findings(uri) if "idle" in d.message] or [None]
+    if finding is not None:
+        actions = await asked(editor, uri, finding)
+        (allow,) = [a for a in actions if a.title.startswith("Allow")]
+        editor.change(uri, applied(editor.texts[uri], allow.edit.changes[uri]))
+        assert not [d for d in await editor.findings(uri) if "idle" in d.message]
+    editor.change(uri, text)
+
+
+async def offered(editor, uri, damaged, code, text):
+    editor.change(uri, damaged)
+    found = await editor.findings(uri)
+    assert [d.code for d in found] == [code]
+    actions = await asked(editor, uri, found[0])
+    (fix,) = [a for a in actions if a.title.startswith(code)]
+    fixed = applied(damaged, fix.edit.changes[uri])
+    (every,) = [a for a in actions if a.kind == lsp.CodeActionKind.SourceFixAll]
+    editor.change(uri, fixed)
+    assert code not in [d.code for d in await editor.findings(uri)]
+    assert every.edit.changes[uri][0].new_text == fixed
+
+
+async def asked(editor, uri, finding):
+    context = lsp.CodeActionContext(diagnostics=[finding])
+    document = lsp.TextDocumentIdentifier(uri=uri)
+    params = lsp.CodeActionParams(text_document=document, range=finding.range, context=context)
+    return await editor.client.text_document_code_action_async(params)
+
+
+def test_an_unsaved_module_counts(tmp_path):
+    async def work():
+        module, main = tmp_path / "parts.forge", tmp_path / "main.forge"
+        module.write_text("param size : int = 3\n")
+        main.write_text('import "parts" as parts\nparam twice : int = 2 * parts.size\n')
+        async with Editor(tmp_path) as editor:
+            uri = editor.open(main)
+            assert "F101" not in [d.code for d in await editor.findings(uri)]
+            other = editor.open(module)
+            await editor.findings(other)
+            editor.change(other, "param length : int = 3\n")
+            await editor.findings(uri, until=lambda found: "F101" in [d.code for d in found])
+            at = editor.at(uri, "parts.size", 6)
+            offered = await editor.client.text_document_completion_async(lsp.CompletionParams(**at))
+            assert [item.label for item in offered.items] == ["length"]
+
+    run(work())
+
+
+def test_a_name_is_renamed_in_the_files_that_import_it(tmp_path):
+    async def work():
+        module, main = tmp_path / "parts.forge", tmp_path / "main.forge"
+        module.write_text("param size : int = 3\n")
+        main.write_text('import "parts" as parts\nparam twice : int = 2 * parts.size\n')
+        async with Editor(tmp_path) as editor:
+            uri = editor.open(main)
+            at = editor.at(uri, "parts.size", 7)
+            params = lsp.RenameParams(new_name="length", **at)
+            changes = (await editor.client.text_document_rename_async(params)).changes
+            assert {*changes} == {uri, module.as_uri()}
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    "text", ["# 😋 a\nparam x : int =\n", "# a\r\nparam x : int =\r\n", "param x"]
+)
+def test_places_are_right_in_any_text(tmp_path, text):
+    async def work():
+        path = tmp_path / "a.forge"
+        path.write_bytes(text.encode())
+        async with Editor(tmp_path) as editor:
+            uri = editor.open(path, text)
+            (found,) = await editor.findings(uri)
+            line = text.count("\n", 0, text.index("param"))
+            assert found.range.start.line == line
+            assert found.range.end.character <= len("param x : int =") + 1
+
+    run(work())
+
+
+def test_the_server_says_what_is_missing(tmp_path, monkeypatch, capsys):
+    from forgedsl.cli import lsp as command
+
+    monkeypatch.setitem(sys.modules, "pygls", None)
+    assert command.main([]) == 2
+    assert command.INSTALL in capsys.readouterr().err

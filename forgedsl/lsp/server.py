@@ -1,0 +1,385 @@
+"""The language server: a message of the protocol -> a feature of forgedsl/ide -> the answer.
+
+Everything runs in one thread. Requests are answered at once on the newest text; findings are sent
+PAUSE seconds after the last change, for the text that changed and for those that import it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lsprotocol import types as lsp
+from pygls import uris
+from pygls.exceptions import JsonRpcException
+from pygls.lsp.server import LanguageServer
+from pygls.workspace import TextDocument
+
+from forgedsl.diagnostics import Diagnostic, Reporter
+from forgedsl.format.canonical import canonical
+from forgedsl.ide import actions, colours, complete, hints, hover, outline, uses
+from forgedsl.ide.uses import Place, RenameError
+from forgedsl.ide.workspace import Document, Workspace, real_path
+from forgedsl.lsp import convert
+from forgedsl.version import VERSION
+
+PAUSE = 0.1
+TRIGGERS = [".", "=", "(", "[", ":", '"', " ", "/"]
+GRAPH, PLAN, EXPLAIN = "forge.graph", "forge.plan", "forge.explain"
+
+
+class Server(LanguageServer):
+    """pygls' server with our workspace."""
+
+    def __init__(self) -> None:
+        super().__init__("forgec", VERSION)
+        self.open = Workspace()
+        self.waiting: dict[str, asyncio.TimerHandle] = {}
+        self.told: dict[str, set[str]] = {}
+        """by document, the addresses that findings of it were sent for"""
+        self.said: set[str] = set()
+        self.pause = PAUSE
+
+    # ---- texts
+
+    def path(self, uri: str) -> Path:
+        """The path of an address; texts that were never saved have one of their own."""
+        return Path(uris.to_fs_path(uri) or uri.replace(":", "/"))
+
+    def known(self, uri: str) -> tuple[Document, TextDocument]:
+        """What is known of a text, and pygls' document, which converts positions."""
+        return self.open.document(self.path(uri)), self.workspace.get_text_document(uri)
+
+    def at(self, uri: str, position: lsp.Position) -> tuple[Document, TextDocument, int]:
+        """The same with the offset of a position."""
+        known, document = self.known(uri)
+        return known, document, document.offset_at_position(position)
+
+    def changed(self, uri: str) -> None:
+        """Take the newest text; findings follow after the pause."""
+        self.open.open(self.path(uri), self.workspace.get_text_document(uri).source)
+        self.check_soon(uri)
+
+    def check_soon(self, uri: str) -> None:
+        """Send findings when nothing has changed for a while."""
+        if uri in self.waiting:
+            self.waiting.pop(uri).cancel()
+        loop = asyncio.get_running_loop()
+        self.waiting[uri] = loop.call_later(self.pause, self.check, uri)
+
+    # ---- findings
+
+    def check(self, uri: str) -> None:
+        """Send the findings of a text, and of the open ones that import it."""
+        self.waiting.pop(uri, None)
+        changed = self.path(uri).resolve()
+        for other in [uri, *(u for u in self.workspace.text_documents if u != uri)]:
+            if other == uri or changed in self._imports(other):
+                try:
+                    self._send(other)
+                except Exception as error:  # of ours: it is said, and the server goes on
+                    self._failed(error)
+
+    def _imports(self, uri: str) -> set[Path]:
+        known = self.open.document(self.path(uri))
+        paths = (uses.module_path(known, alias) for alias in uses.uses_of(known).imports)
+        return {path.resolve() for path in paths if path is not None}
+
+    def _send(self, uri: str) -> None:
+        known, document = self.known(uri)
+        grouped: dict[str, list[lsp.Diagnostic]] = {uri: []}
+        opened = {self.path(each).resolve(): each for each in self.workspace.text_documents}
+        for finding in known.findings:
+            name = finding.span.file
+            if name == known.name:
+                grouped[uri].append(self.diagnostic(finding, document))
+            elif real_path(name).resolve() not in opened:  # an open text sends its own
+                other = uris.from_fs_path(str(real_path(name).resolve()))
+                if other is not None:
+                    place = self.workspace.get_text_document(other)
+                    grouped.setdefault(other, []).append(self.diagnostic(finding, place))
+        for gone in self.told.get(uri, set()) - set(grouped):
+            grouped[gone] = []
+        self.told[uri] = {each for each, found in grouped.items() if found or each == uri}
+        for each, found in grouped.items():
+            version = document.version if each == uri else None
+            self.text_document_publish_diagnostics(
+                lsp.PublishDiagnosticsParams(uri=each, version=version, diagnostics=found)
+            )
+        if known.config_problem and known.config_problem not in self.said:
+            self.said.add(known.config_problem)
+            self._show(f"forgec: {known.config_problem}")
+
+    def diagnostic(self, finding: Diagnostic, document: TextDocument) -> lsp.Diagnostic:
+        """A finding as it is sent."""
+        related = [
+            lsp.DiagnosticRelatedInformation(location=location, message=label.text)
+            for label in finding.related
+            if (location := self.location(label.span.file, label.span)) is not None
+        ]
+        return convert.diagnostic(finding, document, related)
+
+    def location(self, name: str, span: Any) -> lsp.Location | None:
+        """Where a span of some text is."""
+        path = real_path(name)
+        if name.startswith("<"):
+            return None
+        uri = uris.from_fs_path(str(path.resolve()))
+        if uri is None:
+            return None
+        opened = [u for u in self.workspace.text_documents if self.path(u) == path]
+        uri = opened[0] if opened else uri
+        document = self.workspace.get_text_document(uri)
+        return lsp.Location(uri=uri, range=convert.span_range(document, span))
+
+    def places(self, found: list[Place]) -> list[lsp.Location]:
+        """Locations of places."""
+        located = (self.location(str(place.path), place.span) for place in found)
+        return [each for each in located if each is not None]
+
+    def _failed(self, error: Exception) -> None:
+        text = "".join(traceback.format_exception(error))
+        self.window_log_message(lsp.LogMessageParams(type=lsp.MessageType.Error, message=text))
+        self._show(f"forgec failed: {error}")
+
+    def _show(self, message: str) -> None:
+        kind = lsp.MessageType.Warning
+        self.window_show_message(lsp.ShowMessageParams(type=kind, message=message))
+
+
+def serve() -> None:
+    """Speak over stdin and stdout until the editor leaves."""
+    made().start_io()
+
+
+def made() -> Server:
+    """A server with all its features."""
+    server = Server()
+    _texts(server)
+    _questions(server)
+    _changes(server)
+    _pictures(server)
+    return server
+
+
+def _texts(server: Server) -> None:
+    """Texts come, change and go."""
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
+    def opened(ls: Server, params: lsp.DidOpenTextDocumentParams) -> None:
+        ls.changed(params.text_document.uri)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(ls: Server, params: lsp.DidChangeTextDocumentParams) -> None:
+        ls.changed(params.text_document.uri)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
+    def saved(ls: Server, params: lsp.DidSaveTextDocumentParams) -> None:
+        ls.changed(params.text_document.uri)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(ls: Server, params: lsp.DidCloseTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        ls.open.close(ls.path(uri))
+        if uri in ls.waiting:
+            ls.waiting.pop(uri).cancel()
+        for told in ls.told.pop(uri, {uri}):
+            ls.text_document_publish_diagnostics(
+                lsp.PublishDiagnosticsParams(uri=told, diagnostics=[])
+            )
+
+    @server.feature(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES)
+    def watched(ls: Server, params: lsp.DidChangeWatchedFilesParams) -> None:
+        ls.open.forget()
+        for uri in ls.workspace.text_documents:
+            ls.check_soon(uri)
+
+
+def _questions(server: Server) -> None:
+    """What stands at a place, and what may stand there."""
+
+    @server.feature(lsp.TEXT_DOCUMENT_HOVER)
+    def hovered(ls: Server, params: lsp.HoverParams) -> lsp.Hover | None:
+        known, document, offset = ls.at(params.text_document.uri, params.position)
+        found = hover.hover(known, offset)
+        if found is None:
+            return None
+        content = lsp.MarkupContent(kind=lsp.MarkupKind.Markdown, value=found.text)
+        return lsp.Hover(contents=content, range=convert.span_range(document, found.span))
+
+    @server.feature(
+        lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=TRIGGERS)
+    )
+    def completed(ls: Server, params: lsp.CompletionParams) -> lsp.CompletionList:
+        known, document, offset = ls.at(params.text_document.uri, params.position)
+        found = complete.complete(known, offset)
+        items = [convert.item(document, each, rank) for rank, each in enumerate(found)]
+        return lsp.CompletionList(is_incomplete=False, items=items)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
+    def defined(ls: Server, params: lsp.DefinitionParams) -> list[lsp.Location]:
+        known, _, offset = ls.at(params.text_document.uri, params.position)
+        found = uses.definition_at(known, offset)
+        return [] if found is None else ls.places([found])
+
+    @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
+    def referred(ls: Server, params: lsp.ReferenceParams) -> list[lsp.Location]:
+        known, _, offset = ls.at(params.text_document.uri, params.position)
+        return ls.places(uses.references(known, offset))
+
+    @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT)
+    def highlighted(ls: Server, params: lsp.DocumentHighlightParams) -> list[lsp.DocumentHighlight]:
+        known, document, offset = ls.at(params.text_document.uri, params.position)
+        places = [p for p in uses.references(known, offset) if p.path == known.path]
+        ranges = [convert.span_range(document, place.span) for place in places]
+        return [lsp.DocumentHighlight(range=each) for each in ranges]
+
+    @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
+    def symbols(ls: Server, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
+        known, document = ls.known(params.text_document.uri)
+        return [convert.symbol(document, each) for each in outline.symbols(known)]
+
+    @server.feature(lsp.TEXT_DOCUMENT_FOLDING_RANGE)
+    def folded(ls: Server, params: lsp.FoldingRangeParams) -> list[lsp.FoldingRange]:
+        known, _ = ls.known(params.text_document.uri)
+        return [
+            lsp.FoldingRange(start_line=each.first, end_line=each.last, kind=each.kind)
+            for each in outline.folds(known)
+        ]
+
+    @server.feature(lsp.TEXT_DOCUMENT_SEMANTIC_TOKENS_FULL, convert.LEGEND)
+    def coloured(ls: Server, params: lsp.SemanticTokensParams) -> lsp.SemanticTokens:
+        known, document = ls.known(params.text_document.uri)
+        return lsp.SemanticTokens(data=convert.token_data(document, colours.tokens(known)))
+
+    @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
+    def hinted(ls: Server, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
+        known, document = ls.known(params.text_document.uri)
+        first = document.offset_at_position(params.range.start)
+        last = document.offset_at_position(params.range.end)
+        return [
+            lsp.InlayHint(
+                position=convert.place(document, each.offset),
+                label=each.text,
+                tooltip=each.tip,
+                kind=lsp.InlayHintKind.Type,
+            )
+            for each in hints.hints(known)
+            if first <= each.offset <= last
+        ]
+
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS)
+    def lenses(ls: Server, params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
+        uri = params.text_document.uri
+        known, document = ls.known(uri)
+        commands = (GRAPH, PLAN)
+        return [
+            lsp.CodeLens(
+                range=convert.span_range(document, each.span),
+                command=lsp.Command(title=each.text, command=command, arguments=[uri]),
+            )
+            for each, command in zip(hints.lenses(known), commands, strict=False)
+        ]
+
+
+def _changes(server: Server) -> None:
+    """What changes a text: rename, formatting, actions."""
+
+    @server.feature(lsp.TEXT_DOCUMENT_PREPARE_RENAME)
+    def may_rename(ls: Server, params: lsp.PrepareRenameParams) -> lsp.Range:
+        known, document, offset = ls.at(params.text_document.uri, params.position)
+        try:
+            return convert.span_range(document, uses.renamable(known, offset))
+        except RenameError as error:
+            raise _refused(error) from error
+
+    @server.feature(lsp.TEXT_DOCUMENT_RENAME, lsp.RenameOptions(prepare_provider=True))
+    def renamed(ls: Server, params: lsp.RenameParams) -> lsp.WorkspaceEdit:
+        known, _, offset = ls.at(params.text_document.uri, params.position)
+        try:
+            found = uses.rename(known, offset, params.new_name)
+        except RenameError as error:
+            raise _refused(error) from error
+        changes: dict[str, list[lsp.TextEdit]] = {}
+        for place in ls.places(found):
+            change = lsp.TextEdit(range=place.range, new_text=params.new_name)
+            changes.setdefault(place.uri, []).append(change)
+        return lsp.WorkspaceEdit(changes=changes)
+
+    @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
+    def formatted(ls: Server, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
+        known, document = ls.known(params.text_document.uri)
+        text = canonical(known.source, Reporter())
+        return None if text is None else _whole(known, document, text)
+
+    kinds = [lsp.CodeActionKind.QuickFix, lsp.CodeActionKind.SourceFixAll]
+
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=kinds))
+    def offered(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+        uri = params.text_document.uri
+        known, document = ls.known(uri)
+        first = document.offset_at_position(params.range.start)
+        last = document.offset_at_position(params.range.end)
+        only = params.context.only
+        found: list[lsp.CodeAction] = []
+        if _asks(only, lsp.CodeActionKind.QuickFix):
+            for action in actions.actions(known, first, last):
+                finding = ls.diagnostic(action.finding, document)
+                edits = [convert.edit(document, each) for each in action.edits]
+                found.append(
+                    lsp.CodeAction(
+                        title=action.title,
+                        kind=lsp.CodeActionKind.QuickFix,
+                        diagnostics=[finding],
+                        is_preferred=action.kind == "fix" and action.safe,
+                        edit=_edit(uri, edits),
+                    )
+                )
+        text = actions.fix_all(known) if _asks(only, lsp.CodeActionKind.SourceFixAll) else None
+        if text is not None:
+            title, kind = "Apply all safe fixes of forgec", lsp.CodeActionKind.SourceFixAll
+            edit = _edit(uri, _whole(known, document, text))
+            found.append(lsp.CodeAction(title=title, kind=kind, edit=edit))
+        return found
+
+
+def _asks(only: Sequence[str] | None, kind: lsp.CodeActionKind) -> bool:
+    """Whether actions of a kind are asked for: none are named, or it, or one above it."""
+    asked = [str(getattr(each, "value", each)) for each in only or ()]
+    return not asked or any(f"{kind.value}.".startswith(f"{each}.") or not each for each in asked)
+
+
+def _whole(known: Document, document: TextDocument, text: str) -> list[lsp.TextEdit]:
+    """The edit that makes a text another one; none where they are the same."""
+    if text == known.text:
+        return []
+    start, end = lsp.Position(line=0, character=0), convert.place(document, len(known.text))
+    return [lsp.TextEdit(range=lsp.Range(start=start, end=end), new_text=text)]
+
+
+def _edit(uri: str, edits: list[lsp.TextEdit]) -> lsp.WorkspaceEdit:
+    return lsp.WorkspaceEdit(changes={uri: edits})
+
+
+def _refused(error: RenameError) -> JsonRpcException:
+    return JsonRpcException(message=str(error), code=lsp.LSPErrorCodes.RequestFailed.value)
+
+
+def _pictures(server: Server) -> None:
+    """Commands: the graph as a page, the plan on paper, the page of a code."""
+
+    @server.command(GRAPH)
+    def graph(ls: Server, *arguments: str) -> str | None:
+        uri, *more = arguments  # and the view and the format
+        return hints.graph_page(ls.open.document(ls.path(uri)), *more)
+
+    @server.command(PLAN)
+    def plan(ls: Server, uri: str) -> str | None:
+        return hints.plan_page(ls.open.document(ls.path(uri)))
+
+    @server.command(EXPLAIN)
+    def explain(ls: Server, code: str) -> str:
+        return convert.code_page(code)
