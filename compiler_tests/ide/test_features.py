@@ -3,6 +3,7 @@
 The sweeps go over pipelines that ship; their shares are floors.
 """
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -293,7 +294,7 @@ def test_colours_do_not_overlap_and_say_what_names_are():
     for path in PIPELINES:
         document = workspace.document(path)
         tokens = colours.tokens(document)
-        assert all(a.span.end <= b.span.start for a, b in zip(tokens, tokens[1:], strict=False))
+        assert all(a.span.end <= b.span.start for a, b in pairwise(tokens))
     document = workspace.document(GRPO)
     kinds = {document.text[t.span.start : t.span.end]: t.type for t in colours.tokens(document)}
     assert kinds["eps"] == "variable"

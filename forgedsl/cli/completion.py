@@ -172,15 +172,14 @@ def _in_folder() -> list[Candidate]:
 
 
 def _profiles(files: Sequence[Path]) -> list[Candidate]:
-    from forgedsl import api
-    from forgedsl.syntax import ast
+    from forgedsl.ide.outline import symbols
+    from forgedsl.ide.workspace import Workspace
 
     found: dict[str, Candidate] = {}
     for path in files:
-        tree = api.load(path, profile="none").file
-        for decl in tree.decls if tree is not None else ():
-            if isinstance(decl, ast.BlockDecl) and decl.kind == "profile" and decl.name:
-                found[decl.name] = Candidate(decl.name, decl.doc.partition("\n")[0])
+        for symbol in symbols(Workspace().document(path)):
+            if symbol.kind == "profile":
+                found[symbol.name] = Candidate(symbol.name, symbol.doc)
     return list(found.values())
 
 
@@ -203,12 +202,17 @@ def _values(key: str, files: Sequence[Path]) -> list[str]:
     """Values of one setting: its words, else the value it has."""
     from forgedsl import api
     from forgedsl.explain.provenance import addresses
+    from forgedsl.ide.complete import values_of
+    from forgedsl.ide.workspace import Workspace
 
     for path in files:
+        known = [name.name for name in values_of(Workspace().document(path), key)]
+        if known:
+            return known
         program = api.load(path, profile="none").program
         for address in addresses(program) if program is not None else ():
             if address.path == key:
-                return list(address.words) or [address.value]
+                return [address.value]
     return []
 
 

@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 INSTALL = 'pip install "forgedsl[lsp]"'
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command; the result is its exit code."""
+def _parser() -> Parser:
     parser = Parser("lsp", "Start the language server for editors.", __doc__, num_words=0)
     parser.add_argument("--stdio", action="store_true", help="the default; some editors say it")
-    parser.parse(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the command; the result is its exit code."""
+    _parser().parse(arguments)
     try:
         import pygls  # noqa: F401
     except ImportError:

@@ -55,13 +55,22 @@ class Item:
 def complete(document: Document, offset: int) -> list[Item]:
     """Everything that may stand at an offset; `span` is what of it is typed."""
     where = context(document.text, offset)
+    known = document.settled
     if where.inside != "code":
-        found, start = _in_text(document, where, offset)
+        found, start = _in_text(known, where, offset)
         return _items(document, found, start, offset)
     number = _NUMBER.search(document.text, max(offset - 40, 0), offset)
     if number is not None:
-        return _items(document, _with_units(document, where, number[1]), number.start(), offset)
-    return _items(document, _offered(document, where, offset), where.start, offset)
+        return _items(document, _with_units(known, where, number[1]), number.start(), offset)
+    return _items(document, _offered(known, where, offset), where.start, offset)
+
+
+def values_of(document: Document, address: str) -> list[Name]:
+    """Values of a setting that is addressed from outside: `trainer.device`."""
+    owner, _, path = address.partition(".")
+    kind = names.kind_of(document, owner)
+    setting = None if kind is None else kind.setting(path or "value")
+    return [] if setting is None else [*_of_type(document, setting.type, setting)]
 
 
 def _items(document: Document, found: Iterable[Name], start: int, offset: int) -> list[Item]:

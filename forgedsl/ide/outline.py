@@ -26,6 +26,7 @@ class Symbol:
     span: Span
     name_span: Span
     children: tuple[Symbol, ...] = ()
+    doc: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def _symbol(document: Document, decl: ast.Decl) -> Symbol | None:
             return Symbol(
                 name=decl.name or decl.kind, kind=decl.kind, detail=names.signature(decl),
                 span=decl.span, name_span=decl.name_span or decl.kind_span,
-                children=tuple(_items(decl.block)),
+                children=tuple(_items(decl.block)), doc=decl.doc.partition("\n")[0],
             )  # fmt: skip
         case ast.ImportForge() | ast.ImportPython():
             return Symbol(

@@ -44,6 +44,8 @@ class Workspace:
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
         self._documents: dict[str, Document] = {}
+        self.parsed: dict[str, Document] = {}
+        """the newest state of each text whose tree is known"""
 
     def open(self, path: str | Path, text: str) -> None:
         """Take a text in place of the file, or a new state of it."""
@@ -53,6 +55,7 @@ class Workspace:
     def close(self, path: str | Path) -> None:
         """The file counts again."""
         self.texts.pop(_key(path), None)
+        self.parsed.pop(_key(path), None)
         self.forget()
 
     def forget(self) -> None:
@@ -120,13 +123,23 @@ class Document:
         return self.path.parent
 
     @cached_property
-    def _parsed(self) -> tuple[ast.File, bool]:
+    def _parsed(self) -> tuple[ast.File, tuple[Diagnostic, ...]]:
+        """The tree, and what hinders reading it whole."""
         reporter = Reporter()
         known = decode(self.text.encode("utf-8", "surrogatepass"), self.name, reporter)
-        if known is None:
-            return ast.File(edition=None, decls=(), span=Span(self.name, 0, 0)), False
-        tree = parse(self.source, reporter)
-        return tree, not reporter.has_errors
+        tree = ast.File(edition=None, decls=(), span=Span(self.name, 0, 0))
+        if known is not None:
+            tree = parse(self.source, reporter)
+        self.workspace.parsed[_key(self.path)] = self
+        return tree, tuple(reporter)
+
+    @property
+    def settled(self) -> Document:
+        """This state, or the one before if the tree of this is not known yet: what has names does
+        not change with a keystroke, and reading a text with mistakes takes a while."""
+        if "_parsed" in self.__dict__:
+            return self
+        return self.workspace.parsed.get(_key(self.path), self)
 
     @property
     def tree(self) -> ast.File:
@@ -136,7 +149,7 @@ class Document:
     @property
     def is_whole(self) -> bool:
         """Whether the text is without syntax errors."""
-        return self._parsed[1]
+        return not self._parsed[1]
 
     def state(self, profile: str = AS_WRITTEN) -> State:
         """The program under a profile, as far as it can be made."""
@@ -181,10 +194,9 @@ class Document:
     @cached_property
     def linted(self) -> Linted:
         """Every finding. A text with syntax errors has those alone."""
-        reporter = Reporter()
-        data = self.text.encode("utf-8", "surrogatepass")
-        if decode(data, self.name, reporter) is None:
-            return Linted(diagnostics=tuple(reporter), sources={self.name: self.source})
+        if not self.is_whole:
+            found = sorted(self._parsed[1], key=lambda d: (d.span.start, d.code))
+            return Linted(diagnostics=tuple(found), sources={self.name: self.source})
         return lint_source(
             self.source,
             self.folder,
