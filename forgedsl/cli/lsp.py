@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from forgedsl.cli.parser import Parser
+from forgedsl.cli.parser import Parser, with_examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 INSTALL = 'pip install "forgedsl[lsp]"'
 
 
-def _parser() -> Parser:
-    parser = Parser("lsp", "Start the language server for editors.", __doc__, num_words=0)
-    parser.add_argument("--stdio", action="store_true", help="the default; some editors say it")
-    return parser
+def parser() -> Parser:
+    about = "Start the language server for editors."
+    made = Parser("lsp", with_examples(about, __doc__), "", num_words=0)
+    made.add_argument("--stdio", action="store_true", help="the default; some editors say it")
+    return made
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command; the result is its exit code."""
-    _parser().parse(arguments)
+    parser().parse(arguments)
     try:
         import pygls  # noqa: F401
     except ImportError:

@@ -394,7 +394,7 @@ def _fields(kind: str, where: Context) -> Iterator[Name]:
     """Names of parameters that are known by name."""
     if where.words or kind != "loss":
         return
-    from forgedsl.docs.expressions import FIELDS
+    from forgedsl.reference.expressions import FIELDS
 
     for name, type_ in builtins.FIELD_TYPES.items():
         yield Name(name=name, kind="field", detail=type_, doc=FIELDS.get(name, ""))
@@ -541,7 +541,7 @@ def _behind_dot(document: Document, where: Context, offset: int) -> Iterator[Nam
 
 
 def _attributes() -> Iterator[Name]:
-    from forgedsl.docs.expressions import MEANINGS
+    from forgedsl.reference.expressions import MEANINGS
 
     for name in builtins.ROLLOUT_ATTRIBUTES:
         yield Name(name=name, kind="attribute", detail="of a rollout", doc=MEANINGS.get(name, ""))

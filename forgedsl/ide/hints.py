@@ -13,10 +13,10 @@ from forgedsl.ide.uses import uses_of
 from forgedsl.ide.workspace import Document
 from forgedsl.lower.summary import summary_lines
 from forgedsl.plan.cost import time_text
-from forgedsl.plan.memory import GIB
 from forgedsl.plan.text import render_plan
 from forgedsl.records import dataclass
 from forgedsl.settings import Auto
+from forgedsl.sizes.memory import GIB
 from forgedsl.source import Span
 from forgedsl.syntax import ast
 

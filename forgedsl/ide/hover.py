@@ -273,7 +273,7 @@ def _written_settings(document: Document, name: str) -> str:
 
 def _field(definition: Definition) -> str:
     """What the trainer or the rollout gives under this name."""
-    from forgedsl.docs.expressions import FIELDS
+    from forgedsl.reference.expressions import FIELDS
 
     if definition.kind == "field" and definition.of == "loss":
         return FIELDS.get(definition.name, "")
@@ -407,7 +407,7 @@ def _of_word(document: Document, offset: int) -> Hover | None:
 
 
 def _page(word: str) -> str | None:
-    from forgedsl.docs.glossary import word as page
+    from forgedsl.reference.glossary import word as page
 
     found = page(word)
     if found is None:
@@ -419,6 +419,6 @@ def _page(word: str) -> str | None:
 
 def words() -> frozenset[str]:
     """The words that have a page, without settings."""
-    from forgedsl.docs.glossary import names as known
+    from forgedsl.reference.glossary import names as known
 
     return frozenset((*known(), *SERVICES))

@@ -142,7 +142,7 @@ IMPACT = {
 
 def setting_doc(setting: Setting) -> str:
     """Meaning, default and what a change of it affects, as Markdown."""
-    from forgedsl.docs.settings import default_text
+    from forgedsl.reference.settings import default_text
 
     default = default_text(setting)
     return f"{setting.doc}\n\n*Default*: {default}. {IMPACT[setting.impact]}"
@@ -231,7 +231,7 @@ def method(form: Form) -> Name:
 @functools.cache
 def builtin_names() -> tuple[Name, ...]:
     """Functions of the expression language."""
-    from forgedsl.docs.expressions import MEANINGS
+    from forgedsl.reference.expressions import MEANINGS
 
     return tuple(
         Name(
