@@ -21,7 +21,7 @@ TESTS += -p no:cacheprovider --timeout 600
 CHECKED := syntax format report rules/test_rules.py rules/test_pages.py rules/test_types.py rules/test_messages.py
 CHECKED += rules/test_resolution.py passes/test_plan.py passes/test_lower.py runtime/test_one_step.py
 
-.PHONY: run check test test-all deep lint setup smollm report clean
+.PHONY: run check test test-all deep lint setup smollm report vscode clean
 
 run: setup
 	@$(FORGEC) run pipelines/grpo_math.forge $(ARGS)
@@ -55,6 +55,9 @@ smollm: setup
 
 report: setup
 	@$(FORGEC) report $(ARGS)
+
+vscode:
+	@sh grammar/editors/vscode/pack.sh
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -9,7 +9,7 @@ error, so that one mistake gives one message. A finding of several views is repo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -126,10 +126,7 @@ def lint_source(
             )
             _check(found, views[view], config, deep, host)
 
-    look(profile or AS_WRITTEN)
-    profiles = _profiles((file, *(module.file for module in modules.values())))
-    for name in profiles if profile is None else ():
-        look(name)
+    profiles = _looked_at(look, profile, file, modules)
     if deep is not None and profile is None and not is_module(file):
         _check_host(file, source.name, folder, layered, loader(HERE), deep.host)
     # what is suppressed here may occur under a profile that was not looked at, or without overrides
@@ -139,6 +136,17 @@ def lint_source(
     merged = suppress((*reporter, *_merge(views, one_of_many)), sources, known)
     found = _ordered(d for d in map(config.applied, merged) if d is not None)
     return Linted(diagnostics=found, sources=sources, looked=_looked(shared))
+
+
+def _looked_at(
+    look: Callable[[str], None], profile: str | None, file: ast.File, modules: dict[str, Module]
+) -> tuple[str, ...]:
+    """Look at the views that are asked for; the profiles that there are."""
+    look(profile or AS_WRITTEN)
+    profiles = _profiles((file, *(module.file for module in modules.values())))
+    for name in profiles if profile is None else ():
+        look(name)
+    return profiles
 
 
 def _looked(shared: Shared) -> tuple[str, ...]:

@@ -7,6 +7,8 @@ PAUSE seconds after the last change, for the text that changed and for those tha
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -151,8 +153,12 @@ class Server(LanguageServer):
 
 
 def serve() -> None:
-    """Speak over stdin and stdout until the editor leaves."""
-    made().start_io()
+    """Speak over stdin and stdout until the editor leaves. What anything else prints goes to
+    stderr: stdout is the protocol's, and pygls closes it."""
+    sys.stdout.flush()
+    protocol = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    made().start_io(stdout=protocol)
 
 
 def made() -> Server:
@@ -160,6 +166,10 @@ def made() -> Server:
     server = Server()
     _texts(server)
     _questions(server)
+    _names(server)
+    _structure(server)
+    _between_lines(server)
+    _renames(server)
     _changes(server)
     _pictures(server)
     return server
@@ -219,6 +229,10 @@ def _questions(server: Server) -> None:
         items = [convert.item(document, each, rank) for rank, each in enumerate(found)]
         return lsp.CompletionList(is_incomplete=False, items=items)
 
+
+def _names(server: Server) -> None:
+    """Where a name is declared, and where it is used."""
+
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
     def defined(ls: Server, params: lsp.DefinitionParams) -> list[lsp.Location]:
         known, _, offset = ls.at(params.text_document.uri, params.position)
@@ -237,6 +251,10 @@ def _questions(server: Server) -> None:
         ranges = [convert.span_range(document, place.span) for place in places]
         return [lsp.DocumentHighlight(range=each) for each in ranges]
 
+
+def _structure(server: Server) -> None:
+    """Symbols, folding, colours."""
+
     @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
     def symbols(ls: Server, params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
         known, document = ls.known(params.text_document.uri)
@@ -254,6 +272,10 @@ def _questions(server: Server) -> None:
     def coloured(ls: Server, params: lsp.SemanticTokensParams) -> lsp.SemanticTokens:
         known, document = ls.known(params.text_document.uri)
         return lsp.SemanticTokens(data=convert.token_data(document, colours.tokens(known)))
+
+
+def _between_lines(server: Server) -> None:
+    """Hints in lines, and lines above the flow."""
 
     @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
     def hinted(ls: Server, params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
@@ -285,8 +307,8 @@ def _questions(server: Server) -> None:
         ]
 
 
-def _changes(server: Server) -> None:
-    """What changes a text: rename, formatting, actions."""
+def _renames(server: Server) -> None:
+    """A name is changed, wherever it is used."""
 
     @server.feature(lsp.TEXT_DOCUMENT_PREPARE_RENAME)
     def may_rename(ls: Server, params: lsp.PrepareRenameParams) -> lsp.Range:
@@ -309,6 +331,10 @@ def _changes(server: Server) -> None:
             changes.setdefault(place.uri, []).append(change)
         return lsp.WorkspaceEdit(changes=changes)
 
+
+def _changes(server: Server) -> None:
+    """What changes a text: formatting, fixes, all safe fixes."""
+
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
     def formatted(ls: Server, params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit] | None:
         known, document = ls.known(params.text_document.uri)
@@ -319,31 +345,36 @@ def _changes(server: Server) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=kinds))
     def offered(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        uri = params.text_document.uri
-        known, document = ls.known(uri)
-        first = document.offset_at_position(params.range.start)
-        last = document.offset_at_position(params.range.end)
-        only = params.context.only
-        found: list[lsp.CodeAction] = []
-        if _asks(only, lsp.CodeActionKind.QuickFix):
-            for action in actions.actions(known, first, last):
-                finding = ls.diagnostic(action.finding, document)
-                edits = [convert.edit(document, each) for each in action.edits]
-                found.append(
-                    lsp.CodeAction(
-                        title=action.title,
-                        kind=lsp.CodeActionKind.QuickFix,
-                        diagnostics=[finding],
-                        is_preferred=action.kind == "fix" and action.safe,
-                        edit=_edit(uri, edits),
-                    )
+        return _actions(ls, params)
+
+
+def _actions(ls: Server, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+    """What is offered for a range of a text."""
+    uri = params.text_document.uri
+    known, document = ls.known(uri)
+    first = document.offset_at_position(params.range.start)
+    last = document.offset_at_position(params.range.end)
+    only = params.context.only
+    found: list[lsp.CodeAction] = []
+    if _asks(only, lsp.CodeActionKind.QuickFix):
+        for action in actions.actions(known, first, last):
+            finding = ls.diagnostic(action.finding, document)
+            edits = [convert.edit(document, each) for each in action.edits]
+            found.append(
+                lsp.CodeAction(
+                    title=action.title,
+                    kind=lsp.CodeActionKind.QuickFix,
+                    diagnostics=[finding],
+                    is_preferred=action.kind == "fix" and action.safe,
+                    edit=_edit(uri, edits),
                 )
-        text = actions.fix_all(known) if _asks(only, lsp.CodeActionKind.SourceFixAll) else None
-        if text is not None:
-            title, kind = "Apply all safe fixes of forgec", lsp.CodeActionKind.SourceFixAll
-            edit = _edit(uri, _whole(known, document, text))
-            found.append(lsp.CodeAction(title=title, kind=kind, edit=edit))
-        return found
+            )
+    text = actions.fix_all(known) if _asks(only, lsp.CodeActionKind.SourceFixAll) else None
+    if text is not None:
+        title, kind = "Apply all safe fixes of forgec", lsp.CodeActionKind.SourceFixAll
+        edit = _edit(uri, _whole(known, document, text))
+        found.append(lsp.CodeAction(title=title, kind=kind, edit=edit))
+    return found
 
 
 def _asks(only: Sequence[str] | None, kind: lsp.CodeActionKind) -> bool:
