@@ -41,6 +41,8 @@ GUIDE = ROOT / "docs" / "guide"
 PAGES = [ROOT / "README.md", *sorted(GUIDE.glob("*.md"))]
 CHAPTERS = [page for page in PAGES if page.name[0].isdigit()]
 HOST = host_of("8xH200", "plan")
+WRITTEN = ("text", "toml", "python", "json", "yaml", "bash", "lua", "elisp")
+"""languages of blocks that are only shown"""
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.S | re.M)
 
 
@@ -214,7 +216,7 @@ def test_page(page: Path, tmp_path: Path, monkeypatch, capsys, request) -> None:
                 else:
                     assert now == text
             case [language]:
-                assert language in ("text", "toml", "python", "json", "yaml", "bash"), info
+                assert language in WRITTEN, info
             case _:
                 pytest.fail(f"what is a block `{info}`?")
     none: dict[str, list[str]] = {name: [] for name in project.whole()}
