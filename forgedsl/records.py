@@ -243,7 +243,7 @@ def _first_init(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 def _filled(home: Any, record: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether the arguments are as they should be, and then they are in the record."""
+    """True if the arguments are as they should be, and then they are in the record."""
     given = dict(zip(home.__match_args__, args, strict=False)) | kwargs
     for (name, spec), setter in zip(home._record.items(), _setters(home), strict=True):
         if name in given:

@@ -173,7 +173,7 @@ class Limit:
         beside: object = None,
         device: str = "",
     ) -> bool:
-        """Whether a value, in a flow with these nodes, would not be carried out."""
+        """True if a value, in a flow with these nodes, would not be carried out."""
         if self.words:
             return value in self.words and self.device in ("", device)
         if not isinstance(value, int) or (self.head and not head):

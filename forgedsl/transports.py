@@ -24,7 +24,7 @@ class Spot:
     """of a pipeline, each of which sends its own weights"""
 
     def shares(self, other: Spot) -> bool:
-        """Whether a GPU is of both."""
+        """True if a GPU is of both."""
         same = 0 <= other.host - self.host < self.hosts
         return same and not {*self.gpus}.isdisjoint(other.gpus)
 
@@ -52,7 +52,7 @@ class Transport:
     """a host that has the weights hands them on"""
 
     def serves(self, sender: Spot, receivers: Sequence[Spot]) -> bool:
-        """Whether it gets weights from a trainer to all replicas of a generator."""
+        """True if it gets weights from a trainer to all replicas of a generator."""
         if sender.hosts > 1 and sender.stages > 1 and not self.far:
             return False
         if self.same_gpu:

@@ -63,7 +63,7 @@ def _flat(value: Any) -> str:
 
 
 def _parts(value: Any) -> bool:
-    """Whether the value has parts that could stand on lines of their own."""
+    """True if the value has parts that could stand on lines of their own."""
     return (isinstance(value, Call) and bool(value.args)) or (
         isinstance(value, list | tuple | dict) and len(value) > 0
     )

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _has_client() -> bool:
-    """Whether Monarch's client has begun in this process."""
+    """True if Monarch's client has begun in this process."""
     begin = getattr(sys.modules.get(MONARCH), "this_host", None)  # none if its import failed
     return begin is not None and bool(begin.cache_info().currsize)
 

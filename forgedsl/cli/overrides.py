@@ -56,7 +56,7 @@ class Syntax:
 
     @property
     def sets(self) -> bool:
-        """Whether the command takes overrides."""
+        """True if the command takes overrides."""
         return "--set" in self.options
 
 

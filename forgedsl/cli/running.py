@@ -101,7 +101,7 @@ def new_run_dir(wanted: Path | None, name: str, file: Path | None = None) -> Pat
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Whether a step was done there."""
+    """True if a step was done there."""
     from forgedsl.runs.checkpoints import checkpoint_steps
 
     metrics = run_dir / "metrics.jsonl"

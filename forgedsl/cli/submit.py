@@ -136,7 +136,7 @@ class _Job:
         return code
 
     def waiting(self) -> bool:
-        """Whether it is still in the queue; says so when that changes."""
+        """True if it is still in the queue; says so when that changes."""
         before = (self.state, self.reason)
         self._ask()
         if self.state == "PENDING" and before != (self.state, self.reason):

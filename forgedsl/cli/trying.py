@@ -141,7 +141,7 @@ def _played_on(job: Job, env: str) -> str:
 def _seen(
     job: Job, folder: Path, name: str, dataset: str, prompt: Prompt, start: object, told: Reply
 ) -> Played:
-    """Whether the first prompt names the tools that the policy may call."""
+    """True if the first prompt names the tools that the policy may call."""
     from forgedsl.runtime.data.reader import load_tokenizer
     from forgedsl.runtime.environments.bridge import Bridge
 

@@ -33,7 +33,7 @@ class Rect:
         return self.y + self.height
 
     def overlaps(self, other: Rect) -> bool:
-        """Whether the two share more than a border."""
+        """True if the two share more than a border."""
         return (
             self.x < other.right
             and other.x < self.right

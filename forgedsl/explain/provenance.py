@@ -286,7 +286,7 @@ def _shown(value: Value | None, schema: Setting | None, state: Layer) -> str:
 
 
 def _is_number(text: str) -> bool:
-    """Whether `1.0` was written, which is shown as 1."""
+    """True if `1.0` was written, which is shown as 1."""
     return text.replace("_", "").replace(".", "").replace("e-", "").isdecimal()
 
 

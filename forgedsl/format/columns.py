@@ -29,7 +29,7 @@ def paddings(lengths: Sequence[int]) -> int:
 
 
 def is_padded(length: int, width: int) -> bool:
-    """Whether a name of this length takes part in a column of `width`."""
+    """True if a name of this length takes part in a column of `width`."""
     return width - SPREAD <= length <= width
 
 

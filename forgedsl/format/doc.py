@@ -207,7 +207,7 @@ def _push_fill(stack: list[_Command], level: int, docs: tuple[Doc, ...], column:
 
 
 def _fits(command: _Command, rest: list[_Command], room: int) -> bool:
-    """Whether `command`, and what follows it up to the next line end, fits into `room` columns."""
+    """True if `command`, and what follows it up to the next line end, fits into `room` columns."""
     at = len(rest)
     stack = [command]
     while room >= 0:

@@ -54,7 +54,7 @@ class Expressions:
         )
 
     def _ends_open(self, node: ast.Expr) -> bool:
-        """Whether an operator stands before operands without parentheses (`not a == b`)."""
+        """True if an operator stands before operands without parentheses (`not a == b`)."""
         while isinstance(node, ast.Unary):
             level = _NOT if node.operator == "not" else _SIGN
             node = node.operand
@@ -175,7 +175,7 @@ class Expressions:
         return concat(f"{item.name} = ", self.inner(item.value))
 
     def _is_parenthesised(self, node: ast.Expr) -> bool:
-        """Whether the span, which includes parentheses, says there are some."""
+        """True if the span, which includes parentheses, says there are some."""
         match node:
             case ast.Binary():
                 return node.span.start < node.left.span.start
@@ -286,7 +286,7 @@ def _chain(node: ast.Expr) -> Operands | None:
 
 
 def _is_open(node: ast.Binary | ast.Conditional) -> bool:
-    """Whether no parentheses stand around it."""
+    """True if no parentheses stand around it."""
     first = node.left if isinstance(node, ast.Binary) else node.then
     return node.span.start >= first.span.start
 

@@ -41,7 +41,7 @@ class Notes:
         return 0 if self.source is None else self.source.position(offset)[0]
 
     def any_in(self, start: int, end: int) -> bool:
-        """Whether a comment nobody has taken stands between two offsets."""
+        """True if a comment nobody has taken stands between two offsets."""
         return any(not self.taken[i] for i in self._range(start, end))
 
     def take(self, start: int, end: int) -> list[trivia.Comment]:

@@ -118,7 +118,7 @@ class _Printer:
         return ["#" + text.lstrip("#") for text in found]
 
     def is_open(self, block: ast.Block) -> bool:
-        """Whether a block was written over several lines."""
+        """True if a block was written over several lines."""
         if self.notes.any_in(block.span.start, block.span.end):
             return True
         if not block.items:

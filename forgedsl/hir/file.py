@@ -75,7 +75,7 @@ class File(ABC):
         return seen
 
     def knows(self, name: str) -> bool:
-        """Whether `name` is declared, whatever it is."""
+        """True if `name` is declared, whatever it is."""
         table = self.table
         return any(
             name in t for t in (table.params, table.declared, table.functions, table.imports)

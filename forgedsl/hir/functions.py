@@ -124,7 +124,7 @@ class BodyChecker:
             self.ctx.error("F119", "values have no indices here", expr.span, help=help_text)
 
     def _mean_by_hand(self, expr: ast.Binary) -> bool:
-        """Whether it is `sum(x * mask) / sum(mask)`, two calls without an axis, and reported."""
+        """True if it is `sum(x * mask) / sum(mask)`, two calls without an axis, and reported."""
         sides = (expr.left, expr.right)
         if expr.operator != "/" or self.kind not in {"loss", "fn"}:
             return False

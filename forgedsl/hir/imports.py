@@ -40,7 +40,7 @@ F = TypeVar("F", bound=File)
 
 
 def is_standard(decl: ast.ImportForge) -> bool:
-    """Whether it names a module of the standard library."""
+    """True if it names a module of the standard library."""
     return decl.target == "std" or decl.target.startswith("std/")
 
 
@@ -109,7 +109,7 @@ def profiles(resolver: File) -> tuple[str, ...]:
 
 
 def is_offered(declared: Declared) -> bool:
-    """Whether an importer may name it: not what says what happens in a run."""
+    """True if an importer may name it: not what says what happens in a run."""
     return not declared.kind.singleton and declared.kind.name != "eval"
 
 
@@ -120,7 +120,7 @@ def left_behind(module: File) -> frozenset[str]:
 
 
 def is_known(module: File, name: str) -> bool:
-    """Whether an importer may use `name`."""
+    """True if an importer may use `name`."""
     table = module.table
     declared = table.declared.get(name)
     if declared is not None:

@@ -73,7 +73,7 @@ def judged(
 
 
 def _reachable(resolver: File, declared: Declared) -> bool:
-    """Whether an endpoint has an address, and the name of a variable for its key."""
+    """True if an endpoint has an address, and the name of a variable for its key."""
     url, key = (resolver.setting(declared, name) for name in ("url", "key"))
     bad = []
     renamed = resolver.setting(declared, "rename")
@@ -135,7 +135,7 @@ def holes(prompt: str) -> tuple[str, ...]:
 
 
 def compares(judge: Constructor | None) -> bool:
-    """Whether a judge sees answers of siblings beside the one that it grades."""
+    """True if a judge sees answers of siblings beside the one that it grades."""
     return judge is not None and any(hole in holes(judge.args["prompt"]) for hole in SIBLINGS)
 
 

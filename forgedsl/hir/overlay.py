@@ -215,7 +215,7 @@ class Overlay:
         return expr
 
     def _is_text(self, path: ast.Path) -> bool:
-        """Whether the target takes a string, so that its text needs no quotes."""
+        """True if the target takes a string, so that its text needs no quotes."""
         module = self.modules.get(path.parts[0])
         if module is not None:
             return len(path.parts) > 1 and Overlay(module)._is_text(imports.inner(path))
@@ -288,7 +288,7 @@ class Overlay:
                 self.collector.enter(declared, parts[-1:], span, item.value, origin)
 
     def _is_settable(self, module: File, path: ast.Path) -> bool:
-        """Whether a module has what a path names; reports it if not."""
+        """True if a module has what a path names; reports it if not."""
         if len(path.parts) > 1 and imports.is_known(module, path.parts[1]):
             return True
         assert module.parent is not None

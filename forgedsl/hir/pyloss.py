@@ -24,7 +24,7 @@ MORE = ("seq_id", "num_tokens", "num_sequences")
 
 
 def is_python(resolver: File, decl: ast.FnDecl) -> bool:
-    """Whether the body of a loss is a name of a Python file."""
+    """True if the body of a loss is a name of a Python file."""
     if decl.kind != "loss" or isinstance(decl.body, ast.Block):
         return False
     path = _path(decl.body)

@@ -177,7 +177,7 @@ def plain_value(value: Any) -> Any:
 
 
 def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
-    """Whether a pattern is no regular expression, and reported."""
+    """True if a pattern is no regular expression, and reported."""
     try:
         re.compile(pattern or "")
     except re.error as error:
@@ -188,7 +188,7 @@ def _bad_pattern(resolver: File, pattern: str | None, value: ast.Expr) -> bool:
 
 
 def _bad_tag(resolver: File, tag: str | None, value: ast.Expr) -> bool:
-    """Whether the name of a tag is none, and reported."""
+    """True if the name of a tag is none, and reported."""
     if tag is None or re.fullmatch(r"\w[\w-]*", tag):
         return False
     message = f"`{tag}` is no name of a tag: letters and digits, without `<` and `>`"

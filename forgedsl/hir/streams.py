@@ -18,7 +18,7 @@ STREAMS = frozenset(name for o in OPERATIONS for form in o.forms for name in for
 
 
 def not_a_stream(resolver: File, argument: str, value: ast.Expr, streams: Collection[str]) -> bool:
-    """Whether `value`, neither a name of the flow nor a call, is wrong as this argument."""
+    """True if `value`, neither a name of the flow nor a call, is wrong as this argument."""
     if not isinstance(value, ast.Path) and any(parts[0] in streams for parts in names(value)):
         help_text = "compute in the rubric, in an advantage or in a filter, and name the result"
         if argument.startswith("batch"):

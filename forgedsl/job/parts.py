@@ -197,7 +197,7 @@ class Service(Spec):
 
     @property
     def trained(self) -> bool:
-        """Whether the flow steps it."""
+        """True if the flow steps it."""
         return False
 
     @property

@@ -70,7 +70,7 @@ class Launcher:
 
     @property
     def splits(self) -> bool:
-        """Whether its hosts divide this machine's cores, memory and GPUs among them."""
+        """True if its hosts divide this machine's cores, memory and GPUs among them."""
         return self.one_machine and self.most is None
 
 

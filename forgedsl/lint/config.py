@@ -58,7 +58,7 @@ class Config:
         return replace(self, ignore=(*self.ignore, *more), per_file={})
 
     def runs(self, code: str) -> bool:
-        """Whether a rule is run: errors always, others if selected and not ignored."""
+        """True if a rule is run: errors always, others if selected and not ignored."""
         return code in ERRORS or code in self.extra or self._selected(code)
 
     def applied(self, diagnostic: Diagnostic) -> Diagnostic | None:

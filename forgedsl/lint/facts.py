@@ -53,7 +53,7 @@ class Facts:
 
     @property
     def _is_plain(self) -> bool:
-        """Whether no derivative here divides, and no condition protects a value of the loss that
+        """True if no derivative here divides, and no condition protects a value of the loss that
         its derivative would read without that protection."""
         values = self.tree.values
         masks = [value.args[1] for value in values if value.op in MASKED and len(value.args) > 1]

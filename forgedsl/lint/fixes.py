@@ -45,7 +45,7 @@ def apply(source: SourceFile, findings: Iterable[Diagnostic], *, unsafe: bool) -
 
 
 def _meet(a: Edit, b: Edit) -> bool:
-    """Whether two edits touch: overlapping text, or insertions at one place."""
+    """True if two edits touch: overlapping text, or insertions at one place."""
     return a.span.start <= b.span.end and b.span.start <= a.span.end
 
 

@@ -90,7 +90,7 @@ def off_one(loss: LossView) -> int | None:
 
 
 def _moves(loss: LossView, side: str) -> bool:
-    """Whether the pull on an answer depends on how likely both policies alike find it."""
+    """True if the pull on an answer depends on how likely both policies alike find it."""
     slopes = [loss.slope(side=side, level=level) for level in (-0.5, -2.0, -30.0)]
     return max(slopes) - min(slopes) > 1e-9
 
@@ -175,7 +175,7 @@ def hand_written(loss: LossView) -> tuple[int, ...]:
 
 
 def is_hand_written(tree: Tree, node: int) -> bool:
-    """Whether a division is a sum over tokens by a count that is not exactly theirs."""
+    """True if a division is a sum over tokens by a count that is not exactly theirs."""
     numerator, divisor = tree.values[node].args
     masks = _summed_under(tree, numerator)
     if not masks:
@@ -214,6 +214,6 @@ def _is_one(tree: Tree, node: int) -> bool:
 
 
 def _counts(tree: Tree, node: int) -> bool:
-    """Whether a sum of this is a count: of ones, or of true."""
+    """True if a sum of this is a count: of ones, or of true."""
     value = tree.values[_bare(tree, node)]
     return (value.op == "const" and value.attr == 1.0) or value.type.dtype == "bool"

@@ -265,7 +265,7 @@ class LossView:
 
 
 def _reaches(tree: Tree, starts: list[int], end: int, without: int) -> bool:
-    """Whether `end` depends on one of `starts` by a way around the value `without`."""
+    """True if `end` depends on one of `starts` by a way around the value `without`."""
     reached = set(starts)
     for node, value in enumerate(tree.values[: end + 1]):
         if node != without and not reached.isdisjoint(value.args):

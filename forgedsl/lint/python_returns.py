@@ -29,7 +29,7 @@ def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.
 
 
 def _gives(node: ast.AST, names: set[str]) -> bool:
-    """Whether a statement gives a value to one of these names."""
+    """True if a statement gives a value to one of these names."""
     return isinstance(node, ast.Assign) and any(
         isinstance(target, ast.Name) and target.id in names for target in node.targets
     )
@@ -45,7 +45,7 @@ def _inside(node: ast.AST) -> list[ast.AST]:
 
 
 def _ends(body: list[ast.stmt]) -> bool:
-    """Whether no way leads out of the end of a block."""
+    """True if no way leads out of the end of a block."""
     match body[-1]:
         case ast.Return() | ast.Raise() | ast.While():
             return True

@@ -83,7 +83,7 @@ LENGTHS = 8
 
 
 def varies_with_length(reward: RewardDecl, view: View) -> bool:
-    """Whether answers of different length score differently, nearly always."""
+    """True if answers of different length score differently, nearly always."""
     body, longest = reward.body, view.max_tokens
     if not isinstance(body, Function) or longest is None or longest < LENGTHS:
         return False
@@ -94,7 +94,7 @@ def varies_with_length(reward: RewardDecl, view: View) -> bool:
 
 
 def is_of_length(reward: RewardDecl, view: View) -> bool:
-    """Whether a reward is for the length of an answer."""
+    """True if a reward is for the length of an answer."""
     body = reward.body
     over = isinstance(body, Constructor) and body.name == "overlong"
     return over or varies_with_length(reward, view)
@@ -151,7 +151,7 @@ class Score:
 
     @property
     def divides_by_zero(self) -> bool:
-        """Whether the score is infinite, or no number, at a bound of its rewards."""
+        """True if the score is infinite, or no number, at a bound of its rewards."""
         body = _Body({}, 0)
         for values in self._bounds(""):
             body.scope, body.locals = self.score.scope, {n: point(v) for n, v in values.items()}

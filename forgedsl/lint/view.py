@@ -248,7 +248,7 @@ class View:
 
 
 def is_closed(function: Function) -> bool:
-    """Whether all scalar parameters have values; a library may leave one to its users."""
+    """True if all scalar parameters have values; a library may leave one to its users."""
     scalars = [f for f in function.fields if isinstance(f.type, ast.NamedType)]
     return all(f.default is not None for f in scalars)
 

@@ -46,7 +46,7 @@ def report_nested(inference: Walk, typed: Typed) -> None:
 
 
 def keeps_root(inference: Walk, op: str, args: tuple[Typed, ...]) -> bool:
-    """Whether `op` of aggregators is still linear in them; reports it if not."""
+    """True if `op` of aggregators is still linear in them; reports it if not."""
     aggregates = [arg for arg in args if arg.aggregate]
     if not aggregates or op in ("", "neg"):
         return True
@@ -96,7 +96,7 @@ def check_result(inference: Walk, kind: str, outputs: list[tuple[str, Typed]]) -
 
 
 def check_declared(inference: Walk, name: str, node: ast.Type | None, typed: Typed) -> bool:
-    """Whether a value has the type that is written at its name, or fewer axes."""
+    """True if a value has the type that is written at its name, or fewer axes."""
     axes = axes_of(node) if isinstance(node, ast.TensorType) else None
     if axes is None or typed.type.is_error:
         return not typed.type.is_error

@@ -143,7 +143,7 @@ def inline(inference: Walk, function: ir.Function, node: ast.Call) -> Typed:
 def _fits(
     inference: Walk, field: ast.Field, given: Typed, node: ast.Call, function_kind: str
 ) -> bool:
-    """Whether an argument has the declared axes (or fewer) and dtype."""
+    """True if an argument has the declared axes (or fewer) and dtype."""
     if given.type.is_error:
         return False
     if not isinstance(field.type, ast.TensorType):

@@ -319,7 +319,7 @@ class Inference(Walk):
 
 
 def linear(node: ast.Expr) -> bool:
-    """Whether aggregators may stand inside: sums, multiples and negations of roots."""
+    """True if aggregators may stand inside: sums, multiples and negations of roots."""
     if isinstance(node, ast.Unary):
         return node.operator in ("-", "+")
     if isinstance(node, ast.Binary):

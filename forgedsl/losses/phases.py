@@ -50,6 +50,6 @@ def prepared(gradient: Tree) -> tuple[int, ...]:
 
 
 def of_values_alone(tree: Tree) -> bool:
-    """Whether all that a loss reads of the model is its value head."""
+    """True if all that a loss reads of the model is its value head."""
     read = {value.attr for value in tree.values if value.op == "input"}
     return VALUE in read and read.isdisjoint(VOCABULARY)

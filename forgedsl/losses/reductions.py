@@ -81,7 +81,7 @@ def reduce(inference: Walk, node: ast.Call) -> Typed:
 
 
 def over_step(function: ir.Function) -> bool:
-    """Whether it is an advantage over B: called once a step, with all sequences."""
+    """True if it is an advantage over B: called once a step, with all sequences."""
     return function.kind == "advantage" and "B" in field_axes(function)
 
 
@@ -92,7 +92,7 @@ def field_axes(function: ir.Function) -> set[str]:
 
 
 def over_tokens(function: ir.Function) -> bool:
-    """Whether it is an advantage with a number for each token, as its result says."""
+    """True if it is an advantage with a number for each token, as its result says."""
     result = function.result
     axes = axes_of(result) if isinstance(result, ast.TensorType) else None
     return function.kind == "advantage" and axes == frozenset("BT")
@@ -300,7 +300,7 @@ def mask_argument(inference: Walk, node: ast.Expr, x: Typed) -> Typed | None:
 
 
 def has_tokens(inference: Walk, x: Typed) -> bool:
-    """Whether `x` has a token axis; reports it if not."""
+    """True if `x` has a token axis; reports it if not."""
     if x.type.tokens is not None:
         return True
     message = f"this is {x.type}, it has no axis T"

@@ -45,7 +45,7 @@ def scan(inference: Walk, node: ast.Call) -> Typed:
 
 
 def _decays(inference: Walk, decay: Typed) -> bool:
-    """Whether it is one number, or one for each sequence, that lets nothing grow."""
+    """True if it is one number, or one for each sequence, that lets nothing grow."""
     if decay.type.tokens:
         message = f"the decay is one number, or one for each sequence, this is {decay.type}"
         inference.error("T701", "axis", message, decay.span)

@@ -86,7 +86,7 @@ class Tree:
 
     @property
     def is_python(self) -> bool:
-        """Whether nothing is known of what it computes."""
+        """True if nothing is known of what it computes."""
         return any(value.op == "python" for value in self.values)
 
     @property

@@ -139,7 +139,7 @@ def _eval_rows(job: Job) -> set[str]:
 
 
 def _same_content(before: Any, after: Any) -> bool:
-    """Whether two declarations read the same bytes, under whatever name."""
+    """True if two declarations read the same bytes, under whatever name."""
     hashes = [
         getattr(part.source if hasattr(part, "source") else part, "sha256", None)
         for part in (before, after)

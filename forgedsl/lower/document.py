@@ -63,7 +63,7 @@ def digest(document: dict[str, Any]) -> str:
 
 
 def is_document(value: Any) -> bool:
-    """Whether parsed JSON is a plan rather than a bare job."""
+    """True if parsed JSON is a plan rather than a bare job."""
     return isinstance(value, dict) and value.get("kind") == KIND
 
 

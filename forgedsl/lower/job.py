@@ -129,12 +129,12 @@ class Reward(Spec):
 
     @property
     def is_pure(self) -> bool:
-        """Whether it computes only, so that its time is known; those share one pool."""
+        """True if it computes only, so that its time is known; those share one pool."""
         return self.kind in ("std", "program")
 
     @property
     def is_alone(self) -> bool:
-        """Whether it has processes of its own in a run."""
+        """True if it has processes of its own in a run."""
         return self.kind in ("python", "endpoint")
 
     @property
@@ -209,7 +209,7 @@ class Loss(Spec):
 
     @property
     def paired(self) -> bool:
-        """Whether it compares two answers."""
+        """True if it compares two answers."""
         return any("P" in field.axes for field in self.fields)
 
 

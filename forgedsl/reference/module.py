@@ -73,7 +73,7 @@ class Page:
     # ---- what stands above the declarations
 
     def is_pipeline(self) -> bool:
-        """Whether the file trains something."""
+        """True if the file trains something."""
         return any(_kind(d) == "flow" for d in self.file.decls)
 
     def _about(self) -> str:

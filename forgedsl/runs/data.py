@@ -162,7 +162,7 @@ def spans(events: list[Row]) -> dict[str, tuple[Span, ...]]:
 
 
 def is_running(folder: Path) -> bool:
-    """Whether a process holds the lock of the folder (forgedsl/cli/run_lock.py)."""
+    """True if a process holds the lock of the folder (forgedsl/cli/run_lock.py)."""
     import fcntl
 
     try:

@@ -81,7 +81,7 @@ def evals(data: RunData) -> dict[str, Points]:
 
 
 def is_loss(data: RunData, name: str) -> bool:
-    """Whether less is better in an eval."""
+    """True if less is better in an eval."""
     found = data.job.evals.get(name)
     return found is not None and found.loss is not None
 

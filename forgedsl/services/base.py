@@ -208,7 +208,7 @@ class ServiceKind:
 
     @property
     def replicated(self) -> bool:
-        """Whether it has replicas, each of which answers alone."""
+        """True if it has replicas, each of which answers alone."""
         return self.schema.setting("replicas") is not None
 
     # ---- mistakes

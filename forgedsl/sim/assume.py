@@ -71,7 +71,7 @@ def _value(old: Any, field: str, written: str) -> Any:
 
 
 def _speaks_of(note: str, name: str, field: str) -> bool:
-    """Whether a note tells of a value that is no longer the assumed one."""
+    """True if a note tells of a value that is no longer the assumed one."""
     told = field in ("tokens", "seconds", "keep") or f" {field}" in note
     return f" {name} " in f" {note} " and told
 

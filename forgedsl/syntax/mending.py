@@ -160,7 +160,7 @@ def _opened(state: Any) -> list[Token]:
 
 
 def _is_last(text: str, start: int, kind: str) -> bool:
-    """Whether the token at `start` is the last of its line; an open string reaches to its end."""
+    """True if the token at `start` is the last of its line; an open string reaches to its end."""
     at = start + 1 if kind else text.find("\n", start)
     return at >= 0 and _BLANK.match(text, at) is not None
 

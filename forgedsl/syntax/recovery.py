@@ -64,7 +64,7 @@ def without_comments(text: str, found: list[Diagnostic]) -> str:
 
 
 def begins_declaration(text: str, offset: int) -> bool:
-    """Whether a declaration stands at column 1 there, where no block goes on."""
+    """True if a declaration stands at column 1 there, where no block goes on."""
     return text[offset - 1 : offset] in {"", "\n"} and _DECLARATION.match(text, offset) is not None
 
 

@@ -29,7 +29,7 @@ class Measure:
         return f"{self.model} @ T={self.temperature}, {self.support}"
 
     def comparable(self, other: Measure) -> bool:
-        """Whether a ratio of the two says something about the models only."""
+        """True if a ratio of the two says something about the models only."""
         return (self.temperature, self.support) == (other.temperature, other.support)
 
 

@@ -29,7 +29,7 @@ RATIOS = (0.3, 0.9, 1.0, 1.1, 3.0)
 
 
 def _corrects(loss: LossView) -> bool:
-    """Whether the ratio to the sampler changes what is learned, or what is left out."""
+    """True if the ratio to the sampler changes what is learned, or what is left out."""
     if "logprob" not in loss.read or loss.is_pairs:
         return True
     learns = False

@@ -39,7 +39,7 @@ def check(view: View) -> Findings:
 
 
 def _is_chat(dataset: Decl) -> bool:
-    """Whether prompts are messages."""
+    """True if prompts are messages."""
     prompt = dataset.settings["prompt"].value
     nodes = walk(prompt.expr) if isinstance(prompt, Deferred) else ()
     return any(isinstance(node, ast.Call) and node.function.text == "chat" for node in nodes)

@@ -56,7 +56,7 @@ def check(view: View) -> Findings:
 
 
 def _positive(function: Function, mean: float, count: float) -> bool:
-    """Whether a level has a chance; also where that cannot be told."""
+    """True if a level has a chance; also where that cannot be told."""
     names = Given(function, {"mean": mean, "count": count})
     context = Context(Reporter())
     for field in function.fields:

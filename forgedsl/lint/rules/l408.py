@@ -37,7 +37,7 @@ def check(view: View) -> Findings:
 
 
 def _is_distilled(view: View, loss: LossView) -> bool:
-    """Whether the forward KL is what is wanted: to another model, and nothing else is learned."""
+    """True if the forward KL is what is wanted: to another model, and nothing else is learned."""
     rated = [s for s in loss.bound.values() if s.is_logprobs and s.receiver]
     models = {view.program.services[step.receiver].ctor_args[0].name for step in rated}
     weighed = any(name in loss.read for name in loss.fields("weight"))

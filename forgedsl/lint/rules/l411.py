@@ -89,7 +89,7 @@ def _unweighted(view: View, loss: LossView, samplers: list[Decl]) -> Findings:
 
 
 def _is_gradient(loss: LossView) -> bool:
-    """Whether good answers are made likelier, and bad ones less likely."""
+    """True if good answers are made likelier, and bad ones less likely."""
     return (
         not loss.is_pairs
         and "logprob" in loss.read

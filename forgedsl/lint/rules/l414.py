@@ -45,7 +45,7 @@ def _wide(loss: LossView) -> int | None:
 
 
 def _lets_in(loss: LossView, mask: int) -> bool:
-    """Whether a mask can hold where `mask` is false."""
+    """True if a mask can hold where `mask` is false."""
     value = loss.tree.values[mask]
     if value.attr == "mask" or value.type.dtype != "bool":
         return False

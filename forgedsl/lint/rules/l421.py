@@ -113,7 +113,7 @@ def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
 
 
 def _chooses(loss: LossView) -> bool:
-    """Whether the entropy says which tokens learn, and how much (2506.01939)."""
+    """True if the entropy says which tokens learn, and how much (2506.01939)."""
     for weight in (1.0, -1.0):
         slopes = [loss.slope(weight=weight, entropy=entropy) for entropy in ENTROPIES]
         if max(slopes) - min(slopes) > 1e-12:
@@ -122,7 +122,7 @@ def _chooses(loss: LossView) -> bool:
 
 
 def _is_dead(loss: LossView, wrt: str, name: str, values: tuple[float, ...]) -> bool:
-    """Whether no derivative depends on a number, where one on the entropy must not be 0."""
+    """True if no derivative depends on a number, where one on the entropy must not be 0."""
     for weight, ratio in product((0.0, 1.0, -1.0), (1.0, 0.7, 1.6)):
         slopes = [
             loss.slope(weight=weight, ratio=ratio, wrt=wrt, **{name: number}) for number in values

@@ -44,7 +44,7 @@ def check(view: View) -> Findings:
 
 
 def _learns_from_itself(view: View, loss: LossView) -> bool:
-    """Whether it learns from all answers of its own, and nothing says how good they are."""
+    """True if it learns from all answers of its own, and nothing says how good they are."""
     samplers = (view.program.services[step.receiver] for step in loss.samplers)
     sampled = any(service.ctor_args[0].name in view.trained for service in samplers)
     kept = any(Role.DROPS in step.roles for step in view.program.flow)
@@ -55,7 +55,7 @@ def _learns_from_itself(view: View, loss: LossView) -> bool:
 
 
 def _depends(loss: LossView) -> bool:
-    """Whether the gradient depends on a number of the flow, as a factor or in a mask."""
+    """True if the gradient depends on a number of the flow, as a factor or in a mask."""
     values, weights = loss.tree.values, loss.fields("weight")
     last = [values[n].args[-1] for n in loss.objective if values[n].op in MASKED]
     masks = [node for node in last if values[node].type.dtype == "bool"]

@@ -33,6 +33,6 @@ def check(view: View) -> Findings:
 
 
 def _unfed(loss: LossView, node: int) -> bool:
-    """Whether it reads what the batch does not have, which F111 tells."""
+    """True if it reads what the batch does not have, which F111 tells."""
     given = {*loss.bound, *KNOWN, *ROW_STATISTICS}
     return loss.step is not None and not read_inside(loss, node) <= given

@@ -37,6 +37,6 @@ def check(view: View) -> Findings:
 
 
 def _clips(loss: LossView) -> bool:
-    """Whether a token that is far from the sampler's log-prob learns nothing."""
+    """True if a token that is far from the sampler's log-prob learns nothing."""
     near, far = loss.slope(weight=1.0), loss.slope(weight=1.0, ratio=FAR)
     return abs(near) > 1e-12 and abs(far) < 1e-12

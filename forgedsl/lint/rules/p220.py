@@ -46,7 +46,7 @@ def check(view: View) -> Findings:
 
 
 def _fits(plan: Plan, mesh: MeshPlan, cp: int) -> bool:
-    """Whether rows fit with fewer ranks to share each, as far as that is known."""
+    """True if rows fit with fewer ranks to share each, as far as that is known."""
     spread = mesh.degrees["dp_shard"] * mesh.degrees["cp"] // cp
     fewer = replace(mesh, degrees={**mesh.degrees, "cp": cp, "dp_shard": spread})
     meshes = tuple(fewer if each is mesh else each for each in plan.meshes)

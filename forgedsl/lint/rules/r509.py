@@ -100,7 +100,7 @@ def _no_epsilon(view: View, group: GroupView) -> Findings:
 
 
 def _vanishes(view: View, group: GroupView, node: int) -> bool:
-    """Whether a value is 0, or passes through it, for groups that score alike."""
+    """True if a value is 0, or passes through it, for groups that score alike."""
     of_group = probe(view, group)
     for low, high in score_ranges(view, group):
         levels = (low + (high - low) * part / 4 for part in range(5))

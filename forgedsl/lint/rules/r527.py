@@ -47,7 +47,7 @@ def _tag(body: Constructor) -> str:
 
 
 def _asks(view: View, dataset: Decl, tag: str) -> bool:
-    """Whether the text around the rows names the tag, or cannot be read here."""
+    """True if the text around the rows names the tag, or cannot be read here."""
     templates = [model.settings["chat_template"].value for model in view.program.models.values()]
     texts = [dataset.settings["system"].value, *templates]
     prompt = dataset.settings["prompt"].value
