@@ -52,7 +52,7 @@ def loss_text(body: str, value: str, aggregate: str, reports: str = REPORTS) -> 
 
 
 class PolicyLoss:
-    """What the classes have in common: settings, the loss they make, and the call."""
+    """Base of the classes: settings, the loss that they make, and the call."""
 
     text = ""
 
@@ -121,7 +121,7 @@ class GRPOLoss(PolicyLoss):
         ref_logprobs: Any = None,
         loss_scale: Any = None,
     ) -> LossOutput:
-        """As the others, with the log-probs of the reference, `[B, S]`, before `loss_scale`."""
+        """Like the others, with the log-probs of the reference, `[B, S]`, before `loss_scale`."""
         if "ref" in self.loss.input_names and ref_logprobs is None:
             raise ValueError("ref_logprobs required when beta > 0")
         given = {"behavior": generator_logprobs, "adv": advantages, "ref": ref_logprobs}

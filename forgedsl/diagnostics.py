@@ -1,4 +1,4 @@
-"""What the compiler has to say to the user.
+"""Diagnostics: messages of the compiler to the user.
 
 A pass reports `Diagnostic`s to a `Reporter` and goes on; renderers in `forgedsl.report` print
 them. User mistakes are never exceptions.

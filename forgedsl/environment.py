@@ -1,4 +1,4 @@
-"""What a policy plays against over several turns. A class of a file of yours, without torch:
+"""Environment that a policy acts in over several turns: a class in your own file, without torch.
 
     from forgedsl.environment import Environment, Start, Step, Task, Turn, tool
 
@@ -37,7 +37,7 @@ JSON_TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """What a trajectory is about: one row of the dataset.
+    """The task of a trajectory: one row of the dataset.
 
     `text` is the prompt as the policy reads it, `messages` what it was made of if it is a chat.
     """
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Start:
-    """What stands before the first turn, behind the prompt: text, or messages of a chat."""
+    """Opening of a trajectory, after the prompt: text, or messages of a chat."""
 
     observation: str | Sequence[Message] = ""
 

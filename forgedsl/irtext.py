@@ -54,7 +54,7 @@ class _Group:
         self.tail = ""
 
     def behind(self, text: str) -> _Group:
-        """The same with text behind the closing bracket."""
+        """Return a copy with text behind the closing bracket."""
         self.tail += text
         self.flat += text
         return self

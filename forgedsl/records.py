@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, **options):
-        """As `dataclasses.dataclass`."""
+        """Like `dataclasses.dataclass`."""
 
         def define(cls):
             return _define(cls, **options)
@@ -30,11 +30,11 @@ else:
         return define if cls is None else define(cls)
 
     def field(**options):
-        """As `dataclasses.field`."""
+        """Like `dataclasses.field`."""
         return _Options(options)
 
     def fields(record):
-        """As `dataclasses.fields`: objects with a `name`, in order."""
+        """Like `dataclasses.fields`: objects with a `name`, in order."""
         own = getattr(record, "_record", None)
         if own is None:
             import dataclasses
@@ -43,7 +43,7 @@ else:
         return tuple(own.values())
 
     def replace(record, /, **changes):
-        """As `dataclasses.replace`."""
+        """Like `dataclasses.replace`."""
         cls = type(record)
         own = getattr(cls, "_record", None)
         if own is None:
@@ -60,7 +60,7 @@ FEW = 8
 
 
 class _Options:
-    """What `field(...)` was told."""
+    """Arguments of `field(...)`."""
 
     __slots__ = ("options",)
 
@@ -179,7 +179,7 @@ class _StandardFields:
 
 
 def _few(names: tuple[str, ...]) -> Any:
-    """As `attrgetter`, which wants a name and gives no tuple for a single one."""
+    """Like `attrgetter`, but takes no names too, and always gives a tuple."""
     return lambda record: tuple(getattr(record, name) for name in names)
 
 

@@ -1,4 +1,4 @@
-"""What a row of a dataset must hold, before there are tokens: a prompt, a chat, two answers.
+"""Checks rows of a dataset before there are tokens: a prompt, a chat, two answers.
 
 value of a column --messages | prompt | sides--> text or chat messages | DroppedRow
 """
@@ -81,7 +81,7 @@ def messages(what: str, value: Any, roles: Collection[str] = ROLES) -> list[Any]
 
 
 def _problem(message: Any, roles: Collection[str]) -> str:
-    """What keeps a chat template from showing a message as it is meant; "" if nothing."""
+    """Return why a chat template cannot show a message as it is meant; "" if it can."""
     if not isinstance(message, dict):
         return f"is {kind_of(message)}, not a record with `role` and `content`"
     if {"from", "value"} <= message.keys():

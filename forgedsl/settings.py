@@ -39,7 +39,7 @@ AUTO = Auto()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Type:
-    """What a setting accepts.
+    """Type of a setting: the values that it accepts.
 
     base       int float bool str duration interval bytes list ref ctor deferred loss word any
                (interval: so many steps, an int, or a duration, a float; loss: its name, with values
@@ -70,7 +70,7 @@ class Type:
     size: int | None = None
 
     def refuses(self, value: Any) -> str:
-        """What a value of the base has to be and is not: `at least 1`; "" if it is accepted."""
+        """Return the bound that a value breaks, such as `at least 1`; "" if it is accepted."""
         if isinstance(value, list):
             if self.size is not None and len(value) != self.size:
                 return f"a list of {self.size}"

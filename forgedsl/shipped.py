@@ -1,4 +1,4 @@
-"""Where a path of a program is: beside its file, or, as `forgedsl:NAME`, in the package."""
+"""Resolves paths of a program: beside its file, or, as `forgedsl:NAME`, in the package."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def shipped_root() -> Path:
 
 
 def locate(path: str, base_dir: Path) -> Path:
-    """Where a path of a program is; it need not exist."""
+    """Return the location of a path of a program; it need not exist."""
     if path.startswith(SHIPPED):
         return shipped_root() / path.removeprefix(SHIPPED)
     return base_dir / path

@@ -13,7 +13,7 @@ from forgedsl.records import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Where one process group runs: index of its (first) host, GPUs (none on CPU) and processes."""
+    """Place of a process group: index of its (first) host, GPUs (none on CPU) and processes."""
 
     host: int
     gpus: tuple[int, ...]
@@ -65,7 +65,7 @@ class Transport:
         return self.far or all(spot.host == sender.host for spot in receivers)
 
     def copies(self, sender: Spot, receivers: Sequence[Spot]) -> int:
-        """How many times the weights leave the sender's host."""
+        """Return how often the weights leave the sender's host."""
         if self.handed_on:
             return min(BRANCHES, len({s.host for s in receivers if s.host != sender.host}))
         return direct_copies(sender, receivers)
@@ -121,7 +121,7 @@ def row(name: str) -> Transport:
 
 
 def offered(*, linked: bool) -> tuple[Transport, ...]:
-    """What a plan may take, where GPUs of a host are joined by NVLink or not."""
+    """Return the transports that a plan may take, with or without NVLink between GPUs of a host."""
     return tuple(t for t in TRANSPORTS if linked or not t.linked)
 
 

@@ -1,4 +1,4 @@
-"""What `forgec build --emit` can write: one row per name, with the files it makes.
+"""Outputs of `forgec build --emit`: one row per name, with the files it makes.
 
 State (all passes have run) --EMITS--> {path: text}
 
@@ -138,7 +138,7 @@ def _manifest(name: str, manifest: Manifest) -> Callable[[State], Files]:
 
 
 def defaults(job: Job, name: str) -> str:
-    """What is to be said of a manifest of another launcher than the program's; else nothing."""
+    """Return a note on a manifest of another launcher than the program's, or nothing."""
     if (kind := job.launcher.kind) == name:
         return ""
     settings = ", ".join(param.name for param in launcher(name).signature.params)

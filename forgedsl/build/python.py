@@ -59,7 +59,7 @@ def loss_modules(job: Job, name: str) -> dict[str, str]:
 
 
 def loss_stem(name: str) -> str:
-    """Where the files of a loss lie, without their endings."""
+    """Return the path of the files of a loss, without their endings."""
     return "losses/" + re.sub(r"\W", "_", name)
 
 
@@ -252,7 +252,7 @@ class _Main:
             yield statement(f"{self.variable('env', name)} = ", Call("program.environment", args))
 
     def declared(self, kind: str, section: str) -> Iterator[str]:
-        """What operations had declared."""
+        """Yield the declarations of operations, such as buffers."""
         for name, kept in getattr(self.job, section).items():
             args = [(None, name), *self.fields(kept), *self.at(name)]
             yield statement(f"{self.variable(kind, name)} = ", Call(f"program.{kind}", args))
@@ -298,7 +298,7 @@ class _Main:
         return Call("program.node", [*args, *fields, *extra, ("id", node.id), *place])
 
     def owner(self, node: spec.Node) -> str:
-        """What has the method that makes the node."""
+        """Return the object whose method makes the node."""
         owner = operation(node.op).owner
         return owner if owner == "program" else self.variable(owner, node.target)
 

@@ -71,7 +71,7 @@ def calibration_path() -> Path | None:
 
 
 def read_calibration(path: Path | None) -> dict[str, Any] | None:
-    """What a calibration file holds, None where there is none. Raises ValueError."""
+    """Read a calibration file; None if there is none. Raises ValueError."""
     if path is None or not path.is_file():
         return None
     found = json.loads(path.read_text(encoding="utf-8"))

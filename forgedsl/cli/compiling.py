@@ -1,4 +1,4 @@
-"""What commands that compile a file print, and the exit code of its errors.
+"""Output and exit codes of commands that compile a file.
 
 Diagnostics go to stderr. A profile that was chosen because of the host is said first of all.
 """

@@ -1,4 +1,4 @@
-"""What the shell offers behind <TAB>: commands, options, and names read from the file on the line.
+"""Shell completion: commands, options, and names read from the file on the line.
 
     words of the line  ->  Candidate(value, help), ...  ->  lines for bash, zsh or fish
 
@@ -28,7 +28,7 @@ RUNS = ("--resume", "--against")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What may stand at the cursor; `help` is shown beside it by zsh and fish."""
+    """A word that may stand at the cursor; zsh and fish show `help` beside it."""
 
     value: str
     help: str = ""
@@ -56,7 +56,7 @@ def _line(shell: str, environment: Mapping[str, str]) -> tuple[list[str], int]:
 
 
 def _typed(words: Sequence[str], at: int) -> str:
-    """What of the candidate stands there already; bash makes `=` a word of its own."""
+    """Return the part of the candidate that is already typed; bash makes `=` a word of its own."""
     word = words[at] if at < len(words) else ""
     return "" if word == "=" else word
 

@@ -1,4 +1,4 @@
-"""What a run would say of its data and rewards, by the code of the run, before there is one.
+"""Checks of data and rewards before a run, by the code of the run itself.
 
 Lowered --files copied beside the job--> Look at each dataset      what would be left out
                                      `-> problem of each reward    that cannot be loaded
@@ -150,7 +150,7 @@ def _answers(job: Job, name: str, reader: DatasetReader) -> tuple[Rollout, ...]:
 def _look(
     job: Job, name: str, reader: DatasetReader, unmeasured: str, *, offline: bool
 ) -> Look:  # fmt: skip
-    """What there is to say of the rows that a reader has."""
+    """Return what the rows of a reader show: counts, and rows that would be left out."""
     from forgedsl.lint.deep import Look
     from forgedsl.rows import BAD
     from forgedsl.runtime.data.evidence import Evidence, separators
@@ -180,7 +180,7 @@ def _look(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What came of loading a reward and calling it once: a value, or why there is none."""
+    """Result of loading a reward and calling it once: a value, or the reason why there is none."""
 
     value: float | None = None
     unloaded: str = ""

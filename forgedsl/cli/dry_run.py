@@ -163,7 +163,7 @@ def _environments(job: Job, folder: Path, seen: dict[str, Look]) -> str:
 
 
 def _run_folder(request: Request, job: Job, folder: Path) -> str:
-    """Where the run would lie, which must be writable and have room."""
+    """Check that the run folder is writable and has enough disk space."""
     from forgedsl.runtime.disk_space import check_room
 
     wanted = request.run_dir or Path("runs") / f"{job.name}-<time>"

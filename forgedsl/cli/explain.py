@@ -138,7 +138,7 @@ def _word(options: argparse.Namespace) -> int:
 
 
 def _hint(options: argparse.Namespace) -> str:
-    """What of the file may be meant."""
+    """Return names of the file that may be meant."""
     from forgedsl import api
     from forgedsl.explain import provenance
 

@@ -1,4 +1,4 @@
-"""What this host has: GPUs, processors, memory. Nothing heavy is imported to find out.
+"""Resources of this host: GPUs, processors, memory, found without heavy imports.
 
 `host_of` is what `--host` means: this host, or the one that it describes.
 """

@@ -96,7 +96,7 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _say(folder: Path, name: str, files: Mapping[str, str], kept: list[str]) -> None:
-    """What was done, and what to type next."""
+    """Print the files that were written, and the next command."""
     from forgedsl.templates import TEMPLATES
 
     width = max(map(len, files))

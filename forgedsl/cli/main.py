@@ -62,7 +62,7 @@ def _call() -> None:
 
 
 def _flush() -> None:
-    """What Python would do at its exit, where nobody could tell of a failure."""
+    """Flush the streams now: at Python's exit nobody could report a failure."""
     sys.stdout.flush()
 
 
@@ -120,7 +120,7 @@ def _exit_code(error: Exception) -> int:
 
 
 def missing(name: str) -> str:
-    """What to say where a package of the stack that a run needs is not installed."""
+    """Return the message for a missing package that a run needs."""
     from pathlib import Path
 
     from forgedsl.cli.host import detect_gpus

@@ -1,4 +1,4 @@
-"""What every command accepts, read off its parser: for the reference and for completion."""
+"""Options of every command, read from its parser: for the reference and for completion."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Option:
 
     @property
     def shown(self) -> str:
-        """As it is written on a command line."""
+        """Return the option as it is written on a command line."""
         value = " | ".join(self.choices) or self.value
         return f"{', '.join(self.names)} {value}".strip()
 

@@ -48,7 +48,7 @@ def stopped(error: BaseException) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Syntax:
-    """What a command's parser knows: options (whether each takes a value), and how many words."""
+    """Options of a command (True: takes a value), and its number of words."""
 
     command: str
     options: Mapping[str, bool]
@@ -110,7 +110,7 @@ def _with_sets(arguments: Sequence[str], syntax: Syntax) -> list[str]:
 
 
 def _one_dash(token: str, rest: Iterator[str], syntax: Syntax) -> str:
-    """What `-lr 1e-5` or `-profile cpu` was to be."""
+    """Return the intended form of `-lr 1e-5` or `-profile cpu`."""
     name, equals, value = token.lstrip("-").partition("=")
     if f"--{name}" in syntax.options:
         return f"did you mean `--{name}`?"
@@ -168,7 +168,7 @@ def _declared(file: str) -> set[str]:
 
 
 def _too_many(words: Sequence[str], syntax: Syntax) -> str:
-    """What to say of the first word that the command has no place for."""
+    """Return the message for the first word that the command has no place for."""
     assert syntax.num_words is not None
     extra = words[syntax.num_words]
     if extra.endswith(COMPILED) and syntax.num_words == 1:

@@ -72,7 +72,7 @@ def rehearse(request: Request) -> int:
 
 
 def outlook(job: Job, latencies: Latencies) -> str:
-    """How long the rehearsal will take, by simulation of its first steps, and what shortens it."""
+    """Estimate the time of a rehearsal by simulating its first steps; say what shortens it."""
     from forgedsl.plan.cost import time_text
     from forgedsl.runtime.sim.simulation import simulate
 

@@ -1,4 +1,4 @@
-"""What `forgec run --resume` may change, and how two jobs differ."""
+"""Changes that `forgec run --resume` allows, and differences between two jobs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLACE = re.compile(r"[\w.+-]+\.forge:\d+:\d+")
 
 
 class Difference(NamedTuple):
-    """What a setting of a job was and is; a time in seconds, a size in bytes, as the job has it."""
+    """A setting of a job, before and after; times in seconds, sizes in bytes."""
 
     setting: str
     before: Any
@@ -90,7 +90,7 @@ def _of_data(found: Difference) -> bool:
 
 
 def _of_placement(found: Difference) -> bool:
-    """Where and on how many ranks the same is computed: sums are taken in another order."""
+    """True for a setting of placement: the same is computed elsewhere, in another order."""
     path = found.setting.split(".")
     if path[0] == "services":
         return path[2] in ("mesh", "parallel", "activation_checkpoint", "gpu_memory") or (

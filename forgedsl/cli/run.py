@@ -128,7 +128,7 @@ def command(
 
 
 def allowed(given: str, resume: Path | None) -> str:
-    """What a resumed run may change besides its length and what is seen of it."""
+    """Return the classes of changes that a resumed run may have, besides length and output."""
     if given not in ("", "numerics", "data", "placement"):
         raise UsageError(f"--allow knows `numerics`, `data` and `placement`, not `{given}`")
     if given and resume is None:

@@ -1,4 +1,4 @@
-"""What every command that runs a job does: make a run folder, launch, report.
+"""Steps that every command which runs a job shares: make a run folder, launch, report.
 
 Request, Prepared (a job and its files) --> RUN/{job.json, forge.lock, inputs/} --> exit code
 """
@@ -30,7 +30,7 @@ MADE = ("events.jsonl", "metrics.jsonl", "samples.jsonl", "report.html", "tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the command line asks for."""
+    """The request of a command line."""
 
     file: Path | None
     overrides: tuple[str, ...]
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def of_compiling(self) -> list[str]:
-        """What is asked for that only the compiler can do, as it is written."""
+        """Return the options that only the compiler can carry out, as they are written."""
         words = [*self.overrides, *(f"--set-file {path}" for path in self.set_files)]
         words += [f"--profile {self.profile}"] * (self.profile != "auto")
         words += [f"--print-after {name}" for name in self.print_after]

@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 def row_of(run: Path) -> dict[str, Any]:
-    """How a run stands, by its metrics and the ends of its events, which may be long."""
+    """Return the state of a run from its metrics and the end of its events."""
     from forgedsl.runs.data import is_running, jsonl
 
     job = json.loads((run / "job.json").read_text("utf-8"))

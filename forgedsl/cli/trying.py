@@ -1,4 +1,4 @@
-"""What is the user's own code, called once on a row before services start.
+"""Calls the user's own code once on a row before services start.
 
 Job, looks at its data --> an environment is played for one turn, rewards are called
                            `-> what is wrong: told by a dry run, and at the beginning of a run
@@ -37,7 +37,7 @@ NEVER_WORKS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Played:
-    """What came of one turn in an environment; `unseen`: its policy cannot know of its tools."""
+    """Result of one turn in an environment; `unseen`: the prompt does not show its tools."""
 
     problem: str = ""
     cause: str = ""

@@ -1,4 +1,4 @@
-"""What a drawing says of a node, an edge or a mesh on a closer look: types, shapes, rates, memory.
+"""Details of nodes, edges and meshes in a drawing: types, shapes, rates, memory.
 
 Node | edge | MeshPlan + Graph + Plan -> ((field, value), ...)
 """
@@ -19,7 +19,7 @@ Details = tuple[tuple[str, str], ...]
 
 
 def box_details(node: Node, graph: Graph, plan: Plan) -> Details:
-    """Of a node."""
+    """Return the details of a node."""
     return tuple(_box(node, graph, plan))
 
 
@@ -44,7 +44,7 @@ def _box(node: Node, graph: Graph, plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: Plan) -> Details:
-    """Of an edge between two node ids."""
+    """Return the details of an edge between two node ids."""
     names = {node.id: node.name for node in graph.nodes}
     ends = f"{names[source]} -> {names[target]}"
     age = plan.schedule.staleness
@@ -66,7 +66,7 @@ def arrow_details(source: str, target: str, kind: EdgeKind, graph: Graph, plan: 
 
 
 def group_details(mesh: MeshPlan, plan: Plan) -> Details:
-    """Of a mesh."""
+    """Return the details of a mesh."""
     found = [("service", f"{mesh.kind} {mesh.service}"), ("mesh", mesh.text)]
     degrees = ", ".join(f"{name} {d}" for name, d in mesh.split.items())
     if degrees:

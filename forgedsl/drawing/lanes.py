@@ -1,4 +1,4 @@
-"""Where boxes and wires go: columns by rank, a lane for each mesh, wires on tracks of their own.
+"""Layout of boxes and wires: columns by rank, a lane per mesh, wires on tracks of their own.
 
     boxes with lanes + trunks (source, label -> targets) -> Lanes (boxes, tracks, columns, lanes)
 

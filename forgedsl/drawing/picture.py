@@ -1,4 +1,4 @@
-"""What every drawing of the graph shows: boxes, arrows and groups of boxes, still without a format.
+"""Content of every drawing of the graph: boxes, arrows and groups, without a format.
 
     Program + Graph + Plan -> Picture -> text | mermaid | dot | svg
 
@@ -46,7 +46,7 @@ class Arrow:
 
     @property
     def returns(self) -> str:
-        """What it says where it closes a cycle; "" for one that data follow within a step."""
+        """Label of an edge that closes a cycle; "" for one that data follow within a step."""
         if self.kind is EdgeKind.WEIGHTS:
             return f"weights: {self.label}"
         return f"replay: {self.label}" if self.kind is EdgeKind.REPLAY else ""
@@ -160,7 +160,7 @@ def _arrows(graph: Graph, plan: Plan) -> tuple[Arrow, ...]:
 
 
 def sync_text(sync: Node, plan: Plan) -> str:
-    """How weights travel, e.g. "every step, overlapped, age <= 1"."""
+    """Describe a weight sync, e.g. "every step, overlapped, age <= 1"."""
     every = int(sync.settings.get("every", 1))
     parts = ["every step" if every == 1 else f"every {every} steps"]
     if sync.settings.get("overlap", True) and plan.schedule.mode == "async":

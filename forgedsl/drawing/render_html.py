@@ -73,7 +73,7 @@ def _short(name: str) -> str:
 
 
 def _items(scene: Scene) -> dict[str, dict[str, Any]]:
-    """What a closer look at each shape, frame and wire says, by key."""
+    """Return the details of each shape, frame and wire, by key."""
     found: dict[str, dict[str, Any]] = {}
     for key, part in _keyed(scene):
         if isinstance(part, Wire):

@@ -47,7 +47,7 @@ NARROW = 26.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """What one GPU, or one process without a GPU, holds."""
+    """Contents of one GPU, or of one process without a GPU."""
 
     host: int
     gpu: int | None

@@ -20,7 +20,7 @@ from forgedsl.plan.timeline import SYNC, Bar, timeline
 
 
 def mesh_picture(program: Program, graph: Graph, plan: Plan) -> Picture:
-    """Where every process runs, and which of them weights travel to."""
+    """Draw on which host and GPU every process runs, and where weights travel."""
     boxes: list[Box] = []
     first: dict[str, str] = {}
     for process in sorted(processes(plan), key=lambda p: (p.host, p.gpu is None, p.gpu or 0)):

@@ -1,4 +1,4 @@
-"""What a column of a dataset has to be: text or messages, and not the row, a number or a record.
+"""Checks the type of a dataset column: text or messages, not the row, a number or a record.
 
 The type and the form of an expression enter, a diagnostic leaves where no value of it can be one.
 """

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def environment() -> Environment:
-    """What fills in `templates/`: a name that is not given is an error."""
+    """Return the environment for `templates/`; an undefined name is an error."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     return Environment(

@@ -252,7 +252,7 @@ def scalar_name(function: ir.Function) -> str:
 
 
 def returned(tree: Tree, end: int, text: Text, first: str) -> str:
-    """What a generated advantage or filter returns."""
+    """Return the expression that a generated advantage or filter returns."""
     value = tree.values[end]
     if tree.kind == "filter":
         return f"bool({text.code})"
@@ -294,7 +294,7 @@ def docstring(text: str) -> str:
 
 
 def scalar_type(type_: ast.Type) -> str:
-    """How the scalar writer sees a declared type."""
+    """Return the type that the scalar writer uses for a declared type."""
     name = getattr(type_, "name", "")
     table = {"Rollout": "rollout", "Row": "row", "str": "str", "bool": "bool", "list": "list"}
     return table.get(name, "number" if name in ("int", "float", "f32", "i64") else "any")

@@ -297,7 +297,7 @@ class Scalars:
 
 
 def as_text(node: ast.Expr) -> str:
-    """How a number becomes text."""
+    """Write a number as text."""
     written = node.text if isinstance(node, ast.Path) else "..."
     return f"`text({written})` makes text of it"
 

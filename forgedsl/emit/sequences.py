@@ -313,7 +313,7 @@ class _Writer:
         return name
 
     def _final(self) -> tuple[list[str], list[tuple[str, str]]]:
-        """What follows from the sums over the batch."""
+        """Write the part that follows the sums over the batch."""
         scalars = [(name, n) for name, n in self.ends if not self.tree.values[n].type.axes]
         if not scalars:
             return [], []

@@ -228,7 +228,7 @@ class Writer:
         return self.texts[node]
 
     def _needed(self, ends: list[int]) -> list[int]:
-        """What `ends` depend on, not looking behind what is given."""
+        """Return the values that `ends` depend on, without those behind `given`."""
         cut = [
             replace(value, args=()) if node in self.texts else value
             for node, value in enumerate(self.tree.values)

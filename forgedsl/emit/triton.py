@@ -176,7 +176,7 @@ def row_function(derivative: Tree, sums: tuple[int, ...], sources: Mapping[str, 
 
 
 def index_of(type_: TensorType) -> str:
-    """What numbers the entries of an input."""
+    """Return the index of the entries of an input."""
     return "row" if type_.tokens else "pair" if "P" in type_.axes else "seq"
 
 

@@ -1,2 +1,2 @@
-"""What `forgec explain` and `forgec doc` say: pages of codes, origins of values, losses as
+"""Texts of `forgec explain` and `forgec doc`: pages of codes, origins of values, losses as
 mathematics."""

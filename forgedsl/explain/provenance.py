@@ -1,4 +1,4 @@
-"""Where a value comes from: `forgec explain trainer.procs FILE`.
+"""Provenance of a value: `forgec explain trainer.procs FILE`.
 
 the file loaded once per layer (as written, + profile, + each override)  ->  a table of what
 each layer made of one setting, parameter, or of all settings of a declaration
@@ -43,7 +43,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What a layer made of the value, and where."""
+    """The value after a layer, and the place that set it."""
 
     layer: str
     value: str
@@ -122,7 +122,7 @@ def in_force(name: str, state: Layer) -> Row | None:
 
 
 def _split(name: str, program: Program) -> tuple[str, str]:
-    """What is declared, which has dots in its name if a module declares it, and the setting."""
+    """Split a path into the declaration, with dots if a module declares it, and the setting."""
     parts = name.split(".")
     known = _settings(program).keys() | program.params.keys()
     for end in range(len(parts), 0, -1):

@@ -1,4 +1,4 @@
-"""What a model family is to the compiler, and the decoder that all of them are variants of.
+"""Facts of a model family for the compiler, and the decoder that all of them are variants of.
 
     config.json  --read-->  Dims  --write-->  config.json        (one model)
     Family: names, published sizes, names on the hub, what of a config.json it does not carry out
@@ -216,6 +216,6 @@ def _rope(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
 
 
 def difference(ours: Dims, theirs: Dims) -> str:
-    """Where two descriptions of a model differ, "hidden 128, not 64"; "" if nowhere."""
+    """Describe where two models differ, "hidden 128, not 64"; "" if nowhere."""
     names: Sequence[str] = [n for n in SHAPE if getattr(ours, n) != getattr(theirs, n)]
     return ", ".join(f"{n} {getattr(theirs, n)}, not {getattr(ours, n)}" for n in names)

@@ -32,7 +32,7 @@ class Notes:
         self.taken = [False] * len(self.starts)
 
     def silent(self) -> Notes:
-        """The same source, its comments left alone."""
+        """Return the same source without its comments."""
         notes = Notes(None)
         notes.source = self.source
         return notes

@@ -58,7 +58,7 @@ def piece(node: ast.Node, printer: Expressions) -> Piece:
 
 
 def _plain(node: ast.Node, printer: Expressions) -> Doc:
-    """What is never aligned and has no block."""
+    """Format a piece that is never aligned and has no block."""
     match node:
         case ast.Edition():
             return f"forge {node.number}"

@@ -1,4 +1,4 @@
-"""What every step of resolution shares: where diagnostics go, and how they are worded.
+"""Context that every step of resolution shares: the reporter, and the wording of diagnostics.
 
 `ERROR` is the value of everything that already has a diagnostic: passes hand it on silently, so
 that one mistake gives one message.

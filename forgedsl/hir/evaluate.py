@@ -65,7 +65,7 @@ MAX_BITS = 4096
 
 
 class Names(Protocol):
-    """Where a constant expression finds the values of its names."""
+    """Scope in which a constant expression finds the values of its names."""
 
     def value_of(self, path: ast.Path) -> Any: ...
 

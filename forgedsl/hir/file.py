@@ -58,7 +58,7 @@ class File(ABC):
     # ---- names
 
     def in_use(self) -> set[str]:
-        """What is used, in the end; functions that only use each other are not."""
+        """Return the names in use; functions that only use each other are not."""
         found = set(self.used)
         for name in self.used_by:
             found |= {used for used in self.used_by[name] if name not in self._within(used)}

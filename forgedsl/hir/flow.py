@@ -115,7 +115,7 @@ class FlowResolver:
             self.failed.add(name)
 
     def _called(self, name: str, value: ast.Expr) -> str:
-        """What to write for a value that is no call."""
+        """Suggest the text for a value that is no call."""
         if isinstance(value, ast.Path) and value.text not in self.edges:
             declared, depth = self.resolver.declared_at(value)
             found = self.resolver.scope.lookup(value.parts)

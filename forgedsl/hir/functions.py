@@ -73,7 +73,7 @@ def _statements(decl: ast.FnDecl, body: ast.Block, ctx: Context) -> tuple[Statem
 
 
 def _instead(word: str, *, is_loss: bool) -> str:
-    """What stands for the other kind's last statement."""
+    """Return the last statement that the other kind of function has."""
     if is_loss:
         return "a loss ends with `minimize`" if word == "return" else ""
     return "only a loss has `minimize` and `report`" if word in {"minimize", "report"} else ""
@@ -164,7 +164,7 @@ class BodyChecker:
         self.ctx.unknown("F101", "undefined name", head, span, self._candidates(), self._hint(path))
 
     def _hint(self, path: ast.Path) -> str:
-        """What could have been meant by a name that nothing is spelt like."""
+        """Suggest a meaning for a name that no known name is similar to."""
         name = path.parts[0]
         if "Row" in self.locals.values():
             return f"a column is read as `row.{name}`"
@@ -372,7 +372,7 @@ def check_deferred(value: Deferred, kind: str, ctx: Context, used: set[str]) -> 
 
 
 def called(path: ast.Path, function: Function, before: str = "") -> str:
-    """What to write where a function stands without its arguments."""
+    """Suggest the call where a function stands without its arguments."""
     takes = [field.name for field in function.fields if field.default is None]
     if function.kind in ("advantage", "filter"):
         takes[:1] = ["score"]
@@ -414,7 +414,7 @@ def check_type(type_: ast.Type, ctx: Context) -> None:
 
 
 def as_reward(path: ast.Path, module: Scope) -> str | None:
-    """What to write for a standard reward where a value or a function of `module` is wanted."""
+    """Suggest the text for a standard reward where a value or a function of `module` is wanted."""
     if not module.module.startswith("std/") or path.parts[-1] not in STANDARD_REWARDS:
         return None
     return f"declare it with `reward correct = {path.text}`, and say `correct` here"

@@ -161,7 +161,7 @@ def unknown_member(resolver: File, path: ast.Path, candidates: Iterable[str] = (
 
 
 def _stays_behind(module: File, alias: str, name: str) -> tuple[str, str] | None:
-    """What there is to say of a name that an import does not bring, and what to do."""
+    """Describe a name that an import does not bring, and the remedy."""
     table = module.table
     declared = table.declared.get(name)
     if table.flow is not None and table.flow.name == name:
@@ -229,7 +229,7 @@ def needed(
 def places(
     resolver: File, declared: Iterable[str], functions: Mapping[str, Function]
 ) -> dict[str, Span]:
-    """Where everything of a module stands that the program names."""
+    """Return the places of everything of a module that the program names."""
     table = resolver.table
     found = {name: table.declared[name].name_span for name in declared if "." in name}
     for module in modules(resolver):

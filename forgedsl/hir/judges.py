@@ -109,7 +109,7 @@ def _scorer(
 
 
 def _template_problem(resolver: File, prompt: str, value: ast.Expr) -> str | bool:
-    """What is wrong with a template; True if that has been reported."""
+    """Return the problem of a template; True if it has been reported."""
     try:
         found = holes(prompt)
     except ValueError as error:

@@ -73,7 +73,7 @@ def _brace(value: str, width: int) -> str:
 
 
 def _operands(expr: ast.Expr) -> Iterator[ast.Expr]:
-    """What stands between the operators; a call is one operand."""
+    """Return the operands between the operators; a call is one operand."""
     match expr:
         case ast.Binary():
             yield from _operands(expr.left)

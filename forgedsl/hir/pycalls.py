@@ -1,4 +1,4 @@
-"""What each parameter of a Python reward is given, by its name or else its place.
+"""Arguments of a Python reward, chosen by parameter name or else by position.
 
     prompt, messages, response (completion, output), target, rollout, row      by name
     the first of several may be called `r`: the rollout, then the target
@@ -34,7 +34,7 @@ class Inputs:
 
 
 def inputs_of(function: PythonFunction) -> Inputs | str:
-    """What a call gives, or why it cannot be called as a reward."""
+    """Return the arguments of a call, or the reason why it cannot be called as a reward."""
     free = [param for param in function.params if param.name not in function.args]
     if any(param.name in TRL and param.name.endswith("s") for param in free):
         return _trl(function, free)

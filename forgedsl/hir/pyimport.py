@@ -85,7 +85,7 @@ class PythonCallable:
 
 
 def callables(tree: python.Module) -> dict[str, PythonCallable]:
-    """What a reward can be, by name."""
+    """Return the callables that can be rewards, by name."""
     import ast as python
 
     found: dict[str, PythonCallable] = {}
@@ -113,7 +113,7 @@ def callables(tree: python.Module) -> dict[str, PythonCallable]:
 
 
 def _others(tree: python.Module) -> Iterator[tuple[str, str]]:
-    """What else has a name in a file, and why it is no reward."""
+    """Return the other names of a file, and why each is no reward."""
     import ast as python
 
     for node in tree.body:

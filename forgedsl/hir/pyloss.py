@@ -75,7 +75,7 @@ def _path(body: ast.Expr | ast.Block) -> ast.Path | None:
 
 
 def _problems(decl: ast.FnDecl, found: PythonModule) -> Iterator[tuple[str, Span, str]]:
-    """What keeps the class from being called with the fields: message, place, help."""
+    """Yield what keeps the class from being called with the fields: message, place, help."""
     where = decl.body.span
     taken = {param.name for param in found.forward}
     declared = {field.name for field in decl.fields}

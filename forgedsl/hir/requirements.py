@@ -63,7 +63,7 @@ def _failed(requirement: ast.Require, resolver: File) -> None:
 
 
 def _origins(test: ast.Expr, resolver: File) -> list[str]:
-    """Where the operands come from: those that an override or a profile decides, else all."""
+    """Return the origins of the operands: those that an override or a profile decides, else all."""
     paths = {path.text: path for path in _paths(test)}
     found = {text: _provenance(path, resolver) for text, path in paths.items()}
     changed = {text: where for text, (where, layer) in found.items() if layer not in ("", "file")}

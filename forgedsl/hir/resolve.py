@@ -85,7 +85,7 @@ def _assembled(
     decls: dict[str, Decl],
     flow: tuple[FlowStep, ...],
 ) -> Program:
-    """What is the program's own, and what that needs of its modules."""
+    """Assemble the program's own declarations and what they need of modules."""
     table = resolver.table
     if resolver.modules:
         needed = imports.needed(decls, rewards, environments, flow)

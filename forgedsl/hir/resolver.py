@@ -34,7 +34,7 @@ ASYNC_ONLY = ("max_policy_age", "window", "on_stale", "starve_timeout")
 
 
 class Resolver(File):
-    """What is behind a `File`: layers, settings on demand, declarations."""
+    """Resolver behind a `File`: layers, settings on demand, declarations."""
 
     def __init__(
         self,
@@ -226,7 +226,7 @@ class Resolver(File):
         return None
 
     def _schedule_mode(self) -> None:
-        """What only `schedule async` has: a stronger `schedule sync` drops it, else it is wrong."""
+        """Check settings that only `schedule async` has: a stronger `schedule sync` drops them."""
         declared = self.table.declared["schedule"]
         if declared.label != "sync":
             return

@@ -293,7 +293,7 @@ def _form_of(text: str, type_: Type) -> str:
 
 
 def _not_of_hub(text: str, type_: Type) -> str:
-    """What to write for an id that no repository has: a file, a folder, the address of a page."""
+    """Suggest the text for an id that no repository has: a file, a folder, an address of a page."""
     page = re.match(r"(?:https?://)?(?:huggingface|hf)\.co/(?:datasets/)?([\w.-]+/[\w.-]+)", text)
     if page is not None:
         return f'write `hf("{page[1]}")`'

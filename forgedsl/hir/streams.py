@@ -1,4 +1,4 @@
-"""What cannot stand where the flow reads a stream, reported: constants, arithmetic, datasets.
+"""Reports what cannot stand where the flow reads a stream: constants, arithmetic, datasets.
 
 batch = replay(kept, adv = norm(score) * 2)     streams are computed with in an advantage
 rollout = generator.sample(sums, n = 8)         a dataset is drawn from

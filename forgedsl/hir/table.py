@@ -85,7 +85,7 @@ class Table:
         return (*self.params, *self.settable(), *self.imports)
 
     def settable(self) -> dict[str, Declared]:
-        """What has settings, by name; `sync` is every sync of the flow."""
+        """Return everything that has settings, by name; `sync` is every sync of the flow."""
         syncs = list(self.syncs.values())
         every = {"sync": syncs[0]} if syncs else {}
         return {**self.declared, **every, **{each.name: each for each in syncs[1:] and syncs}}

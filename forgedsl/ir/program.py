@@ -304,7 +304,7 @@ class Program:
 
     @property
     def for_operations(self) -> tuple[Decl, ...]:
-        """What is declared for operations, such as buffers."""
+        """Declarations of operations, such as buffers."""
         return tuple(decl for group in self.declared.values() for decl in group.values())
 
 

@@ -202,7 +202,7 @@ class Service(Spec):
 
     @property
     def on_nan(self) -> Literal["stop", "skip"]:
-        """What a step does whose loss or gradient is no number."""
+        """Action of a step whose loss or gradient is not finite."""
         return "stop"
 
 
@@ -257,7 +257,7 @@ class VllmParallel(Spec):
 
 
 class Sampler(Service):
-    """What samples completions, and takes weights of a sync."""
+    """A service that samples completions and takes weights of a sync."""
 
     parallel: VllmParallel = VllmParallel()
     sampling: Sampling
@@ -265,7 +265,7 @@ class Sampler(Service):
 
     @property
     def hosts(self) -> int:
-        """Of an engine."""
+        """Number of hosts of an engine."""
         return self.mesh.hosts
 
     @property

@@ -1,4 +1,4 @@
-"""What a launcher is to the compiler: its settings, how far it reaches, what it submits.
+"""Facts of a launcher: its settings, which hosts it reaches, what it submits.
 
 How it starts hosts is `runtime/hosts/NAME.py`. To add one: docs/design/launchers.md.
 """
@@ -75,7 +75,7 @@ class Launcher:
 
 
 def signature(name: str, doc: str, *params: Parameter, instead: str = "") -> Signature:
-    """How it is written: `name(...)`."""
+    """Return the call form: `name(...)`."""
     return Signature(name=name, params=params, doc=doc, instead=instead)
 
 

@@ -32,7 +32,7 @@ WORKERS, RANK = "FORGE_WORKERS", "JOB_COMPLETION_INDEX"
 
 
 def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
-    """What `kubectl apply` takes."""
+    """Return the manifests for `kubectl apply`."""
     pod = re.sub(r"[^a-z0-9]+", "-", asked.name.lower()).strip("-")[:50] or "forge"
     return rendered(
         "k8s.yaml.j2",
@@ -52,7 +52,7 @@ def manifests(asked: Allocation, args: Mapping[str, Any]) -> str:
 
 
 def _limits(asked: Allocation) -> list[tuple[str, Any]]:
-    """What a pod may use."""
+    """Return the resource limits of a pod."""
     memory = None if asked.memory is None else f"{asked.memory // GIB}Gi"
     found = [("nvidia.com/gpu", asked.gpus or None), ("cpu", asked.cpus), ("memory", memory)]
     return [(name, value) for name, value in found if value is not None]

@@ -1,4 +1,4 @@
-"""What is reported: [tool.forgec.lint] of the nearest pyproject.toml, and the command line.
+"""Selection of findings: [tool.forgec.lint] of the nearest pyproject.toml, and the command line.
 
     select = ["ALL"]  ignore = ["L412"]        warnings and infos by code or prefix; the more
                                                specific wins; pedantic rules are off unless selected
@@ -138,7 +138,7 @@ def _codes(key: str, value: Any) -> tuple[str, ...]:
 
 
 def checked(config: Config) -> Config:
-    """The same configuration. Raises ConfigError if a selector has no meaning."""
+    """Check and return the configuration. Raises ConfigError if a selector has no meaning."""
     ignored = [*config.ignore, *(code for codes in config.per_file.values() for code in codes)]
     for selector in (*(config.select or ()), *ignored, *config.error, *config.warn):
         if selector != "ALL" and not (

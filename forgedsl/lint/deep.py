@@ -149,7 +149,7 @@ def check(view: View, planned: tuple[Graph, Plan] | None, outside: Outside) -> I
 
 
 def _say(view: View, dataset: Dataset, name: str, look: Look) -> None:
-    """What was looked at, and what was not."""
+    """Say which datasets were read, and which were not."""
     if look.unread:
         _tell(view, f"rows of {name} not looked at: {look.unread}")
     elif look.checked:
@@ -280,7 +280,7 @@ def _sense(view: View, name: str, look: Look) -> Iterator[Diagnostic]:
 
 
 def _written_text(dataset: Decl, text: str) -> Span | None:
-    """Where a separator stands."""
+    """Return the place of a string, such as a separator, in the expressions of a dataset."""
     values = (s.value for s in dataset.settings.values())
     found = (n for v in values if isinstance(v, Deferred) for n in walk(v.expr))
     return next((n.span for n in found if isinstance(n, ast.String) and n.value == text), None)

@@ -43,7 +43,7 @@ HERE = "this host"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deep:
-    """What --deep looks at besides the text: this host, and by `outside` data and rewards."""
+    """Inputs of --deep besides the text: this host, and by `outside` data and rewards."""
 
     host: Host
     outside: Outside
@@ -150,7 +150,7 @@ def _looked_at(
 
 
 def _looked(shared: Shared) -> tuple[str, ...]:
-    """What --deep has looked at, with the profiles unless it is of the file as written too."""
+    """Describe what --deep has read, with the profiles unless it is of the file as written too."""
     return tuple(
         text if "" in profiles else f"{text} (profile {', '.join(profiles)})"
         for text, profiles in shared.looked.items()
@@ -222,7 +222,7 @@ def _check(
 
 
 def _check_bodies(view: View, reporter: Reporter) -> None:
-    """What only writing the bodies finds: dtypes of rewards, rubrics and columns of data."""
+    """Find what only writing the bodies shows: dtypes of rewards, rubrics and columns of data."""
     from forgedsl.emit.python import ProgramWriter
 
     ProgramWriter(view.program, {}, reporter).bodies(sound=view.located)

@@ -1,4 +1,4 @@
-"""What follows from the structure of a loss, shared by all losses and views that have it.
+"""Facts that follow from the structure of a loss, shared by all losses and views that have it.
 
     Tree  ->  structure (operations, operands, constants, types)  ->  Facts: gradient, intervals,
                                                                       answers of rules
@@ -67,7 +67,7 @@ class Facts:
 
     @cached_property
     def num_primal(self) -> int:
-        """How many values of the gradient are those of the loss itself; they come first."""
+        """Number of values of the gradient that are of the loss itself; they come first."""
         return len(reachable(self.tree.values, [value for _, value in self.tree.outputs]))
 
     def origin(self, node: int) -> int | None:

@@ -33,7 +33,7 @@ COUNTS = ("num_tokens", "num_steps", "truncated", "mask", "last")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spot:
-    """Where a finding is shown. `also` are the library lines on the way, `related` the inmost."""
+    """Place of a finding. `also` are the library lines on the way, `related` the innermost."""
 
     span: Span
     chain: tuple[ast.Expr, ...] = ()
@@ -113,7 +113,7 @@ class LossView:
 
     @property
     def place(self) -> Span:
-        """Where the step names it."""
+        """The place where the step names the loss."""
         assert self.step is not None
         origin = self._named.origin.span if self._named is not None else None
         return origin or self.step.span
@@ -230,7 +230,7 @@ class LossView:
         return self.point(**where)(self.tree.output("loss")).slope
 
     def gain(self, *, weight: float = 1.0, **where: Any) -> float:
-        """What an advantage, or the data itself, adds to d loss / d logprob."""
+        """Return what an advantage, or the data itself, adds to d loss / d logprob."""
         if self.is_pairs:
             return self.slope(side="chosen", **where)
         if any(name in self.read for name in self.fields("weight")):
@@ -253,7 +253,7 @@ class LossView:
     # ---- places
 
     def spot(self, node: int) -> Spot:
-        """Where value `node` of the tree stands: in the file of the loss, or where it is used."""
+        """Return the place of value `node`: in the file of the loss, or where it is used."""
         chain = self.located.chains[node]
         spans = [expr.span for expr in chain] or [self.tree.values[node].span]
         shown = spans[-1]

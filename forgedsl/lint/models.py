@@ -1,4 +1,4 @@
-"""What is known of a model from its declaration."""
+"""Facts of a model that its declaration gives."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How a Python reward ends: what it returns, on which way. Read from its text, never run."""
+"""Finds the return statements of a Python reward by reading its source, without running it."""
 
 import ast
 
@@ -36,7 +36,7 @@ def _gives(node: ast.AST, names: set[str]) -> bool:
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:
-    """What is in a node, functions in it left out."""
+    """Yield the nodes inside of a node, without nested functions."""
     found: list[ast.AST] = []
     for child in ast.iter_child_nodes(node):
         if not isinstance(child, NESTED):

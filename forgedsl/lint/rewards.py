@@ -379,7 +379,7 @@ def python_rewards(view: View) -> list[PythonReward]:
 
 
 def place_of(reward: RewardDecl, view: View, setting: str = "") -> Span:
-    """Where a setting of a reward is written, else the name of the reward."""
+    """Return the place of a setting of a reward, else of the reward's name."""
     if setting and reward.settings[setting].origin.span is not None:
         return reward.settings[setting].origin.span  # type: ignore[return-value]
     return view.program.spans.get(reward.name, reward.span)

@@ -105,7 +105,7 @@ def _suppressions(source: SourceFile) -> Iterator[Suppression]:
 
 
 def _around(text: str, comment: Comment) -> Span:
-    """What goes when the comment goes."""
+    """Return the span that is removed together with the comment."""
     start, end = len(text[: comment.span.start].rstrip(" \t")), _shown(comment).end
     if comment.own_line:
         end = min(comment.span.end + 1, len(text))

@@ -1,4 +1,4 @@
-"""What rules look at: a resolved program with its losses, advantages and filters as typed trees.
+"""View of a program for rules: resolved, with losses, advantages and filters as typed trees.
 
     Program  ->  View: losses (LossView), groups (advantages and filters), facts of the flow
 
@@ -254,5 +254,5 @@ def is_closed(function: Function) -> bool:
 
 
 def place(value: Value, decl: Decl) -> Span:
-    """Where a setting was written, else the name of its declaration."""
+    """Return the place of a setting, else of the name of its declaration."""
     return value.origin.span or decl.name_span

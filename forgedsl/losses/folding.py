@@ -1,4 +1,4 @@
-"""What folding took away: fields the objective mentions but no longer needs.
+"""Fields that folding has removed: the objective mentions them but no longer needs them.
 
 With `beta = 0.0` the objective of a GRPO loss mentions `ref` and does not need it. A report that
 would still read such a field goes too, so that the field, the edge that feeds it and the service

@@ -61,7 +61,7 @@ class Point:
         self._bypass: tuple[int, int] | None = None
 
     def bypassing(self, node: int, arg: int) -> Point:
-        """The same point, with the slope of `arg` let through `node` as if it were the identity."""
+        """Return the point with the slope of `arg` passing through `node` as by the identity."""
         other = Point(self.values, self.inputs, wrt=self.wrt, default=self.default)
         other._bypass = (node, arg)
         return other

@@ -27,7 +27,7 @@ def policy_dependent(tree: Tree) -> frozenset[int]:
 
 
 def phase(gradient: Tree) -> str:
-    """How the gradient of a loss couples tokens."""
+    """Return how the gradient of a loss couples tokens."""
     policy = policy_dependent(gradient)
     coupling = {
         value.op

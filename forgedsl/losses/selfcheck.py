@@ -38,7 +38,7 @@ class Kink:
 
 
 def kinks(tree: Tree) -> tuple[Kink, ...]:
-    """Where the gradient of `tree` jumps, in the order of the source."""
+    """Return the places where the gradient of `tree` jumps, in the order of the source."""
     found: dict[int, Kink] = {}
     stack, seen = [tree.output("loss")], set[int]()
     while stack:

@@ -65,7 +65,7 @@ PYTHON: dict[str, Callable[..., Any]] = {
 
 
 def fold(op: str, args: Sequence[Value]) -> Same | Negative | Constant | None:
-    """What `op(args)` equals. Raises ArithmeticError or ValueError if a constant is undefined."""
+    """Return the value of `op(args)`. Raises ArithmeticError or ValueError if it is undefined."""
     if op in PYTHON and all(arg.op == "const" for arg in args):
         return Constant(PYTHON[op](*(arg.attr for arg in args)))
     if op == "where" and args[0].op == "const":

@@ -1,4 +1,4 @@
-"""Where the values of a tree stand in the source, through the functions that were inlined.
+"""Source places of the values of a tree, through the functions that were inlined.
 
     hir.Function  ->  locate  ->  Located: its Tree, and for every value the expressions it is part
                                   of, innermost first, one for each function on the way

@@ -157,7 +157,7 @@ def plain(value: Any) -> Any:
 
 
 def _origins(program: Program, graph: Graph, place: Callable[[Span], str]) -> dict[str, str]:
-    """Where each declaration and node of the job stands."""
+    """Return the source place of each declaration and node of the job."""
     found = {name: place(span) for name, span in program.spans.items()}
     found |= {node.name: place(node.span) for node in graph.nodes if node.name not in found}
     return {name: text for name, text in sorted(found.items()) if text}

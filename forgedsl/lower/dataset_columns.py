@@ -1,4 +1,4 @@
-"""What a job asks of the rows of its datasets: columns that rewards take, and what reads them.
+"""Demands of a job on the rows of its datasets: columns that rewards take, and what reads them.
 
 Job, dataset --> rewards that judge answers to it, columns that those cannot do without
 """
@@ -12,7 +12,7 @@ READS = frozenset({Role.PROMPTS, Role.PAIRS, Role.SUPERVISED})
 
 
 def read_by(job: Job, dataset: str) -> tuple[Role, int]:
-    """What rows of a dataset are read as (one of `READS`), and the tokens of a row of the trainer.
+    """Return how rows of a dataset are read (one of `READS`), and the tokens of a trainer's row.
     An eval reads prompts, if it does not measure a loss."""
     measured = (job.losses[e.loss] for e in job.evals.values() if e.dataset == dataset and e.loss)
     of_evals = (Role.PAIRS if loss.paired else Role.SUPERVISED for loss in measured)

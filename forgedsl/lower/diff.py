@@ -1,4 +1,4 @@
-"""How two jobs differ, and what each difference can change.
+"""Differences between two jobs, and what each can change.
 
     Job + Job -> Change (class, setting, before, after, place)
 
@@ -282,7 +282,7 @@ def _params(old: Job, new: Job, impact: str) -> Iterator[Change]:
 
 
 def _text(old: Job, new: Job) -> Iterator[Change]:
-    """What changed only in the text: profile, compiler, places of declarations."""
+    """Return changes of the text alone: profile, compiler, places of declarations."""
     for field in ("profile", "compiler"):
         left, right = getattr(old, field), getattr(new, field)
         if left != right:

@@ -89,7 +89,7 @@ def _node(program: Program, graph: Graph, node: Node, plan: Plan, place: Place) 
 
 
 def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float:
-    """Of a whole trajectory, which may be tried twice; its driver keeps the `deadline` itself."""
+    """Return the timeout of a trajectory, which may be tried twice; its driver keeps `deadline`."""
     shop = environment_of(program, settings)
     assert shop is not None
     deadline, turns = shop.settings["deadline"].value, settings.get("max_turns")
@@ -99,7 +99,7 @@ def _played(program: Program, settings: Mapping[str, Any], turn: float) -> float
 
 
 def lower_declared(program: Program, graph: Graph) -> dict[str, Any]:
-    """What operations had declared and the flow uses, by section of the job and name."""
+    """Lower the declarations of operations that the flow uses, by section of the job and name."""
     found: dict[str, Any] = {}
     for node in graph.nodes:
         if (declares := operation(node.op).declares) is not None:

@@ -120,7 +120,7 @@ def _judge(
 def lower_environments(
     program: Program, graph: Graph, files: InputFiles
 ) -> dict[str, job.Environment]:
-    """What the flow and the evals play in."""
+    """Lower the environments of the flow and of evals."""
     found = {}
     for name in played(program, graph):
         decl = program.environments[name]

@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # pydantic, which building alone has no use for
 
 
 def num_hosts(job: Job) -> int:
-    """How many the plan uses."""
+    """Return the number of hosts that the plan uses."""
     meshes = [service.mesh for service in job.services.values()]
     used = [hosts_of(mesh, replica).stop for mesh in meshes for replica in range(mesh.replicas)]
     return max(job.launcher.pools + 1, *used)

@@ -298,7 +298,7 @@ class Node(Spec):
 
     @property
     def roles(self) -> frozenset[Role]:
-        """What it does in the flow."""
+        """The roles of the node in the flow."""
         return operation(self.op).roles
 
     @property
@@ -442,7 +442,7 @@ class Job(Spec):
         return next((node.target for node in self.nodes if Role.UPDATES in node.roles), "")
 
     def sealed(self) -> Job:
-        """The same job with `content_hash` computed (sha256 of the canonical JSON without it)."""
+        """Return the job with its `content_hash` (sha256 of the canonical JSON without it)."""
         return self.model_copy(update={"content_hash": self.digest()})
 
     def digest(self) -> str:

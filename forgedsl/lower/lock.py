@@ -120,7 +120,7 @@ def _pin(source: Any, lock: dict[str, Any], section: str, name: str) -> Any:
 
 
 def choices(chosen: dict[str, str]) -> tuple[str, ...]:
-    """What a plan chose, as overrides."""
+    """Return the choices of a plan as overrides."""
     return tuple(f"{path}={value}" for path, value in chosen.items())
 
 
@@ -214,6 +214,6 @@ def _key(name: str) -> str:
 
 
 def _sha256(value: Any) -> str:
-    """Of a text, or of the canonical JSON of anything else."""
+    """Return the sha256 of a text, or of the canonical JSON of anything else."""
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -92,7 +92,7 @@ def _room(program: Program, graph: Graph, plan: Plan, dataset: str) -> int | Non
 
 
 def _eval_room(program: Program, graph: Graph, plan: Plan, decl: Decl) -> int | None:
-    """The same of an eval, whose completions nobody trains on; a loss has none."""
+    """Return the longest prompt of an eval, whose completions nobody trains on; a loss has none."""
     if decl.settings["loss"].value is not None:
         return None
     service = program.services[eval_service(graph)]

@@ -1,4 +1,4 @@
-"""What a job is, in a few lines for people."""
+"""Summary of a job, in a few lines for people."""
 
 from __future__ import annotations
 

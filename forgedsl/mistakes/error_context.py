@@ -1,4 +1,4 @@
-"""Where the parser stopped: the token there, what it could have taken, and the text before."""
+"""Position at which the parser stopped: the token there, the allowed ones, the text before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PAIRS = {")": "(", "]": "[", "}": "{"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where the parser stopped: the token there and the text before it."""
+    """Position at which the parser stopped: the token there and the text before it."""
 
     source: SourceFile
     start: int

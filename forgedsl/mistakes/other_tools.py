@@ -1,4 +1,4 @@
-"""What people type out of habit -> what is meant here.
+"""Names of other tools -> their equivalents here.
 
 HABITS, FUNCTION_HABITS: names of TRL, torchforge, verl and torch, looked up when a name is unknown.
 `whole_addresses`: `--set lr=1e-5` for `trainer.optimizer.lr`. `as_override`: `trainer.procs:4` for
@@ -139,7 +139,7 @@ def habit(name: str) -> str:
 
 
 def function_habit(name: str) -> str:
-    """The same for the name of a function."""
+    """Return the equivalent of a function name of another tool."""
     ours = FUNCTION_HABITS.get(name)
     return "" if ours is None else f"here that is {ours}"
 
@@ -157,7 +157,7 @@ def misspelt_option(name: str) -> str:
 
 
 def as_override(text: str) -> str:
-    """What an argument without `=` was to be, or the general form."""
+    """Return the intended override of an argument without `=`, or the general form."""
     colon = re.fullmatch(r"([\w.]+):\s*(\S+)", text)
     if colon is not None:
         return f"did you mean `{colon[1]}={colon[2]}`?"

@@ -117,7 +117,7 @@ def siblings_text(node: Node, sizes: Sizes, *, longest: bool = False) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declaration:
-    """What an operation needs to be declared: `buffer good { ... }`.
+    """Declaration that an operation needs: `buffer good { ... }`.
 
     shown    an example, for the reference
     heading  of the declarations in the page of a file; `program` is that in a generated program

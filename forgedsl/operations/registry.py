@@ -71,7 +71,7 @@ def written(owner: str, method: str = "") -> tuple[Operation, Form] | None:
 
 
 def declarations() -> dict[str, Declaration]:
-    """What operations of this tree need to be declared, by the kind of declaration."""
+    """Return the declarations that operations of this tree need, by kind."""
     found = (each.declares for each in OPERATIONS)
     return {each.kind.name: each for each in found if each is not None}
 

@@ -1,4 +1,4 @@
-"""What the passes hand on: the request, what was made so far, and where diagnostics go."""
+"""State that passes hand on: the request, the results so far, and the reporter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to compile. `host` is None where nothing was probed."""
+    """Request of a compilation. `host` is None if no host was probed."""
 
     path: Path
     profile: str = "auto"
@@ -51,5 +51,5 @@ class State:
 
     @property
     def folder(self) -> Path:
-        """What paths in the file are relative to."""
+        """Folder that paths in the file are relative to."""
         return self.request.path.parent

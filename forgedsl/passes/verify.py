@@ -1,4 +1,4 @@
-"""What must hold of each IR: one table per pass of (what, who breaks it).
+"""Invariants of each IR: one table per pass of (invariant, function that yields violations).
 
 A rule yields a text for everything that breaks it, and nothing if all is well. Rules are about our
 own passes, not about the user's file: that is what diagnostics are for.

@@ -131,7 +131,7 @@ def _group_nodes(graph: Graph, source: Node) -> tuple[Node, ...]:
 def _edges(
     graph: Graph, node: Node, tokens: dict[str, int], capacity: int
 ) -> tuple[Counter[str], Counter[str]]:
-    """What one firing of `node` takes and makes; adds the room of its edges to `tokens`."""
+    """Return what one firing of `node` takes and makes; adds capacities of edges to `tokens`."""
     consumes: Counter[str] = Counter()
     produces: Counter[str] = Counter()
     peers = _group_nodes(graph, graph.node(node.root or node.name))

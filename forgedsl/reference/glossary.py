@@ -1,4 +1,4 @@
-"""What a word means that is the same in all files, for `forgec explain WORD`.
+"""Glossary of words that mean the same in all files, for `forgec explain WORD`.
 
 A kind, a kind of service, a word of the language, a statement of a flow, something in expressions,
 or a setting, by its whole name or its end (`lr`, `optimizer`).

@@ -85,7 +85,7 @@ MEANINGS = {
 
 
 def _statements() -> dict[str, str]:
-    """What each statement is, by its word; a word that two kinds have says both."""
+    """Return the meaning of each statement by its word; a word of two kinds has both meanings."""
     found: dict[str, str] = {}
     for unit in operations():
         for form in unit.forms:
@@ -118,7 +118,7 @@ def entry(kind: str) -> str:
 
 
 def meaning(kind: str) -> str:
-    """What a kind is for, as a sentence without its end."""
+    """Return the purpose of a kind, as a sentence without its full stop."""
     return MEANINGS[kind] if kind in MEANINGS else KINDS[kind].doc
 
 
@@ -144,7 +144,7 @@ def _flow() -> list[str]:
 
 
 def _row(owner: str, form: Form) -> tuple[str, str]:
-    """How a statement is written, and what it is."""
+    """Return the form of a statement and its meaning."""
     shown = form.shown or f"{owner}.{form.method}({', '.join(form.params)})"
     needs = " and ".join(f"`{column}`" for column in form.columns)
     return code(shown), form.doc + (f"; the dataset has {needs}" if needs else "")

@@ -195,7 +195,7 @@ class Page:
 
 
 def mathematics(function: Function) -> str:
-    """What a loss, advantage or filter computes, and its gradient."""
+    """Return the formula of a loss, advantage or filter, and its gradient."""
     required = [f.name for f in function.fields
                 if isinstance(f.type, ast.NamedType) and f.default is None]  # fmt: skip
     reporter = Reporter()

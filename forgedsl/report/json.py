@@ -27,7 +27,7 @@ def render(
 
 
 def failure(kind: str, message: str) -> str:
-    """What stands in place of the findings of a check that could not be made."""
+    """Return the object that replaces the findings of a check that could not be made."""
     error = {"kind": kind, "message": message}
     document = {"format_version": FORMAT_VERSION, "diagnostics": [], "error": error}
     return json.dumps(document, indent=2)

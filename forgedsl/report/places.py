@@ -20,7 +20,7 @@ def extent(span: Span, sources: Mapping[str, SourceFile]) -> tuple[Position, Pos
 
 
 def fingerprint(diagnostic: Diagnostic, sources: Mapping[str, SourceFile]) -> str:
-    """The same for a finding whose line has moved: made of code, file, message and source text."""
+    """Return a fingerprint that survives moved lines: of code, file, message and source text."""
     source = sources.get(diagnostic.span.file)
     text = source.text[diagnostic.span.start : diagnostic.span.end] if source is not None else ""
     parts = (diagnostic.code, diagnostic.span.file, diagnostic.message, text)

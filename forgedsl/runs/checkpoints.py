@@ -77,7 +77,7 @@ def keep_newest(run_dir: Path, count: int) -> None:
 
 
 def resume_command(run_dir: Path) -> str:
-    """What to type to continue the run; empty if there is nothing to continue from."""
+    """Return the command that continues the run; empty if there is nothing to continue from."""
     if not last_step(run_dir):
         return ""
     here = Path.cwd()

@@ -1,4 +1,4 @@
-"""What happens in a run folder, as it happens: for who looks from another terminal or host.
+"""Follows the events of a run folder, for readers in another terminal or on another host.
 
 RUN/events.jsonl --since its last start--> events, until run.end or nobody holds the folder
 """
@@ -18,7 +18,7 @@ SECONDS = 0.3
 
 
 def last_start(path: Path) -> int:
-    """Where in events.jsonl the last session begins; a run that was continued has several."""
+    """Return the offset in events.jsonl of the last session; a continued run has several."""
     found = at = 0
     if path.is_file():
         with path.open("rb") as file:

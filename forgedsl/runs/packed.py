@@ -40,7 +40,7 @@ class Packer:
         self._drawn: dict[Any, Event] = {}
 
     def take(self, event: Event) -> list[Event]:
-        """What is to be written now that this event has happened."""
+        """Return the records to write after this event."""
         if event["kind"] in self._edges:
             key = event.get("eval") or event.get("group")
             if key is not None:
@@ -62,7 +62,7 @@ class Packer:
         return [event]
 
     def rest(self) -> list[Event]:
-        """What is still held back, at the end of a run."""
+        """Return the records that are still held back, at the end of a run."""
         keys = [*dict.fromkeys((*self._drawn, *self._spans))]
         return [record for key in keys for record in self._group(key, self._last(key), {})]
 

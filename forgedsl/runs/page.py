@@ -72,7 +72,7 @@ def series(data: RunData, fields: tuple[str, ...]) -> list[Series]:
 
 
 def beside(data: RunData, mine: list[Series]) -> list[Series]:
-    """The same curves of the run that lies beside."""
+    """The same curves of the run that is overlaid."""
     if data.beside is None:
         return []
     return [

@@ -1,4 +1,4 @@
-"""What is said at the end of a run: how it went, before and after, where the results are."""
+"""Last lines of a run: the verdict, values before and after, where the results are."""
 
 from __future__ import annotations
 

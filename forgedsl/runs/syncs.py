@@ -1,4 +1,4 @@
-"""What the rows of a run say of its weight syncs: how fast they were, and whether that tells."""
+"""Speed of weight syncs from the rows of a run, and whether it is worth telling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def receivers(rows: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def rates(rows: Sequence[dict[str, Any]]) -> str:
-    """How fast they came to each, by the median: `24.1 MB/s to generator`."""
+    """Return the median rate to each sampler: `24.1 MB/s to generator`."""
     found = {name: [row[RATE + name] for row in rows if RATE + name in row]
              for name in receivers(rows)}  # fmt: skip
     return ", ".join(f"{rate(statistics.median(each))} to {name}" for name, each in found.items())

@@ -45,7 +45,7 @@ def window(data: RunData) -> tuple[float, float, list[Span]] | None:
 
 
 def in_flight(spans: tuple[Span, ...], begin: float, end: float) -> list[float]:
-    """How many spans are open, on average, in each of BUCKETS equal pieces of the window."""
+    """Return the average number of open spans in each of BUCKETS equal pieces of the window."""
     width = (end - begin) / BUCKETS
     counts = [0.0] * BUCKETS
     for span in spans:

@@ -33,7 +33,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Where everything is; a route is the places an edge goes through."""
+    """Positions of all boxes; a route is the list of points of an edge."""
 
     places: dict[str, Placed]
     routes: list[list[str]]

@@ -87,7 +87,7 @@ def is_loss(data: RunData, name: str) -> bool:
 
 
 def edge_size(pts: Points) -> int:
-    """How many values stand for each end: EDGE, fewer in a short run."""
+    """Return the number of values whose mean stands for each end: EDGE, fewer in a short run."""
     return min(EDGE, len(pts) // 2)
 
 
@@ -166,7 +166,7 @@ def _learning(data: RunData) -> Iterator[Finding]:
 
 
 def _nothing(steps: int) -> tuple[str, str]:
-    """What it says that nothing moved: little, after a few steps."""
+    """Return how much it says that nothing moved: little, after a few steps."""
     if steps < SHORT:
         return "open", f"{counted(steps, 'step')} are too few to tell whether it learns"
     return "bad", "it did not learn"
@@ -248,7 +248,7 @@ def ranked(counts: dict[str, int]) -> str:
 
 
 def _requests(data: RunData) -> Iterator[Finding]:
-    """What judges behind endpoints did not answer at once."""
+    """Yield findings about requests that judges behind endpoints did not answer at once."""
     words = {"again": "made again", "slow": "slow", "failed": "failed"}
     said = {
         word: ranked(found)
@@ -312,7 +312,7 @@ def _unmeasured(data: RunData) -> Iterator[Finding]:
 
 
 def _causes(data: RunData) -> dict[str, str]:
-    """What was said last of each reward that failed: ` (ValueError: ...)` by name."""
+    """Return the last error of each reward that failed: ` (ValueError: ...)` by name."""
     told = [each for each in data.messages if each.get("reward") and each.get("error")]
     return {each["reward"]: f" ({each['error'][:100]})" for each in told}
 
@@ -435,7 +435,7 @@ def _bound(data: RunData, idle: float, starved: float) -> str:
 
 
 def _slow(waiting: str) -> str:
-    """How a run is called whose trainer waits for this."""
+    """Return the words for a run whose trainer waits for this."""
     words = {each.waiting: each.slow for each in working() if each.waiting}
     return {EVALS: "held up by evals", **words}.get(waiting, "the trainer waits")
 

@@ -1,4 +1,4 @@
-"""What can be declared: kinds, settings, constructors, built-in functions. Data only."""
+"""Tables of everything that can be declared: kinds, settings, constructors, built-in functions."""
 
 from forgedsl.schema.kinds import ALL_KINDS, FUNCTION_KINDS, KINDS, SERVICES, SINGLETONS
 from forgedsl.settings import Derived, Kind, Required, Setting, Signature, Type

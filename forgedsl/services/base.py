@@ -1,4 +1,4 @@
-"""What a kind of service is to the compiler: passes ask it, it knows no pass.
+"""Facts of a kind of service for the compiler: passes ask it, and it knows no pass.
 
 A kind is a folder: `facts` (settings and capabilities), `job` (its class in a job), `lowering`
 (settings and plan -> that class), `memory` and `cost`. The facts import the rest when it is asked
@@ -106,7 +106,7 @@ BATCH = (
 
 
 class Capability(StrEnum):
-    """What a service can do for a flow; passes and the runtime ask for these, not for kinds."""
+    """Capability of a service in a flow; passes and the runtime ask for these, not for kinds."""
 
     SAMPLES = "samples"  # completes prompts, and takes the weights of a sync
     MEASURES = "measures"  # says log-probs, and values, of tokens that exist
@@ -131,7 +131,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingCost:
-    """What the time of a sampler depends on, beside its model and device."""
+    """Inputs of a sampler's cost model, beside its model and device."""
 
     shares_prompts: bool = False
     """completions of a prompt read its keys and values once"""
@@ -143,7 +143,7 @@ class SamplingCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingCost:
-    """What the time of a trained or frozen model depends on, beside its model and device."""
+    """Inputs of the cost model of a trained or frozen model, beside its model and device."""
 
     passes: float = 1.0
     """forward passes that the work on a microbatch is worth"""
@@ -246,13 +246,13 @@ class ServiceKind:
     # ---- cost
 
     def sampling(self, program: Program, decl: Decl) -> SamplingCost:
-        """What sampling with it costs."""
+        """Return the cost of sampling with this service."""
         return SamplingCost(kv_itemsize=itemsize(program, decl))
 
     def training(
         self, request: Request, mesh: MeshPlan, dims: Dims, *, trained: bool
     ) -> TrainingCost:
-        """What a microbatch and an update cost, of what is trained or frozen."""
+        """Return the cost of a microbatch and of an update, of a trained or frozen model."""
         return TrainingCost(passes=TRAINED_PASSES if trained else 1.0)
 
     def checkpoint_bytes(self, decl: Decl, dims: Dims) -> int:

@@ -1,4 +1,4 @@
-"""What kinds of services share in lowering: meshes and sampling of a job."""
+"""Lowering that kinds of services share: meshes and sampling of a job."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is known of times: latencies of a plan or a run, faults, the result of a simulation."""
+"""Simulation: latencies of a plan or a run, faults, and the result."""

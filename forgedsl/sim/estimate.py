@@ -87,7 +87,7 @@ def _filters(job: Job) -> tuple[dict[str, Filter], list[str]]:
 
 
 def _environments(job: Job) -> tuple[dict[str, Play], list[str]]:
-    """Of environments nothing is known but how many turns there are at most."""
+    """Estimate environments: only their largest number of turns is known."""
     found, notes = {}, []
     for name, shop in job.environments.items():
         limits = [node.max_turns for node in job.nodes if node.env == name]

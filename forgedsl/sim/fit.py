@@ -53,7 +53,7 @@ def union(intervals: Sequence[Interval]) -> float:
 
 
 def overlap(interval: Interval, others: Sequence[Interval]) -> float:
-    """How much of `interval` the ordered, disjoint `others` cover."""
+    """Return the length of `interval` that the ordered, disjoint `others` cover."""
     start, stop = interval
     first = bisect_left(others, (start, start))
     found = 0.0
@@ -65,7 +65,7 @@ def overlap(interval: Interval, others: Sequence[Interval]) -> float:
 
 
 class Crowd:
-    """How many intervals lie over a time, on average over a span."""
+    """Average number of intervals that cover a time, over a span."""
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
         changes = sorted(

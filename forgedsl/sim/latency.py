@@ -1,4 +1,4 @@
-"""How long everything takes: the latency model of a job, for the simulator and for rehearsals.
+"""Latency model of a job, for the simulator and for rehearsals.
 
 `estimate.from_plan` makes one from a plan, `calibrate` from a run; `assume` changes what it says.
 """
@@ -110,7 +110,7 @@ class Latencies:
 def completion_tokens(
     latencies: Latencies, service: str, seed: int, group: int, number: int
 ) -> float:
-    """How long a completion is: partly by its prompt, partly by chance."""
+    """Return the length of a completion: partly by its prompt, partly by chance."""
     engine = latencies.engines[service]
     shared = uniform(seed, GROUP, group) if engine.like else 0.5
     own = uniform(seed, LENGTH, group, number)

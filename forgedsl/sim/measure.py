@@ -28,7 +28,7 @@ ESTIMATE = "estimate.json"
 
 
 class Measured(NamedTuple):
-    """What goes into the file; seconds of a step as estimated, as measured, and from now on."""
+    """Contents of the file: seconds of a step as estimated, as measured, and from now on."""
 
     known: dict[str, dict[str, Any]]
     before: float
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
 
 
 def estimate_of(lowered: Lowered) -> dict[str, Any]:
-    """What a plan estimates by its own figures; `kind` and `key` as a calibration calls them."""
+    """Return a plan's estimate by its own figures; `kind` and `key` as a calibration names them."""
     plan, graph = lowered.plan, lowered.graph
     request = replace(plan.request, host=replace(plan.host, calibration=None))
     cost = plan_cost(request, graph, plan.schedule, plan.colocate, plan.memory.ranks)

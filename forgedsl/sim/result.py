@@ -1,4 +1,4 @@
-"""What a simulated run was like: one record per optimizer step, sums over the run, their summary.
+"""Result of a simulated run: one record per optimizer step, sums over the run, their summary.
 
 Step ... --Result--> Summary (step time, idle shares, ages, drops) -> text, JSON
 """

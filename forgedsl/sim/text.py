@@ -79,7 +79,7 @@ def _effect(result: Result, undisturbed: Result, faults: Sequence[Fault]) -> lis
 
 
 def _busy(result: Result, latencies: Latencies) -> list[str]:
-    """What each part does with its time."""
+    """Describe how busy each part is."""
     notes = {}
     for name, count in result.replicas.items():
         stop = result.stopped[name] / (result.seconds * count) if result.seconds else 0.0

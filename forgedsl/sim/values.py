@@ -89,7 +89,7 @@ def constant(value: float) -> Dist:
 
 
 def quantiles(values: Sequence[float], count: int = 64) -> Dist:
-    """What was measured, as quantiles."""
+    """Return measured values as quantiles."""
     ranked = sorted(values)
     return Dist(
         points=tuple(ranked[round(i * (len(ranked) - 1) / count)] for i in range(count + 1))

@@ -1,4 +1,4 @@
-"""What optimizers keep of a weight.
+"""Memory of optimizers per weight.
 
 kind, precision, parameters -> bytes of moments, and of a checkpoint
 """

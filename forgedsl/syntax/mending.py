@@ -34,7 +34,7 @@ _BY_LETTER = {")": "RPAR", "]": "RSQB", ",": "COMMA", "(": "LPAR", "[": "LSQB", 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mended:
-    """Where to read on, and the text that was passed over."""
+    """Place to continue reading, and the text that was skipped."""
 
     resume: int
     skipped: tuple[int, int] = (0, 0)
@@ -235,7 +235,7 @@ def _end_of_block(text: str, opened: int) -> int:
 
 @functools.lru_cache(maxsize=2)
 def _braces(text: str) -> dict[int, int]:
-    """Where the block at each brace ends."""
+    """Return where the block at each brace ends."""
     opened: list[int] = []
     found: dict[int, int] = {}
     for match in _RUBBISH.finditer(text):
@@ -265,7 +265,7 @@ def _indentation(text: str, offset: int) -> int:
 
 
 def _start(value: Any) -> int:
-    """Where a value of the parser's stack begins."""
+    """Return the offset at which a value of the parser's stack begins."""
     if isinstance(value, Token):
         return value.start_pos or 0
     if isinstance(value, ast.Node):
@@ -275,7 +275,7 @@ def _start(value: Any) -> int:
 
 
 def _end(value: Any) -> int:
-    """Where a value of the parser's stack ends."""
+    """Return the offset at which a value of the parser's stack ends."""
     if isinstance(value, Token):
         return value.end_pos or 0
     if isinstance(value, ast.Node):

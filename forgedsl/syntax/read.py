@@ -47,7 +47,7 @@ def read_source(path: Path, name: str, reporter: Reporter) -> SourceFile | None:
 
 
 def _meant(path: Path) -> str:
-    """What may be meant by a folder, or by the name of nothing."""
+    """Suggest a file for a folder, or for a name that does not exist."""
     if not path.exists() and path.parent.is_dir():
         from difflib import get_close_matches
 
@@ -95,7 +95,7 @@ def decode(data: bytes, name: str, reporter: Reporter) -> SourceFile | None:
 
 
 def _utf_16(data: bytes, name: str) -> str:
-    """How to convert a text of two bytes a letter, as Windows writes it."""
+    """Say how to convert a UTF-16 text, as Windows writes it."""
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         kind = "UTF-16"
     elif b"\0" in (data[:1], data[1:2]):  # `f` or `#` has one byte that is 0

@@ -174,7 +174,7 @@ class WrongBracket:
 
 
 def wrong_brackets(source: SourceFile) -> list[WrongBracket]:
-    """What stands for a `}`, if braces balance with `}` in these places."""
+    """Return the characters that stand for a `}`, if braces balance with `}` in these places."""
     opened: list[tuple[str, int]] = []
     found: list[WrongBracket] = []
     for match in _BRACKETS.finditer(source.text):

@@ -119,7 +119,7 @@ def _build(text: str) -> Tables:
 
 
 def _rule(rule: Any) -> Rule:
-    """How Lark would make the children of a rule's node from what was reduced."""
+    """Return how Lark makes the children of a rule's node from what was reduced."""
     placeholders = rule.options.empty_indices
     size = len(rule.expansion)
     before = [0] * (size + 1)

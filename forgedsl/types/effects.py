@@ -62,7 +62,7 @@ def covered(declared: list[str]) -> frozenset[str]:
 
 
 def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
-    """What a function of a module, and importing the module, does besides computing."""
+    """Return the effects of a function of a module, and of importing the module."""
     defined = {node.name: node for node in module.body if isinstance(node, _DEFINITIONS)}
     roots: list[ast.AST] = [n for n in module.body if not isinstance(n, _DEFINITIONS)]
     pending = [function]

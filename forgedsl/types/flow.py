@@ -1,4 +1,4 @@
-"""What flows: levels and streams of edges, roles of nodes."""
+"""Vocabulary of the flow: levels and streams of edges, roles of nodes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Level(StrEnum):
 
 
 class Stream(StrEnum):
-    """What flows on the edge a node produces."""
+    """Kind of data on the edge that a node produces."""
 
     PROMPT = "Prompt"
     PAIR = "Pair"
@@ -26,7 +26,7 @@ class Stream(StrEnum):
 
 
 class Role(StrEnum):
-    """What passes look for in a graph without knowing who does it."""
+    """Role of a node: passes look for roles, and know no operation."""
 
     SOURCE = "source"  # begins the groups (or batches) of a step
     PROMPTS = "prompts"  # such a source: prompts, which are answered by sampling

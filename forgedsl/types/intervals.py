@@ -64,13 +64,13 @@ LOG_PROB = Interval(-INF, 0.0)
 
 
 def join(a: Interval, b: Interval) -> Interval:
-    """What holds of both."""
+    """Return the smallest interval that contains both."""
     lo, hi = min(a.lo, b.lo), max(a.hi, b.hi)
     return Interval(lo, hi, a.finite and b.finite, a.nonzero and b.nonzero)
 
 
 def meet(a: Interval, b: Interval) -> Interval:
-    """What is known if both are known; contradictions keep `a`."""
+    """Return the intersection of both; contradictions keep `a`."""
     lo, hi = max(a.lo, b.lo), min(a.hi, b.hi)
     if lo > hi:
         return a

@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
-    """What an engine found after it loaded published weights."""
+    """Findings of an engine after it loaded published weights."""
 
     gap: float | None = None
     """largest difference to the log-probs of the manifest's probe, if it has one"""

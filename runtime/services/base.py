@@ -1,4 +1,4 @@
-"""What a kind of service is to the runtime.
+"""Behaviour of a kind of service in the runtime.
 
 A kind whose class in a job is a `Sampler` has each replica on a mesh of its own. Its client is
 services/generator.py, and `vllm/actor.py` shows what its actors are asked. A kind whose class is a

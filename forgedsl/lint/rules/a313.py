@@ -75,7 +75,7 @@ def _rewards(view: View, graph: Graph, plan: Plan) -> Findings:
 
 
 def _judges(view: View, graph: Graph, plan: Plan) -> Iterator[tuple[str, str, float]]:
-    """What a judge in the plan needs for the answers that it is asked about at a time."""
+    """Return the seconds that a judge in the plan needs for the answers of one request."""
     count = sum(completions(graph, node) for node in graph.having(Role.SAMPLES)) or 1
     for stage in plan.cost.stages:
         reward = view.program.rewards.get(stage.node)
@@ -87,7 +87,7 @@ def _judges(view: View, graph: Graph, plan: Plan) -> Iterator[tuple[str, str, fl
 
 
 def _calls(view: View) -> Iterator[tuple[str, str, float]]:
-    """What the calls of a Python reward wait for."""
+    """Return what the calls of a Python reward wait for, such as a network."""
     for found in python_rewards(view):
         timed = [(use.timeout, use.name) for use in found.uses if use.timeout is not None]
         if timed:

@@ -48,7 +48,7 @@ def check(view: View) -> Findings:
 
 
 def _difference(ours: Decl, theirs: Decl) -> str:
-    """How the vocabularies are known to differ; "" if they are not."""
+    """Describe how the vocabularies differ; "" if that is not known."""
     tokenizers = [m.settings["tokenizer"].value for m in (ours, theirs)]
     if all(isinstance(t, Constructor) for t in tokenizers):
         names = [str(next(iter(t.args.values()))) for t in tokenizers]

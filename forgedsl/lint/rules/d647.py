@@ -132,7 +132,7 @@ def _form(view: View, dataset: Decl) -> str:
 
 
 def _at(row: Any, keys: tuple[str | int, ...]) -> Any:
-    """What a row has at `row.a[0].b`, or None."""
+    """Return the value of a row at `row.a[0].b`, or None."""
     for key in keys:
         try:
             row = row[key]

@@ -102,7 +102,7 @@ def _is_gradient(loss: LossView) -> bool:
 
 
 def _sources(view: View, loss: LossView, sampler: Decl | None) -> dict[str, Source]:
-    """What the log-prob fields of a loss come from."""
+    """Return the sources of the log-prob fields of a loss."""
     assert loss.step is not None
     services = view.program.services
     found = {"logprob": _titan(services[loss.step.receiver])}

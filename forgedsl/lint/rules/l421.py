@@ -64,7 +64,7 @@ def check(view: View) -> Findings:
 
 
 def _unread(view: View, loss: LossView) -> str:
-    """What a reference is asked for, and the loss never names; one of weight 0 it does name."""
+    """Find log-probs of a reference that the loss never names; one of weight 0 is named."""
     declared = {field.name for field in loss.function.fields}
     named = {part for parts in view.shared.names(loss.function) for part in parts}
     for name, asked in loss.bound.items():
@@ -100,7 +100,7 @@ def _number(loss: LossView) -> int | None:
 
 
 def _dead(loss: LossView) -> tuple[tuple[str, int], ...]:
-    """What the loss reads and its gradient does not, and where."""
+    """Find fields that the loss reads and its gradient does not, with their places."""
     found = []
     references = [name for name in loss.fields("reference") if name in loss.read]
     if references and not loss.is_pairs and _is_dead(loss, "logprob", "distance", (-1.0, 0.5, 2.0)):

@@ -45,7 +45,7 @@ def check(view: View) -> Findings:
 
 
 def _wrong(advantage: Probe) -> str:
-    """What is wrong with an advantage; "" if nothing is."""
+    """Return the problem of an advantage; "" if there is none."""
     if advantage.size < 2:
         return ""
     follows = False

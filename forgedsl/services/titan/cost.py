@@ -1,4 +1,4 @@
-"""What the time of a torchtitan model depends on: recomputation, offload, experts elsewhere."""
+"""Cost facts of a torchtitan model: recomputation, offload, experts on other ranks."""
 
 from __future__ import annotations
 

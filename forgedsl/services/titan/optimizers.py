@@ -37,7 +37,7 @@ def nesterov(decl: Decl) -> bool:
 
 
 def checkpoint_of(decl: Decl, dims: Dims) -> int:
-    """The same of a service."""
+    """Return the bytes of a checkpoint of a service."""
     rank = number(decl, "lora.rank", 0)
     return checkpoint_bytes(
         dims, str(value(decl, "optimizer.kind", "adamw")),

@@ -1,4 +1,4 @@
-"""What the time of a vLLM engine depends on."""
+"""Cost facts of a vLLM engine."""
 
 from __future__ import annotations
 
