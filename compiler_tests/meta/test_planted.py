@@ -16,7 +16,7 @@ def test_every_text_occurs_once() -> None:
 
 
 def test_there_are_enough() -> None:
-    assert len(planted.faults()) >= 80
+    assert len(planted.faults()) >= 200
 
 
 def test_no_fault_is_planted_twice() -> None:
