@@ -93,8 +93,8 @@ class HeldWeights:
     def _names(self, path: str, parameter: str, module: Any) -> list[str]:
         path = path.replace(STEPS_ASIDE, "")
         if parameter in ("w13_weight", "w2_weight"):
-            return [name for e in range(module.w13_weight.shape[0])
-                    for name in _expert(path, parameter, e)]  # fmt: skip
+            layer = path[: path.index(".experts") + len(".experts")]
+            return [f"{layer}.{'down_proj' if parameter == 'w2_weight' else 'gate_up_proj'}"]
         above, _, last = path.rpartition(".")
         fused = [f"{above}.{each}" for each in self._fused.get(last, ())]
         return [f"{each}.{parameter}" for each in fused or [self._tied.get(path, path)]]
@@ -104,7 +104,7 @@ class HeldWeights:
         kind = {cls.__name__ for cls in type(module).__mro__}
         names = self._names(path, parameter, module)
         if parameter in ("w13_weight", "w2_weight"):
-            yield from _experts(names, parameter, module, value)
+            yield from _experts(names[0], parameter, module.moe_config, value)
         elif "VocabParallelEmbedding" in kind:
             place = module.shard_indices
             start, count = place.org_vocab_start_index, place.num_org_elements
@@ -134,21 +134,23 @@ def _cut(names: list[str], value: Tensor, rows: tuple[int, ...], at: list[int]) 
         start += count
 
 
-def _experts(names: list[str], parameter: str, module: Any, value: Tensor) -> Iterator[Part]:
-    rank = module.tp_rank
+def _experts(name: str, parameter: str, config: Any, value: Tensor) -> Iterator[Part]:
+    """Cut the experts of a layer, which are published together: a row of numbers for each."""
+    rank, ranks = config.tp_rank, config.tp_size
+    if ranks == 1:
+        yield Part(name=name, value=value)
+        return
     for expert, own in enumerate(value):
-        if parameter == "w2_weight":
-            yield Part(name=names[expert], value=own, column=rank * own.shape[1])
+        height, width = own.shape
+        if parameter == "w2_weight":  # [hidden, ffn]: this rank has some columns of each row
+            for row in range(height):
+                column = (row * ranks + rank) * width
+                yield Part(name=name, value=own[row : row + 1], row=expert, column=column)
             continue
-        half = len(own) // 2
-        yield from _cut(names[2 * expert : 2 * expert + 2], own, (half, half), [rank, rank])
-
-
-def _expert(path: str, parameter: str, expert: int) -> list[str]:
-    """Return the published names of an expert's weights."""
-    layer = path[: path.index(".experts") + len(".experts")]
-    parts = ("down_proj",) if parameter == "w2_weight" else ("gate_proj", "up_proj")
-    return [f"{layer}.{expert}.{part}.weight" for part in parts]
+        half = height // 2 * width
+        for at, part in enumerate(own.chunk(2)):
+            column = (at * ranks + rank) * half
+            yield Part(name=name, value=part.reshape(1, -1), row=expert, column=column)
 
 
 def _held(where: str, part: Part, value: Tensor) -> Held:
