@@ -116,8 +116,20 @@ def one_sided(loss: LossView) -> int | None:
     clips = (_cut(loss, adv, ratio) for adv, ratio in WRONG_WAY)
     end = loss.tree.output("loss")
     learns = [abs(loss.gain(weight=adv, ratio=ratio)) > 1e-12 for adv, ratio in WRONG_WAY]
-    stopped = not any(learns) and abs(loss.gain()) > 1e-12
+    stopped = not any(learns) and abs(loss.gain()) > 1e-12 and not _left_out(loss)
     return next((clip for clip in clips if clip is not None), end if stopped else None)
+
+
+def _left_out(loss: LossView) -> bool:
+    """Whether tokens outside of a range are left out on purpose, on both sides and whatever their
+    advantage: they add nothing to the loss, where a clip leaves a constant."""
+    end = loss.tree.output("loss")
+    outside = ((adv, ratio) for adv, wrong in WRONG_WAY for ratio in (wrong, 1 / wrong))
+    return all(
+        abs(loss.point(weight=adv, ratio=r)(end).value - loss.point(weight=0.0, ratio=r)(end).value)
+        < 1e-12
+        for adv, r in outside
+    )
 
 
 def _cut(loss: LossView, adv: float, ratio: float) -> int | None:

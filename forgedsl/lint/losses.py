@@ -223,7 +223,22 @@ class LossView:
             number = entropy if role == "policy" and name == "entropy" else at[role]
             number = 0.0 if masked and name in ("mask", "last") else number
             inputs |= dict.fromkeys((name, f"{name}.chosen", f"{name}.rejected"), number)
-        return Point(self.tree.values, inputs, wrt=f"{wrt}.{side}" if side else wrt)
+        return Point(
+            self.tree.values,
+            inputs,
+            wrt=f"{wrt}.{side}" if side else wrt,
+            totals=self._statistics,
+        )
+
+    @cached_property
+    def _statistics(self) -> dict[str, float]:
+        """Sums that `batch_mean` and `batch_std` are made of, in a step of tokens on policy whose
+        advantages are 1 and -1 in equal parts: one token alone would be its own mean."""
+        self._statistics = found = dict[str, float]()  # what a later sum reads of earlier ones
+        for name, node in self.tree.totals:
+            if name.startswith("batch_sum"):
+                found[name] = sum(self.point(weight=w)(node).value for w in (1.0, -1.0)) / 2
+        return found
 
     def slope(self, **where: Any) -> float:
         """d loss / d logprob of one token, or with respect to `wrt`."""

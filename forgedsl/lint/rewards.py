@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from forgedsl.hir.judges import NAME as JUDGE
@@ -159,15 +159,16 @@ class Score:
                 return "/" in {getattr(node, "operator", "") for node in walk(self.score.expr)}
         return False
 
-    def effects(self, name: str) -> list[float]:
-        """What raising one reward from its least to its greatest value adds to the score, others
-        at their bounds, at 0 and 1 where those are not known."""
+    def effects(self, name: str, least: Collection[str] = ()) -> list[float]:
+        """What raising one reward from its least to its greatest value adds to the score, those of
+        `least` at their least, others at their bounds, at 0 and 1 where those are not known."""
         found = self.ranges[name] or BOOL
         if not found.is_bounded:
             return []
         return [
             self.at({**others, name: found.hi}) - self.at({**others, name: found.lo})
             for others in self._bounds(name)
+            if all(others[n] == (self.ranges[n] or BOOL).lo for n in least if n in others)
         ]
 
     def _bounds(self, without: str) -> list[dict[str, float]]:

@@ -3,8 +3,9 @@
     Tree, values of its inputs, a row statistic  ->  (value, d value / d statistic) of every node
 
 One sequence (or pair, or group) with one valid token: reductions over it are the identity and the
-counts of the step are 1, so what is left is the loss of a single token. The conventions at ties
-are those of `grad`. Inputs of pairs are named by side: `logprob.chosen`.
+counts of the step are 1, so what is left is the loss of a single token. `totals` gives the sums over
+the step that are others. The conventions at ties are those of `grad`. Inputs of pairs are named by
+side: `logprob.chosen`.
 """
 
 from __future__ import annotations
@@ -52,17 +53,21 @@ class Point:
         *,
         wrt: str = "logprob",
         default: float = 0.0,
+        totals: Mapping[str, float] | None = None,
     ) -> None:
         self.values = values
         self.inputs = inputs
         self.wrt = wrt
         self.default = default
+        self.totals = totals or {}
         self._known: dict[str, list[Dual]] = {}
         self._bypass: tuple[int, int] | None = None
 
     def bypassing(self, node: int, arg: int) -> Point:
         """Return the point with the slope of `arg` passing through `node` as by the identity."""
-        other = Point(self.values, self.inputs, wrt=self.wrt, default=self.default)
+        other = Point(
+            self.values, self.inputs, wrt=self.wrt, default=self.default, totals=self.totals
+        )
         other._bypass = (node, arg)
         return other
 
@@ -85,6 +90,8 @@ class Point:
             ones = value.type.dtype == "bool"
             slope = 1.0 if name == self.wrt else 0.0
             return Dual(self.inputs.get(name, 1.0 if ones else self.default), slope)
+        if value.op == "total" and value.attr in self.totals:
+            return Dual(self.totals[str(value.attr)])
         if value.op in ("total", "valid", "group_size", "siblings", "in_side"):
             return Dual(2.0 if value.op == "total" and "P" in self._axes() else 1.0)
         if value.op == "side":

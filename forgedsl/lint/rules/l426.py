@@ -25,6 +25,8 @@ from forgedsl.losses.tree import reachable
 from forgedsl.types.flow import Role
 
 finding = rule(__doc__, "D")
+ENTROPIES = 0.5, 3.0, 0.01
+"""tried in this order: a loss may learn only where the policy hesitates, or only where not"""
 
 
 def check(view: View) -> Findings:
@@ -61,8 +63,10 @@ def _depends(loss: LossView) -> bool:
     masks = [node for node in last if values[node].type.dtype == "bool"]
     if any(values[n].attr in weights for n in reachable(values, masks)):
         return True
-    for ratio, level in product((1.0, 0.8, 1.3), (-1.0, -3.0)):
-        slopes = [loss.slope(weight=w, ratio=ratio, level=level) for w in (-1.0, 0.0, 1.0, 2.0)]
+    entropies = ENTROPIES if "entropy" in loss.read else ENTROPIES[:1]
+    for entropy, ratio, level in product(entropies, (1.0, 0.8, 1.3), (-1.0, -3.0)):
+        at = {"ratio": ratio, "level": level, "entropy": entropy}
+        slopes = [loss.slope(weight=w, **at) for w in (-1.0, 0.0, 1.0, 2.0)]
         if max(slopes) - min(slopes) > 1e-12:
             return True
     return False

@@ -6,9 +6,10 @@ answer, nothing is left to learn the answer for. See open-rs #2.
     score = 0.1 * correct + 0.9 * thinking           # fires
     score = thinking + 0.1 * brevity                 # fires: nothing looks at the target
     score = 0.9 * correct + 0.1 * thinking           # silent
+    score = correct * thinking                       # silent: a form without an answer pays 0
 
-Compared are rewards of the library: what reads the target against tags and patterns, and against
-penalties and bonuses for length, of which none may weigh more than the answer.
+Compared are rewards of the library: what reads the target against tags and patterns around a wrong
+answer, and against penalties and bonuses for length, of which none may weigh more than the answer.
 """
 
 from forgedsl.ir.program import Constructor, RewardDecl
@@ -33,9 +34,11 @@ def check(view: View) -> Findings:
             gains = score.effects(name)
             if is_of_length(reward, view) and min(gains, default=0.0) > 0:
                 parts[name] = "length"
+        answers = [name for name, part in parts.items() if part == "answer"]
         for name, part in parts.items():
             if part != "length":
-                pay[part] += max(score.effects(name), default=0.0)
+                wrong = answers if part == "form" else ()
+                pay[part] += max(score.effects(name, least=wrong), default=0.0)
         short = {n: max(score.effects(n)) for n, part in parts.items() if part == "length"}
         if 0 < pay["answer"] < max(short.values(), default=0.0):
             name = max(short, key=short.__getitem__)
