@@ -3,9 +3,9 @@
     Tree, values of its inputs, a row statistic  ->  (value, d value / d statistic) of every node
 
 One sequence (or pair, or group) with one valid token: reductions over it are the identity and the
-counts of the step are 1, so what is left is the loss of a single token. `totals` gives the sums over
-the step that are others. The conventions at ties are those of `grad`. Inputs of pairs are named by
-side: `logprob.chosen`.
+counts of the step are 1, so what is left is the loss of a single token. `totals` gives other sums
+over the step. The conventions at ties are those of `grad`. Inputs of pairs are named by side:
+`logprob.chosen`.
 """
 
 from __future__ import annotations
