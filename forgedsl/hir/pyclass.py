@@ -31,7 +31,7 @@ def environments(tree: python.Module, module: str, span: Span) -> dict[str, Pyth
     import ast as python
 
     found = {}
-    for name, bases, items in _classes(tree):
+    for name, bases, items in classes(tree):
         if bases.isdisjoint(BASES):
             continue
         init = items.get("__init__")
@@ -54,7 +54,7 @@ def modules(tree: python.Module, module: str, text: str, span: Span) -> dict[str
     import ast as python
 
     found = {}
-    for name, bases, items in _classes(tree):
+    for name, bases, items in classes(tree):
         init, forward = items.get("__init__"), items.get("forward")
         if MODULE in bases and isinstance(forward, python.FunctionDef):
             found[name] = PythonModule(
@@ -70,15 +70,15 @@ def modules(tree: python.Module, module: str, text: str, span: Span) -> dict[str
     return found
 
 
-def _classes(
+def classes(
     tree: python.Module,
 ) -> Iterator[tuple[str, set[str], dict[str, python.stmt]]]:
     """The classes of a file: name, bases, and what they and their bases of the file define."""
     import ast as python
 
-    classes = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
-    for name, node in classes.items():
-        chain = list(_lineage(node, classes))
+    found = {node.name: node for node in tree.body if isinstance(node, python.ClassDef)}
+    for name, node in found.items():
+        chain = list(_lineage(node, found))
         items: dict[str, python.stmt] = {}
         for each in reversed(chain):
             items |= {key: item for item in each.body if (key := _key(item))}

@@ -337,6 +337,7 @@ class PythonReward:
     reward: RewardDecl
     function: PythonFunction
     definition: python.FunctionDef | python.AsyncFunctionDef
+    module: python.Module
     source: SourceFile
     uses: tuple[Use, ...]
 
@@ -344,11 +345,20 @@ class PythonReward:
         start = self.source.line_starts[use.line - 1]
         return Span(self.source.name, start + use.column, start + use.end_column)
 
+    def at(self, node: python.AST) -> Span:
+        """Where a node begins, up to the end of its first line."""
+        return first_line(self.source, node)
+
     @property
     def definition_span(self) -> Span:
-        start = self.source.line_starts[self.definition.lineno - 1] + self.definition.col_offset
-        line = self.source.line(self.definition.lineno)
-        return Span(self.source.name, start, start - self.definition.col_offset + len(line))
+        return first_line(self.source, self.definition)
+
+
+def first_line(source: SourceFile, node: python.AST) -> Span:
+    """The place of a Python node, up to the end of its first line."""
+    line, column = node.lineno, node.col_offset  # type: ignore[attr-defined]
+    start = source.line_starts[line - 1]
+    return Span(source.name, start + column, start + len(source.line(line)))
 
 
 def python_rewards(view: View) -> list[PythonReward]:
@@ -372,6 +382,7 @@ def python_rewards(view: View) -> list[PythonReward]:
                 reward=reward,
                 function=body,
                 definition=called.definition,
+                module=module,
                 source=source,
                 uses=uses(module, called.top),
             )

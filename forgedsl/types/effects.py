@@ -10,7 +10,7 @@ which run when a worker imports it. Names are resolved through imports, so `sp.r
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from forgedsl.records import dataclass
 
@@ -76,6 +76,19 @@ def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
     scope = _imports(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
     found = [use for root in roots for use in _of(root, {**scope, **_imports(root)})]
     return tuple(sorted(found, key=lambda use: (use.line, use.column)))
+
+
+def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:
+    """What gives an expression inside `root` its full name, `os.environ.get` after `import os as o`
+    and `o.environ.get`; "" where it is no dotted name."""
+    top = (n for n in module.body if not isinstance(n, _DEFINITIONS))
+    scope = {**_imports(*top), **_imports(root)}
+
+    def full(node: ast.AST) -> str:
+        head, dot, rest = _dotted(node).partition(".")
+        return scope.get(head, head) + dot + rest
+
+    return full
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -9,10 +9,15 @@
 What the policy sees must not hold what rewards compare with. `before(row.x, s)` in the prompt and
 `after(row.x, s)` in the target are different parts of one column and silent. 79 of 270 trials had
 the answer in their last prompt (DataAgentBench #56).
+
+It fires too where an environment says it: `Step(f"No, {self.answer}")` after `self.answer =
+task.target`, a tool that returns it, or one that says whether what it is given is the answer, so
+that the policy can ask until it is. What a step with `done=True` says is not read any more.
 """
 
 from forgedsl.diagnostics import Label
 from forgedsl.ir.program import Deferred
+from forgedsl.lint.environments import first_told, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.view import View
 from forgedsl.source import Span
@@ -23,6 +28,18 @@ finding = rule(__doc__, "D")
 
 
 def check(view: View) -> Findings:
+    for env in python_environments(view):
+        told = first_told(env)
+        if told is not None:
+            what, node = told
+            yield finding(
+                what,
+                env.env.name_span,
+                related=(Label(text="the policy reads this", span=env.at(node)),),
+                help="score the answer in `step`, once, with `done=True`"
+                if "whether" in what
+                else "say less, or only once the trajectory is over (`done=True`)",
+            )
     for dataset in view.program.datasets.values():
         prompt, target = (dataset.settings[name].value for name in ("prompt", "target"))
         if not isinstance(prompt, Deferred) or not isinstance(target, Deferred):

@@ -6,17 +6,26 @@
     except ValueError:
         raise                    # silent
 
-It fires too where some way returns nothing, and where every way returns the same.
+It fires too where some way returns nothing, and where every way returns the same; and for an
+environment that does so: `except ValueError: return Step(rewards={"solved": 1.0})`.
 
 What makes the parser fail is easy to write, and the policy finds it (CoursIA #10504, NeMo-RL #431).
 Raise instead: `on_error` of the rubric decides. The file is read, never run.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from forgedsl.diagnostics import Label
+from forgedsl.lint.environments import PythonClass, argument, python_environments, steps_in
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import place_of, python_rewards
 from forgedsl.lint.view import View
-from forgedsl.source import Span
+
+if TYPE_CHECKING:
+    import ast as python
+    from collections.abc import Iterator
 
 finding = rule(__doc__, "W")
 
@@ -24,15 +33,37 @@ finding = rule(__doc__, "W")
 def check(view: View) -> Findings:
     from forgedsl.lint.python_returns import wrong  # reads Python, which most programs have none of
 
+    for env in python_environments(view):
+        paid = next(_paid(env), None)
+        if paid is not None:
+            yield finding(
+                f"environment `{env.env.name}` pays for an error",
+                env.env.name_span,
+                related=(Label(text="here", span=env.at(paid)),),
+                help="raise, and `on_error` of the rubric decides; or give 0 for it",
+            )
     for found in python_rewards(view):
         what, node = wrong(found.definition)
         if node is not None:
-            start = found.source.line_starts[node.lineno - 1] + node.col_offset
-            line = found.source.line(node.lineno)
-            span = Span(found.source.name, start, start + len(line) - node.col_offset)
             yield finding(
                 f"reward `{found.reward.name}` {what}",
                 place_of(found.reward, view),
-                related=(Label(text="here", span=span),),
+                related=(Label(text="here", span=found.at(node)),),
                 help="raise, and `on_error` of the rubric decides; return a number otherwise",
             )
+
+
+def _paid(env: PythonClass) -> Iterator[python.AST]:
+    """The steps inside of `except` whose reward is a number above 0."""
+    import ast as python
+
+    for method in env.methods.values():
+        for handler in python.walk(method):
+            if not isinstance(handler, python.ExceptHandler):
+                continue
+            for step in steps_in(handler):
+                rewards = argument(step, "rewards", 1)
+                values = rewards.values if isinstance(rewards, python.Dict) else []
+                numbers = [v.value for v in values if isinstance(v, python.Constant)]
+                if any(isinstance(n, int | float) and n > 0 for n in numbers):
+                    yield step

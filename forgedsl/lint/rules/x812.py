@@ -1,4 +1,4 @@
-"""X812 call-without-timeout: a Python reward that waits for ever, or makes all others wait.
+"""X812 call-without-timeout: Python that waits for ever, or makes all others wait.
 
 A request to a server that does not answer, or a program that does not end, holds a worker until
 the timeout of the reward kills it with all it knows: one slow judge then costs the scores of a
@@ -8,15 +8,24 @@ runs whose rewards hung, two ended within half an hour (compose-rl #87).
     requests.post(url, json=text)                        # fires
     requests.post(url, json=text, timeout=10)            # silent
     async def score(response): requests.post(...)        # fires: use httpx.AsyncClient
+    async def step(self, turn): time.sleep(1)            # fires: of an environment, too
 
 The file is read with its imports resolved, never run.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from forgedsl.diagnostics import Label
+from forgedsl.lint.environments import PythonClass, python_environments
 from forgedsl.lint.finding import Findings, rule
 from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
 from forgedsl.lint.view import View
 from forgedsl.types.effects import Use
+
+if TYPE_CHECKING:
+    import ast as python
 
 finding = rule(__doc__, "W")
 VERBS = ("get", "post", "put", "patch", "delete", "head", "request")
@@ -26,7 +35,7 @@ WAITS = {
     "urllib.request.urlopen",
 }
 """what waits without end unless it is told; httpx gives up after five seconds by itself"""
-BLOCKS = WAITS | {f"httpx.{verb}" for verb in VERBS}
+BLOCKS = WAITS | {"time.sleep"} | {f"httpx.{verb}" for verb in VERBS}
 
 
 def check(view: View) -> Findings:
@@ -43,6 +52,32 @@ def check(view: View) -> Findings:
                     else "`timeout=10`, below the timeout of the reward",
                 )
                 break
+    for env in python_environments(view):
+        what, node = _in_environment(env)
+        if node is not None:
+            yield finding(
+                f"environment `{env.env.name}` {what}",
+                env.env.name_span,
+                related=(Label(text="here", span=env.at(node)),),
+                help="an awaited call, or a method without `async`: it gets a thread"
+                if "blocks" in what
+                else "`timeout=10`: each trajectory that waits holds a thread",
+            )
+
+
+def _in_environment(env: PythonClass) -> tuple[str, python.AST | None]:
+    import ast as python
+
+    for method in env.methods.values():
+        full = env.names(method)
+        for node in python.walk(method):
+            name = full(node.func) if isinstance(node, python.Call) else ""
+            if name in BLOCKS and isinstance(method, python.AsyncFunctionDef):
+                return f"blocks all trajectories of its process by `{name}`", node
+            keywords = {word.arg for word in getattr(node, "keywords", ())}
+            if name in WAITS and not {"timeout", None} & keywords:
+                return f"calls `{name}` without a timeout", node
+    return "", None
 
 
 def _wrong(found: PythonReward, use: Use) -> str:

@@ -1,0 +1,207 @@
+"""Environment classes as rules see them: the methods of a class, read from its file, never run.
+
+View -> one PythonClass for each environment that is declared
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from forgedsl.ir.program import EnvironmentDecl
+from forgedsl.lint.rewards import first_line
+from forgedsl.lint.view import View
+from forgedsl.records import dataclass
+from forgedsl.source import SourceFile, Span
+
+if TYPE_CHECKING:
+    import ast as python
+    from collections.abc import Callable, Iterator
+
+    Method = python.FunctionDef | python.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonClass:
+    """The class of an environment: `items` is what it and its bases in the file define."""
+
+    env: EnvironmentDecl
+    module: python.Module
+    items: dict[str, python.stmt]
+    source: SourceFile
+
+    @property
+    def methods(self) -> dict[str, Method]:
+        """Its methods by name."""
+        import ast as python
+
+        kinds = (python.FunctionDef, python.AsyncFunctionDef)
+        return {name: item for name, item in self.items.items() if isinstance(item, kinds)}
+
+    @property
+    def tools(self) -> frozenset[str]:
+        """The names of its methods that the policy can call."""
+        return frozenset(tool.name for tool in self.env.body.tools)
+
+    def names(self, method: Method) -> Callable[[python.AST], str]:
+        """What gives an expression of a method its full name, by the imports of the file."""
+        from forgedsl.types.effects import names_in
+
+        return names_in(self.module, method)
+
+    def at(self, node: python.AST) -> Span:
+        """Where a node begins, up to the end of its first line."""
+        return first_line(self.source, node)
+
+
+def python_environments(view: View) -> list[PythonClass]:
+    """The environments of the program, each read from its file, once for all profiles."""
+    found = []
+    for env in view.program.environments.values():
+        if view.folder is None:
+            continue
+        key = ("environment", env.body.module)
+        if key not in view.shared.answers:
+            view.shared.answers[key] = _read((view.folder / env.body.module).read_text("utf-8"))
+        module, by_name, text = view.shared.answers[key]
+        source = view.sources.setdefault(env.body.module, SourceFile(env.body.module, text))
+        items = by_name.get(env.body.name, {})
+        found.append(PythonClass(env=env, module=module, items=items, source=source))
+    return found
+
+
+def _read(text: str) -> tuple[Any, dict[str, dict[str, python.stmt]], str]:
+    import ast as python
+
+    from forgedsl.hir.pyclass import classes
+
+    module = python.parse(text)
+    return module, {name: items for name, _, items in classes(module)}, text
+
+
+def steps_in(node: python.AST) -> Iterator[python.Call]:
+    """The calls of `Step` inside a node."""
+    import ast as python
+
+    for each in python.walk(node):
+        if isinstance(each, python.Call):
+            name = getattr(each.func, "attr", getattr(each.func, "id", ""))
+            if name == "Step":
+                yield each
+
+
+def argument(call: python.Call, name: str, place: int) -> python.expr | None:
+    """An argument of a call, given by its name or its place."""
+    given = {word.arg: word.value for word in call.keywords}
+    positional = call.args[place] if len(call.args) > place else None
+    return given.get(name, positional)
+
+
+# ---- what an environment tells of the target
+
+KEEPS = ("str", "repr", "int", "float", "format", "dumps", "strip", "lower", "upper", "join")
+"""functions and methods whose result still holds what they are given"""
+ANSWERS = ("answer", "target", "solution", "label", "gold", "expected", "truth", "ground_truth")
+"""keys of a target that are what rewards compare with; others may be of the task"""
+
+
+def first_told(env: PythonClass) -> tuple[str, python.AST] | None:
+    """What tells the policy the target, and where: an observation, or the result of a tool."""
+    import ast as python
+
+    holds, shop = _Holds(env), f"`{env.env.name}`"
+    for name, method in env.methods.items():
+        holds.method = name
+        for node in python.walk(method):
+            if isinstance(node, python.Call):
+                made = getattr(node.func, "attr", getattr(node.func, "id", ""))
+                shown = argument(node, "observation", 0) if made in ("Start", "Step") else None
+                done = argument(node, "done", 2) if made == "Step" else None
+                ends = done is not None and getattr(done, "value", True) is not False
+                if shown is not None and not ends and holds.target(shown):
+                    what = "the start" if made == "Start" else "a step"
+                    return f"{what} of {shop} tells the target", node
+            result = node.value if isinstance(node, python.Return) and name in env.tools else None
+            if result is not None and holds.target(result):
+                return f"tool `{name}` of {shop} tells the target", node
+        if name in env.tools:
+            given = {argument.arg for argument in method.args.args[1:]}
+            for node in python.walk(method):
+                if isinstance(node, python.Compare) and holds.compares(node, given):
+                    return f"tool `{name}` of {shop} tells whether an answer is right", node
+    return None
+
+
+class _Holds:
+    """Which expressions of a class hold the target: `task.target`, attributes and names that are
+    given it, and texts that are made of them."""
+
+    def __init__(self, env: PythonClass) -> None:
+        import ast as python
+
+        self.known: set[tuple[str, str]] = set()
+        self.method = ""
+        """which an expression is in: names of others are others"""
+        assigned = [
+            (name, *pair)
+            for name, method in env.methods.items()
+            for node in python.walk(method)
+            if isinstance(node, python.Assign)
+            for pair in _pairs(node)
+        ]
+        for _ in range(3):  # a name of a name of a name
+            for self.method, to, value in assigned:
+                if self.target(value):
+                    self.known.add(self._key(to))
+
+    def _key(self, node: python.AST) -> tuple[str, str]:
+        """An attribute of the object, or a name of one method."""
+        import ast as python
+
+        return ("" if isinstance(node, python.Attribute) else self.method), python.unparse(node)
+
+    def target(self, node: python.AST) -> bool:
+        """Whether an expression holds the target."""
+        import ast as python
+
+        match node:
+            case python.Attribute(attr="target", value=python.Name(id="task")):
+                return True
+            case python.Name() | python.Attribute():
+                return self._key(node) in self.known
+            case python.Subscript(value=value, slice=python.Constant(value=str(key))):
+                return key in ANSWERS and self.target(value)
+            case python.Call(func=func, args=args):
+                name = getattr(func, "attr", getattr(func, "id", ""))
+                inner = [func.value] if isinstance(func, python.Attribute) else []
+                return name in KEEPS and any(map(self.target, [*args, *inner]))
+            case python.BinOp(left=left, right=right, op=python.Add() | python.Mod()):
+                return self.target(left) or self.target(right)
+            case python.IfExp(body=body, orelse=other):
+                return self.target(body) or self.target(other)
+            case python.JoinedStr(values=parts) | python.Dict(values=parts):
+                return any(map(self.target, parts))
+            case python.List(elts=parts) | python.Tuple(elts=parts):
+                return any(map(self.target, parts))
+            case python.FormattedValue(value=value):
+                return self.target(value)
+        return False
+
+    def compares(self, node: python.Compare, given: set[str]) -> bool:
+        """Whether what a tool is given is compared with the target for equality."""
+        import ast as python
+
+        sides = [node.left, *node.comparators]
+        equal = all(isinstance(op, python.Eq | python.NotEq) for op in node.ops)
+        names = {each.id for s in sides for each in python.walk(s) if isinstance(each, python.Name)}
+        return equal and bool(names & given) and any(map(self.target, sides))
+
+
+def _pairs(node: python.Assign) -> Iterator[tuple[python.expr, python.expr]]:
+    """`a, b = 1, 2` as its parts."""
+    import ast as python
+
+    for to in node.targets:
+        if isinstance(to, python.Tuple) and isinstance(node.value, python.Tuple):
+            yield from zip(to.elts, node.value.elts, strict=False)
+        else:
+            yield to, node.value

@@ -1,0 +1,126 @@
+"""X813 failure-scored: what went wrong outside of the answer is scored as if the answer were wrong.
+
+    except requests.RequestException:
+        return 0.0                                   # fires: the server was down
+    except Exception:
+        return Step(rewards={"solved": 0.0})         # fires: a mistake in the class is hidden too
+    except ValueError:
+        return 0.0                                   # silent: the answer is no number
+    except requests.RequestException:
+        raise                                        # silent
+
+A score of 0 for a good answer teaches the policy to avoid it, and a service that is down for a
+step looks like a policy that forgot everything. Raise instead: the call is made once more, and then
+`on_error` of the rubric decides. A reward fires where it scores a failed request, an environment
+where it scores any exception at all. Failed requests were 0 in verl-omni #366, NeMo-RL #2479.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.environments import argument, python_environments, steps_in
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import PythonReward, place_of, python_rewards
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    import ast as python
+
+finding = rule(__doc__, "W")
+BROAD = ("Exception", "BaseException")
+OUTAGES = (
+    "RequestException", "ConnectionError", "Timeout", "TimeoutError", "HTTPError", "URLError",
+    "OSError", "ConnectError", "TransportError", "APIError", "APIConnectionError", "ClientError",
+    "RateLimitError", "APITimeoutError", "ReadTimeout", "ConnectTimeout", "TimeoutException",
+)  # fmt: skip
+"""exceptions of requests, httpx, aiohttp, urllib and openai"""
+HELP = "raise: the call is made again, and then `on_error` of the rubric decides"
+
+
+def check(view: View) -> Findings:
+    for found in python_rewards(view):
+        node = _outage(found)
+        if node is not None:
+            yield finding(
+                f"reward `{found.reward.name}` scores a failed request as a wrong answer",
+                place_of(found.reward, view),
+                related=(Label(text="here", span=found.at(node)),),
+                help=HELP,
+            )
+    for env in python_environments(view):
+        steps = (
+            step
+            for method in env.methods.values()
+            for handler in _handlers(method, BROAD)
+            for step in steps_in(handler)
+            if argument(step, "rewards", 1) is not None and not _pays(step)
+        )
+        step = next(steps, None)
+        if step is not None:
+            yield finding(
+                f"environment `{env.env.name}` scores any exception, its own mistakes too",
+                env.env.name_span,
+                related=(Label(text="here", span=env.at(step)),),
+                help="catch only what a wrong answer raises, `except ValueError`; raise the rest, "
+                "and `on_error` of the rubric decides",
+            )
+
+
+def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHandler]:
+    """The handlers of one of these exceptions, or of all."""
+    import ast as python
+
+    found = []
+    for each in python.walk(node):
+        if isinstance(each, python.ExceptHandler):
+            caught = each.type.elts if isinstance(each.type, python.Tuple) else [each.type]
+            names = [getattr(c, "attr", getattr(c, "id", "")) for c in caught if c is not None]
+            if each.type is None or {*names} & {*kinds}:
+                found.append(each)
+    return found
+
+
+def _pays(step: python.Call) -> bool:
+    """Whether a reward is above 0, which X811 tells."""
+    rewards = argument(step, "rewards", 1)
+    numbers = [getattr(value, "value", 0) for value in getattr(rewards, "values", ())]
+    return any(isinstance(n, int | float) and n > 0 for n in numbers)
+
+
+def _outage(found: PythonReward) -> python.AST | None:
+    """What scores a failed request at 0 or less."""
+    import ast as python
+
+    for each in python.walk(found.definition):
+        if not isinstance(each, python.Try) or not _asks(found, each.body):
+            continue
+        for handler in _handlers(each, (*BROAD, *OUTAGES)):
+            for node in python.walk(handler):
+                value = node.value if isinstance(node, python.Return) else None
+                is_negative = isinstance(value, python.UnaryOp)
+                paid = value.operand if isinstance(value, python.UnaryOp) else value
+                number = getattr(paid, "value", None)
+                if isinstance(number, int | float) and (is_negative or number <= 0):
+                    return node
+    return None
+
+
+def _asks(found: PythonReward, body: list[python.stmt]) -> bool:
+    """Whether statements make a request, themselves or by a function of the file."""
+    import ast as python
+
+    from forgedsl.types.effects import uses
+
+    first, last = body[0].lineno, body[-1].end_lineno or body[-1].lineno
+    if any(use.effect == "net" and first <= use.line <= last for use in found.uses):
+        return True
+    tops = {node.name for node in found.module.body if isinstance(node, python.FunctionDef)}
+    called = {
+        node.func.id
+        for statement in body
+        for node in python.walk(statement)
+        if isinstance(node, python.Call) and isinstance(node.func, python.Name)
+    }
+    return any(use.effect == "net" for name in called & tops for use in uses(found.module, name))

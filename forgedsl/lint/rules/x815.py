@@ -1,0 +1,62 @@
+"""X815 chance-without-rng: an environment draws from `random` in place of the `rng` it is given.
+
+    def reset(self, task, rng): self.price = random.randrange(9)     # fires
+    def reset(self, task, rng): self.price = rng.randrange(9)        # silent
+    def reset(self, task, rng): self.rng = rng                       # silent: for `step`
+    rng = numpy.random.default_rng(rng.getrandbits(32))              # silent: seeded by it
+
+`rng` has the same seed for all siblings of a prompt. With chance of its own each of them meets
+another game: an easy one looks like a good answer, and the advantage of a group is noise. Nor can
+such a run be repeated: one scene and one policy gave another trajectory each time in strands-labs
+robots #518.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.environments import PythonClass, python_environments
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    import ast as python
+
+finding = rule(__doc__, "W")
+SEEDED = (
+    "random.Random", "numpy.random.default_rng", "numpy.random.RandomState",
+    "numpy.random.Generator", "numpy.random.SeedSequence", "numpy.random.PCG64",
+)  # fmt: skip
+SEEDS = ("random.seed", "numpy.random.seed")
+"""which X814 tells"""
+
+
+def check(view: View) -> Findings:
+    for env in python_environments(view):
+        node, name = _drawn(env)
+        if node is not None:
+            yield finding(
+                f"environment `{env.env.name}` draws from `{name}`, not from its `rng`",
+                env.env.name_span,
+                related=(Label(text="siblings draw differently", span=env.at(node)),),
+                help="`self.rng = rng` in `reset`, and draw from it: siblings share its seed",
+            )
+
+
+def _drawn(env: PythonClass) -> tuple[python.AST | None, str]:
+    """The first draw from chance of the process, and its name."""
+    import ast as python
+
+    for method in env.methods.values():
+        full = env.names(method)
+        given = {argument.arg for argument in method.args.args}
+        for node in python.walk(method):
+            if not isinstance(node, python.Call):
+                continue
+            name, head = full(node.func), full(node.func).partition(".")[0]
+            is_chance = name.startswith(("random.", "numpy.random.")) and head not in given
+            seeded = name in SEEDED and bool(node.args or node.keywords)
+            if is_chance and not seeded and name not in SEEDS:
+                return node, name
+    return None, ""
