@@ -160,7 +160,7 @@ class _Holds:
         return ("" if isinstance(node, python.Attribute) else self.method), python.unparse(node)
 
     def target(self, node: python.AST) -> bool:
-        """Whether an expression holds the target."""
+        """True if an expression holds the target."""
         import ast as python
 
         match node:
@@ -187,7 +187,7 @@ class _Holds:
         return False
 
     def compares(self, node: python.Compare, given: set[str]) -> bool:
-        """Whether what a tool is given is compared with the target for equality."""
+        """True if what a tool is given is compared with the target for equality."""
         import ast as python
 
         sides = [node.left, *node.comparators]

@@ -121,7 +121,7 @@ def one_sided(loss: LossView) -> int | None:
 
 
 def _left_out(loss: LossView) -> bool:
-    """Whether tokens outside of a range are left out on purpose, on both sides and whatever their
+    """True if tokens outside of a range are left out on purpose, on both sides and whatever their
     advantage: they add nothing to the loss, where a clip leaves a constant."""
     end = loss.tree.output("loss")
     outside = ((adv, ratio) for adv, wrong in WRONG_WAY for ratio in (wrong, 1 / wrong))

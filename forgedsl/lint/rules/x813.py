@@ -83,7 +83,7 @@ def _handlers(node: python.AST, kinds: tuple[str, ...]) -> list[python.ExceptHan
 
 
 def _pays(step: python.Call) -> bool:
-    """Whether a reward is above 0, which X811 tells."""
+    """True if a reward is above 0, which X811 tells."""
     rewards = argument(step, "rewards", 1)
     numbers = [getattr(value, "value", 0) for value in getattr(rewards, "values", ())]
     return any(isinstance(n, int | float) and n > 0 for n in numbers)
@@ -108,7 +108,7 @@ def _outage(found: PythonReward) -> python.AST | None:
 
 
 def _asks(found: PythonReward, body: list[python.stmt]) -> bool:
-    """Whether statements make a request, themselves or by a function of the file."""
+    """True if statements make a request, themselves or by a function of the file."""
     import ast as python
 
     from forgedsl.types.effects import uses

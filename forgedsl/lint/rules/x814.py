@@ -112,7 +112,7 @@ def _assigned(method: python.AST) -> Iterator[str]:
 
 
 def _is_made(value: python.AST | None) -> bool:
-    """Whether a value is a list, a dict, or another container that can be changed."""
+    """True if a value is a list, a dict, or another container that can be changed."""
     import ast as python
 
     if isinstance(value, python.Call):
