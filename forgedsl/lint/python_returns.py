@@ -22,10 +22,30 @@ def wrong(definition: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, ast.
         return "returns nothing", definition
     if not _ends(definition.body):
         return "returns nothing on some way", definition
-    alike = {ast.dump(node) for node in returns}
-    if len(returns) > 1 and len(alike) == 1 and isinstance(returns[0].value, ast.Constant):
+    alike = {dump for node in returns for dump in _constants(node.value, nodes)}
+    is_stub = len(returns) == 1 and isinstance(returns[0].value, ast.Constant)
+    if len(alike) == 1 and "" not in alike and not is_stub:
         return "returns the same on every way", returns[0]
     return "", None
+
+
+def _constants(value: ast.expr | None, nodes: list[ast.AST]) -> set[str]:
+    """The constants that a value can be, as text: of a name what it is given; "" for all else."""
+    match value:
+        case ast.Constant() | ast.UnaryOp(operand=ast.Constant()):
+            return {ast.unparse(value)}
+        case ast.IfExp(body=body, orelse=other):
+            return _constants(body, nodes) | _constants(other, nodes)
+        case ast.Name(id=name):
+            stored = [n for n in nodes if isinstance(n, ast.Name) and n.id == name]
+            given = [n for n in nodes if isinstance(n, ast.Assign) and _gives(n, {name})]
+            if given and len(given) == sum(isinstance(n.ctx, ast.Store) for n in stored):
+                return {text for n in given for text in _constants_once(n.value)}
+    return {""}
+
+
+def _constants_once(value: ast.expr) -> set[str]:
+    return set() if isinstance(value, ast.Name) else _constants(value, [])
 
 
 def _gives(node: ast.AST, names: set[str]) -> bool:

@@ -339,6 +339,8 @@ class PythonReward:
     definition: python.FunctionDef | python.AsyncFunctionDef
     module: python.Module
     source: SourceFile
+    top: str
+    """the definition at the level of the file that it is in"""
     uses: tuple[Use, ...]
 
     def span(self, use: Use) -> Span:
@@ -384,6 +386,7 @@ def python_rewards(view: View) -> list[PythonReward]:
                 definition=called.definition,
                 module=module,
                 source=source,
+                top=called.top,
                 uses=uses(module, called.top),
             )
         )

@@ -63,6 +63,14 @@ def covered(declared: list[str]) -> frozenset[str]:
 
 def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
     """Return the effects of a function of a module, and of importing the module."""
+    roots = reached(module, function)
+    scope = _imports(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
+    found = [use for root in roots for use in _of(root, {**scope, **_imports(root)})]
+    return tuple(sorted(found, key=lambda use: (use.line, use.column)))
+
+
+def reached(module: ast.Module, function: str) -> list[ast.AST]:
+    """The statements of the file itself, a function or class of it, and those it names."""
     defined = {node.name: node for node in module.body if isinstance(node, _DEFINITIONS)}
     roots: list[ast.AST] = [n for n in module.body if not isinstance(n, _DEFINITIONS)]
     pending = [function]
@@ -73,9 +81,7 @@ def uses(module: ast.Module, function: str) -> tuple[Use, ...]:
             seen.add(name)
             roots.append(defined[name])
             pending += [n.id for n in ast.walk(defined[name]) if isinstance(n, ast.Name)]
-    scope = _imports(*(n for n in module.body if not isinstance(n, _DEFINITIONS)))
-    found = [use for root in roots for use in _of(root, {**scope, **_imports(root)})]
-    return tuple(sorted(found, key=lambda use: (use.line, use.column)))
+    return roots
 
 
 def names_in(module: ast.Module, root: ast.AST) -> Callable[[ast.AST], str]:

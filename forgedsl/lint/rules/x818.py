@@ -1,0 +1,94 @@
+"""X818 pattern-of-one-line: a pattern for tags that stops at the end of a line.
+
+    re.search(r"<think>.*?</think>", response)                  # fires
+    re.search(r"<think>.*?</think>", response, re.DOTALL)       # silent
+    re.search(r"<answer>(\\d+)</answer>", response)              # silent
+
+`.` is every character except a line break. A model thinks in several lines, the pattern never
+matches, and the reward is 0 for all of them: so in open-r1 #237.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from forgedsl.diagnostics import Label
+from forgedsl.lint.environments import python_environments
+from forgedsl.lint.finding import Findings, rule
+from forgedsl.lint.rewards import place_of, python_rewards
+from forgedsl.lint.view import View
+
+if TYPE_CHECKING:
+    import ast as python
+    from collections.abc import Callable
+
+finding = rule(__doc__, "W")
+CALLS = {
+    f"re.{name}": place
+    for names, place in (
+        (("compile",), 1),
+        (("search", "match", "fullmatch", "findall", "finditer"), 2),
+        (("split",), 3),
+        (("sub", "subn"), 4),
+    )
+    for name in names
+}
+"""the place of the flags"""
+TAGS = re.compile(r"<\w+>[^<]*?(?<!\\)\.[*+][^<]*</\w+>")
+HELP = "`re.DOTALL`, so that `.` is a line break too"
+
+
+def check(view: View) -> Findings:
+    from forgedsl.types.effects import names_in, reached
+
+    for found in python_rewards(view):
+        for root in reached(found.module, found.top):
+            node = _one_line(found.module, root, names_in(found.module, root))
+            if node is not None:
+                yield finding(
+                    f"a pattern of reward `{found.reward.name}` finds tags on one line only",
+                    place_of(found.reward, view),
+                    related=(Label(text="here", span=found.at(node)),),
+                    help=HELP,
+                )
+                break
+    for env in python_environments(view):
+        for root in reached(env.module, env.env.body.name):
+            node = _one_line(env.module, root, names_in(env.module, root))
+            if node is not None:
+                yield finding(
+                    f"a pattern of environment `{env.env.name}` finds tags on one line only",
+                    env.env.name_span,
+                    related=(Label(text="here", span=env.at(node)),),
+                    help=HELP,
+                )
+                break
+
+
+def _one_line(
+    module: python.Module, root: python.AST, full: Callable[[python.AST], str]
+) -> python.AST | None:
+    """A call of `re` with such a pattern, and without the flag."""
+    import ast as python
+
+    texts = {
+        python.unparse(node.targets[0]): node.value.value
+        for place in (module, root)
+        for node in python.walk(place)
+        if isinstance(node, python.Assign) and isinstance(node.value, python.Constant)
+    }
+    for node in python.walk(root):
+        place = CALLS.get(full(node.func)) if isinstance(node, python.Call) else None
+        if place is None or not isinstance(node, python.Call) or not node.args:
+            continue
+        first = node.args[0]
+        text = first.value if isinstance(first, python.Constant) else texts.get(full(first))
+        flagged = len(node.args) > place or any(word.arg == "flags" for word in node.keywords)
+        flags = " ".join(map(python.unparse, [*node.args[place:], *node.keywords]))
+        if flagged and not re.fullmatch(r"(flags=)?[\w.| ]*", flags):
+            continue
+        dots = re.search(r"DOTALL|\bS\b", flags) or (flagged and "re." not in flags)
+        if isinstance(text, str) and "(?s" not in text and not dots and TAGS.search(text):
+            return node
+    return None
